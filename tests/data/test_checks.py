@@ -402,3 +402,13 @@ def test_objects_from_python_are_looked_at_too():
     )
     assert about(found.warnings) == [("few-test-rows", "site 0")]
     assert found.warnings[0] in lines
+
+
+def test_columns_that_one_step_size_does_not_suit():
+    """Only of inputs that are trained on as they are: standardisation repairs both."""
+    plain = {"age": normal(60, 9), "dose": normal(5), "bmi": normal(27, 3)}
+    for columns, field in ((plain | {"cells": normal(2e6, 1e6)}, "cells"), ({"year": normal(2010, 3)}, "year")):
+        data = table_of(columns)
+        (notice,) = (one for one in data_warnings(data) if one.code == "not-standardised")
+        assert notice.field == field
+        assert not [one for one in data_warnings(data.standardised()) if one.code == "not-standardised"]

@@ -21,7 +21,7 @@ LARGE = 1e6
 SCALES = 1e4
 """A column this many times as large as the median column hides the others from one common step size."""
 
-SHIFT = 20.0
+FROM_ZERO = 20.0
 """Columns whose mean is this multiple of their standard deviation hardly differ in direction from a constant."""
 
 RATIO, RATIO_OF_TWO = 2.2, 4.0
@@ -128,12 +128,12 @@ def _unscaled(table: RawTable) -> list[Notice]:
         return []
     size = np.hypot(mean, spread)
     columns = (varies & (size > SCALES * np.median(size[varies]))).nonzero()[0]
-    far = (varies & (np.abs(mean) > SHIFT * spread)).nonzero()[0]
+    far = (varies & (np.abs(mean) > FROM_ZERO * spread)).nonzero()[0]
     what = f"columns more than {SCALES:,.0f} times as large as the others"
     if not len(columns):
         if 2 * len(far) <= varies.sum():
             return []
-        columns, what = far, f"columns whose mean is more than {SHIFT:g} times their standard deviation"
+        columns, what = far, f"columns whose mean is more than {FROM_ZERO:g} times their standard deviation"
     names = [table.columns[k] for k in columns]
     text = sentence(what, names, "column", "no step size suits all columns: standardise them")
     return [Notice(text, "not-standardised", single([bare(name) for name in names]))]
