@@ -133,6 +133,31 @@ def test_what_cannot_be_swept_is_refused(tmp_path, monkeypatch):
     assert {path.name for path in tmp_path.iterdir()} == {"study.toml", "plain.toml"}
 
 
+OWN = """from drfl import FedAvg
+import pathlib
+
+pathlib.Path("loaded").touch()
+Own = FedAvg
+"""
+
+
+def test_code_that_a_folder_names_is_loaded_only_if_it_is_the_users(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(OWN.replace("Own", "Mine"))
+    study = TOML.format(rounds=1).replace('["FedAvg", "DRFA"]', '["mine.py:Mine"]')
+    (tmp_path / "study.toml").write_text(study)
+    assert call(["sweep", "study.toml", "--out", "s", "--jobs", "1"]) == 0
+    assert call(["sweep", "--resume", "--out", "s", "--jobs", "1"]) == 0
+    (tmp_path / "loaded").unlink()
+    (tmp_path / "s" / "other.py").write_text(OWN)
+    config = tmp_path / "s" / "config.toml"
+    for own in ('algorithm = ["s/other.py:Own"]\n', "[[list]]\nalgorithm = 's/other.py:Own'\n"):
+        config.write_text(f"clients = 4\nrounds = 1\n[grid]\nseed = [0]\n{own}")
+        check_refusal(["sweep", "--resume", "--out", "s"], "untrusted-code", "algorithm", "s/other.py")
+        check_refusal(["sweep", str(config), "--out", "t"], "untrusted-code", "algorithm", "s/other.py")
+    assert not (tmp_path / "loaded").exists()
+
+
 @pytest.mark.parametrize("pattern", ["nothing/**", "."])
 def test_folders_without_runs_are_refused(pattern, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

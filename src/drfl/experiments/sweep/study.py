@@ -108,7 +108,11 @@ def read_study(
         raise InputError(
             f"{name} is a parameter of none of the algorithms that run: remove it", code="unused-option", field=name
         )
-    return Study(content, tuple(runs.values()))
+    # With the digests of the user's code the sweep resumes from its folder without --trust.
+    files = {
+        path: digest for run in runs.values() for path, digest in run.config.user_files(run.config.algorithm).items()
+    }
+    return Study({**content, **({"files": files} if files else {})}, tuple(runs.values()))
 
 
 def _read(path: Path, given: Mapping[str, object], trust: bool) -> dict[str, object]:
