@@ -216,7 +216,7 @@ def tell(place: Path) -> None:
             trial.start_site("late")
             trial.wait_online()
         with step("train the next model from this one, selected by validation rows"):
-            second = train(trial, "run-2", seed=1, select="worst")
+            second = train(trial, "run-2", seed=1, select="worst", init_from="run-1/model.safetensors")
         with step("predict with the new model; roll back at one site, and return"):
             roll_back(trial, old, second)
         with step("evaluate the old and the new model at all sites, row by row"):
