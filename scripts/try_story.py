@@ -11,7 +11,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -234,6 +236,7 @@ def tell(place: Path) -> None:
 def main(keep: bool = False) -> None:
     """Tell the story, and remove its folder unless it is to be kept."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is taken down
     place, start = Path(tempfile.mkdtemp(prefix="drfl-story-")), time.monotonic()
     try:
         tell(place)
