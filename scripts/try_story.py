@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -199,14 +199,16 @@ def evaluate(trial: Trial, first: Path, second: Path) -> None:
 def tell(place: Path) -> None:
     """Play the whole story in a folder."""
     tables, schema = write_tables(place), place / "schema.toml"
-    with step("describe one table, and check all with its schema"):
-        excluded = ("--drop", "note", "--drop", "old_score")
-        drfl_command("data", "describe", tables["north"], "--target", "sick", *excluded, "--out", schema)
-        drfl_command("data", "check", *tables.values(), "--schema", schema)
-    with step("write the deployment, start SuperLink and four SuperNodes, check that all are online"):
-        trial = begin(place, tables, schema)
-        trial.__enter__()
-    try:
+    with ExitStack() as stack:
+        with step("describe one table, and check all with its schema"):
+            excluded = ("--drop", "note", "--drop", "old_score")
+            drfl_command("data", "describe", tables["north"], "--target", "sick", *excluded, "--out", schema)
+            drfl_command("data", "check", *tables.values(), "--schema", schema)
+        with step("write the deployment, start SuperLink and four SuperNodes, check that all are online"):
+            trial = begin(place, tables, schema)
+            # Before the start, which may fail after it has started programs.
+            stack.callback(trial.__exit__, None, None, None)
+            trial.__enter__()
         with step("train for two rounds; every site receives the model"):
             first = train(trial, "run-1")
         with step("predict at each site, at the server and in a simulation"):
@@ -229,8 +231,6 @@ def tell(place: Path) -> None:
             trial.drfl("remove-site", trial.folder, "south")
             drfl_command("report", first, second, "--out", place / "report.html")
             check((place / "report.html").stat().st_size > 10_000, "the report")
-    finally:
-        trial.__exit__(None, None, None)
 
 
 def main(keep: bool = False) -> None:
