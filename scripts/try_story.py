@@ -11,12 +11,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -197,14 +199,16 @@ def evaluate(trial: Trial, first: Path, second: Path) -> None:
 def tell(place: Path) -> None:
     """Play the whole story in a folder."""
     tables, schema = write_tables(place), place / "schema.toml"
-    with step("describe one table, and check all with its schema"):
-        excluded = ("--drop", "note", "--drop", "old_score")
-        drfl_command("data", "describe", tables["north"], "--target", "sick", *excluded, "--out", schema)
-        drfl_command("data", "check", *tables.values(), "--schema", schema)
-    with step("write the deployment, start SuperLink and four SuperNodes, check that all are online"):
-        trial = begin(place, tables, schema)
-        trial.__enter__()
-    try:
+    with ExitStack() as stack:
+        with step("describe one table, and check all with its schema"):
+            excluded = ("--drop", "note", "--drop", "old_score")
+            drfl_command("data", "describe", tables["north"], "--target", "sick", *excluded, "--out", schema)
+            drfl_command("data", "check", *tables.values(), "--schema", schema)
+        with step("write the deployment, start SuperLink and four SuperNodes, check that all are online"):
+            trial = begin(place, tables, schema)
+            # Before the start, which may fail after it has started programs.
+            stack.callback(trial.__exit__, None, None, None)
+            trial.__enter__()
         with step("train for two rounds; every site receives the model"):
             first = train(trial, "run-1")
         with step("predict at each site, at the server and in a simulation"):
@@ -216,7 +220,7 @@ def tell(place: Path) -> None:
             trial.start_site("late")
             trial.wait_online()
         with step("train the next model from this one, selected by validation rows"):
-            second = train(trial, "run-2", seed=1, select="worst")
+            second = train(trial, "run-2", seed=1, select="worst", init_from="run-1/model.safetensors")
         with step("predict with the new model; roll back at one site, and return"):
             roll_back(trial, old, second)
         with step("evaluate the old and the new model at all sites, row by row"):
@@ -227,13 +231,12 @@ def tell(place: Path) -> None:
             trial.drfl("remove-site", trial.folder, "south")
             drfl_command("report", first, second, "--out", place / "report.html")
             check((place / "report.html").stat().st_size > 10_000, "the report")
-    finally:
-        trial.__exit__(None, None, None)
 
 
 def main(keep: bool = False) -> None:
     """Tell the story, and remove its folder unless it is to be kept."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is taken down
     place, start = Path(tempfile.mkdtemp(prefix="drfl-story-")), time.monotonic()
     try:
         tell(place)

@@ -58,7 +58,7 @@ from drfl.flower.settings import read_site
 from drfl.flower.site import Site
 from drfl.flower.site_data import load_scores, load_site
 from drfl.flower.site_policy import RefusedError
-from drfl.flower.site_task import check_same_model, engine_of, score_model, task_of
+from drfl.flower.site_task import check_same_model, engine_of, score_model
 from drfl.task.losses import Loss
 
 T = TypeVar("T")
@@ -117,7 +117,7 @@ def compute_answer(site: Site, ask: Ask, request: Request | None, memory: Record
     # Flower starts one process per message, and torch would use all cores of the machine in each.
     if site.threads is not None:
         torch.set_num_threads(site.threads)
-    task = task_of(ask.model, tuple(site.data.inputs.shape[1:])) if site.task is None else site.task
+    task = site.build_task(ask.model) if site.task is None else site.task
     check_same_model(ask.w, task)
     if isinstance(request, TrainRequest) and ask.version:
         # The request has no shift yet. The shift is in the message or in the site's memory.

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from drfl.core.audit_log import AuditLog
 from drfl.core.errors import InputError, Notice
+from drfl.core.user_code import is_reference
 from drfl.data.standardisation import Standardisation
 from drfl.federation.federation import Evaluation, Federation, Ledger
 from drfl.federation.requests import R, Request, TrainRequest
@@ -70,6 +71,7 @@ class FlowerFederation(Federation):
             is sent with every message, and the ledger does not count it.
         audit: Audit log of the server; None for no log.
         holdout: Validation rows of the sites; None for none.
+        metrics: Metrics of the model's tests; None to look up their names.
 
     Attributes:
         products: (N, M, 2) float64 from the last test of two models: for each client the sums over test rows of the
@@ -90,13 +92,15 @@ class FlowerFederation(Federation):
         standardisation: Standardisation | None = None,
         audit: AuditLog | None = None,
         holdout: HoldOut | None = None,
+        metrics: Sequence[Metric] | None = None,
     ) -> None:
         check_same_shape(members)
         # The sites reported these numbers before the run, and they stay fixed. claims.admit checks their limits.
         self.sizes = torch.tensor([members[client].trained for client in range(len(members))])
         self.n, self.shares, self.w0 = len(members), self.sizes.double() / self.sizes.sum(), w0
         self.ledger, self.standardisation = Ledger(), standardisation
-        self.measures = measures_of(model)
+        has_labels = all(member.majority is not None for member in members.values())
+        self.measures = measures_of(model, metrics, has_labels)
         shares = [members[client].majority for client in range(self.n)]
         reported = [share for share in shares if share is not None]
         # The comparison with a constant answer covers all sites, so it needs the share of every one.
@@ -297,8 +301,13 @@ def combined(tests: Sequence[SiteTest]) -> Evaluation:
     )
 
 
-def measures_of(model: Model) -> tuple[Metric, ...]:
+def measures_of(model: Model, metrics: Sequence[Metric] | None = None, has_labels: bool = False) -> tuple[Metric, ...]:
     """Return the metrics of a model's tests, the score first, with the kind of value that each has for a row.
+
+    Args:
+        model: The model.
+        metrics: Its metrics; None to look up their names.
+        has_labels: Whether the sites' targets are class labels, for a loss of the user.
 
     The targets determine the kind. The server does not know whether some of several labels are unknown at a site. If
     the sites supply their own model, it does not know the targets either: a row may have several labels, and the loss
@@ -306,9 +315,11 @@ def measures_of(model: Model) -> tuple[Metric, ...]:
     """
     # Metrics need only the shapes and types of outputs and targets, so no model is built.
     outputs = torch.empty(1, model.classes or 2)
-    targets = torch.empty(1, dtype=torch.int64) if model.loss in CLASS_LOSSES else torch.empty_like(outputs)
+    labels = model.loss in CLASS_LOSSES or (has_labels and is_reference(model.loss))
+    targets = torch.empty(1, dtype=torch.int64) if labels else torch.empty_like(outputs)
     unknown = math.nan if model.loss == "binary-cross-entropy" else None
-    metrics = tuple(resolved(metric_of(name), outputs, targets, unknown) for name in model.metrics)
+    named = map(metric_of, model.metrics) if metrics is None else metrics
+    known = tuple(resolved(metric, outputs, targets, unknown) for metric in named)
     if model.loss:
-        return metrics
-    return tuple(replace(metric, rows=Rows.REAL) if metric.rows.mean else metric for metric in metrics)
+        return known
+    return tuple(replace(metric, rows=Rows.REAL) if metric.rows.mean else metric for metric in known)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from drfl.core.errors import InputError, printable
 from drfl.core.key import Key
+from drfl.core.user_code import is_reference
 from drfl.data import ClientData
 from drfl.data.standardisation import Moments, Standardisation
 from drfl.federation.requests import GradientRequest, LossRequest, Request, TrainRequest
@@ -56,6 +57,9 @@ MOST_NAMED_CLASSES = 1000
 
 MOST_HASHES = 2**17
 """Maximum number of hashes of rows that a site sends. A site with more rows sends the smallest hashes."""
+
+MOST_FILES = 64
+"""Maximum number of files of a user's code."""
 
 MOST_MODELS = 8
 """Maximum number of models that are tested together outside a run."""
@@ -96,16 +100,30 @@ Products = Annotated[tuple[tuple[float, float], ...], Meta(max_length=MOST_METRI
 """Two sums of products for each metric, see :func:`drfl.data.row_scores.products`."""
 
 
+class CodeFile(Message, frozen=True):
+    """A Python file that the server uses. It is not sent: a site uses its own copy, if its policy approves the digest.
+
+    Args:
+        name: Path relative to the folder of ``server.toml``, and of ``site.toml``.
+        sha256: Digest of its content.
+    """
+
+    name: Annotated[str, Meta(max_length=MOST_NAME, pattern=r"\A([A-Za-z0-9_-]+/)*[A-Za-z0-9_-]+\.py\Z")]
+    sha256: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+
+
 class Model(Message, frozen=True):
     """The description from which a site builds the model that it trains.
 
     Args:
-        model: Name of the model, see :data:`drfl.task.models.MODELS`; "" if the site supplies the model.
-        loss: Name of the loss, see :data:`drfl.task.models.LOSSES`.
+        model: Name of the model, see :data:`drfl.task.models.MODELS`, or a reference ``FILE.py:NAME`` to one of the
+            files; "" if the site supplies the model.
+        loss: Name of the loss, see :data:`drfl.task.models.LOSSES`, or a reference.
         dtype: "float32" or "float64".
         classes: Number of outputs.
         engine: Name of the engine, see :data:`drfl.engine.ENGINES`.
-        metrics: Names of the metrics of a test, the score first, see :data:`drfl.task.metrics.METRICS`.
+        metrics: Names of the metrics of a test, the score first, see :data:`drfl.task.metrics.METRICS`, or references.
+        code: The files of all references, with the modules that they import from their folder.
     """
 
     model: Short
@@ -114,6 +132,13 @@ class Model(Message, frozen=True):
     classes: Annotated[int, Meta(ge=0, le=MOST_CLASSES)]
     engine: Short = "auto"
     metrics: Annotated[tuple[Short, ...], Meta(min_length=1, max_length=MOST_METRICS)] = (ACCURACY.name,)
+    code: Annotated[tuple[CodeFile, ...], Meta(max_length=MOST_FILES)] = ()
+
+    def __post_init__(self) -> None:
+        files = {file.name for file in self.code}
+        for name in (self.model, self.loss, *self.metrics):
+            if is_reference(name) and name.rpartition(":")[0] not in files:
+                raise ValueError("a reference is not to one of the files")
 
 
 class Work(Message, tag_field="kind", frozen=True):

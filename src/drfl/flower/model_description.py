@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
 
+import torch
 from torch import Tensor
 
 from drfl.core.errors import InputError
@@ -27,7 +28,7 @@ class DescribedModel:
         name: Its name in messages.
         model: Description from which a site builds it.
         shape: Shape of an input.
-        w: (d,) its parameters.
+        w: (d,) its parameters; for code of the user, all of its tensors.
         standardisation: Mean and scale of its columns; None for no standardisation.
         columns: (p,) names of its inputs as in messages; empty if they have none.
         classes: Names of its classes as in messages; empty if they have none.
@@ -89,36 +90,43 @@ CLASS_LOSSES = ("cross-entropy", "squared")
 """The losses whose targets are classes."""
 
 
-def describe_model(file: ModelFile, metrics: Sequence[str] = (), name: str = "") -> DescribedModel:
+def describe_model(
+    file: ModelFile, metrics: Sequence[str] = (), name: str = "", approved: Collection[str] = ()
+) -> DescribedModel:
     """Describe a model file for the sites.
 
     Args:
         file: The file.
         metrics: Names of the metrics of its tests, the score first; by default its own score.
         name: Name of the model in messages; by default that of the file.
+        approved: SHA-256 digests of the user's code. A model of such code is not built, so it cannot be tested.
 
     Raises:
-        InputError: If the file lacks a field, its model is not one of drfl's, or its weights are not finite or do not
-            match the model.
+        InputError: If the file lacks a field, its model is neither one of drfl's nor of approved code, or its weights
+            are not finite or do not match the model.
     """
     about, name = file.about, name or file.path.name
     with reading(file.path, "has damaged metadata"):
         module, task, weights = about["module"], about["task"], list(file.weights.values())
         names = [key for key, make in MODELS.items() if module.get("class") == f"drfl.models.{make.__name__}"]
-        loss, score = str(task["loss"]), str(task["score"])
-        if not names or loss not in LOSSES:
+        loss, score, digests = str(task["loss"]), str(task["score"]), set(module.get("sha256", {}).values())
+        dtype = cast("Literal['float32', 'float64']", str(weights[0].dtype).removeprefix("torch."))
+        is_approved = "reference" in module and bool(digests) and digests <= set(approved)
+        if not is_approved and (not names or loss not in LOSSES):
             raise InputError(
                 f"'{name}' has the model {module.get('class') or module.get('reference')} with the loss '{loss}', "
                 "which is not built into drfl",
                 code="unknown-name",
                 field="model",
             )
-        classes, dtype = int(module["arguments"]["classes"]), str(weights[0].dtype).removeprefix("torch.")
-    kind = cast("Literal['float32', 'float64']", dtype)
-    model = Model(names[0], loss, kind, classes, metrics=tuple(metrics) or (score,))
-    built = task_of(model, file.shape)
-    load_weights(built.model, file.weights)
-    w = built.w0
+        classes = 0 if is_approved else int(module["arguments"]["classes"])
+    if is_approved:
+        model, w = Model("", "", dtype, 0), torch.cat([value.double().flatten() for value in weights])
+    else:
+        model = Model(names[0], loss, dtype, classes, metrics=tuple(metrics) or (score,))
+        built = task_of(model, file.shape)
+        load_weights(built.model, file.weights)
+        w = built.w0
     if not bool(w.isfinite().all()):
         raise InputError(
             f"'{name}' has weights that are not finite. Use the model of another run", code="not-finite", field="model"

@@ -12,7 +12,7 @@ from drfl.data.row_scores import RowScores, products
 from drfl.engine import Loop, Simulation
 from drfl.flower.messages import AnswerTests, AskTests, Model, SiteTest
 from drfl.flower.site import Site
-from drfl.flower.site_task import check_same_model, engine_of, score_model, task_of
+from drfl.flower.site_task import check_same_model, engine_of, score_model
 from drfl.task.models import LOSSES
 from drfl.task.task import Task
 
@@ -32,7 +32,7 @@ def answer_tests(site: Site, request: AskTests) -> AnswerTests:
         torch.set_num_threads(site.threads)
     tests, rows, measures = list[SiteTest](), list[RowScores](), ()
     for each in request.models:
-        task = task_of(each.model, tuple(site.data.inputs.shape[1:]))
+        task = site.build_task(each.model)
         check_same_model(each.w, task)
         data = site.data if each.standardisation is None else site.data.standardised(each.standardisation)
         fed = Simulation(data, task, engine=engine_of(each.model.engine, site.device), device=site.device)

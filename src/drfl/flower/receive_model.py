@@ -56,7 +56,8 @@ def receive_model(site: Site, delivery: Delivery, about: SiteIdentity) -> Receip
     with tempfile.NamedTemporaryFile(suffix=SUFFIX) as file:
         file.write(delivery.model)
         file.flush()
-        describe_model(read_model_file(Path(file.name)), name="the model").check_fits(about, site.name)
+        model = describe_model(read_model_file(Path(file.name)), name="the model", approved=policy.code.values())
+        model.check_fits(about, site.name)
     is_new = ModelStore(site.folder / policy.models).add(delivery.model, delivery.signed)
     digest = delivery.sha256
     LOG.info("%s: model %s is %s", site.name, digest[:16], "now the current one" if is_new else "the current one")

@@ -50,7 +50,7 @@ from drfl.flower.nodes import Roster, gather_members
 from drfl.flower.paired import paired_csv
 from drfl.flower.server_tasks import carry_out
 from drfl.flower.session import log_members, make_roster, resolve_settings
-from drfl.flower.settings import ServerSettings, read_server
+from drfl.flower.settings import ServerSettings, code_of, read_server
 from drfl.flower.shared_rows import compare_sites
 from drfl.flower.site_data import load_probe_rows
 from drfl.flower.site_task import task_of
@@ -352,18 +352,25 @@ def prepare_deployment(
             code="out-of-range",
             field="classes",
         )
-    names = tuple(metric.name for metric in config.measures)
-    model = Model(config.model, config.loss, config.dtype, classes, engine_text(config.engine), names)
+    names, code = code_of(config, folder)
+    own = [config.score, *(config.metrics or ())]
+    metrics = tuple(names.get(str(text), metric.name) for text, metric in zip(own, config.measures, strict=True))
+    model = Model(
+        names.get(config.model, config.model), names.get(config.loss, config.loss), config.dtype, classes,
+        engine_text(config.engine), metrics, code,
+    )  # fmt: skip
     # Use the same key as a simulation, so that the same seed gives the same initial model.
     with Key(config.seed).fold("model").torch_scope():
-        task = task_of(model, sites.members[0].shape)
+        task = task_of(model, sites.members[0].shape, folder)
     start = None
     if config.init_from is not None:
         task, start = warm_start(task, sites, config.init_from)
     deadline = Deadline(settings.timeout)
     if settings.grace is not None:
         deadline = Deadline(settings.timeout, settings.job.min_replies, settings.grace)
-    fed = FlowerFederation(grid, roster, members, model, task.w0, deadline, standardisation, audit, config.holdout)
+    fed = FlowerFederation(
+        grid, roster, members, model, task.w0, deadline, standardisation, audit, config.holdout, config.measures
+    )
     bare = config.build_algorithm(config.algorithm, sites.n)
     selecting, keep = add_over_selection(config, with_kept_weights(bare, config, sites.names), sites.n)
     reply_log = ReplyLog()

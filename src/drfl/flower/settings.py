@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, TypeVar
 
@@ -22,6 +22,7 @@ from drfl.core.audit_log import AuditLog, Role
 from drfl.core.audit_signatures import SigningKey, read_signing_key
 from drfl.core.errors import InputError, Notice
 from drfl.core.files import read_toml
+from drfl.core.user_code import digests, is_reference
 from drfl.data.dataset import TEST_FRACTION
 from drfl.experiments.config.about_run import AboutRun
 from drfl.experiments.config.algorithm_settings import AlgorithmSettings
@@ -33,20 +34,28 @@ from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.config.settings import DataFields
 from drfl.experiments.config.task_settings import TaskSettings
 from drfl.federation.algorithm import Algorithm
-from drfl.flower.messages import HoldOut, site_name
+from drfl.flower.messages import CodeFile, HoldOut, site_name
 from drfl.flower.site_policy import SitePolicy
 from drfl.task.models import LOSSES, MODELS
 
 M = TypeVar("M", bound=BaseModel)
 
 
-def read(path: Path, kind: type[M]) -> M:
+def read(path: Path, kind: type[M], adjust: Callable[[dict[str, object]], None] | None = None) -> M:
     """Read and validate a settings file.
+
+    Args:
+        path: The file.
+        kind: Type of the settings.
+        adjust: Function that changes the content before it is validated.
 
     Raises:
         InputError: If the file is missing or invalid; the field is the name of the invalid key.
     """
-    return validate(path, read_toml(path), kind)
+    content = read_toml(path)
+    if adjust is not None:
+        adjust(content)
+    return validate(path, content, kind)
 
 
 def validate(path: Path, content: Mapping[str, object], kind: type[M]) -> M:
@@ -223,8 +232,10 @@ class DeployedConfig(TaskSettings, AlgorithmSettings, RunSettings):
     @field_validator("model", "loss", mode="before")
     @classmethod
     def _check_deployed_names(cls, value: object, info: ValidationInfo) -> object:
-        # Sites build the model and the loss from their names, and never run code from elsewhere.
+        # Sites build the model and the loss from their names, or from their own copies of the user's files.
         kind = str(info.field_name)
+        if isinstance(value, str) and is_reference(value):
+            return value
         return canonical(kind, value, {"model": MODELS, "loss": LOSSES}[kind]) if isinstance(value, str) else value
 
     @property
@@ -375,4 +386,46 @@ def read_server(path: Path) -> ServerSettings:
     Raises:
         InputError: If the file is missing or invalid; the field is the name of the invalid key.
     """
-    return read(path, ServerSettings)
+    folder = path.resolve().parent
+
+    def locate(content: dict[str, object]) -> None:
+        """Make the user's files in the job absolute: they are in the folder of server.toml, as at the sites."""
+        job = content.get("job")
+        for key in ("model", "loss", "score", "metrics") if isinstance(job, dict) else ():
+            values = job.get(key)
+            if isinstance(values, str) and is_reference(values):
+                job[key] = str(folder / values)
+            elif isinstance(values, list):
+                job[key] = [str(folder / x) if isinstance(x, str) and is_reference(x) else x for x in values]
+
+    return read(path, ServerSettings, locate)
+
+
+def code_of(config: DeployedConfig, folder: Path) -> tuple[dict[str, str], tuple[CodeFile, ...]]:
+    """Return the references in a job as messages have them, and the files that they need.
+
+    Args:
+        config: The job.
+        folder: Folder of ``server.toml``, to which names in messages are relative.
+
+    Raises:
+        InputError: If a file is outside the folder, or its name has other characters than letters, digits, - and _.
+    """
+
+    def relative(path: str) -> str:
+        try:
+            return Path(path).resolve().relative_to(folder.resolve()).as_posix()
+        except ValueError:
+            raise InputError(
+                f"'{path}' is not in the folder of server.toml. Copy it there, and to the same place at every site",
+                code="wrong-folder",
+                field="job",
+            ) from None
+
+    names, files = dict[str, str](), dict[str, str]()
+    for reference in (config.model, config.loss, config.score, *(config.metrics or ())):
+        if reference is not None and is_reference(reference):
+            place, _, name = reference.rpartition(":")
+            names[reference] = f"{relative(place)}:{name}"
+            files |= {relative(path): digest for path, digest in digests(reference).items()}
+    return names, tuple(CodeFile(name, digest) for name, digest in sorted(files.items()))

@@ -13,7 +13,9 @@ from drfl.core.audit_log import AuditLog
 from drfl.core.errors import InputError
 from drfl.core.hashing import digest_of
 from drfl.data import ClientData
+from drfl.flower.messages import Model
 from drfl.flower.site_policy import SitePolicy
+from drfl.flower.site_task import task_of
 from drfl.task.task import Task
 
 
@@ -70,3 +72,13 @@ class Site:
     def digest(self) -> str:
         """Digest of the data, from which the server notices changes during a run."""
         return digest_of(self.data.tensors())
+
+    def build_task(self, model: Model) -> Task:
+        """Build the task that the server names, for this site's inputs.
+
+        Raises:
+            RefusedError: If it needs code that the policy does not approve.
+            InputError: If it cannot be built.
+        """
+        self.policy.check_code(((file.name, file.sha256) for file in model.code), self.folder)
+        return task_of(model, tuple(self.data.inputs.shape[1:]), self.folder)

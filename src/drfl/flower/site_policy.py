@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 from collections import Counter
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from drfl.core.audit_log import AuditLog
 from drfl.core.errors import InputError
-from drfl.core.files import read_bytes, read_text
+from drfl.core.files import read_bytes, read_text, sha256_of
 from drfl.data.model_store import MODELS
 from drfl.federation.requests import GradientRequest, LossRequest, Request, TrainRequest
 
@@ -49,6 +50,8 @@ class SitePolicy(BaseModel):
             By default the site takes no part in this.
         warnings: What the server learns of each warning about the site's data: the kind of problem and the name of the
             column ("columns", by default), also the text with its figures ("figures"), or nothing ("none").
+        code: Approved Python files of models, losses and metrics: SHA-256 by path relative to ``site.toml``. By default
+            only drfl's own are used.
         receive_models: Which delivered models the site stores: "signed" with the server's key (``server_key``), "any",
             or "none".
         score_column: Column of the site's table with its own scores, which are tested beside the models of 'drfl deploy
@@ -62,6 +65,7 @@ class SitePolicy(BaseModel):
     approved: Path | None = None
     shared_rows_key: Path | None = None
     warnings: Literal["columns", "figures", "none"] = "columns"
+    code: dict[str, str] = Field(default_factory=dict)
     receive_models: Literal["signed", "any", "none"] = "signed"
     score_column: str | None = None
     models: Path = Path(MODELS)
@@ -102,6 +106,26 @@ class SitePolicy(BaseModel):
         # Read the file for every request, because a person may approve the run or withdraw approval at any time.
         if str(run) not in (read_text(path).split() if path.exists() else []):
             raise RefusedError(f"run {run} {UNAPPROVED}")
+
+    def check_code(self, files: Iterable[tuple[str, str]], folder: Path) -> None:
+        """Raise a :class:`RefusedError` unless all files are approved, and the site's copies have the same digests.
+
+        Args:
+            files: Names and SHA-256 digests of the files that the server uses.
+            folder: Folder of ``site.toml``.
+        """
+        for name, digest in files:
+            if self.code.get(name) != digest:
+                raise RefusedError(
+                    f"'{name}' with the SHA-256 {digest[:12]}… is not approved at this site. Read the file, then add "
+                    "its digest to [policy.code] in site.toml",
+                    code="untrusted-code",
+                    field="code",
+                )
+            if sha256_of(folder / name) != digest:
+                raise RefusedError(
+                    f"this site's copy of '{name}' is not the approved one", code="untrusted-code", field="code"
+                )
 
     def check_count(self, log: AuditLog | None) -> None:
         """Raise a :class:`RefusedError` if today's requests, including this one, exceed the limit.

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from torch import Tensor
 
 from drfl.core.errors import InputError
+from drfl.core.user_code import is_reference
 from drfl.data.row_scores import RowScores
 from drfl.engine import ENGINES, Engine, Loop, Simulation, Threads
+from drfl.experiments.config.learned import make_loss, make_measures
 from drfl.flower.messages import Model, SiteTest
+from drfl.task.architecture import make_model
 from drfl.task.models import LOSSES, MODELS
 from drfl.task.task import Task
 
@@ -16,14 +21,26 @@ MOST_PARAMETERS = 2**30
 """Maximum number of parameters of a model that is built from a name, a shape and a number of classes."""
 
 
-def task_of(model: Model, shape: tuple[int, ...]) -> Task:
+def task_of(model: Model, shape: tuple[int, ...], folder: Path | None = None) -> Task:
     """Build the task that a server names, for inputs of this shape.
+
+    Args:
+        model: The description.
+        shape: Shape of an input.
+        folder: Folder of the files that the description may refer to, whose digests have been checked; None to use only
+            drfl's own models, losses and metrics.
 
     Raises:
         InputError: If this version of drfl lacks the model or the loss, the model does not accept such inputs, or the
             model would be too large.
     """
-    if model.model not in MODELS or model.loss not in LOSSES:
+
+    def located(name: str) -> str:
+        # The folder of the site, not the working directory of the process.
+        return str(folder / name) if folder is not None and is_reference(name) else name
+
+    names = {"model": (model.model, MODELS), "loss": (model.loss, LOSSES)}
+    if not all(name in known or (folder is not None and is_reference(name)) for name, known in names.values()):
         raise InputError(
             f"this drfl has no model '{model.model}' with loss '{model.loss}'. Install the server's version",
             code="unknown-name",
@@ -31,7 +48,8 @@ def task_of(model: Model, shape: tuple[int, ...]) -> Task:
         )
     # Count the parameters before allocating them, because sites report the shape and the classes.
     with torch.device("meta"):
-        size = sum(part.numel() for part in MODELS[model.model](shape, model.classes).parameters())
+        sizes = make_model(located(model.model), shape, model.classes).parameters()
+        size = sum(part.numel() for part in sizes)
     if size > MOST_PARAMETERS:
         raise InputError(
             f"model '{model.model}' for inputs of shape {shape} and {model.classes} classes has {size} parameters, "
@@ -39,9 +57,10 @@ def task_of(model: Model, shape: tuple[int, ...]) -> Task:
             code="model-too-large",
             field="model",
         )
-    module = MODELS[model.model](shape, model.classes)
-    score, *others = model.metrics
-    return Task(module.to(getattr(torch, model.dtype)), LOSSES[model.loss], score, tuple(others))
+    module = make_model(located(model.model), shape, model.classes)
+    score, *others = map(located, model.metrics)
+    score, *others = make_measures(score, others, model.loss)
+    return Task(module.to(getattr(torch, model.dtype)), make_loss(located(model.loss)), score, tuple(others))
 
 
 def check_same_model(w: Tensor, task: Task) -> None:

@@ -1,0 +1,130 @@
+"""Models, losses and metrics of the user's own in a deployment, approved by digest at every site."""
+
+import hashlib
+import json
+import uuid
+
+import pytest
+import torch
+from tests.support.refusals import logged, refused
+
+from drfl.flower import nodes, server_app
+from drfl.flower.client_app import client_app
+from drfl.flower.in_process import InProcessGrid
+from drfl.flower.messages import CodeFile, Model
+from drfl.flower.records import ProtocolError, read, write
+from drfl.flower.site_policy import RefusedError, SitePolicy
+from drfl.flower.site_task import task_of
+
+from .conftest import site
+from .test_server_app import settings
+
+CODE = """
+import torch
+from {helper} import width
+
+def net(shape, classes):
+    return torch.nn.Sequential(torch.nn.Linear(shape[0], width), torch.nn.Tanh(), torch.nn.Linear(width, classes))
+
+def loss(outputs, targets):
+    return torch.nn.functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=0.1)
+
+def top_two(outputs, targets):
+    return (outputs.topk(2, 1).indices == targets[:, None]).any(1).double().mean()
+"""
+HELPER = "width = 4\n"
+JOB = 'model = "own/net.py:net"\nloss = "own/net.py:loss"\nmetrics = ["own/net.py:top_two"]\nengine = "loop"'
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch):
+    monkeypatch.setattr(nodes, "PAUSE", 0.01)
+
+
+def sha(text):
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@pytest.fixture
+def helper():
+    """The name of a module that no test in this process has imported."""
+    return f"helper_{uuid.uuid4().hex}"
+
+
+def with_code(folder, helper, more=""):
+    (folder / "own").mkdir(parents=True)
+    (folder / "own/net.py").write_text(CODE.replace("{helper}", helper) + more)
+    (folder / f"own/{helper}.py").write_text(HELPER)
+
+
+def approved(helper):
+    return {"own/net.py": sha(CODE.replace("{helper}", helper)), f"own/{helper}.py": sha(HELPER)}
+
+
+def deployed(folder, helper, policy, more="", before=""):
+    with_code(folder, helper)
+    sites = {}
+    for name in "abcd":
+        with_code(folder / name, helper, more)
+        sites[name] = site(name, folder=folder / name, policy=SitePolicy(code=policy, receive_models="any"))
+    grid = InProcessGrid(client_app(lambda c: sites[c.node_config["name"]]), [{"name": name} for name in "abcd"])
+    path = settings(folder, rounds=2, more=JOB)
+    path.write_text(before + path.read_text())
+    return server_app.serve(grid, path)
+
+
+def test_sites_train_and_receive_models_of_their_own_approved_copies(tmp_path, helper):
+    out = deployed(tmp_path, helper, approved(helper), before="deliver = true\n")
+    assert set(json.loads((out / "delivery.json").read_text())["sites"].values()) == {"received"}
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["model_parameters"] == 6 * 4 + 4 + 4 * 3 + 3
+    assert [measure["name"] for measure in summary["measures"]] == ["accuracy", "top_two"]
+    header, *rows = (out / "clients.csv").read_text().splitlines()
+    scores = [float(row.split(",")[header.split(",").index("top_two")]) for row in rows]
+    assert all(0 < score <= 1 for score in scores)
+
+
+@pytest.mark.parametrize("case", ["nothing", "no helper", "other digest", "other file"])
+def test_a_site_runs_nothing_that_it_has_not_approved(tmp_path, caplog, helper, case):
+    whole = approved(helper)
+    policy = {
+        "nothing": {},
+        "no helper": {"own/net.py": whole["own/net.py"]},
+        "other digest": {**whole, "own/net.py": "0" * 64},
+    }.get(case, whole)
+    more = "\nraise SystemExit('this must not run')\n" if case == "other file" else ""
+    with refused("site-untested"):
+        deployed(tmp_path, helper, policy, more)
+    texts = [record.getMessage() for record in caplog.records]
+    assert any("own/" in text and "approved" in text for text in texts)
+    assert not any("must not run" in text for text in texts)
+    assert ("reply-failed", "a") in logged(caplog)
+
+
+def test_a_file_outside_the_folder_of_the_deployment_is_refused(tmp_path, helper):
+    with_code(tmp_path, helper)
+    (tmp_path / "inner").mkdir()
+    path = settings(tmp_path / "inner", more='model = "../own/net.py:net"')
+    sites = {name: site(name) for name in "abcd"}
+    grid = InProcessGrid(client_app(lambda c: sites[c.node_config["name"]]), [{"name": name} for name in "abcd"])
+    with refused("wrong-folder", "job"):
+        server_app.serve(grid, path)
+
+
+@pytest.mark.parametrize("name", ["../net.py", "/etc/net.py", "a/../net.py", "net.pyc", "net.py:f", ""])
+def test_names_of_files_in_messages_stay_in_the_folder(name):
+    content = write(Model("linear", "cross-entropy", "float32", 3, code=(CodeFile(name, "0" * 64),)))
+    with refused("protocol", kind=ProtocolError):
+        read(content, Model)
+
+
+def test_a_reference_to_a_file_without_a_digest_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="reference"):
+        Model("net.py:net", "cross-entropy", "float32", 3)
+    with refused("unknown-name", "model"):
+        task_of(Model("net.py:net", "cross-entropy", "float32", 3, code=(CodeFile("net.py", "0" * 64),)), (6,))
+    with refused("untrusted-code", "code", kind=RefusedError):
+        site("a", folder=tmp_path).build_task(
+            Model("net.py:net", "cross-entropy", "float32", 3, code=(CodeFile("net.py", "0" * 64),))
+        )
+    assert torch.is_tensor(site("a").build_task(Model("linear", "cross-entropy", "float32", 3)).w0)
