@@ -41,7 +41,7 @@ def assessed(capsys, *arguments):
     return json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("measure", ["accuracy", "auc", "log-loss", "sensitivity"])
+@pytest.mark.parametrize("measure", ["accuracy", "auc", "log_loss", "sensitivity"])
 def test_a_models_own_predictions_get_its_intervals(measure, runs, capsys):
     found = assessed(capsys, "c/FedAvg-seed0", "--predictions", "p.csv", "--measure", measure)
     model, other = found["runs"]
@@ -67,9 +67,8 @@ def test_scikit_learn_is_another_row_of_a_comparison(runs, capsys):
 
 
 def simulation():
-    data = drfl.ClientData.from_frame(
-        table().dropna().drop(columns=["stage", "seen", "note"]), group="site", target="ill"
-    )
+    frame = table().dropna()[["income", "crp", "site", "ill"]]
+    data = drfl.ClientData.from_frame(frame, group="site", target="ill")
     return drfl.Simulation(data, drfl.Task(drfl.models.linear((2,), 2)))
 
 
