@@ -20,6 +20,7 @@ from drfl.report.run_gains import (
     AssessedRun,
     PairedRuns,
     SeedComparison,
+    assess_record,
     compare_over_seeds,
     gain_over_last,
     no_assessment,
@@ -39,6 +40,7 @@ def assess_command(options: AssessOptions) -> int:
         console.warn(notice)
     auc_interval = auc_interval_of(options.auc_interval)
     runs = [assess_run(folder, options.measure, options.level, auc_interval) for folder in folders]
+    runs += _predicted(runs, options)
     (pairs, unpaired), seeds = pair_runs(runs), compare_over_seeds(runs, {run.algorithm for run in failed})
     if options.as_json:
         print(json_text({**_content(runs, pairs, unpaired, seeds), "failed": [run._asdict() for run in failed]}))
@@ -50,6 +52,21 @@ def assess_command(options: AssessOptions) -> int:
     for run in failed:
         console.out.print(f"{run.algorithm}, seed {run.seed}: {run.how}, no results", markup=False)
     return 0
+
+
+def _predicted(runs: Sequence[AssessedRun], options: AssessOptions) -> list[AssessedRun]:
+    """Return another tool's predictions as runs, at each seed of the first algorithm."""
+    from drfl.experiments.assess.predictions import predicted_run, read_predictions  # loads the data of the runs
+
+    first = [run for run in runs if run.record.algorithm == runs[0].record.algorithm]
+    found = list[AssessedRun]()
+    for path in options.predictions or ():
+        frame = read_predictions(path)
+        for run in first:
+            record = predicted_run(run.record, frame, path.stem, trust=options.trust)
+            auc_interval = auc_interval_of(options.auc_interval)
+            found.append(assess_record(record, run.measure, options.level, auc_interval=auc_interval))
+    return found
 
 
 def _print_one(run: AssessedRun) -> None:

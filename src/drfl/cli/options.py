@@ -385,6 +385,13 @@ class AssessOptions:
 
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs, comparisons or deployed runs")]
     measure: Annotated[str | None, typer.Option(help="Metric to assess (default: the score of the runs)")] = None
+    predictions: Annotated[
+        list[Path] | None,
+        typer.Option(help="CSV with another tool's predictions for the test rows of the runs; repeatable"),
+    ] = None
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Trust and load the code that a folder's config.toml names")
+    ] = False
     level: Annotated[float, typer.Option(help="Confidence level of intervals and sets")] = 0.95
     auc_interval: Annotated[str, typer.Option(help="Intervals of the AUC: delong or distribution-free")] = "delong"
     as_json: Json = False

@@ -77,6 +77,14 @@ def evaluate_together(problem: PooledData, rows: ClientRows, models: Tensor) -> 
     ]
 
 
+def evaluate_outputs(problem: PooledData, rows: ClientRows, outputs: Tensor) -> Tests:
+    """Test outputs (Σ_i n_i, …) in the order of ``rows.index``, float64 on the CPU, as if a model had returned them."""
+    problem = problem._replace(task=problem.task.to("cpu", torch.float64), y=problem.y.cpu())
+    targets = problem.y[rows.index]
+    targets = targets.double() if targets.is_floating_point() else targets
+    return _tests(problem, rows, [function(outputs, targets).double() for function in _functions(problem.task)])
+
+
 def _functions(task: Task) -> list[SampleFn]:
     """Return the functions to apply to the outputs: the losses and each metric that has a value per sample.
 

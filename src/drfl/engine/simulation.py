@@ -25,6 +25,7 @@ from drfl.engine.auto import Auto
 from drfl.engine.base import Engine, PooledData, Selective, Summing, Tests
 from drfl.engine.batches import Batches, ClientRows, draw, draw_epochs
 from drfl.engine.devices import device_of
+from drfl.engine.evaluation import evaluate_outputs
 from drfl.engine.frozen_layers import features, is_narrower, split
 from drfl.engine.score_rows import at_threshold, row_scores, sums_of, youden
 from drfl.federation.client_table import ClientTable
@@ -259,6 +260,19 @@ class Simulation(Federation):
     def tested(self, w: Tensor) -> tuple[Evaluation, RowScores]:
         """Return :meth:`evaluate` and :meth:`row_scores` from a single pass."""
         tests = self._tests(w)
+        scores = row_scores(self.measures, self._test_rows, tests, self._patients)
+        return self._evaluation(self._test_rows, tests), scores
+
+    def tested_outputs(self, outputs: Tensor) -> tuple[Evaluation, RowScores]:
+        """Return :meth:`tested` for outputs that another model computed of the test rows.
+
+        Args:
+            outputs: (Σ_i n_i, …) float64, the rows of ``data.test`` of one client after the other. Rates are at the
+                threshold ½.
+        """
+        tests = evaluate_outputs(self._test, self._test_rows, outputs)
+        if any(measure.rows is Rows.RATE for measure in self.measures):
+            tests = at_threshold(self.measures, self._test_rows, tests, None)
         scores = row_scores(self.measures, self._test_rows, tests, self._patients)
         return self._evaluation(self._test_rows, tests), scores
 

@@ -22,6 +22,7 @@ from drfl.training.safeguard import SafeguardRule
 
 if TYPE_CHECKING:
     import optuna
+    import pandas as pd
 
     from drfl.assessment.clients import Assessment, AucInterval
     from drfl.assessment.gains import GainAssessment
@@ -367,8 +368,8 @@ def tune(
 
 @with_python_wording
 def assess(
-    of: Result | Evaluation | str | Path,
-    data: ClientData | None = None,
+    of: Result | Evaluation | pd.DataFrame | str | Path,
+    data: ClientData | Simulation | None = None,
     *,
     measure: str | None = None,
     level: float = 0.95,
@@ -377,8 +378,10 @@ def assess(
     """Assess the worst client and all others from a test, as ``drfl assess`` does.
 
     Args:
-        of: A run's result; an evaluation of accuracy, such as from :meth:`drfl.Simulation.evaluate`; or a run's folder.
-        data: The clients' data, for their names and for whether they share test rows; a folder knows both.
+        of: A run's result; an evaluation of accuracy, such as from :meth:`drfl.Simulation.evaluate`; a run's folder; or
+            another tool's predictions of the test rows of a simulation, see the page on trained models.
+        data: The clients' data, for their names and for whether they share test rows; a folder knows both. For
+            predictions, the simulation.
         measure: A metric that was measured; None = the score.
         level: The level of intervals and sets, in (0, 1).
         auc_interval: "delong", or "distribution-free", which holds for every distribution of the outputs and any number
@@ -412,9 +415,20 @@ def assess(
             raise InputError(why, code=why.code, field=why.field)
         return run.assessment
     from drfl.assessment.evaluation import assess_evaluation
+    from drfl.engine import Simulation
 
     _check_not_on_test(of)
-    evaluation, measures = (of.evaluation, of.history.measures) if isinstance(of, Result) else (of, (ACCURACY,))
+    if isinstance(of, Result):
+        evaluation, measures = of.evaluation, of.history.measures
+    elif isinstance(of, Evaluation):
+        evaluation, measures = of, (ACCURACY,)
+    elif isinstance(data, Simulation):
+        from drfl.experiments.assess.predictions import tested_predictions
+
+        evaluation, measures = tested_predictions(of, data)[0], data.measures
+    else:
+        raise InputError("predictions need data, the simulation that they are of", code="missing-option", field="data")
+    data = data.data if isinstance(data, Simulation) else data
     names, independent = (None, True) if data is None else (data.names, not data.shares_test_rows)
     return assess_evaluation(
         evaluation,
@@ -429,8 +443,8 @@ def assess(
 
 @with_python_wording
 def assess_gain(
-    first: Tensor | Result | str | Path,
-    second: Tensor | Result | str | Path,
+    first: Tensor | Result | pd.DataFrame | str | Path,
+    second: Tensor | Result | pd.DataFrame | str | Path,
     fed: Simulation | None = None,
     *,
     measure: str | None = None,
@@ -440,8 +454,8 @@ def assess_gain(
     """Assess by how much the second model is better than the first, at each client and for the worst one.
 
     Args:
-        first: A model (d,), a run's result, whose returned model is used, or a run's folder.
-        second: The model that is compared with it, of the same kind.
+        first: A model (d,), a run's result, whose returned model is used, another tool's predictions, or a folder.
+        second: The model that is compared with it: predictions with a model, or a folder with a folder.
         fed: The simulation whose test rows both are tested on; folders hold the scores of their models on these rows.
         measure: A metric that was measured; None = the score.
         level: The level of the intervals, in (0, 1).

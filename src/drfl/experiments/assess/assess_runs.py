@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -13,10 +14,14 @@ from drfl.assessment.gains import GainAssessment, assess_gain, no_row_values, su
 from drfl.core.errors import RunWarning, unknown
 from drfl.core.python_wording import in_python
 from drfl.engine.simulation import Simulation
+from drfl.experiments.assess.predictions import tested_predictions
 from drfl.experiments.run.manifest import interruption
 from drfl.report.read_run import load_run
 from drfl.report.run_gains import AssessedRun, assess_record, gain_over
 from drfl.task.measure import Measure
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def assess_run(
@@ -69,8 +74,8 @@ def gain_of_folders(
 
 def gain_of_models(
     fed: Simulation,
-    first: Tensor,
-    second: Tensor,
+    first: Tensor | pd.DataFrame,
+    second: Tensor | pd.DataFrame,
     *,
     measure: str | None = None,
     level: float = 0.95,
@@ -80,8 +85,8 @@ def gain_of_models(
 
     Args:
         fed: The simulation.
-        first: (d,) The baseline.
-        second: (d,) The model whose gain is computed.
+        first: (d,) The baseline, or another tool's predictions.
+        second: (d,) The model whose gain is computed, or predictions.
         measure: One of its metrics; None = its score.
         level: The level of the intervals.
         auc_interval: See :func:`drfl.assessment.clients.assess_clients`.
@@ -92,7 +97,10 @@ def gain_of_models(
     chosen = _measure_named(fed.measures, measure)
     if not chosen.rows.paired:
         raise no_row_values(chosen, fed.measures)
-    rows = fed.row_scores(first), fed.row_scores(second)
+    rows = tuple(
+        fed.row_scores(model) if isinstance(model, Tensor) else tested_predictions(model, fed)[1]
+        for model in (first, second)
+    )
     sums = sums_of_pair(chosen, rows, ("the first model", "the second model"))
     independent = not fed.data.shares_test_rows
     return assess_gain(chosen, fed.data.names, *sums, level=level, independent=independent, auc_interval=auc_interval)

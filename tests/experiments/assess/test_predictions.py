@@ -1,0 +1,142 @@
+"""Predictions of other tools get the intervals and paired tests of a model with the same outputs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from tests.data.test_model import table
+from tests.support.refusals import refused
+from torch import nn
+
+import drfl
+from drfl.cli.app import call
+
+OWN = ["--data", "t.csv", "--target", "ill", "--group", "site", "--rounds", "3"]
+METRICS = ["--metric", "auc", "--metric", "log-loss", "--metric", "sensitivity", "--metric", "calibration-error"]
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """A comparison, and the predictions of its first model in the file p.csv."""
+    monkeypatch.chdir(tmp_path)
+    frame = table().drop(columns=["note", "seen"]).dropna()
+    frame.to_csv("t.csv", index=False)
+    compare = ["compare", *OWN, *METRICS, "--algorithms", "FedAvg,DRFA", "--seeds", "1", "--out", "c"]
+    assert call(compare) == 0
+    assert call(["predict", "c/FedAvg-seed0/model.safetensors", "t.csv", "--out", "p.csv"]) == 0
+    found = pd.read_csv("p.csv").rename(columns={"site": "client"})
+    found.sample(frac=1, random_state=0).to_csv("p.csv", index=False)
+    return found
+
+
+def assessed(capsys, *arguments):
+    capsys.readouterr()
+    assert call(["assess", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("measure", ["accuracy", "auc", "log_loss", "sensitivity"])
+def test_a_models_own_predictions_get_its_intervals(measure, runs, capsys):
+    found = assessed(capsys, "c/FedAvg-seed0", "--predictions", "p.csv", "--measure", measure)
+    model, other = found["runs"]
+    assert other["algorithm"] == "p"
+    assert other["worst"] == pytest.approx(model["worst"])
+    for own, theirs in zip(model["clients"], other["clients"], strict=True):
+        assert theirs == pytest.approx(own)
+
+
+def test_scikit_learn_is_another_row_of_a_comparison(runs, capsys):
+    frame = pd.read_csv("t.csv")
+    inputs = pd.get_dummies(frame[["income", "crp", "stage"]]).assign(income=lambda f: (f["income"] - 4e6) / 2e5)
+    fitted = LogisticRegression().fit(inputs, frame["ill"])
+    other = pd.DataFrame({"row": range(1, len(frame) + 1), "probability": fitted.predict_proba(inputs)[:, 1]})
+    other.to_csv("sklearn.csv", index=False)
+    found = assessed(capsys, "c", "--predictions", "sklearn.csv")
+    assert [run["algorithm"] for run in found["runs"]] == ["FedAvg", "DRFA", "sklearn"]
+    assert call(["assess", "c", "--predictions", "sklearn.csv"]) == 0
+    assert "sklearn" in capsys.readouterr().out
+    right = fitted.predict(inputs) == frame["ill"]
+    assert np.mean([client["accuracy" if "accuracy" in client else "value"] for client in
+                    found["runs"][2]["clients"]]) == pytest.approx(right.mean(), abs=0.2)  # fmt: skip
+
+
+def simulation():
+    frame = table().dropna()[["income", "crp", "site", "ill"]]
+    data = drfl.ClientData.from_frame(frame, group="site", target="ill")
+    return drfl.Simulation(data, drfl.Task(drfl.models.linear((2,), 2)))
+
+
+def test_python_takes_data_frames():
+    fed = simulation()
+    w = torch.randn(fed.w0.shape, generator=torch.Generator().manual_seed(0))
+    weight, bias = w[:4].reshape(2, 2), w[4:]
+    proba = (fed.data.inputs @ weight.T + bias).softmax(1).numpy()
+    frame = pd.DataFrame(proba, columns=["probability_no", "probability_yes"]).assign(row=range(1, len(proba) + 1))
+    own, theirs = drfl.assess(frame, fed), drfl.assess_gain(w, frame, fed)
+    expected = fed.evaluate(w)
+    assert own.values.tolist() == pytest.approx(expected.score.tolist())
+    assert theirs.values.tolist() == [0, 0, 0]
+    classes = frame[["row"]].assign(prediction=np.where(proba[:, 1] > 0.5, "yes", "no"))
+    assert drfl.assess(classes, fed).values.tolist() == own.values.tolist()
+
+
+def test_numbers_and_labels():
+    frame = table().dropna()
+    numbers = frame[["income", "crp", "site"]].assign(dose=frame["crp"] * 2.0)
+    data = drfl.ClientData.from_frame(numbers, group="site", target="dose")
+    fed = drfl.Simulation(data, drfl.Task(drfl.models.linear((2,), 1), nn.MSELoss(), "mae"))
+    found = pd.DataFrame({"row": range(1, len(frame) + 1), "prediction": numbers["dose"] + 1})
+    assert drfl.assess(found, fed).values.tolist() == pytest.approx([1, 1, 1], abs=1e-5)
+    labels = numbers.drop(columns="dose").assign(a=(frame["crp"] > 5) * 1.0, b=(frame["income"] > 4e6) * 1.0)
+    data = drfl.ClientData.from_frame(labels, group="site", target=["a", "b"])
+    fed = drfl.Simulation(data, drfl.Task(drfl.models.linear((2,), 2), nn.BCEWithLogitsLoss()))
+    found = pd.DataFrame({"row": range(1, len(frame) + 1), "probability_a": labels["a"], "probability_b": 1.0})
+    values = drfl.assess(found, fed).values
+    assert ((values > 0.5) & (values < 1)).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "field"),
+    [
+        (lambda f: f.drop(columns="row"), "missing-column", "row"),
+        (lambda f: f.assign(row=f["row"] - 1), "invalid-value", "row"),
+        (lambda f: pd.concat([f, f]), "invalid-value", "row"),
+        (lambda f: f.iloc[:9], "missing-rows", "row"),
+        (lambda f: f.assign(client="north"), "clients-differ", "client"),
+        (lambda f: f.assign(probability_no=2.0), "out-of-range", "probability_no"),
+        (lambda f: f.assign(probability_no="x"), "not-a-number", "probability_no"),
+        (lambda f: f.assign(probability_no=0.1, probability_yes=0.1), "missing-column", "prediction"),
+        (lambda f: f[["row", "probability_no"]], "missing-column", "prediction"),
+        (lambda f: f[["row"]], "missing-column", "prediction"),
+        (lambda f: f[["row"]].assign(prediction="maybe"), "invalid-value", "prediction"),
+    ],
+)
+def test_wrong_predictions_are_refused(change, code, field):
+    fed = simulation()
+    n = len(fed.data.inputs)
+    good = pd.DataFrame({"row": range(1, n + 1), "probability_no": 0.5, "probability_yes": 0.5})
+    drfl.assess(good, fed)
+    with refused(code, field):
+        drfl.assess(change(good), fed)
+
+
+def test_other_data_and_folders_without_data_are_refused(runs, capsys):
+    with refused("missing-option", "data"):
+        drfl.assess(runs)
+    frame = pd.read_csv("t.csv")
+    frame.iloc[:-30].to_csv("t.csv", index=False)
+    capsys.readouterr()
+    assert call(["assess", "c/FedAvg-seed0", "--predictions", "p.csv", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "runs-differ"
+    fed = simulation()
+    drfl.compare({"FedAvg": drfl.FedAvg(m=3)}, fed.data, drfl.Task(drfl.models.linear((2,), 2)), rounds=0, seeds=1,
+                 out=Path("o"), progress=None)  # fmt: skip
+    capsys.readouterr()
+    assert call(["assess", "o/FedAvg-seed0", "--predictions", "p.csv", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "missing-results"
