@@ -84,7 +84,7 @@ def auto() -> str:
             r["model"],
             str(r["m"]),
             str(r["batch"]),
-            ms(r["stacked"]),
+            "–" if r["stacked"] is None else ms(r["stacked"]),
             ms(r["threads"]),
             r["auto"],
             f"{r['over_fastest']:.2f}",
