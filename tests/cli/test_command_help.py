@@ -22,7 +22,7 @@ def leaves(group, *path):
 
 
 COMMANDS = dict(leaves(ROOT))
-LONG = ("run", "fit", "compare", "tune", "reproduce", "energy")
+LONG = ("run", "fit", "compare", "sweep", "tune", "report", "reproduce", "energy")
 
 
 @pytest.fixture

