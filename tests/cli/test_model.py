@@ -124,7 +124,7 @@ def test_a_card_of_little_knowledge(trained, capsys):
 
 
 def test_a_model_as_onnx_computes_the_same(trained):
-    onnxruntime = pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
+    onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     assert call(["model", "export", "r/model.safetensors", "--out", "m.onnx"]) == 0
     model = drfl.load_model("r/model.safetensors")
     session = onnxruntime.InferenceSession("m.onnx")
@@ -139,7 +139,7 @@ def test_a_model_as_onnx_computes_the_same(trained):
         np.testing.assert_allclose(found, images.predict_proba(x), rtol=1e-5, atol=1e-7)
 
 
-def test_without_the_extra_one_line_names_it(trained, monkeypatch):
+def test_without_the_packages_one_line_names_them(trained, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "onnx", None)
     with refused("package-missing", "onnx"):
         drfl.load_model("r/model.safetensors").to_onnx("m.onnx")

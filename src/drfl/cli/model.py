@@ -79,7 +79,7 @@ def export(
     reference: Reference = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file")] = False,
 ) -> int:
-    """Write a model as ONNX, with its standardisation; needs the extra 'onnx'."""
+    """Write a model as ONNX, with its standardisation; needs onnx, onnxscript and onnxruntime."""
     with signals.raise_on_signal():
         from drfl.core.errors import InputError
         from drfl.data.model import load_model

@@ -186,7 +186,7 @@ class Model:
         return module if self.standardisation is None else _Prepared(self.standardisation, self._file.dtype, module)
 
     def to_onnx(self, path: str | Path) -> None:
-        """Write the model as ONNX and check the file with onnxruntime. It needs the extra ``onnx``.
+        """Write the model as ONNX and check the file with onnxruntime. It needs onnx, onnxscript and onnxruntime.
 
         The file takes ``inputs`` (n, …), encoded like those of :meth:`to_torch`, in float64 if it standardises them. It
         returns ``probabilities`` (n, k), or ``predictions`` in regression. :meth:`encode` encodes raw columns.
@@ -195,7 +195,7 @@ class Model:
             path: The file to write.
 
         Raises:
-            InputError: If the extra is not installed, the model cannot be converted, or the file cannot be written.
+            InputError: If a package is not installed, the model cannot be converted, or the file cannot be written.
             DrflError: If onnxruntime computes other results.
         """
         from drfl.data.onnx_file import ROWS, write_onnx

@@ -15,7 +15,7 @@ from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import DrflError, InputError
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
-"""The packages of the extra ``onnx``."""
+"""The packages that write ONNX and check it."""
 
 TOLERANCE = 1e-5
 """Largest difference, relative to the largest result, between the file and the model."""
@@ -56,7 +56,7 @@ def write_onnx(module: nn.Module, kind: str, example: Tensor, path: Path) -> Non
         path: The file to write.
 
     Raises:
-        InputError: If the extra ``onnx`` is not installed, or torch cannot convert the module.
+        InputError: If the packages are not installed, or torch cannot convert the module.
         DrflError: If onnxruntime computes other results.
     """
     try:
@@ -64,7 +64,9 @@ def write_onnx(module: nn.Module, kind: str, example: Tensor, path: Path) -> Non
         _, _, onnxruntime = (importlib.import_module(name) for name in PACKAGES)
     except ImportError as error:
         raise InputError(
-            f"writing ONNX needs {error.name}: pip install 'drfl[onnx]'", code="package-missing", field=error.name
+            f"writing ONNX needs {error.name}: pip install {' '.join(PACKAGES)}",
+            code="package-missing",
+            field=error.name,
         ) from None
     answering = _Answering(module, kind).eval()
     output = "predictions" if kind == "regression" else "probabilities"
