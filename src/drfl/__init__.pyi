@@ -50,6 +50,7 @@ from drfl.data import DirichletDrop as DirichletDrop
 from drfl.data import Natural as Natural
 from drfl.data import OneClass as OneClass
 from drfl.data import Partition as Partition
+from drfl.data import ReadOptions as ReadOptions
 from drfl.data import TableSchema as TableSchema
 from drfl.data import ZipfDirichlet as ZipfDirichlet
 from drfl.data import load as load

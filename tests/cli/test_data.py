@@ -47,12 +47,16 @@ def describe(*more):
 def test_a_schema_is_described_checked_and_used(capsys):
     assert describe("--out", "s.toml") == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[0].startswith("a: 40 rows, ")
+    assert quotes(out[0], "commas", "decimal points", "utf-8", "a.csv", "b.csv", "c.csv")
+    assert quotes(out[1], "blank", "dose")
+    assert out[2].startswith("a: 40 rows, ")
     assert any(quotes(line, "dose", "number", "4 missing") for line in out)
     schema = TableSchema.read("s.toml")
     assert (schema.features, schema.classes) == (("age", "sex_m", "dose", "dose missing"), ("no", "yes"))
     assert drfl_("data check in --schema s.toml") == 0
-    assert capsys.readouterr().out.splitlines() == [f"ok       in/{name}.csv: 40 rows" for name in "abc"]
+    assert capsys.readouterr().out.splitlines() == [
+        f"ok       in/{name}.csv: 40 rows, read as commas, decimal points, utf-8" for name in "abc"
+    ]
     assert drfl_("run --data in --schema s.toml --rounds 2 --algorithm FedAvg --out r") == 0
     config = tomllib.loads(Path("r/config.toml").read_text())
     assert (config["data_schema"], config["target"], config["partition"]) == ("s.toml", ["ill"], "natural")
@@ -61,6 +65,43 @@ def test_a_schema_is_described_checked_and_used(capsys):
     assert saved.about["schema"] == schema.digest
     assert call(["run", "r/config.toml", "--out", "again"]) == 0
     assert Path("again/history.csv").read_bytes() == Path("r/history.csv").read_bytes()
+
+
+def test_a_folder_without_a_readable_file_ends_with_an_error(capsys):
+    Path("bad").mkdir()
+    Path("bad/a.csv").write_bytes(b"age,ill\n\x81\x8d,1\n")
+    for name in ("notes.txt", *(f"{k}.docx" for k in range(12))):
+        Path("bad", name).write_text("x")
+    assert drfl_("data describe bad --target ill --json") == 2
+    found = json.loads(capsys.readouterr().out)
+    assert [(problem["code"], problem["field"]) for problem in found["problems"]] == [("damaged-file", "bad/a.csv")]
+    (notice,) = found["warnings"]
+    assert all(name.name in notice["message"] for name in Path("bad").iterdir() if name.name != "a.csv")
+    assert "a.csv" not in notice["message"]
+    assert (found["files"], found["schema"]) == ([], None)
+
+
+def test_how_files_are_read_is_stated_and_used_again_for_predictions(capsys):
+    Path("de").mkdir()
+    for name in "abc":
+        text = Path("in", f"{name}.csv").read_text().replace(".", "\0").replace(",", ";").replace("\0", ",")
+        Path("de", f"{name}.csv").write_text(text.replace("\n", ";1.234\n").replace("1.234", "more", 1))
+    words = ["--target", "ill", "--thousands", ".", "--missing", "7,0", "--missing", "-9"]
+    assert call(["data", "describe", "de", *words, "--out", "s.toml", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["files"][0] == {
+        "file": "de/a.csv", "delimiter": ";", "decimal": ",", "thousands": ".", "encoding": "utf-8"
+    }  # fmt: skip
+    assert set(found["missing"]["dose"]) >= {"", "7", "-9"}
+    schema = TableSchema.read("s.toml")
+    assert schema.reading == drfl.ReadOptions(decimal=",", thousands=".", missing=("7", "-9"))
+    assert drfl_("run --data de --schema s.toml --rounds 1 --algorithm FedAvg --out r") == 0
+    assert drfl_("predict r/model.safetensors de/a.csv --out p.csv") == 0
+    assert len(Path("p.csv").read_text().splitlines()) == 41
+    refused("predict r/model.safetensors de/a.csv --decimal . --out q.csv", "conflicting-options", "decimal")
+    assert drfl_("run --data de --target ill --drop more --rounds 1 --missing= --algorithm FedAvg --out r2") == 0
+    assert tomllib.loads(Path("r2/config.toml").read_text())["missing"] == [""]
+    check_refusal(["predict", "r2/model.safetensors", "de/a.csv", "--decimal", ".", "--out", "q.csv"], "not-a-number")
 
 
 def test_a_description_as_json(capsys):

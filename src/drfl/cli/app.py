@@ -215,6 +215,11 @@ def predict(
     schema: model.Schema = None,
     reference: model.Reference = None,
     keep: Annotated[list[str] | None, typer.Option(help="Column of the table to keep; repeatable")] = None,
+    delimiter: data.Delimiter = None,
+    decimal: data.Decimal = None,
+    thousands: data.Thousands = None,
+    encoding: data.Encoding = None,
+    missing: data.Missing = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file")] = False,
 ) -> int:
     """Predict the rows of a table with a trained model.
@@ -222,7 +227,10 @@ def predict(
     The result has a row for each row of the table, with its identifiers and the probability of each class.
     """
     with signals.raise_on_signal():
-        return model.predict_command(path, table, out, schema, reference, keep or [], overwrite)
+        from drfl.data.tables.text_form import ReadOptions
+
+        reading = ReadOptions(delimiter, decimal, thousands, encoding, tuple(missing or ()))
+        return model.predict_command(path, table, out, schema, reference, keep or [], reading, overwrite)
 
 
 @app.command(cls=Command, rich_help_panel=TRAIN)

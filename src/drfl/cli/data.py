@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from drfl.core.errors import InputError, Notice
     from drfl.data.dataset import TaskName
     from drfl.data.table_description import ColumnSummary, Description
+    from drfl.data.tables.schema import TableSchema
+    from drfl.data.tables.text_form import TextForm
 
 app = typer.Typer(
     name="data",
@@ -28,6 +30,15 @@ Paths = Annotated[
     list[Path], typer.Argument(metavar="PATHS", help="Tables (CSV, TSV, Parquet, Excel, npz), or folders of them")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print a single JSON object on stdout")]
+Delimiter = Annotated[
+    str | None, typer.Option(help="Character between cells in text files, or 'tab' (default: detected)")
+]
+Decimal = Annotated[str | None, typer.Option(help="Decimal mark, . or , (default: detected)")]
+Thousands = Annotated[str | None, typer.Option(help="Mark between thousands: , . ' or a blank (default: detected)")]
+Encoding = Annotated[str | None, typer.Option(help="Encoding of text files, such as latin-1 (default: detected)")]
+Missing = Annotated[
+    list[str] | None, typer.Option(metavar="WORD", help="Word that stands for a missing value; repeatable")
+]
 Strict = Annotated[bool, typer.Option("--strict", help="Treat warnings about the data as errors")]
 
 WRONG = 2
@@ -46,6 +57,11 @@ def describe(
     task: Annotated[
         str | None, typer.Option(help="classification, regression or multi-label (default: by the target)")
     ] = None,
+    delimiter: Delimiter = None,
+    decimal: Decimal = None,
+    thousands: Thousands = None,
+    encoding: Encoding = None,
+    missing: Missing = None,
     out: Annotated[Path | None, typer.Option(help="Write the proposed schema to this TOML file")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file of --out")] = False,
     strict: Strict = False,
@@ -54,12 +70,13 @@ def describe(
     """Show each client's columns and all problems, and propose a schema.
 
     Check the schema before you ship it to other sites: types, levels, codes for missing values, units and ranges. With
-    --strict, the exit code is 2 if there are problems or warnings.
+    --strict, the exit code is 2 if there are problems or warnings, and without it if no file could be read.
     """
     with signals.raise_on_signal():
         from drfl.core.errors import InputError, unknown
         from drfl.data.table_description import describe as describe_tables
         from drfl.data.tables.schema import TASKS
+        from drfl.data.tables.text_form import ReadOptions
 
         if out is not None and out.exists() and not force:
             raise InputError(
@@ -69,7 +86,8 @@ def describe(
             )
         if task is not None and task not in TASKS:
             raise unknown("task", task, TASKS)
-        found = describe_tables(paths, target, group, drop or (), cast("TaskName | None", task), patient)
+        reading = ReadOptions(delimiter, decimal, thousands, encoding, tuple(missing or ()))
+        found = describe_tables(paths, target, group, drop or (), cast("TaskName | None", task), patient, reading)
         if found.schema is not None and out is not None:
             found.schema.write(out)
         if as_json:
@@ -84,6 +102,10 @@ def describe(
                     }
                     for site in found.sites
                 ],
+                "files": [
+                    {"file": path, **({} if form is None else _form(form))} for path, form in found.files.items()
+                ],
+                "missing": {} if found.schema is None else _missing_words(found.schema),
                 "problems": [_entry(problem) for problem in found.problems],
                 "warnings": [_entry(notice) for notice in found.notices],
                 "schema": None if out is None or found.schema is None else str(out),
@@ -92,13 +114,18 @@ def describe(
             print(json.dumps(content))
         else:
             _print(found, out)
-    return WRONG if strict and (found.problems or found.notices) else 0
+    return WRONG if not found.files or (strict and (found.problems or found.notices)) else 0
 
 
 @app.command(cls=Command)
 def check(
     paths: Paths,
     schema: Annotated[Path, typer.Option(help="Schema, as written by 'drfl data describe'")],
+    delimiter: Delimiter = None,
+    decimal: Decimal = None,
+    thousands: Thousands = None,
+    encoding: Encoding = None,
+    missing: Missing = None,
     strict: Strict = False,
     as_json: Json = False,
 ) -> int:
@@ -110,14 +137,17 @@ def check(
     with signals.raise_on_signal():
         from drfl.data.table_description import check_files
         from drfl.data.tables.schema import TableSchema
+        from drfl.data.tables.text_form import ReadOptions
 
-        checks, notices = check_files(paths, TableSchema.read(schema), strict=strict)
+        reading = ReadOptions(delimiter, decimal, thousands, encoding, tuple(missing or ()))
+        checks, notices = check_files(paths, TableSchema.read(schema), reading, strict=strict)
         good = not notices and not any(found.problems for found in checks)
         if as_json:
             files = [
                 {
                     "file": str(found.path),
                     "rows": found.rows,
+                    **({} if found.form is None else _form(found.form)),
                     "problems": [_entry(problem) for problem in found.problems],
                 }
                 for found in checks
@@ -126,7 +156,8 @@ def check(
             return 0 if good else WRONG
         for found in checks:
             if not found.problems:
-                say(f"ok       {found.path}: {found.rows:,} rows")
+                read = "" if found.form is None else f", read as {found.form.words()}"
+                say(f"ok       {found.path}: {found.rows:,} rows{read}")
             for problem in found.problems:
                 say(f"problem  {problem}")
         for notice in notices:
@@ -138,7 +169,34 @@ def _entry(message: InputError | Notice) -> dict[str, str | None]:
     return {"code": message.code, "field": message.field, "message": str(message)}
 
 
+def _form(form: TextForm) -> dict[str, str]:
+    return {name: getattr(form, name) for name in ("delimiter", "decimal", "thousands", "encoding")}
+
+
+def _missing_words(schema: TableSchema) -> dict[str, list[str]]:
+    """Return the words that mean "missing" in each column, "" for blank cells."""
+    words = {column.name: [*column.missing, *schema.reading.missing] for column in schema.columns if column.missing}
+    return {name: [*dict.fromkeys(texts)] for name, texts in words.items()}
+
+
+def _print_reading(found: Description) -> None:
+    """Print how each file was read, and what was read as missing."""
+    by_form: dict[str, list[str]] = {}
+    for path, form in found.files.items():
+        by_form.setdefault("cells with types" if form is None else form.words(), []).append(Path(path).name)
+    for words, names in by_form.items():
+        say(f"read as {words}: {', '.join(names)}")
+    if found.schema is not None:
+        by_words: dict[str, list[str]] = {}
+        for name, texts in _missing_words(found.schema).items():
+            shown = ", ".join(f"'{text}'" if text else "blank" for text in texts)
+            by_words.setdefault(shown, []).append(name)
+        for words, names in by_words.items():
+            say(f"read as missing: {words}, in {', '.join(names)}")
+
+
 def _print(found: Description, out: Path | None) -> None:
+    _print_reading(found)
     positive = None if found.schema is None or found.schema.classes is None else found.schema.classes[-1]
     for site in found.sites:
         of_class = "" if site.positive is None else f", {site.positive:,} of class '{positive}'"

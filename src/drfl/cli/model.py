@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from drfl.cli import signals
 from drfl.cli.command_help import Command, CommandGroup
 from drfl.core.screen import say
+
+if TYPE_CHECKING:
+    from drfl.data.tables.text_form import ReadOptions
 
 app = typer.Typer(
     name="model", cls=CommandGroup, help="Show trained models and use them elsewhere.", no_args_is_help=True
@@ -26,7 +29,14 @@ Reference = Annotated[
 
 
 def predict_command(
-    path: Path, table: Path, out: Path, schema: Path | None, reference: str | None, keep: list[str], overwrite: bool
+    path: Path,
+    table: Path,
+    out: Path,
+    schema: Path | None,
+    reference: str | None,
+    keep: list[str],
+    reading: ReadOptions,
+    overwrite: bool,
 ) -> int:
     """Write the predictions for a table, and return the exit code."""
     from drfl.core.atomic_files import atomic_write
@@ -36,7 +46,7 @@ def predict_command(
 
     if out.exists() and not overwrite:
         raise InputError(f"{out} exists: give another --out, or --overwrite", code="exists", field="out")
-    text = predictions_csv(load_model(path, reference, schema=schema), table, keep)
+    text = predictions_csv(load_model(path, reference, schema=schema), table, keep, reading)
     try:
         with atomic_write(out) as file:
             file.write(text.encode())

@@ -107,7 +107,8 @@ HINTS = get_type_hints(Settings, include_extras=True)
 ABOUT = {name: item for name, hint in HINTS.items() for item in get_args(hint) if isinstance(item, Setting)}
 
 
-def _flag(name: str) -> str:
+def flag(name: str) -> str:
+    """Return the name of a setting's option."""
     return ABOUT[name].flag or f"--{name.replace('_', '-')}"
 
 
@@ -115,7 +116,7 @@ def setting(name: str, metavar: str | None = None) -> object:
     """Declare the option of a setting, see :func:`option`."""
     about, value = ABOUT[name], getattr(Settings, name)
     default = about.none or ("" if value is None or value is False else str(value))
-    return option(about.help, about.panel, _flag(name), default=default, common=about.common, metavar=metavar)
+    return option(about.help, about.panel, flag(name), default=default, common=about.common, metavar=metavar)
 
 
 @functools.cache  # Several commands share these options, and this is part of every start-up.
@@ -124,7 +125,7 @@ def _annotation(name: str) -> object:
     hint = next((item.form for item in get_args(HINTS[name]) if isinstance(item, Text)), get_args(HINTS[name])[0])
     kinds = [kind for kind in get_args(hint) or (hint,) if kind is not type(None)]
     kind: object = str  # typer does not know the other types: the configuration parses the text
-    if "/" in _flag(name):
+    if "/" in flag(name):
         kind = bool
     elif get_origin(hint) in (tuple, dict) or get_origin(kinds[0]) in (tuple, dict):
         kind = list[str]
@@ -196,6 +197,9 @@ FIT = tuple(
     )
 )  # fmt: skip
 """The settings of a fit, which chooses the algorithm and the model itself."""
+
+READING = ("delimiter", "decimal", "thousands", "encoding", "missing")
+"""The settings that say how to read the user's tables."""
 
 SEARCH = "Search"
 """Group of the options of ``drfl tune`` alone."""
@@ -445,7 +449,7 @@ class TuneOptions:
     jobs: Jobs = None
     ray: Ray = None
     data_dir: DataDir = None
-    schema: Annotated[Path | None, setting("data_schema")] = None
+    settings: Annotated[Given, ("data_schema", *READING)]
     trust: Trust = False
     out: Annotated[
         Path | None, option("Folder for the results", OUTPUT, default="evidence/results/tuning/JOB", common=True)

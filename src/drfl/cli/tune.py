@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from drfl.cli import console, signals
-from drfl.cli.options import TuneOptions
+from drfl.cli.options import TuneOptions, flag
 from drfl.core.errors import InputError
 from drfl.core.run_end import DOUBLE_DAGGER, RESET
 from drfl.core.screen import ScreenTable
@@ -76,10 +76,10 @@ def tune_command(options: TuneOptions) -> int:
         words.append("--absolute-step-size")
     if options.stand_in:
         words.append("--stand-in")
-    schema = [] if options.schema is None else [options.schema.name]
-    for option, texts in (("--schema", schema), ("--space", options.space), ("--set", options.changes)):
-        for text in texts or []:
-            words += [option, text]
+    settings = [(flag(name), value if isinstance(value, list) else [value]) for name, value in options.settings.items()]
+    for option, values in (*settings, ("--space", options.space), ("--set", options.changes)):
+        for value in values or []:
+            words += [option, value.name if isinstance(value, Path) else str(value)]
     command = shlex.join(words)
     with console.interruptible("now; finished runs are stored") as watch:
 
@@ -109,14 +109,13 @@ def tune_command(options: TuneOptions) -> int:
 def _changes(options: TuneOptions) -> dict[str, object]:
     """Return the keys of the job that options change."""
     changes = changes_of(options.changes or [])
-    schema = None if options.schema is None else str(options.schema)
-    for option, key, value in (("rounds", "rounds", options.rounds), ("schema", "data_schema", schema)):
-        if value is not None and key in changes:
+    given = {} if options.rounds is None else {"rounds": options.rounds}
+    for key, value in {**given, **options.settings}.items():
+        if key in changes:
             raise InputError(
-                f"--{option} and --set {key} set the same value: remove one of them", code="given-twice", field=key
+                f"{flag(key)} and --set {key} set the same value: remove one of them", code="given-twice", field=key
             )
-        if value is not None:
-            changes[key] = value
+        changes[key] = str(value) if isinstance(value, Path) else value
     return changes
 
 

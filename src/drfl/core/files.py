@@ -372,10 +372,10 @@ def lines(file: BinaryIO, path: Path, encoding: str = "utf-8") -> Iterator[str]:
 
 
 class _Table(io.RawIOBase):
-    """A text file for pandas that fails at the first zero byte."""
+    """A text file for pandas that fails at the first zero byte, unless its encoding has such bytes."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+    def __init__(self, file: BinaryIO, encoding: str) -> None:
+        self._file, self._has_zeros = file, encoding.lower().startswith(("utf-16", "utf-32", "utf16", "utf32"))
 
     def readable(self) -> bool:
         """Return True."""
@@ -386,7 +386,7 @@ class _Table(io.RawIOBase):
         count = cast(io.BufferedReader, self._file).readinto(buffer)
         # A sparse file reads as zeros in its holes, which can be huge although the file takes little disk space. pandas
         # would read all of them.
-        if b"\0" in bytes(buffer[:count]):
+        if not self._has_zeros and b"\0" in bytes(buffer[:count]):
             raise ValueError("it contains zero bytes, so it is not a UTF-8 table")
         return count
 
@@ -421,7 +421,8 @@ def read_csv(
         with warnings.catch_warnings():
             # If rows are longer than the header, pandas warns, uses the first column as row names and shifts the rest.
             warnings.simplefilter("error", pd.errors.ParserWarning)
-            return pd.read_csv(io.BufferedReader(_Table(file), _CHUNK), **options)
+            content = io.BufferedReader(_Table(file, options.get("encoding", "utf-8")), _CHUNK)
+            return pd.read_csv(content, **options)
 
 
 def _check_columns(path: Path, count: int) -> None:

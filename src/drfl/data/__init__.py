@@ -14,6 +14,7 @@ from drfl.data.partition.partitioners import IID, PARTITIONS, DirichletDrop, One
 from drfl.data.partition.splitting import largest_remainder
 from drfl.data.standardisation import Standardisation, Standardise
 from drfl.data.tables.schema import Column, TableSchema
+from drfl.data.tables.text_form import ReadOptions
 
 __all__ = [
     "DATASETS",
@@ -30,6 +31,7 @@ __all__ = [
     "Partition",
     "PartitionMethod",
     "Pixels",
+    "ReadOptions",
     "Standardisation",
     "Standardise",
     "TableSchema",

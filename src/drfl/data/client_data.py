@@ -26,7 +26,10 @@ from drfl.data.tables import convert
 from drfl.data.tables.conform import conform, target_tensor
 from drfl.data.tables.convert import encode_targets, feature_columns, feature_matrix, require_present
 from drfl.data.tables.patients import check_spelling, numbered, patients_of, repeated_ids, shared_ids
+from drfl.data.tables.propose import propose
 from drfl.data.tables.schema import TableSchema
+from drfl.data.tables.table import Table
+from drfl.data.tables.text_form import DETECT, ReadOptions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -488,6 +491,7 @@ class ClientData:
         features: Sequence[str] | None = None,
         schema: TableSchema | str | Path | None = None,
         patient: str | None = None,
+        reading: ReadOptions = DETECT,
         test_fraction: float = TEST_FRACTION,
         key: Key = _KEY,
         dtype: torch.dtype = torch.float32,
@@ -507,6 +511,8 @@ class ClientData:
             patient: Column that names the patient, or another unit with repeated rows. All rows of a patient are on one
                 side of every split, and intervals and tests count patients. The column is not a feature. The role
                 "patient" of a schema has the same effect.
+            reading: Words for missing values, and marks of numbers that are text. If it has words for missing values
+                and there is no schema, drfl uses the schema that ``drfl data describe`` would propose.
             test_fraction: Share of each client's rows, or patients, for testing.
             key: Key of that split.
             dtype: Type of the features and of a floating-point target.
@@ -523,11 +529,25 @@ class ClientData:
         targets = (target,) if isinstance(target, str) else None if target is None else tuple(target)
         if not len(frame):
             raise InputError("the table has no rows. Each client needs at least two", code="no-rows")
+        for name in ("delimiter", "encoding"):
+            if getattr(reading, name) is not None:
+                raise InputError(f"{name} has no effect on a data frame: remove it", code="unused-option", field=name)
+        table, proposed = Table("the table", frame), tuple[Notice, ...]()
+        if schema is None and reading != DETECT and group is not None:
+            names = [name for name in (group, patient) if name is not None]
+            if features is not None:
+                frame = frame[[name for name in frame if name in (*features, *(targets or ()), *names)]]
+            table = Table("the table", frame).prepared(names, reading, _row)
+            if reading.missing:
+                schema, proposed = propose([table.frame], targets or (), group, (), None, patient, reading)
+                features = None
+            frame = table.with_numbers(names).frame
         if schema is not None:
             schema = schema if isinstance(schema, TableSchema) else TableSchema.read(schema)
             schema.check_options(targets, group, patient=patient)
             group, patient = group_of(schema, features), schema.patient
-            rows = conform(schema, frame, lambda row: f"row {row}")
+            table = table.prepared(schema.texts, reading.with_defaults(schema.reading), _row)
+            rows = conform(schema, table.frame, _row)
             columns, inputs, classes = schema.features, rows.inputs, schema.classes
             Y, _ = target_tensor(schema, rows.targets)
         else:
@@ -540,20 +560,25 @@ class ClientData:
         require_present(frame[group], group)
         X = torch.from_numpy(inputs)
         groups = frame[group].to_numpy(dtype=object)
-        patients, notices = None, ()
+        patients = None
         if patient is None:
             notices = repeated_ids(frame, tuple(map(str, groups)), used=(group, *(targets or ())))
         else:
-            patients = np.array(patients_of(frame, patient, lambda row: f"row {row}"))
+            patients = np.array(patients_of(frame, patient, _row))
             check_spelling(patients.tolist(), [*map(str, groups)])
             notices = shared_ids([*map(str, groups)], patients.tolist())
         split = split_groups(groups, None if classes is None else Y.numpy(), key, test_fraction, patients)
         data = cls(
             X, Y, as_tensors(split.train), X, Y, as_tensors(split.test), split.names, classes, columns=columns,
-            schema=schema, notices=notices, patients=None if patients is None else numbered(patients.tolist()),
+            schema=schema, notices=(*proposed, *notices),
+            patients=None if patients is None else numbered(patients.tolist()),
         )  # fmt: skip
         # Round to dtype only after scaling, see from_arrays.
         return (data.standardised() if standardise else data).to(dtype=dtype)
+
+
+def _row(row: int) -> str:
+    return f"row {row}"
 
 
 def group_of(schema: TableSchema, features: Sequence[str] | None) -> str:

@@ -20,6 +20,7 @@ from drfl.data.tables.columns import RowName
 from drfl.data.tables.conform import encode_features
 from drfl.data.tables.convert import feature_matrix
 from drfl.data.tables.schema import TableSchema
+from drfl.data.tables.table import Table
 from drfl.task.architecture import build, check_sizes, load_weights, make_model
 
 if TYPE_CHECKING:
@@ -227,7 +228,11 @@ class Model:
         file, names = self._file, self._raw_names
         row_name = row_name or (lambda row: f"row {row}")
         if hasattr(rows, "columns") and hasattr(rows, "iloc"):
-            return torch.from_numpy(self._encode_frame(rows, row_name, place))
+            table = Table(place, rows.rename(columns=str))
+            schema = self.schema
+            rows = table if schema is None else table.prepared(schema.texts, schema.reading, row_name)
+        if isinstance(rows, Table):  # the reader has prepared it
+            return torch.from_numpy(self._encode_frame(rows.frame, row_name, place))
         if self.schema is None and file.schema_digest and names is not None:
             raise self._lacks_schema()
         values = rows.detach().cpu().numpy() if isinstance(rows, Tensor) else np.asarray(rows)
@@ -252,7 +257,7 @@ class Model:
         return inputs
 
     def _encode_frame(self, frame: pd.DataFrame, row_name: RowName, place: str) -> np.ndarray:
-        frame, names = frame.rename(columns=str), self._raw_names
+        names = self._raw_names
         if names is None:
             raise InputError("the model's inputs have no column names: give an array", code="wrong-type", field="rows")
         if self.schema is not None:

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -185,8 +186,7 @@ def _checked(path: Path, weights: dict[str, Tensor], about: Mapping[str, Any]) -
     schema, inferred = None, preparation.get("inferred", False)
     _require(isinstance(inferred, bool), "it is unknown whether the schema is inferred")
     if preparation.get("schema") is not None:
-        schema = TableSchema.of(preparation["schema"])
-        schema = TableSchema(schema.columns, schema.task, schema.positive, inferred)
+        schema = replace(TableSchema.of(preparation["schema"]), inferred=inferred)
         _require(schema.digest == digest, "the schema does not have its digest")
         _require(shape == (len(schema.features),), "the schema does not match the inputs")
     standardisation = None

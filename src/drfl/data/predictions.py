@@ -14,9 +14,10 @@ from drfl.core.errors import InputError, unknown
 from drfl.data.model import Model
 from drfl.data.tables.conform import level_text
 from drfl.data.tables.table import Table
+from drfl.data.tables.text_form import DETECT, ReadOptions
 
 
-def predictions_csv(model: Model, path: Path, keep: Sequence[str] = ()) -> str:
+def predictions_csv(model: Model, path: Path, keep: Sequence[str] = (), reading: ReadOptions = DETECT) -> str:
     """Predict each row of a table.
 
     Columns are the number of the ``row`` from 1, the kept columns, the ``prediction``, and ``probability_CLASS`` for
@@ -26,6 +27,7 @@ def predictions_csv(model: Model, path: Path, keep: Sequence[str] = ()) -> str:
         model: The model.
         path: The table: CSV, TSV, Parquet, Excel or npz with named columns. It may lack the target.
         keep: Columns to keep. The columns that name the row, the client or the patient in the schema are kept anyway.
+        reading: Properties of the table that drfl should not detect, beside those of the schema.
 
     Raises:
         InputError: If the file cannot be read, a column is missing or a value is wrong; names line and column.
@@ -37,7 +39,7 @@ def predictions_csv(model: Model, path: Path, keep: Sequence[str] = ()) -> str:
             field=str(path),
         )
     schema = model.schema
-    table = Table.whole(path, schema, keep)
+    table = Table.whole(path, schema, keep, reading)
     known = [str(name) for name in table.frame.columns]
     for name in keep:
         if name not in known:
@@ -45,7 +47,7 @@ def predictions_csv(model: Model, path: Path, keep: Sequence[str] = ()) -> str:
     columns = () if schema is None else schema.columns
     ids = [column.name for column in columns if column.type == "id" or column.role in ("client", "patient")]
     kept = [name for name in known if name in keep or name in ids]
-    outputs = model.outputs(table.frame, table.row_names(), str(path))
+    outputs = model.outputs(table, table.row_names(), str(path))
     found = dict(_columns(model, outputs))
     for name in kept:
         if name in found or name == "row":

@@ -23,8 +23,10 @@ from drfl.data.tables.patients import check_spelling, numbered, repeated_ids
 from drfl.data.tables.propose import propose
 from drfl.data.tables.schema import NUMBERS, WITH_LEVELS, Column, TableSchema
 from drfl.data.tables.table import Table
-from drfl.data.tables.table_files import client_of_rows, form_notices, patients_of_tables
+from drfl.data.tables.table_files import client_of_rows, patients_of_tables
 from drfl.data.tables.table_paths import files_of, unread_notices
+from drfl.data.tables.text_form import DETECT, ReadOptions, TextForm
+from drfl.data.tables.written import days_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,12 +74,14 @@ class Description(NamedTuple):
         problems: Errors that drfl would refuse.
         notices: Likely errors.
         schema: The proposed schema; None if no file could be read, or none can be proposed.
+        files: How each file was read, in words, by its path; None for a file whose cells have types.
     """
 
     sites: tuple[SiteSummary, ...]
     problems: tuple[InputError, ...]
     notices: tuple[Notice, ...]
     schema: TableSchema | None
+    files: dict[str, TextForm | None]
 
 
 class FileCheck(NamedTuple):
@@ -87,11 +91,13 @@ class FileCheck(NamedTuple):
         path: The file.
         rows: Its rows; None if it cannot be read.
         problems: Its problems.
+        form: How it was read; None if its cells have types.
     """
 
     path: Path
     rows: int | None
     problems: tuple[InputError, ...]
+    form: TextForm | None = None
 
 
 class Check(NamedTuple):
@@ -106,12 +112,15 @@ class Check(NamedTuple):
     notices: tuple[Notice, ...]
 
 
-def check_files(paths: Sequence[Path], schema: TableSchema, *, strict: bool = False) -> Check:
+def check_files(
+    paths: Sequence[Path], schema: TableSchema, reading: ReadOptions = DETECT, *, strict: bool = False
+) -> Check:
     """Check all files against a schema. Problems do not stop the check.
 
     Args:
         paths: Files, or folders of them.
         schema: The schema.
+        reading: Properties of the files that drfl should not detect.
         strict: Whether to look for likely errors too.
 
     Raises:
@@ -120,9 +129,10 @@ def check_files(paths: Sequence[Path], schema: TableSchema, *, strict: bool = Fa
     """
     found, tables, parts = list[FileCheck](), list[Table](), list[SchemaRows]()
     files = files_of(paths)
+    reading = reading.with_defaults(schema.reading)
     for path in files:
         try:
-            table = Table.by_schema(path, schema)
+            table = Table.by_schema(path, schema, reading)
         except InputError as error:
             found.append(FileCheck(path, None, (error,)))
             continue
@@ -135,14 +145,14 @@ def check_files(paths: Sequence[Path], schema: TableSchema, *, strict: bool = Fa
                 check_spelling(patients, clients)
         except InputError as error:
             problems.append(error)
-        found.append(FileCheck(path, len(table.frame), tuple(problems)))
+        found.append(FileCheck(path, len(table.frame), tuple(problems), table.form))
         tables.append(table)
         parts.append(rows)
     if not strict or any(file.problems for file in found):
         return Check(tuple(found), ())
     clients = client_of_rows(tables, schema.client) or ["all rows"] * len(parts[0].targets)
     patients = patients_of_tables(tables, schema.patient)
-    notices = (*unread_notices(paths, files), *form_notices(tables), *_warnings(schema, parts, clients, patients))
+    notices = (*unread_notices(paths, files), *_warnings(schema, parts, clients, patients))
     return Check(tuple(found), tuple(dict.fromkeys(notices)))
 
 
@@ -153,6 +163,7 @@ def describe(
     drop: Sequence[str] = (),
     task: TaskName | None = None,
     patient: str | None = None,
+    reading: ReadOptions = DETECT,
 ) -> Description:
     """Describe tables, propose a schema for them, and collect all problems.
 
@@ -165,6 +176,7 @@ def describe(
         drop: Columns to exclude.
         task: Kind of task; by default inferred.
         patient: The column that names the patient; None if rows are independent.
+        reading: Properties of the files that drfl should not detect. The proposed schema has them too.
 
     Raises:
         InputError: If there are no such files, or a named column does not exist.
@@ -175,14 +187,18 @@ def describe(
     texts = (*targets, *drop, *(name for name in (group, patient) if name is not None))
     tables, problems = list[Table](), list[InputError]()
     files = files_of(paths)
+    damaged = list[Path]()
     for path in files:
         try:
-            tables.append(Table.raw(path, texts))
+            tables.append(Table.read(path, texts, reading))
         except InputError as error:
             problems.append(error)
+            damaged.append(path)
+    unread = unread_notices(paths, files, damaged, most=None)
+    forms = {table.place: table.form for table in tables}
     if not tables:
-        return Description((), tuple(problems), (), None)
-    schema, notices = propose([table.frame for table in tables], targets, group, drop, task, patient)
+        return Description((), tuple(problems), tuple(unread), None, forms)
+    schema, notices = propose([table.frame for table in tables], targets, group, drop, task, patient, reading)
     parts, used = list[SchemaRows](), list[Table]()
     for table in tables:
         unused = [column.name for column in schema.columns if column.role == "excluded"]
@@ -201,7 +217,7 @@ def describe(
     except InputError as error:
         problems.append(error)
         patients = None
-    collected = [*unread_notices(paths, files), *form_notices(used), *notices]
+    collected = [*unread, *notices]
     if patient is None:
         whole = pd.concat([table.frame for table in tables], ignore_index=True)
         collected += repeated_ids(whole, clients, (*targets, group))
@@ -214,7 +230,7 @@ def describe(
         _site(schema, frame[[owner == name for owner in clients]], name, None if patients is None else counts[name])
         for name in dict.fromkeys(clients)
     )
-    return Description(sites, tuple(problems), tuple(dict.fromkeys(collected)), schema)
+    return Description(sites, tuple(problems), tuple(dict.fromkeys(collected)), schema, forms)
 
 
 def _together(tables: Sequence[Table], schema: TableSchema) -> pd.DataFrame:
@@ -307,5 +323,8 @@ def _column(column: Column, cells: pd.Series) -> ColumnSummary:
         numbers = pd.to_numeric(known, errors="coerce").dropna()
         bounds = (f"{numbers.min():g}", f"{numbers.max():g}") if len(numbers) else None
     else:
-        bounds = (str(known.min()), str(known.max())) if len(known) else None
+        days = days_of(known, column.date_order).values
+        days = days[~np.isnan(days)]
+        extremes = [str(pd.Timestamp(day, unit="D").date()) for day in (days.min(), days.max())] if len(days) else []
+        bounds = (extremes[0], extremes[1]) if extremes else None
     return ColumnSummary(column.type, count, None, bounds)

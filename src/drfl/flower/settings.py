@@ -24,6 +24,7 @@ from drfl.core.errors import InputError, Notice
 from drfl.core.files import read_toml
 from drfl.core.user_code import digests, is_reference
 from drfl.data.dataset import TEST_FRACTION
+from drfl.data.tables.text_form import ReadOptions
 from drfl.experiments.config.about_run import AboutRun
 from drfl.experiments.config.algorithm_settings import AlgorithmSettings
 from drfl.experiments.config.build import VALIDATION
@@ -91,6 +92,11 @@ class SiteData(BaseModel):
         test_labels: IDX file of test labels.
         test_csv: Table of test rows, like ``csv``.
         test_fraction: Share of the rows that is used for testing, unless test data are given.
+        patient: Column of the table that names the patient of each row. A schema says it.
+        delimiter: Character between the cells of the table, or "tab"; by default detected, like the next three.
+        decimal: Decimal mark, "." or ",".
+        thousands: Mark between thousands.
+        encoding: Encoding of a text file.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -107,6 +113,19 @@ class SiteData(BaseModel):
     test_labels: Path | None = None
     test_csv: Path | None = None
     test_fraction: float = Field(TEST_FRACTION, gt=0, lt=1)
+    patient: str | None = None
+    delimiter: str | None = None
+    decimal: str | None = None
+    thousands: str | None = None
+    encoding: str | None = None
+
+    def reading(self) -> ReadOptions:
+        """Return how to read the table.
+
+        Raises:
+            InputError: If a value is not possible.
+        """
+        return ReadOptions(self.delimiter, self.decimal, self.thousands, self.encoding)
 
     @model_validator(mode="after")
     def _check_source(self) -> SiteData:
@@ -118,7 +137,10 @@ class SiteData(BaseModel):
                 raise ValueError(f"'{kind}' needs '{needed}'")
         if self.csv is not None and self.target is None and self.schema_file is None:
             raise ValueError("'csv' needs 'target', or a 'schema' that names it")
-        for name in ("target", "task", "schema_file", "test_csv"):
+        self.reading()
+        for name in (
+            "target", "task", "schema_file", "test_csv", "patient", "delimiter", "decimal", "thousands", "encoding"
+        ):  # fmt: skip
             if getattr(self, name) is not None and self.csv is None:
                 raise ValueError(f"'{name.removesuffix('_file')}' needs 'csv'")
         return self

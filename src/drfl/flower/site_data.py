@@ -68,7 +68,8 @@ def load_scores(source: SiteData, folder: Path, column: str, data: ClientData) -
         InputError: If the table has no such column, a score is not a number, or the site trains on the column.
     """
     path = folder / str(source.csv if source.test_csv is None else source.test_csv)
-    frame = Table.raw(path, ()).frame
+    schema = None if source.schema_file is None else TableSchema.read(folder / source.schema_file)
+    frame = Table.whole(path, schema, options=source.reading()).frame
     if column not in frame:
         raise unknown(f"column in {path.name}", column, list(frame.columns), field="score_column")
     if column in (data.columns or ()):
@@ -169,7 +170,9 @@ def _read_files(source: SiteData, folder: Path) -> SiteRows:
     if source.csv is not None:
         schema = None if source.schema_file is None else TableSchema.read(folder / source.schema_file)
         tests = None if source.test_csv is None else folder / source.test_csv
-        return read_site_table(folder / source.csv, tests, source.target, source.task, schema)
+        return read_site_table(
+            folder / source.csv, tests, source.target, source.task, schema, source.patient, source.reading()
+        )
     test = None
     if source.test_images is not None:
         test = _read_images(folder / source.test_images, folder / str(source.test_labels))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from tests.support.refusals import refused
 
+from drfl.data import ClientData, ReadOptions, TableSchema
 from drfl.data.tables.table_files import read_tables
 from drfl.data.tables.table_paths import files_of
 from drfl.data.tables.text_form import TextForm
@@ -34,18 +37,20 @@ FORMS = [
     ("a.tsv", text("\t").encode(), TextForm("\t")),
     ("a.csv", text("|").encode(), TextForm("|")),
     ("a.csv.gz", gzip.compress(text().encode(), mtime=0), TextForm()),
+    ("a.tsv", text("\t").encode("utf-16"), TextForm("\t", encoding="utf-16")),
+    ("a.csv", text(";", ",").encode("utf-16"), TextForm(";", ",", "utf-16")),
 ]
 
 
 @pytest.mark.parametrize(("name", "content", "form"), FORMS)
 def test_all_forms_give_the_same_table(name, content, form):
     Path(name).write_bytes(content)
-    assert TextForm.of(Path(name)) == form
+    assert TextForm.of(Path(name))[:3] == form[:3]
     data = read_tables([Path(name)], "ill")
     assert data.name == "a"
     assert data.columns == ("age", "town_Köln")
     assert data.inputs.equal(torch.tensor([[63.5, 1], [41.25, 0], [70, 1], [55, 0]], dtype=torch.float64))
-    plain = form == TextForm() or name.endswith(".tsv")
+    plain = form == TextForm() or (name.endswith(".tsv") and form.encoding == "utf-8")
     assert [notice.code for notice in data.notices] == ([] if plain else ["table-format"])
 
 
@@ -55,7 +60,7 @@ def test_a_comma_in_a_quoted_name_is_no_delimiter():
     assert read_tables([Path("a.csv")], "ill").columns == ("age, in years",)
 
 
-@pytest.mark.parametrize("content", [text().encode("utf-16"), b"age,ill\n\x81\x8d\xff,1\n"])
+@pytest.mark.parametrize("content", [text().encode("utf-16-le"), b"age,ill\n\x81\x8d\xff,1\n"])
 def test_other_encodings_are_refused(content):
     Path("a.csv").write_bytes(content)
     with refused("damaged-file", "a.csv", "UTF-8"):
@@ -81,12 +86,9 @@ def test_words_that_pandas_takes_for_missing_stay_words():
         (["1.0", "2.0", "?", "4.0"], "?"),
         (["1.0", "<0.5", "3", "4.0"], "<0.5"),
         (["12%", "13%", "9%", "7%"], "12%"),
-        (["18,5", "19,5", "20", "21,5"], "18,5"),
-        (["1,234", "2,345", "999", "3,456"], "1,234"),
+        (["1.234,5", "2,345.6", "3", "4"], "1.234,5"),
         (["2021-03-01", "2021-03-02", "2020-01-01", "2020-02-02"], "2021-03-01"),
         (["28 Jul 2020", "1. Mai 2021", "3-Oct-19", "28 Jul 2020"], "28 Jul 2020"),
-        (["1'234.50", "12'345", "1'000", "2'000"], "1'234.50"),
-        (["1 234", "12 345", "1\u00a0000", "2 000"], "1 234"),
         (["70 kg", "71 kg", "65 kg", "80 kg"], "70 kg"),
     ],
 )
@@ -123,3 +125,133 @@ def test_one_file_with_its_columns_in_another_order_changes_nothing():
     again = read_tables([Path("in")], "ill")
     assert again.columns == same.columns
     assert again.inputs.equal(same.inputs)
+
+
+def written(cells, name="a.csv", more="x", **options):
+    """A file with a column of cells, a column of texts, and a target."""
+    rows = "".join(f'"{cell}";"{more}";{k % 2}\n' for k, cell in enumerate(cells))
+    Path(name).write_text("ca;b;ill\n" + rows)
+    data = read_tables([Path(name)], "ill", drop=["b"], reading=ReadOptions(**options))
+    return data.inputs[:, 0].tolist(), [notice.code for notice in data.notices]
+
+
+@pytest.mark.parametrize(
+    ("cells", "more", "options", "numbers"),
+    [
+        (["18,5", "19,5", "20", "21,5"], "x", {}, [18.5, 19.5, 20, 21.5]),
+        (["1,234.5", "2", "12,345,678", "3"], "x", {}, [1234.5, 2, 12345678, 3]),
+        (["1.234,5", "-2.000", "3,5e1", "4"], "x", {}, [1234.5, -2000, 35, 4]),
+        (["1'234.50", "12\u2019345", "1'000", "2"], "x", {}, [1234.5, 12345, 1000, 2]),
+        (["1 234", "12 345,5", "1\u00a0000", "2\u202f000"], "x", {}, [1234, 12345.5, 1000, 2000]),
+        (["1.234", "2.345", "3.456", "4.5"], "x", {}, [1.234, 2.345, 3.456, 4.5]),
+        (["1,234", "2,345", "999", "3"], "2.5", {}, [1234, 2345, 999, 3]),  # another column has a decimal point
+        (["1,234", "2,345", "999", "3"], "2,5", {}, [1.234, 2.345, 999, 3]),
+        (["1.234", "2.345", "999", "3"], "2,5", {}, [1234, 2345, 999, 3]),
+        (["1,234", "2,345", "999", "3"], "x", {"thousands": ","}, [1234, 2345, 999, 3]),
+        (["1,234", "2,345", "999", "3"], "x", {"decimal": ","}, [1.234, 2.345, 999, 3]),
+        (["1.234", "2.345", "999", "3"], "x", {"thousands": "."}, [1234, 2345, 999, 3]),
+        (["1.234", "2.345", "999", "3"], "2,5", {"decimal": "."}, [1.234, 2.345, 999, 3]),
+    ],
+)
+def test_decimal_commas_and_separators_of_thousands_are_read_if_there_is_one_reading(cells, more, options, numbers):
+    found, codes = written(cells, more=more, **options)
+    assert found == numbers
+    assert codes == ["table-format"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "options", "code", "line", "quoted"),
+    [
+        (["1,234", "2,345", "999", "3,456"], {}, "ambiguous-number", 2, ("'1,234'", "1.234", "1234", "--thousands")),
+        (["7", "8", "-2,345", "9,100"], {}, "ambiguous-number", 4, ("'-2,345'", "-2.345", "-2345", "--decimal")),
+        (["1.5", "2,5", "3", "4"], {"decimal": ","}, "not-a-number", 2, ("'1.5'", "decimal = ','")),
+        (["1.5", "2", "3", "4"], {"thousands": "."}, "not-a-number", 2, ("'1.5'", "thousands = '.'")),
+        (["18,5", "2", "3", "4"], {"decimal": "."}, "not-a-number", 2, ("'18,5'",)),
+    ],
+)
+def test_a_number_that_is_not_clear_is_named_with_its_line(cells, options, code, line, quoted):
+    with refused(code, "ca", f"a.csv, line {line}", *quoted):
+        written(cells, **options)
+
+
+def test_options_override_what_is_detected():
+    Path("a.csv").write_bytes("age;town|ill\n63,5;Köln|1\n41,5;Bonn|0\n".encode("cp1252"))
+    assert TextForm.of(Path("a.csv"))[:3] == (";", ",", "cp1252")
+    data = read_tables([Path("a.csv")], "ill", reading=ReadOptions("|", encoding="latin-1"))
+    assert data.columns == ("age;town_63,5;Köln",)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"delimiter": "ab"}, "delimiter"),
+        ({"delimiter": "7"}, "delimiter"),
+        ({"decimal": ";"}, "decimal"),
+        ({"thousands": "_"}, "thousands"),
+        ({"encoding": "utf-9"}, "encoding"),
+    ],
+)
+def test_impossible_options_are_refused(options, field):
+    with refused("unknown-name" if field == "encoding" else "invalid-value", field):
+        ReadOptions(**options)
+    with refused("conflicting-options", "thousands"):
+        ReadOptions(decimal=",", thousands=",")
+    assert ReadOptions(delimiter="tab", thousands=".") == ReadOptions("\t", ",", ".")
+
+
+def test_words_for_missing_values_make_them_inputs_without_a_schema():
+    rows = [("63", "north", 1), ("?", "south", 0), ("41", "", 0), ("-9", "north", 1)] * 5
+    Path("a.csv").write_text("age,town,ill\n" + "".join(f"{a},{t},{i}\n" for a, t, i in rows))
+    data = read_tables([Path("a.csv")], "ill", reading=ReadOptions(missing=("?", "-9")))
+    assert data.columns == ("age", "age missing", "town_south", "town missing")
+    assert data.inputs[:4, 1].tolist() == [0, 1, 0, 1]
+    assert data.inputs[:4, 0].isnan().tolist() == [False, True, False, True]
+    assert data.inputs[:4, 3].tolist() == [0, 0, 1, 0]
+    assert data.schema
+    with refused("not-a-number", "age", "a.csv, line 3", "'?'"):
+        read_tables([Path("a.csv")], "ill", drop=["town"])
+    with refused("missing-values", "town", "a.csv, line 4"):
+        read_tables([Path("a.csv")], "ill", reading=ReadOptions(decimal="."), drop=["age"])
+
+
+def test_a_schema_reads_every_file_in_the_same_way():
+    Path("a.csv").write_text("age,ill\n" + '"1,234",no\n?,yes\n' * 6)
+    Path("s.toml").write_text(
+        'thousands = ","\nmissing = ["?"]\n[columns.age]\ntype = "number"\nmissing = [""]\n'
+        '[columns.ill]\ntype = "yes/no"\nlevels = ["no", "yes"]\nrole = "target"\n'
+    )
+    schema = TableSchema.read("s.toml")
+    data = read_tables([Path("a.csv")], schema=schema)
+    assert data.inputs[0].tolist() == [1234, 0]
+    assert data.inputs[1].isnan().tolist() == [True, False]
+    assert data.inputs[1, 1] == 1
+    schema.write("again.toml")
+    assert TableSchema.read("again.toml") == schema
+    assert schema.digest != replace(schema, reading=ReadOptions(thousands=",")).digest
+    with refused("conflicting-options", "thousands", "'.'", "','"):
+        read_tables([Path("a.csv")], schema=schema, reading=ReadOptions(thousands="."))
+    with refused("conflicting-options", "ill", "'no'"):
+        replace(schema, reading=ReadOptions(missing=("no",)))
+
+
+def test_a_data_frame_is_read_like_a_file():
+    frame = pd.DataFrame(
+        {"site": list("ab") * 12, "dose": ["1.234,5", "2,5", "?"] * 8, "ill": [*["no", "yes"] * 11, "yes", "no"]}
+    )
+    data = ClientData.from_frame(
+        frame, group="site", target="ill", standardise=False, reading=ReadOptions(missing=("?",))
+    )
+    assert data.columns == ("dose", "dose missing")
+    assert data.inputs[:2].tolist() == [[1234.5, 0], [2.5, 0]]
+    assert data.inputs[2, 1] == 1
+    plain = frame[frame["dose"] != "?"]
+    data = ClientData.from_frame(plain, group="site", target="ill", standardise=False, reading=ReadOptions(decimal=","))
+    assert data.inputs[:2, 0].tolist() == [1234.5, 2.5]
+    with refused("not-a-number", "dose"):
+        ClientData.from_frame(plain, group="site", target="ill")
+    with refused("unused-option", "delimiter"):
+        ClientData.from_frame(plain, group="site", target="ill", reading=ReadOptions(";"))
+
+
+def test_a_leading_zero_shows_a_decimal_comma():
+    assert written(["0,125", "10,250", "1,500", "2"])[0] == [0.125, 10.25, 1.5, 2]

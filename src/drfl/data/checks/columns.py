@@ -80,7 +80,7 @@ def column_warnings(table: RawTable, raw: bool, by_class: bool) -> list[Notice]:
     coded = _codes(table, by_class)
     if coded:
         cases = [f"{table.columns[k]}{where} ({value:g})" for k, value, where in coded]
-        advice = "remove these rows or mark the values as missing"
+        advice = "remove these rows, or read the values as missing with --missing or a schema"
         fields = [bare(table.columns[k]) for k, _, _ in coded]
         text = sentence("numbers that look like codes for missing values", cases, "case", advice)
         found.append(Notice(text, "missing-code", single(fields)))

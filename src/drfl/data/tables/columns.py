@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from drfl.core.errors import InputError, unknown
+from drfl.data.tables.written import LIKE_NUMBER
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,7 +75,9 @@ def check_roles(targets: Sequence[str], group: str | None, drop: Sequence[str], 
             )
 
 
-BLANK_REMEDY = "fill or remove such rows, exclude the column, or say in a schema that blanks are missing values"
+BLANK_REMEDY = (
+    "fill or remove such rows, exclude the column, or read blanks as missing values with --missing '' or a schema"
+)
 NAME_ROWS = "fill or remove such rows"
 """What to do about blank cells, and about those of a column that names clients or patients."""
 
@@ -99,15 +102,17 @@ def check_blanks(frame: pd.DataFrame, row_name: RowName, remedy: str = BLANK_REM
 NUMBERS = 0.6
 """A text column with at least this share of numbers is taken to be a column of numbers with errors."""
 
+NA_WORDS = ("NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "#N/A", "<NA>")
+"""Words that mean "missing" in columns of numbers."""
+
 WRITTEN = {
     "a date": r"\s*(?:\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./]\d{1,2}[./]\d{2,4}(?!\.)"
     r"|\d{1,2}[ .-]+[^\W\d_]{3,}\.?[ -]\d{2,4})(?:[ T].*)?",
-    "a decimal comma or a separator of thousands": r"\s*[-+]?\d{1,3}"
-    r"(?:(?:[.,]\d+)+|(?:['\u2019\s]\d{3})+(?:[.,]\d+)?)\s*",
+    "marks that do not fit other numbers of the column": rf"\s*{LIKE_NUMBER.pattern}\s*",
     "a per cent sign": r"\s*[-+]?\d+(?:[.,]\d+)?\s*%\s*",
     "a number and a unit": r"\s*[-+]?\d+(?:[.,]\d+)?\s*[^\W\d_]+\s*",
 }
-"""Patterns of numbers and dates that are read as text."""
+"""Patterns of numbers and dates that are read as text without a schema."""
 
 
 def check_numbers(features: pd.DataFrame, row_name: RowName) -> None:
@@ -126,16 +131,22 @@ def check_numbers(features: pd.DataFrame, row_name: RowName) -> None:
             row = int((~is_number).argmax())
             raise InputError(
                 f"{row_name(row)}, column '{name}': expected a number, found '{cells.iloc[row]}' "
-                f"({int((~is_number).sum())} such cells in the file): correct them, or exclude the column with drop",
+                f"({int((~is_number).sum())} such cells in the file): correct them, use --missing '{cells.iloc[row]}' "
+                "to treat them as missing, or exclude the column with drop",
                 code="not-a-number",
                 field=str(name),
             )
         for what, pattern in WRITTEN.items():
             if cells.str.fullmatch(pattern).mean() >= NUMBERS:
-                row = int(cells.str.fullmatch(pattern).to_numpy().argmax())
+                row = int((cells.str.fullmatch(pattern).to_numpy(dtype=bool) & ~is_number).argmax())
+                remedy = (
+                    "make a schema, which reads dates, with 'drfl data describe'"
+                    if what == "a date"
+                    else "give plain numbers"
+                )
                 raise InputError(
                     f"{row_name(row)}, column '{name}': '{cells.iloc[row]}' has {what}, which drfl does not read: "
-                    "give plain numbers, or exclude the column with drop",
+                    f"{remedy}, or exclude the column with drop",
                     code="not-a-number",
                     field=str(name),
                 )

@@ -14,15 +14,13 @@ from drfl.core.errors import InputError, listing, suggestion
 from drfl.data.tables.columns import LARGEST, RowName
 from drfl.data.tables.schema import NUMBERS, Column, TableSchema
 from drfl.data.tables.targets import FAR
+from drfl.data.tables.written import ORDERS, days_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MOST = 20
 """Maximum number of distinct wrong values of a column that are listed."""
-
-DATE = r"\d{4}-\d{2}-\d{2}(?:[T ].*)?"
-"""Format of a date."""
 
 WHOLE = re.compile(r"\A([-+]?\d+)\.0*\Z")
 """A whole number with a decimal point."""
@@ -159,6 +157,7 @@ class _Cells(NamedTuple):
         numbers: (k,) their values: numbers, days, or positions among the levels; NaN if that is not possible, and the
             number of levels for a value that is not a level.
         is_code: (k,) whether a content means "missing".
+        is_ambiguous: (k,) whether a date depends on the order of day and month, which is not known.
     """
 
     column: Column
@@ -166,6 +165,7 @@ class _Cells(NamedTuple):
     texts: Sequence[object]
     numbers: np.ndarray
     is_code: np.ndarray
+    is_ambiguous: np.ndarray
 
     @classmethod
     def of(cls, column: Column, cells: pd.Series) -> _Cells:
@@ -186,20 +186,22 @@ class _Cells(NamedTuple):
         else:
             amounts = np.asarray(pd.to_numeric(pd.Series([*texts], dtype=object), errors="coerce"), dtype=np.float64)
         # -9 in a file of numbers is the code "-9", and so is -9.0.
-        missing = [amount for amount in map(_amount, column.missing) if amount is not None]
+        missing = [amount for amount in map(amount_of, column.missing) if amount is not None]
         is_code = np.isin(amounts, missing)
         if not is_number:
             is_code |= np.isin(np.array(texts, dtype=object), np.array(column.missing, dtype=object))
+        is_ambiguous = np.zeros(len(texts), bool)
         if column.type in NUMBERS:
             numbers = amounts
         elif column.type == "date":
-            numbers = _days(pd.Series([str(text) for text in texts], dtype=object))
+            dates = pd.Series([str(text) for text in texts], dtype=object)
+            numbers, _, is_ambiguous = days_of(dates.mask(is_code, ""), column.date_order)
         else:
             beside = len(column.levels) if column.other else np.nan
             by_text = {level: k for k, level in enumerate(column.levels)}
             plain = [str(text) if str(text) in by_text else level_text(text) for text in texts]
             numbers = np.array([by_text.get(text, beside) for text in plain], dtype=np.float64)
-        return cls(column, codes, texts, numbers, is_code)
+        return cls(column, codes, texts, numbers, is_code, is_ambiguous)
 
     @property
     def missing(self) -> np.ndarray:
@@ -231,7 +233,9 @@ class _Cells(NamedTuple):
         return found
 
     def problems(self, row_name: RowName) -> list[InputError]:
-        """List the problems, one for each distinct content."""
+        """List the problems, one for each distinct content, and one for all ambiguous dates."""
+        import pandas as pd
+
         found = []
         first = np.full(len(self.texts) + 1, len(self.codes))
         np.minimum.at(first, self.codes, np.arange(len(self.codes)))
@@ -241,11 +245,26 @@ class _Cells(NamedTuple):
             remedy = "Fill it, or add \"\" to 'missing' of the column in the schema"
             if is_target:
                 remedy = "Remove such rows, or, for task 'multi-label', add \"\" to 'missing' of the column"
-            text = f"{row_name(int(first[-1]))}, column '{name}': the cell is blank{_times(counts[0])}. {remedy}"
+            text = f"{row_name(int(first[-1]))}, column '{name}': the value is missing{_times(counts[0])}. {remedy}"
             found.append(InputError(text, code="missing-values", field=name))
         faults = self._faults()
+        if self.is_ambiguous.any():
+            k = int(np.where(self.is_ambiguous, first[:-1], len(self.codes)).argmin())
+            readings = " or ".join(
+                str(pd.Timestamp(days_of(pd.Series([str(self.texts[k])]), order).values[0], unit="D").date())
+                for order in ORDERS
+            )
+            count = int(counts[1:][self.is_ambiguous].sum())
+            text = (
+                f"{row_name(int(first[k]))}, column '{name}': '{self.texts[k]}' can be {readings}{_times(count)}. Say "
+                f'which in the schema: add date_order = "DMY" (day first) or "MDY" to the column'
+            )
+            found.append(InputError(text, code="ambiguous-date", field=name))
+            faults = {k: fault for k, fault in faults.items() if not self.is_ambiguous[k]}
         for k, fault in list(faults.items())[:MOST]:
             remedy = "Correct it" if is_target else "Correct it, or add it to 'missing' in the schema"
+            if not is_target and fault.code in ("not-a-number", "not-a-date"):
+                remedy = f"Correct it, or read it as missing with --missing '{self.texts[k]}' or a schema"
             if fault.code == "unknown-level":
                 hint = suggestion(str(self.texts[k]), self.column.levels)
                 remedy = hint or "Correct it, or edit levels in the schema"
@@ -281,7 +300,8 @@ class _Cells(NamedTuple):
         if self.column.type in NUMBERS:
             return InputError(f"expected a number, found '{cell}'", code="not-a-number", field=name)
         if self.column.type == "date":
-            return InputError(f"expected a date such as 2021-03-31, found '{cell}'", code="not-a-date", field=name)
+            example = {"DMY": "31.3.2021", "MDY": "3/31/2021"}.get(self.column.date_order or "", "2021-03-31")
+            return InputError(f"expected a date such as {example}, found '{cell}'", code="not-a-date", field=name)
         levels = listing([f"'{level}'" for level in self.column.levels], "level")
         return InputError(f"'{cell}' is not a level of the schema ({levels})", code="unknown-level", field=name)
 
@@ -297,21 +317,13 @@ def level_text(value: object) -> str:
     return WHOLE.sub(r"\1", str(value))
 
 
-def _amount(value: object) -> float | None:
+def amount_of(value: object) -> float | None:
     """Convert a value to a number; None if that is impossible or the number is not finite."""
     try:
         amount = float(str(value))
     except ValueError:
         return None
     return amount if np.isfinite(amount) else None
-
-
-def _days(texts: pd.Series) -> np.ndarray:
-    """Return days since 1970-01-01; NaN for texts that are not dates."""
-    import pandas as pd
-
-    dates = pd.to_datetime(texts.where(texts.str.fullmatch(DATE)), format="ISO8601", errors="coerce", utc=True)
-    return ((dates - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).to_numpy(dtype=np.float64)
 
 
 def _times(count: int) -> str:

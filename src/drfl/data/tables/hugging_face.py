@@ -26,6 +26,7 @@ from drfl.data.tables.schema import TableSchema
 from drfl.data.tables.table import Table
 from drfl.data.tables.table_files import check_targets_vary, rows_by_schema, rows_of_tables
 from drfl.data.tables.targets import check_values, columns_of, encoded
+from drfl.data.tables.text_form import DETECT, ReadOptions
 
 if TYPE_CHECKING:
     import datasets
@@ -68,6 +69,7 @@ class Columns(NamedTuple):
         task: Kind of task.
         schema: Schema of a table. It names targets, group, task and patient.
         patient: Column that names a row's patient; None if rows are independent.
+        reading: Words for missing values, and marks of numbers that are text.
     """
 
     targets: tuple[str, ...]
@@ -76,6 +78,7 @@ class Columns(NamedTuple):
     task: TaskName = "classification"
     schema: TableSchema | None = None
     patient: str | None = None
+    reading: ReadOptions = DETECT
 
 
 def check_installed(name: str) -> None:
@@ -324,7 +327,9 @@ def _table_rows(parts: Mapping[str, datasets.Dataset], columns: Columns) -> Tabl
                     targets[at : at + 1] = labels
             else:
                 _check_labelled(place, name, frame[name].to_numpy(), rows.features[name])
-        table = Table.of(place, frame)
+        names = [name for name in (columns.group, columns.patient, *columns.drop) if name is not None]
+        reading = columns.reading if schema is None else columns.reading.with_defaults(schema.reading)
+        table = Table.of(place, frame).prepared(names if schema is None else schema.texts, reading)
         tables.append(table if schema is None else table.without_unused(schema))
     if schema is not None:
         found = rows_by_schema(tables, schema, files=False)

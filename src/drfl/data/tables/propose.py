@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -10,10 +9,12 @@ import numpy as np
 
 from drfl.core.errors import InputError, Notice, unknown
 from drfl.data.dataset import TaskName
-from drfl.data.tables.columns import CATEGORIES, RARE, check_roles
+from drfl.data.tables.columns import CATEGORIES, NA_WORDS, RARE, check_roles
 from drfl.data.tables.columns import NUMBERS as SHARE_OF_NUMBERS
-from drfl.data.tables.conform import DATE, level_text, stripped
+from drfl.data.tables.conform import level_text, stripped
 from drfl.data.tables.schema import Column, TableSchema
+from drfl.data.tables.text_form import DETECT, ReadOptions
+from drfl.data.tables.written import ISO, LIKE_DATE, days_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,7 +30,7 @@ OPPOSITES = {
 }  # fmt: skip
 """Pairs of words in lower case that answer yes or no, the negative one first."""
 
-NA_WORDS = ("NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "#N/A", "?", "-", ".")
+UNKNOWN = (*NA_WORDS, "?", "-", ".")
 """Words that mean "missing" in columns of numbers and dates."""
 
 
@@ -47,6 +48,7 @@ def propose(
     drop: Sequence[str] = (),
     task: TaskName | None = None,
     patient: str | None = None,
+    reading: ReadOptions = DETECT,
 ) -> Proposal:
     """Infer a schema from tables.
 
@@ -60,6 +62,7 @@ def propose(
         drop: Columns that get the role "excluded".
         task: Kind of task; by default inferred.
         patient: The column that names the patient.
+        reading: How the tables were read.
 
     Raises:
         InputError: If a named column does not exist, or there are too few classes.
@@ -96,7 +99,7 @@ def propose(
             columns.append(_feature(name, _Values.of(cells[name]), parts, notices))
     levels = next(column.levels for column in columns if column.name == targets[0])
     positive = levels[-1] if task == "classification" and len(levels) == 2 else None
-    return Proposal(TableSchema(tuple(columns), task, positive), tuple(notices))
+    return Proposal(TableSchema(tuple(columns), task, positive, reading), tuple(notices))
 
 
 def inferred_schema(
@@ -160,7 +163,12 @@ class _Values(NamedTuple):
     @classmethod
     def of(cls, cells: pd.Series) -> _Values:
         import pandas as pd
+        from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
+        if is_numeric_dtype(cells) and not is_bool_dtype(cells):  # a text for each of a million cells would take long
+            numbers, counts = np.unique(cells.dropna().to_numpy(dtype=np.float64), return_counts=True)
+            texts = np.array([str(number).removesuffix(".0") for number in numbers.tolist()], dtype=object)
+            return cls(texts, counts, int(cells.isna().sum()), np.where(np.isfinite(numbers), numbers, np.nan))
         plain = stripped(cells)
         texts, counts = np.unique(
             np.array([level_text(text) for text in plain.dropna()], dtype=object), return_counts=True
@@ -193,7 +201,7 @@ class _Values(NamedTuple):
 
 
 def _task(targets: Sequence[_Values]) -> TaskName:
-    are_labels = all(set(values.texts) - set(NA_WORDS) <= {"0", "1"} for values in targets)
+    are_labels = all(set(values.texts) - set(UNKNOWN) <= {"0", "1"} for values in targets)
     if len(targets) > 1:
         return "multi-label" if are_labels else "regression"
     numbers = targets[0].numbers
@@ -204,7 +212,7 @@ def _task(targets: Sequence[_Values]) -> TaskName:
 def _target(name: str, values: _Values, task: TaskName, notices: list[Notice]) -> Column:
     if task == "regression":
         return Column(name, "whole number" if values.is_whole else "number", role="target")
-    missing = tuple(str(text) for text in values.texts if text in NA_WORDS) if task == "multi-label" else ()
+    missing = tuple(str(text) for text in values.texts if text in UNKNOWN) if task == "multi-label" else ()
     levels = [level for level in values.sorted_texts(RARE) if level not in missing]
     rare = int(((values.counts < RARE) & ~np.isin(values.texts, missing)).sum())
     if task == "multi-label" and values.blanks:
@@ -226,18 +234,21 @@ def _target(name: str, values: _Values, task: TaskName, notices: list[Notice]) -
 
 
 def _feature(name: str, values: _Values, parts: Sequence[pd.Series], notices: list[Notice]) -> Column:
+    import pandas as pd
+
     is_number = ~np.isnan(values.numbers)
     blank = ("",) if values.blanks else ()
-    words = tuple(str(text) for text in values.texts[~is_number] if text in NA_WORDS)
+    words = tuple(str(text) for text in values.texts[~is_number] if text in UNKNOWN)
     if values.share(is_number | np.isin(values.texts, words)) >= SHARE_OF_NUMBERS and is_number.any():
         if values.is_whole and _numbers_rows(values, parts):
             notices.append(Notice(f"column '{name}' looks like an identifier and is not a feature", "identifier", name))
             return Column(name, "id")
         return Column(name, "whole number" if values.is_whole else "number", missing=(*blank, *words))
     texts = [str(text) for text in values.texts]
-    is_date = np.array([re.fullmatch(DATE, text) is not None for text in texts], dtype=bool)
+    is_date = np.array([bool(ISO.fullmatch(text) or LIKE_DATE.fullmatch(text)) for text in texts], dtype=bool)
     if values.share(is_date) >= SHARE_OF_NUMBERS:
-        return Column(name, "date", missing=(*blank, *words))
+        orders = days_of(pd.Series([*values.texts], dtype=object)).orders
+        return Column(name, "date", missing=(*blank, *words), date_order=orders[0] if len(orders) == 1 else None)
     if values.rows >= FEW and len(texts) >= NEARLY_ALL * values.rows:
         notices.append(Notice(f"column '{name}' looks like an identifier and is not a feature", "identifier", name))
         return Column(name, "id")

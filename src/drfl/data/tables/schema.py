@@ -10,13 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import InputError, unknown
 from drfl.core.files import read_toml
 from drfl.data.dataset import TaskName
 from drfl.data.tables.targets import check_count
+from drfl.data.tables.text_form import DETECT, ReadOptions
+from drfl.data.tables.written import ORDERS
 
 Type = Literal["number", "whole number", "yes/no", "category", "date", "text", "id"]
 Role = Literal["feature", "target", "client", "patient", "sensitive", "excluded"]
@@ -39,7 +41,9 @@ HEADER = """\
 # type: number, whole number, yes/no, category, date, text or id. Text and id columns are not features.
 # role: feature (the default), target, client, patient, sensitive or excluded.
 # range = [MIN, MAX], missing = ["", "-9"] (codes that mean missing), unit = "mg/dL", levels = [...];
-# other = true lets a category have further values, feature = true makes a sensitive column a feature.
+# date_order = "DMY" (day first) or "MDY"; other = true lets a category have further values; feature = true makes a
+# sensitive column a feature. Above the columns, delimiter, decimal, thousands, encoding and missing = ["?"] say how all
+# sites' files are read; without them drfl detects the form of each file.
 
 """
 """Comment at the beginning of a written file."""
@@ -59,6 +63,7 @@ class Column:
         role: Use of the column.
         other: Whether a category may have other values than its levels. They share one feature.
         feature: Whether a sensitive column is a feature too.
+        date_order: Order in dates such as 03.04.2021, "DMY" or "MDY"; None to detect it in each table.
 
     Raises:
         InputError: If these do not fit together.
@@ -73,6 +78,7 @@ class Column:
     role: Role = "feature"
     other: bool = False
     feature: bool = False
+    date_order: str | None = None
 
     def __post_init__(self) -> None:
         place = f"column '{self.name}'"
@@ -95,6 +101,8 @@ class Column:
                 self.feature and (self.role != "sensitive" or self.type in ("text", "id")),
                 "feature = true is for sensitive columns that are neither text nor id",
             ),
+            (self.date_order is not None and self.type != "date", "date_order is for columns of dates"),
+            (self.date_order not in (None, *ORDERS), f"date_order must be {' or '.join(ORDERS)}"),
         ):
             if is_wrong:
                 raise self._wrong(problem)
@@ -148,6 +156,8 @@ class TableSchema:
         columns: The columns.
         task: Kind of task.
         positive: The class that counts as positive, if there are two.
+        reading: Properties of all sites' files that drfl should not detect. Its words for missing values are blank
+            cells in every column.
         inferred: Whether drfl made the schema from the rows of tables that have none, for the file of the model.
 
     Raises:
@@ -163,6 +173,7 @@ class TableSchema:
     columns: tuple[Column, ...]
     task: TaskName = "classification"
     positive: str | None = None
+    reading: ReadOptions = DETECT
     inferred: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -180,6 +191,15 @@ class TableSchema:
             twice = next((name for name in names if names.count(name) > 1), None) if _repeats(names) else None
             if twice is not None:
                 raise InputError(f"two {what}s are called '{twice}': rename one", code="duplicate-name", field=twice)
+        for column in self.columns:
+            both = [level for level in column.levels if level in self.reading.missing]
+            if both:
+                raise InputError(
+                    f"column '{column.name}': '{both[0]}' is a level, and the schema says that it means missing in all "
+                    "columns: list it in 'missing' of single columns",
+                    code="conflicting-options",
+                    field=column.name,
+                )
         self._check_targets()
         if not self.features:
             raise InputError("the schema has no column to learn from", code="no-features", field="columns")
@@ -242,6 +262,11 @@ class TableSchema:
         return levels[::-1] if self.positive == levels[0] else levels
 
     @property
+    def texts(self) -> tuple[str, ...]:
+        """The names of the columns that do not hold numbers."""
+        return tuple(column.name for column in self.columns if column.type not in NUMBERS)
+
+    @property
     def has_missing(self) -> bool:
         """Whether features may be missing."""
         return any(column.missing for column in self.columns if column.is_feature)
@@ -259,6 +284,8 @@ class TableSchema:
                 content["missing"] = sorted(column.missing)
             columns.append([column.name, content])
         whole = {"format": FORMAT, "task": self.task, "positive": self.positive, "columns": columns}
+        if self.reading != DETECT:
+            whole["reading"] = self.reading.content()
         return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 
     def check_options(
@@ -320,24 +347,27 @@ class TableSchema:
             InputError: If a key, type or role is unknown, or columns do not fit together.
         """
         for key in content:
-            if key not in ("task", "positive", "columns"):
-                raise unknown("key", key, ("task", "positive", "columns"), field=key)
-        head = {key: content[key] for key in ("task", "positive") if key in content}
+            if key not in (*_HEAD, "columns"):
+                raise unknown("key", key, (*_HEAD, "columns"), field=key)
+        head: dict[str, Any] = {key: content[key] for key in _HEAD if key in content}
         for key, value in head.items():
-            if not isinstance(value, str):
-                raise InputError(f"{key} must be a text", code="wrong-type", field=key)
+            if not (_is_texts(value) if key == "missing" else isinstance(value, str)):
+                what = "a list of texts" if key == "missing" else "a text"
+                raise InputError(f"{key} must be {what}", code="wrong-type", field=key)
+        head["missing"] = tuple(head.get("missing", ()))
+        reading = ReadOptions(**{key: head.pop(key) for key in [*head] if key not in ("task", "positive")})
         columns = content.get("columns")
         if not isinstance(columns, dict) or not all(isinstance(values, dict) for values in columns.values()):
             raise InputError(
                 "a schema needs a table per column, such as [columns.age]", code="missing-option", field="columns"
             )
         parts = tuple(_column(name, values) for name, values in columns.items())
-        return cls(parts, **cast("dict[str, Any]", head))
+        return cls(parts, reading=reading, **head)
 
     def to_plain(self) -> dict[str, object]:
         """Return the schema as plain values, as in a file."""
         head = {"task": self.task, **({} if self.positive is None else {"positive": self.positive})}
-        return {**head, "columns": {column.name: column.content() for column in self.columns}}
+        return {**head, **self.reading.content(), "columns": {column.name: column.content() for column in self.columns}}
 
     def write(self, path: str | Path) -> None:
         """Write the schema to a TOML file, which may exist.
@@ -385,8 +415,12 @@ _KEYS: dict[str, tuple[Callable[[object], bool], str]] = {
     "levels": (lambda value: _is_texts(value), 'a list of texts such as ["0", "1"]'),
     "other": (lambda value: isinstance(value, bool), "true or false"),
     "feature": (lambda value: isinstance(value, bool), "true or false"),
+    "date_order": (lambda value: isinstance(value, str), '"DMY" or "MDY"'),
 }
 """The keys of a column in a file, whether a value has the right type, and what that is."""
+
+_HEAD = ("task", "positive", *(option.name for option in fields(ReadOptions)))
+"""The keys above the columns."""
 
 
 def _is_texts(value: object) -> bool:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import csv
 import os
 import zipfile
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
 
 from drfl.core.errors import InputError, listing, unknown
 from drfl.core.files import check_expansion, lines, open_file, open_text, read_csv, read_parquet, reading
-from drfl.data.tables.columns import RowName
+from drfl.data.tables.columns import NA_WORDS, NUMBERS, RowName
+from drfl.data.tables.conform import amount_of, stripped
 from drfl.data.tables.npz_arrays import named_arrays
-from drfl.data.tables.schema import NUMBERS, TableSchema
+from drfl.data.tables.schema import TableSchema
 from drfl.data.tables.table_paths import workbook
-from drfl.data.tables.text_form import TextForm
+from drfl.data.tables.text_form import DETECT, ReadOptions, TextForm
+from drfl.data.tables.written import LIKE_NUMBER, Undecided, number_form
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,59 +44,53 @@ class Table(NamedTuple):
     form: TextForm | None = None
 
     @classmethod
-    def read(cls, path: Path, targets: Sequence[str], names: Sequence[str], drop: Sequence[str]) -> Table:
-        """Read a file whose columns have no schema.
+    def read(cls, path: Path, text: Sequence[str], options: ReadOptions = DETECT, drop: Sequence[str] = ()) -> Table:
+        """Read a file.
 
-        The columns ``names`` are text, so that "007" is not 7. In them and in the targets, words such as "NA" never
-        mean "missing".
-        """
-        if not is_text(path):
-            return cls.of(str(path), _typed_frame(path, drop))
-        form = TextForm.of(path)
-        options = {**form.options(), "index_col": False}
-        words = _as_text(path, names, options)
-        frame = read_csv(path, dtype=words, **options)
-        return cls.of(str(path), _with_words(path, frame, (*targets, *words), options), form)
+        Cells stay text in the columns ``text``, so that "007" is not 7, and in columns that are not of numbers alone.
 
-    @classmethod
-    def by_schema(cls, path: Path, schema: TableSchema) -> Table:
-        """Read a file without the columns that the schema does not use."""
-        return cls.whole(path, schema).without_unused(schema)
-
-    @classmethod
-    def whole(cls, path: Path, schema: TableSchema | None, text: Sequence[str] = ()) -> Table:
-        """Read all columns of a file, as its schema types them. All cells of the columns ``text`` stay text."""
-        if schema is not None and not schema.inferred:
-            return cls.raw(path, [*text, *(column.name for column in schema.columns if column.type not in NUMBERS)])
-        # An inferred schema is of tables that were read like those without a schema.
-        targets = [] if schema is None else [column.name for column in schema.targets]
-        names = [] if schema is None else [name for name in (schema.client, schema.patient) if name is not None]
-        return cls.read(path, targets, [*text, *names], ()).with_numbers([*text, *names])
-
-    @classmethod
-    def raw(cls, path: Path, text: Sequence[str]) -> Table:
-        """Read a file without interpreting blank cells and words. All cells of the columns ``text`` stay text.
-
-        Decimal commas become points if the file uses them. Columns of numbers alone are numbers.
+        Args:
+            path: The file.
+            text: Columns whose cells stay text.
+            options: Properties of the file that drfl should not detect.
+            drop: Columns that need not be read.
 
         Raises:
-            InputError: If the file cannot be read.
+            InputError: If the file cannot be read, or it is not clear which number a text is.
         """
-        from pandas.api.types import is_bool_dtype, is_numeric_dtype
-
         if not is_text(path):
-            return cls.of(str(path), _typed_frame(path, ()))
-        form = TextForm.of(path)
-        options = {**form.options(), "index_col": False, "keep_default_na": False}
-        frame = read_csv(path, low_memory=False, dtype=_as_text(path, text, options), **options)
+            return cls.of(str(path), _typed_frame(path, drop)).prepared(text, options)
+        from pandas.api.types import is_bool_dtype
+
+        form = TextForm.of(path, options)
+        reading = {**form.options(), "index_col": False, "keep_default_na": False, "na_values": [""]}
+        head = read_csv(path, nrows=0, **reading)
+        kept = {name: str for name in head.columns if str(name).strip() in text}
+        frame = read_csv(path, low_memory=False, dtype=kept, **reading)
         truths = [name for name in frame if is_bool_dtype(frame[name])]
         if truths:  # "TRUE" would become True
-            again = read_csv(path, usecols=truths, dtype=str, **options)
+            again = read_csv(path, usecols=truths, dtype=str, **reading)
             frame = frame.assign(**{str(name): again[name] for name in truths})
-        if form.decimal == ",":
-            for name in (name for name in frame if not is_numeric_dtype(frame[name])):
-                frame[name] = frame[name].str.replace(r"^(\s*[-+]?\d+),(\d+\s*)$", r"\1.\2", regex=True)
-        return cls.of(str(path), frame, form)
+        return cls.of(str(path), frame, form).prepared(text, options)
+
+    @classmethod
+    def by_schema(cls, path: Path, schema: TableSchema, options: ReadOptions = DETECT) -> Table:
+        """Read a file without the columns that the schema does not use. Options must not contradict the schema."""
+        return cls.whole(path, schema, options=options).without_unused(schema)
+
+    @classmethod
+    def whole(
+        cls, path: Path, schema: TableSchema | None, text: Sequence[str] = (), options: ReadOptions = DETECT
+    ) -> Table:
+        """Read all columns of a file, as its schema types them. All cells of the columns ``text`` stay text."""
+        if schema is None:
+            return cls.read(path, text, options).with_numbers(text)
+        options = options.with_defaults(schema.reading)
+        if not schema.inferred:
+            return cls.read(path, [*text, *schema.texts], options)
+        # An inferred schema is of tables that were read like those without a schema.
+        names = [*text, *(name for name in (schema.client, schema.patient) if name is not None)]
+        return cls.read(path, names, options).with_numbers(names)
 
     @classmethod
     def of(cls, place: str, frame: pd.DataFrame, form: TextForm | None = None) -> Table:
@@ -106,6 +104,66 @@ class Table(NamedTuple):
             raise InputError(f"{place} has no rows", code="no-rows", field=place)
         return cls(place, frame, form)
 
+    def prepared(self, text: Sequence[str], options: ReadOptions, row_name: RowName | None = None) -> Table:
+        """Return the table with blank cells for the words that mean "missing", and with plain numbers.
+
+        Args:
+            text: Columns that do not hold numbers.
+            options: Words and marks that the user declared.
+            row_name: Function that names a row in errors; by default :meth:`row_names`.
+
+        Raises:
+            InputError: If it is not clear which number a text is; names row, column and text.
+        """
+        import pandas as pd
+        from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+        frame, form = _with_blanks(self.frame, options.missing), self.form
+        known = form.decimal if form is not None and form.is_known else None
+        for name in (name for name in frame.columns if name not in text):
+            cells = frame[name]
+            if is_numeric_dtype(cells) or is_bool_dtype(cells) or cells.dtype.kind == "M":
+                continue
+            codes, different = pd.factorize(cells.astype(object))
+            words = {k: value.strip() for k, value in enumerate(different) if isinstance(value, str)}
+            alike = [k for k, word in words.items() if LIKE_NUMBER.fullmatch(word)]
+            if np.isin(codes, alike).sum() < NUMBERS * (codes >= 0).sum():
+                continue
+            found = number_form([words[k] for k in alike], options, known)
+            if isinstance(found, Undecided):
+                row = int(np.isin(codes, [k for k in alike if words[k] == found.text]).argmax())
+                raise self._undecided(str(name), (row_name or self.row_names())(row), found, options)
+            if found is not None:
+                # Numbers, not texts, so that a table that is prepared twice does not change.
+                numbers = {different[k]: float(found.plain(word)) for k, word in words.items() if found.matches(word)}
+                frame[name] = cells.map(lambda value, known=numbers: known.get(value, value), na_action="ignore")
+                if form is not None:
+                    decimal = "," if found.decimal == "," else form.decimal
+                    form = form._replace(
+                        decimal=decimal,
+                        thousands=found.thousands or form.thousands,
+                        columns=(*form.columns, str(name)),
+                    )
+        return Table(self.place, frame, form)
+
+    def _undecided(self, name: str, place: str, found: Undecided, options: ReadOptions) -> InputError:
+        if not found.readings:
+            declared = " and ".join(
+                f"{what} = '{value}'" for what, value in options.content().items() if what in ("decimal", "thousands")
+            )
+            return InputError(
+                f"{place}, column '{name}': '{found.text}' does not fit {declared}: correct the option or the cell",
+                code="not-a-number",
+                field=name,
+            )
+        first, second = (f"{float(reading):.15g}" for reading in found.readings[:2])
+        return InputError(
+            f"{place}, column '{name}': '{found.text}' can be {first} or {second}. Say which with --decimal or "
+            "--thousands (decimal or thousands in a schema or a TOML file)",
+            code="ambiguous-number",
+            field=name,
+        )
+
     def without_unused(self, schema: TableSchema) -> Table:
         """Return the table without the columns that the schema does not use."""
         unused = [
@@ -116,15 +174,27 @@ class Table(NamedTuple):
         return self._replace(frame=self.frame.drop(columns=unused))
 
     def with_numbers(self, names: Sequence[str]) -> Table:
-        """Convert texts that are all numbers in columns other than ``names``, which a text file reads as numbers."""
-        import pandas as pd
-        from pandas.api.types import is_string_dtype
+        """Convert columns other than ``names`` to numbers or truth values if all their texts are some.
 
-        frame = self.frame
-        for name in () if self.form is not None else (name for name in frame.columns if name not in names):
-            known = frame[name].dropna()
-            if len(known) and is_string_dtype(known) and pd.to_numeric(known, errors="coerce").notna().all():
-                frame = frame.assign(**{name: pd.to_numeric(frame[name])})
+        Words such as "NA" are blank cells of a column of numbers, and words of other columns.
+        """
+        import pandas as pd
+        from pandas.api.types import is_numeric_dtype, is_string_dtype
+
+        frame = self.frame.copy(deep=False)
+        for name in frame.columns:
+            cells = frame[name]
+            if is_numeric_dtype(cells) or not is_string_dtype(cells.dropna()):
+                continue
+            if name in names:
+                continue
+            cells = stripped(cells)
+            known = cells[~cells.isin(NA_WORDS)].dropna()
+            numbers = pd.to_numeric(known, errors="coerce")
+            if len(known) and numbers.notna().all():
+                frame[name] = numbers.reindex(cells.index)
+            elif len(known) and known.str.lower().isin(("true", "false")).all() and len(known) == len(cells):
+                frame[name] = known.str.lower() == "true"
         return self._replace(frame=frame)
 
     def row_names(self) -> RowName:
@@ -142,15 +212,28 @@ class Table(NamedTuple):
         return name
 
 
+def _with_blanks(frame: pd.DataFrame, words: Sequence[str]) -> pd.DataFrame:
+    """Return a table with blank cells for words that mean "missing", and for texts of blanks alone."""
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+    frame = frame.copy(deep=False)
+    amounts = [amount for amount in map(amount_of, words) if amount is not None]
+    for name in frame.columns:
+        cells = frame[name]
+        if is_numeric_dtype(cells) and not is_bool_dtype(cells):
+            is_missing = cells.isin(amounts)
+        elif cells.dtype.kind in "bM":
+            continue
+        else:
+            is_missing = cells.notna() & cells.astype(str).str.strip().isin(("", *words))
+        if is_missing.any():
+            frame[name] = cells.mask(is_missing)
+    return frame
+
+
 def is_text(path: Path) -> bool:
     """Return whether a file holds text, such as CSV."""
     return workbook(path)[0].name.lower().endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz"))
-
-
-def _as_text(path: Path, names: Sequence[str], options: Mapping[str, Any]) -> dict[Hashable, type[str]]:
-    """Return the columns of a text file to read as text, as options of pandas."""
-    head = read_csv(path, nrows=0, **options)
-    return {name: str for name in head.columns if str(name).strip() in names}
 
 
 def _typed_frame(path: Path, drop: Sequence[str]) -> pd.DataFrame:
@@ -197,27 +280,6 @@ def _read_sheet(path: Path, drop: Sequence[str]) -> pd.DataFrame:
             cells = pd.read_excel(book, sheet_name=sheet or 0, dtype=object, keep_default_na=False, na_values=[""])
             frame = cells.infer_objects()
     return frame.drop(columns=[name for name in frame if str(name).strip() in drop])
-
-
-def _with_words(path: Path, frame: pd.DataFrame, text: Sequence[Hashable], options: Mapping[str, Any]) -> pd.DataFrame:
-    """Restore words such as "NA" and "None" in text columns, which pandas reads as missing."""
-    from pandas.api.types import is_numeric_dtype
-
-    words = [
-        name
-        for name in frame
-        if frame[name].isna().any() and (not is_numeric_dtype(frame[name]) or str(name).strip() in map(str, text))
-    ]
-    if words:
-        again = read_csv(path, usecols=words, dtype=str, keep_default_na=False, **options)
-        for name in words:
-            column = again[name]
-            blank = column.str.strip() == ""
-            # A numeric column with blanks, or with "NA" in some cells, has missing values.
-            if is_numeric_dtype(frame[name]) and not frame[name].isna().all():
-                continue
-            frame[name] = column.mask(blank)
-    return frame
 
 
 def _starts(path: Path, form: TextForm) -> Iterator[int]:

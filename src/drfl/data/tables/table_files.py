@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,11 +29,12 @@ from drfl.data.tables.conform import conform, level_text, stripped, target_tenso
 from drfl.data.tables.levels import check_levels, level_notices
 from drfl.data.tables.npz_arrays import TableRows, is_table, read_arrays
 from drfl.data.tables.patients import check_spelling, patients_of, repeated_ids, shared_ids
-from drfl.data.tables.propose import inferred_schema
+from drfl.data.tables.propose import inferred_schema, propose
 from drfl.data.tables.schema import TableSchema
 from drfl.data.tables.table import Table
 from drfl.data.tables.table_paths import check_stems, files_of, label_of_files, name_of, unread_notices
 from drfl.data.tables.targets import check_values, check_varies, encoded
+from drfl.data.tables.text_form import DETECT, ReadOptions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,13 +48,13 @@ def read_tables(
     task: TaskName | None = None,
     schema: TableSchema | None = None,
     patient: str | None = None,
+    reading: ReadOptions = DETECT,
 ) -> Dataset:
     """Read a data set whose clients are files or groups, and whose inputs are to be standardised.
 
     Several files without ``group`` are one client each, with the name of the file. A text column becomes one column of
-    0 and 1 for each of its values but the first. In text files the delimiter, decimal commas and the encodings UTF-8
-    and cp1252 are recognised. In an npz file without names of columns the inputs (n, …) are ``inputs``, and the targets
-    (n,) or (n, k) and the group are arrays by their names.
+    0 and 1 for each of its values but the first. In an npz file without names of columns the inputs (n, …) are
+    ``inputs``, and the targets (n,) or (n, k) and the group are arrays by their names.
 
     Args:
         paths: Files, or folders of them. All have the same columns, in any order.
@@ -63,21 +65,31 @@ def read_tables(
         task: Kind of task; None for classification.
         schema: Schema of the columns. It names target, group, task and patient; other options must not contradict it.
         patient: The column, or the array of an npz file, that names the patient of each row.
+        reading: Properties of the files that drfl should not detect. If it has words for missing values and there is no
+            schema, drfl uses the schema that it would propose.
 
     Raises:
         InputError: If a file cannot be read, or a column is missing, has blanks, mixes numbers and text, spells a value
             in two ways, or does not conform to the schema. The message names file, line and column.
     """
     names = (target,) if isinstance(target, str) else None if target is None else tuple(target)
-    files = files_of(paths)
-    if schema is None:
+    files, proposed = files_of(paths), tuple[Notice, ...]()
+    if schema is None and reading.missing:
+        texts = [name for name in (*(names or ()), group, patient, *drop) if name is not None]
+        tables = [Table.read(path, texts, reading) for path in files]
+        frames = [table.frame for table in tables]
+        schema, proposed = propose(frames, names or (), group, drop, task or "classification", patient, reading)
+        read = rows_by_schema([table.without_unused(schema) for table in tables], schema)
+        task = schema.task
+    elif schema is None:
         task = task or "classification"
         check_stems(files, group)
-        read = _encoded(files, names or (), group, drop, task, patient)
+        read = _encoded(files, names or (), group, drop, task, patient, reading)
     else:
         schema.check_options(names, group, drop, task, patient)
         task = schema.task
-        read = rows_by_schema([Table.by_schema(path, schema) for path in files], schema)
+        read = rows_by_schema([Table.by_schema(path, schema, reading) for path in files], schema)
+    if schema is not None:
         check_targets_vary(schema, read.targets)
     if read.groups is not None:
         check_alike(sorted(set(read.groups)))
@@ -88,7 +100,7 @@ def read_tables(
     return Dataset(
         label_of_files(paths), x, y, x, y, read.outputs, None if read.groups is None else tuple(read.groups),
         x.ndim == 2, task, read.columns, class_names=read.classes,
-        notices=(*unread_notices(paths, files), *read.notices, *shared),
+        notices=(*unread_notices(paths, files), *proposed, *read.notices, *shared),
         schema=read.schema,
         patients=None if read.patients is None else tuple(read.patients),
     )  # fmt: skip
@@ -126,6 +138,8 @@ def read_site_table(
     target: str | None,
     task: TaskName | None = None,
     schema: TableSchema | None = None,
+    patient: str | None = None,
+    reading: ReadOptions = DETECT,
 ) -> SiteRows:
     """Read the table of one site of a deployment.
 
@@ -136,27 +150,29 @@ def read_site_table(
         task: Kind of task; None for classification.
         schema: Schema of the columns. Without one, features are in the order of the file, and text is refused, because
             each site would encode its own words.
+        patient: The column that names the patient of each row.
+        reading: Properties of the files that drfl should not detect.
 
     Raises:
         InputError: See :func:`read_tables`.
     """
     files = files_of([train] if test is None else [train, test])
-    if schema is None:
-        read = _encoded(
-            files, () if target is None else (target,), None, (), task or "classification", None, words=False
+    targets = None if target is None else (target,)
+    if schema is not None:
+        schema.check_options(targets, task=task, patient=patient)
+        patient = schema.patient
+    if patient is not None and test is not None:
+        raise InputError(
+            f"drfl divides all rows by patient ('{patient}'): give one file instead of {train.name} and {test.name}",
+            code="conflicting-options",
+            field="patient",
         )
+    if schema is None:
+        read = _encoded(files, targets or (), None, (), task or "classification", patient, reading, words=False)
     else:
-        schema.check_options(None if target is None else (target,), task=task)
-        if schema.patient is not None and test is not None:
-            raise InputError(
-                f"the schema has the patient column '{schema.patient}', and drfl divides all rows by patient: give one "
-                f"file instead of {train.name} and {test.name}",
-                code="conflicting-options",
-                field="patient",
-            )
-        read = rows_by_schema([Table.by_schema(path, schema) for path in files], schema, files=False)
-        if read.patients is not None:
-            check_spelling(read.patients, None)
+        read = rows_by_schema([Table.by_schema(path, schema, reading) for path in files], schema, files=False)
+    if read.patients is not None:
+        check_spelling(read.patients, None)
     # The training file comes first.
     at = len(read.inputs) if test is None else read.sizes[0]
     tests = None if test is None else (read.inputs[at:], read.targets[at:])
@@ -173,6 +189,7 @@ def _encoded(
     drop: Sequence[str],
     task: TaskName,
     patient: str | None,
+    reading: ReadOptions,
     words: bool = True,
 ) -> TableRows:
     """Read files without a schema. Features may be text if ``words``."""
@@ -186,10 +203,14 @@ def _encoded(
             field="data",
         )
     if kinds == {True}:
+        for name in reading.content():
+            raise InputError(f"{name} has no effect on npz files: remove it", code="unused-option", field=name)
         return read_arrays(files, targets, group, drop, task, patient)
-    names = [name for name in (group, patient) if name is not None]
-    tables = [Table.read(path, targets, names, drop) for path in files]
-    return rows_of_tables(tables, targets, group, drop, task, patient, words=words, files=words)
+    texts = [name for name in (group, patient, *drop) if name is not None]
+    tables = [Table.read(path, texts, reading, drop) for path in files]
+    rows = rows_of_tables(tables, targets, group, drop, task, patient, words=words, files=words)
+    # A model reads new tables as those of its training were read.
+    return rows if rows.schema is None else rows._replace(schema=replace(rows.schema, reading=reading))
 
 
 def rows_by_schema(tables: Sequence[Table], schema: TableSchema, files: bool = True) -> TableRows:

@@ -67,12 +67,17 @@ def name_of(path: Path) -> str:
     return file.name[: -len(end)] + ("" if sheet is None else f" {sheet}")
 
 
-def _first(names: Sequence[str]) -> str:
-    return ", ".join(names[:10]) + " …" * (len(names) > 10)
+def unread_notices(
+    paths: Sequence[Path], files: Sequence[Path], damaged: Sequence[Path] = (), most: int | None = 10
+) -> list[Notice]:
+    """Warn of files and subfolders in the folders that are not read, and name the files that are.
 
-
-def unread_notices(paths: Sequence[Path], files: Sequence[Path]) -> list[Notice]:
-    """Warn of files and subfolders in the folders that are not read, and name the files that are."""
+    Args:
+        paths: Files and folders.
+        files: The files that are tables.
+        damaged: Those of them that cannot be read, which have a message of their own.
+        most: Number of names of each kind; None for all.
+    """
     left = [
         item.name + "/" * item.is_dir()
         for path in paths
@@ -82,8 +87,11 @@ def unread_notices(paths: Sequence[Path], files: Sequence[Path]) -> list[Notice]
     ]
     if not left:
         return []
-    read = [path.name for path in files]
-    text = f"not read: {_first(left)}; read: {_first(read)}. drfl reads {', '.join(SUFFIXES)} files and no subfolders"
+    first, read = (
+        ", ".join(names[:most]) + " …" * (most is not None and len(names) > most)
+        for names in (left, [path.name for path in files if path not in damaged])
+    )
+    text = f"not read: {first}; read: {read or 'no file'}. drfl reads {', '.join(SUFFIXES)} files and no subfolders"
     return [Notice(text, "unread-files", left[0] if len(left) == 1 else None)]
 
 

@@ -21,6 +21,7 @@ from drfl.data.partition.natural import Natural, without_small_groups
 from drfl.data.tables.hugging_face import Columns, hub_name, read_hub, read_saved
 from drfl.data.tables.schema import TableSchema
 from drfl.data.tables.table_files import read_tables
+from drfl.data.tables.text_form import ReadOptions
 from drfl.experiments.config.hyperparameters import canonical
 from drfl.experiments.config.latest import Latest
 from drfl.experiments.config.own_data import CLASSIFICATION, is_hub, saved_folder, with_data_defaults
@@ -47,7 +48,7 @@ class DataSettings(StrictSettings, DataFields):
     def _known_partition(cls, value: str) -> str:
         return canonical("partition", value, PARTITIONS)
 
-    @field_validator("drop", "data", "target", mode="before")
+    @field_validator("drop", "data", "target", "missing", mode="before")
     @classmethod
     def _one_or_more(cls, value: object) -> object:
         return [value] if isinstance(value, str | Path) else value
@@ -56,6 +57,7 @@ class DataSettings(StrictSettings, DataFields):
     def _options_fit(self) -> Self:
         self.partition_parameters()
         self.recipe()
+        self.reading()
         for name in ("min_rows", "patient"):
             if getattr(self, name) is not None and self.partition != Natural.name:
                 raise InputError(
@@ -65,6 +67,14 @@ class DataSettings(StrictSettings, DataFields):
                     field=name,
                 )
         return self
+
+    def reading(self) -> ReadOptions:
+        """Return how to read the user's files.
+
+        Raises:
+            InputError: If a value is not possible.
+        """
+        return ReadOptions(self.delimiter, self.decimal, self.thousands, self.encoding, self.missing or ())
 
     def recipe(self) -> Recipe | None:
         """Return the features to train on; None for the data themselves.
@@ -183,7 +193,8 @@ def load_data(data: DataSettings, log: Callable[[str], None] | None = None, devi
     if data.data is not None or is_hub(data.dataset):
         task = data.task or CLASSIFICATION
         schema = None if data.data_schema is None else TableSchema.read(data.data_schema)
-        columns = Columns(data.target or (), data.group, data.drop or (), task, schema, data.patient)
+        reading = data.reading()
+        columns = Columns(data.target or (), data.group, data.drop or (), task, schema, data.patient, reading)
         saved = None if data.data is None else saved_folder(data.data)
         if data.data is None:
             dataset = read_hub(data.dataset, columns)
@@ -192,7 +203,7 @@ def load_data(data: DataSettings, log: Callable[[str], None] | None = None, devi
         else:
             # A schema's client column may be absent from files that are one client each.
             group = columns.group if schema is None else None
-            dataset = read_tables(data.data, columns.targets, group, columns.drop, task, schema, data.patient)
+            dataset = read_tables(data.data, columns.targets, group, columns.drop, task, schema, data.patient, reading)
     elif recipe is None:
         dataset = load(data.dataset, data_dir=data.data_dir, group=data.group)
     else:

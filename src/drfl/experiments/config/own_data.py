@@ -30,7 +30,10 @@ LOSSES_OF: Mapping[TaskName, tuple[str, ...]] = {
 OF_NUMBERS = frozenset(METRICS[name].function for name in ("mae", "rmse", "r2"))
 """Metrics that compare numbers with numbers."""
 
-OWN_DATA = ("target", "group", "drop", "task", "patient", "data_schema")
+OWN_DATA = (
+    "target", "group", "drop", "task", "patient", "data_schema",
+    "delimiter", "decimal", "thousands", "encoding", "missing",
+)  # fmt: skip
 """Settings for the user's own data only. Exception: group, for a data set whose rows can be grouped in several ways."""
 
 

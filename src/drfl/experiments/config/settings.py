@@ -117,6 +117,23 @@ class DataFields:
         Path | None,
         Setting("Schema of the columns of --data, from 'drfl data describe'", DATA, flag="--schema", common=True),
     ] = None
+    delimiter: Annotated[
+        str | None, Setting("Character between cells in text files of --data, or 'tab'", DATA, none="detected")
+    ] = None
+    decimal: Annotated[Literal[".", ","] | None, Setting("Decimal mark in --data, . or ,", DATA, none="detected")] = (
+        None
+    )
+    thousands: Annotated[
+        Literal[",", ".", "'", " "] | None,
+        Setting("Mark between thousands in --data: , . ' or a blank", DATA, none="detected"),
+    ] = None
+    encoding: Annotated[
+        str | None, Setting("Encoding of text files of --data, such as latin-1", DATA, none="detected")
+    ] = None
+    missing: Annotated[
+        tuple[str, ...] | None,
+        Setting("Word of --data for a missing value, '' for blank cells alone; repeatable", DATA, none="refused"),
+    ] = None
     dataset: Annotated[
         str,
         Setting("Data set (see 'drfl datasets'), or hf:NAME or hf:FOLDER with --target", DATA, common=True),

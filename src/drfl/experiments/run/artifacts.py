@@ -357,6 +357,10 @@ def _clients_csv(finished: FinishedRun) -> str:
         sizes["train_patients"] = job.data.patient_counts(job.data.train)
         sizes[LARGEST_PATIENT] = job.fed.row_counts_of_largest_patients()
         sums |= {name: [*map(str, counts.tolist())] for name, counts in sizes.items()}
+    elif evaluation.sums is not None:  # the sites of a deployment report their largest patients with the sums
+        means = [m for m, measure in enumerate(job.fed.measures) if measure.rows.mean]
+        largest = evaluation.sums[:, means[:1], 3].nan_to_num().long().flatten().tolist()
+        sums |= {LARGEST_PATIENT: [*map(str, largest)]} if any(largest) else {}
     # Simultaneous 95 % intervals. There are none if test rows stopped the run or single rows have no score.
     ends = None if result.stopped_on == "test" else client_intervals(evaluation, job.fed.measures[0])
     named = (f"{score}_low", f"{score}_high")

@@ -1,0 +1,166 @@
+"""Numbers and dates as people write them: decimal commas, separators of thousands, and days before months."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from drfl.data.tables.text_form import ReadOptions
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SEPARATORS = {",": ",", ".": r"\.", "'": "['\u2019]", " ": "[ \u00a0\u2009\u202f]"}
+"""Mark between thousands → pattern of the characters that people use for it."""
+
+LIKE_NUMBER = re.compile(r"[-+]?[\d.,][\d.,'\u2019 \u00a0\u2009\u202f]*(?:[eE][-+]?\d+)?")
+LIKE_DATE = re.compile(r"(\d{1,4})([-./])(\d{1,2})\2(\d{1,4})(?:[T ]+(\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?))?")
+
+ISO = re.compile(r"\d{4}-\d{2}-\d{2}(?:[T ].*)?")
+"""Format of a date that needs no order."""
+
+ORDERS = ("DMY", "MDY")
+"""Orders of day and month in dates such as 03.04.2021."""
+
+
+class NumberForm(NamedTuple):
+    """How numbers are written.
+
+    Args:
+        decimal: Decimal mark.
+        thousands: Mark between thousands; "" if there is none.
+    """
+
+    decimal: str
+    thousands: str
+
+    def matches(self, text: str) -> bool:
+        """Return whether a text is such a number."""
+        return _pattern(self).fullmatch(text) is not None
+
+    def plain(self, text: str) -> str:
+        """Return a number with a decimal point and without separators; other texts are not changed."""
+        if not self.matches(text):
+            return text
+        bare = re.sub(SEPARATORS[self.thousands], "", text) if self.thousands else text
+        return bare.replace(self.decimal, ".")
+
+
+@cache
+def _pattern(form: NumberForm) -> re.Pattern[str]:
+    d = re.escape(form.decimal)
+    groups = rf"|[1-9]\d{{0,2}}(?:{SEPARATORS[form.thousands]}\d{{3}})+" if form.thousands else ""
+    return re.compile(rf"[-+]?(?:(?:\d+{groups})(?:{d}\d*)?|{d}\d+)(?:[eE][-+]?\d+)?")
+
+
+PLAIN = NumberForm(".", "")
+FORMS = (
+    PLAIN, NumberForm(",", ""), NumberForm(".", ","), NumberForm(",", "."), NumberForm(".", "'"), NumberForm(",", "'"),
+    NumberForm(".", " "), NumberForm(",", " "),
+)  # fmt: skip
+"""Forms of numbers, the usual ones first."""
+
+
+class Undecided(NamedTuple):
+    """A number that cannot be read.
+
+    Args:
+        text: The number.
+        readings: The numbers that it can be; empty if it contradicts the declared marks.
+    """
+
+    text: str
+    readings: tuple[str, ...]
+
+
+def number_form(texts: Sequence[str], options: ReadOptions, known: str | None) -> NumberForm | Undecided | None:
+    """Detect how the numbers of a column are written.
+
+    Args:
+        texts: The different texts of the column, without outer blanks.
+        options: Marks that the user declared.
+        known: Decimal mark of other numbers in the file, if it is known.
+
+    Returns:
+        The form; None if numbers are plain or the texts have no common form; or a number that is not clear.
+    """
+    numbers = [text for text in texts if LIKE_NUMBER.fullmatch(text) and not LIKE_DATE.fullmatch(text)]
+    allowed = [form for form in FORMS if options.decimal in (None, form.decimal)]
+    allowed = [form for form in allowed if options.thousands in (None, form.thousands)]
+    forms = [form for form in allowed if all(map(form.matches, numbers))]
+    if not forms:
+        # A plain number would be read although it contradicts the declared marks.
+        odd = [text for text in numbers if PLAIN.matches(text) and not any(form.matches(text) for form in allowed)]
+        return Undecided(odd[0], ()) if odd else None
+    usual = [form for form in forms if form.decimal == known] or forms
+    if usual[0] == PLAIN:
+        return None
+    for text in numbers:
+        readings = tuple(dict.fromkeys(form.plain(text) for form in usual))
+        if len({*map(float, readings)}) > 1:
+            return Undecided(text, readings)
+    return usual[0]
+
+
+class Days(NamedTuple):
+    """Dates as days since 1970-01-01.
+
+    Args:
+        values: (n,) the days; NaN for texts that are not dates, and for all ambiguous ones.
+        orders: The orders of day and month that all dates allow; empty if none does, or no date needs one.
+        is_ambiguous: (n,) whether a date depends on the order and the order is not known.
+    """
+
+    values: np.ndarray
+    orders: tuple[str, ...]
+    is_ambiguous: np.ndarray
+
+
+def days_of(texts: pd.Series, order: str | None = None) -> Days:
+    """Read dates such as 2021-03-31, 31.3.2021 and 3/31/2021, with or without a time.
+
+    Args:
+        texts: (n,) texts.
+        order: Order of day and month; None to detect it over all texts.
+    """
+    import pandas as pd
+
+    is_iso = texts.str.fullmatch(ISO).to_numpy(dtype=bool, na_value=False)
+    values = _since_1970(pd.to_datetime(texts.where(is_iso), format="ISO8601", errors="coerce", utc=True))
+    parts = texts.where(~is_iso).str.extract(rf"^{LIKE_DATE.pattern}$")
+    year_first = parts[0].str.len().eq(4).to_numpy(dtype=bool)
+    values = np.where(year_first, _days(parts, 0, 2, 3), values)
+    open_ones = parts[3].str.len().eq(4).to_numpy(dtype=bool) & ~year_first
+    if not open_ones.any():
+        return Days(values, (), np.zeros(len(values), bool))
+    # Columns of the parts that hold month and day.
+    readings = np.stack([_days(parts, 3, *((2, 0) if name == "DMY" else (0, 2))) for name in ORDERS])
+    # A date that does not exist, such as 31.02.2021, says nothing about the order.
+    exists = ~np.isnan(readings).all(axis=0)
+    orders = tuple(name for name, days in zip(ORDERS, readings, strict=True) if not np.isnan(days[exists]).any())
+    if order is None and len(orders) == 2 and not np.array_equal(*readings, equal_nan=True):
+        return Days(values, orders, open_ones)
+    # Of a column that mixes both orders, the dates of the rarer one are wrong.
+    most = int(np.isnan(readings).sum(axis=1).argmin()) if order is None else ORDERS.index(order)
+    return Days(np.where(open_ones, readings[most], values), orders, np.zeros(len(values), bool))
+
+
+def _days(parts: pd.DataFrame, year: int, month: int, day: int) -> np.ndarray:
+    """Return days from the columns of year, month and day and of the time."""
+    import pandas as pd
+
+    written = parts[year] + "-" + parts[month].str.zfill(2) + "-" + parts[day].str.zfill(2)
+    dates = pd.to_datetime(written, format="%Y-%m-%d", errors="coerce")
+    clock = parts[4].fillna("0:00")
+    times = pd.to_timedelta(clock.where(clock.str.count(":") == 2, clock + ":00"), errors="coerce")
+    return _since_1970((dates + times).dt.tz_localize("UTC"))
+
+
+def _since_1970(dates: pd.Series) -> np.ndarray:
+    import pandas as pd
+
+    return ((dates - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).to_numpy(dtype=np.float64)
