@@ -58,6 +58,9 @@ MOST_NAMED_CLASSES = 1000
 MOST_HASHES = 2**17
 """Maximum number of hashes of rows that a site sends. A site with more rows sends the smallest hashes."""
 
+CODE_NAME = r"\A([A-Za-z0-9_-]+/)*[A-Za-z0-9_-]+\.py\Z"
+"""Paths of the user's code. Without dots in their parts they cannot lead out of a folder."""
+
 MOST_FILES = 64
 """Maximum number of files of a user's code."""
 
@@ -108,7 +111,7 @@ class CodeFile(Message, frozen=True):
         sha256: Digest of its content.
     """
 
-    name: Annotated[str, Meta(max_length=MOST_NAME, pattern=r"\A([A-Za-z0-9_-]+/)*[A-Za-z0-9_-]+\.py\Z")]
+    name: Annotated[str, Meta(max_length=MOST_NAME, pattern=CODE_NAME)]
     sha256: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 

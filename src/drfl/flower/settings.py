@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, TypeVar
 
@@ -35,28 +36,20 @@ from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.config.settings import DataFields
 from drfl.experiments.config.task_settings import TaskSettings
 from drfl.federation.algorithm import Algorithm
-from drfl.flower.messages import CodeFile, HoldOut, site_name
+from drfl.flower.messages import CODE_NAME, CodeFile, HoldOut, site_name
 from drfl.flower.site_policy import SitePolicy
 from drfl.task.models import LOSSES, MODELS
 
 M = TypeVar("M", bound=BaseModel)
 
 
-def read(path: Path, kind: type[M], adjust: Callable[[dict[str, object]], None] | None = None) -> M:
+def read(path: Path, kind: type[M]) -> M:
     """Read and validate a settings file.
-
-    Args:
-        path: The file.
-        kind: Type of the settings.
-        adjust: Function that changes the content before it is validated.
 
     Raises:
         InputError: If the file is missing or invalid; the field is the name of the invalid key.
     """
-    content = read_toml(path)
-    if adjust is not None:
-        adjust(content)
-    return validate(path, content, kind)
+    return validate(path, read_toml(path), kind)
 
 
 def validate(path: Path, content: Mapping[str, object], kind: type[M]) -> M:
@@ -408,19 +401,20 @@ def read_server(path: Path) -> ServerSettings:
     Raises:
         InputError: If the file is missing or invalid; the field is the name of the invalid key.
     """
-    folder = path.resolve().parent
+    folder, content = path.resolve().parent, read_toml(path)
+    job = content.get("job")
+    if isinstance(job, dict):
+        # The user's files are in the folder of server.toml, as at the sites, and not in the working directory.
+        for key in {"model", "loss", "score", "metrics"} & job.keys():
+            if isinstance(job[key], list):
+                job[key] = [_located(value, folder) for value in job[key]]
+            else:
+                job[key] = _located(job[key], folder)
+    return validate(path, content, ServerSettings)
 
-    def locate(content: dict[str, object]) -> None:
-        """Make the user's files in the job absolute: they are in the folder of server.toml, as at the sites."""
-        job = content.get("job")
-        for key in ("model", "loss", "score", "metrics") if isinstance(job, dict) else ():
-            values = job.get(key)
-            if isinstance(values, str) and is_reference(values):
-                job[key] = str(folder / values)
-            elif isinstance(values, list):
-                job[key] = [str(folder / x) if isinstance(x, str) and is_reference(x) else x for x in values]
 
-    return read(path, ServerSettings, locate)
+def _located(value: object, folder: Path) -> object:
+    return str(folder / value) if isinstance(value, str) and is_reference(value) else value
 
 
 def code_of(config: DeployedConfig, folder: Path) -> tuple[dict[str, str], tuple[CodeFile, ...]]:
@@ -450,4 +444,11 @@ def code_of(config: DeployedConfig, folder: Path) -> tuple[dict[str, str], tuple
             place, _, name = reference.rpartition(":")
             names[reference] = f"{relative(place)}:{name}"
             files |= {relative(path): digest for path, digest in digests(reference).items()}
+    for name in files:
+        if not re.fullmatch(CODE_NAME, name):
+            raise InputError(
+                f"the path '{name}' may only have letters, digits, - and _, before .py. Rename the file",
+                code="invalid-name",
+                field="job",
+            )
     return names, tuple(CodeFile(name, digest) for name, digest in sorted(files.items()))
