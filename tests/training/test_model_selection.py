@@ -72,7 +72,9 @@ def test_the_best_round_by_the_worst_validation_client_is_returned():
 
 
 def test_test_rows_have_no_say():
-    ends = [run(clients(flipped), best=Best("average"), patience=Patience(4)) for flipped in (False, True)]
+    ends = [
+        run(clients(flipped), best=Best("average"), patience=Patience(4), check_data=False) for flipped in (False, True)
+    ]
     assert torch.equal(ends[0].model, ends[1].model)
     assert ends[0].selection == ends[1].selection
     assert ends[0].rounds == ends[1].rounds
@@ -192,13 +194,13 @@ def test_what_cannot_be(make, error):
 
 def test_a_target_on_validation_rows_stops_at_the_first_round_that_reaches_it_whatever_the_test_rows_say():
     models = []
-    run(callbacks=[lambda step: models.append(step.model.clone())])
+    run(callbacks=[lambda step: models.append(step.model.clone())], check_data=False)
     worst = [float(simulation().validate(w).score.min()) for w in models]
     value = max(worst)
     at = next(r for r, now in enumerate(worst) if now >= value)
     assert 0 < at < 12
     for flipped in (False, True):
-        result = run(clients(flipped), until=Target("worst_accuracy", value))
+        result = run(clients(flipped), until=Target("worst_accuracy", value), check_data=False)
         assert (result.rounds, result.stopped, result.stopped_on) == (at, "target", "validation")
         assert torch.equal(result.model, models[at])
         assert result.selection is not None
@@ -208,14 +210,14 @@ def test_a_target_on_validation_rows_stops_at_the_first_round_that_reaches_it_wh
 
 
 def test_a_target_on_test_rows_is_asked_for_and_leaves_no_interval():
-    plain = run(WITHOUT, until=Target("worst_accuracy", 0.0, "test"))
+    plain = run(WITHOUT, until=Target("worst_accuracy", 0.0, "test"), check_data=False)
     assert (plain.rounds, plain.stopped, plain.stopped_on) == (0, "target", "test")
     assert not plain.history.validated
     with refused("no-results"):
         drfl.assess(plain)
     with refused("no-results"):
         drfl.assess_gain(plain, plain, simulation(WITHOUT))
-    whole = run(WITHOUT, rounds=2, until=Target("worst_accuracy", 2.0, "test"))
+    whole = run(WITHOUT, rounds=2, until=Target("worst_accuracy", 2.0, "test"), check_data=False)
     assert (whole.rounds, whole.stopped, whole.stopped_on) == (2, "rounds", None)
     assert drfl.assess(whole).worst.low < drfl.assess(whole).worst.high
 
