@@ -123,7 +123,8 @@ def test_a_trained_model_predicts_as_on_its_page(tmp_path, monkeypatch):
     names: dict[str, object] = {"drfl": drfl, "Net": lambda: drfl.models.linear((2,), 2)}
     exec(predicting, names)
     exec(own_code, names)
-    assert isinstance(model := names["model"], drfl.data.Model)
+    model = names["model"]
+    assert isinstance(model, drfl.data.Model)
     fed = drfl.Simulation(data, task)
     rows = range(1, len(frame) + 1)
     names["frame"] = pd.DataFrame({"row": rows, "probability": model.predict_proba(frame)[:, 1]})
