@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from tests.data.test_model import table
 from tests.report.conftest import write_directory
 from tests.support.scripts import ROOT
 
@@ -28,6 +30,7 @@ RUN_BY = {
     "index": "test_site.py",
     "library": "here",
     "runs": "here",
+    "use-model": "here",
     "problems": "tests/testing/test_problems.py",
     "contributing/add-an-algorithm": "test_recipes.py",
     "contributing/add-an-ambiguity-set": "test_recipes.py",
@@ -104,3 +107,25 @@ def test_the_pixels_of_the_page_on_data_sets(tmp_path, monkeypatch):
     pixels = names["pixels"]
     assert (f"{tuple(pixels.inputs.shape)}", f"{pixels.inputs.dtype}") == (f"({shape})", dtype)  # pyright: ignore
     assert sum(map(len, names["features"])) == len(pixels.inputs)  # pyright: ignore
+
+
+def test_a_trained_model_predicts_as_on_its_page(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    predicting, own_code, comparing = blocks("use-model")
+    frame = table().dropna()[["income", "crp", "site", "ill"]]
+    data = drfl.ClientData.from_frame(frame, group="site", target="ill")
+    task = drfl.Task(drfl.models.linear((2,), 2))
+    drfl.compare({"FedAvg": drfl.FedAvg(m=3)}, data, task, rounds=1, seeds=1, out="runs", progress=None)
+    (tmp_path / "runs" / "FedAvg-seed0").rename(tmp_path / "runs" / "a")
+    frame.to_csv("new.csv", index=False)
+    code = "import drfl\n\ndef net(shape, classes):\n    return drfl.models.linear(shape, classes)\n"
+    (tmp_path / "mine.py").write_text(code)
+    names: dict[str, object] = {"drfl": drfl, "Net": lambda: drfl.models.linear((2,), 2)}
+    exec(predicting, names)
+    exec(own_code, names)
+    model = names["model"]
+    assert isinstance(model, drfl.data.Model)
+    fed = drfl.Simulation(data, task)
+    rows = range(1, len(frame) + 1)
+    names["frame"] = pd.DataFrame({"row": rows, "probability": model.predict_proba(frame)[:, 1]})
+    exec(comparing, names | {"fed": fed, "result": drfl.run(drfl.FedAvg(m=3), fed, rounds=1, check_data=False)})
