@@ -289,12 +289,12 @@ def test_keys_are_needed_and_must_be_ecdsa(tmp_path):
     key = ec.generate_private_key(ec.SECP384R1()).public_key()
     openssh = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     (tmp_path / "a.pub").write_bytes(key.public_bytes(*openssh))
-    assert server_app.read_registered_key(tmp_path / "a.pub").startswith(b"-----BEGIN PUBLIC KEY-----")
+    assert session.read_registered_key(tmp_path / "a.pub").startswith(b"-----BEGIN PUBLIC KEY-----")
     (tmp_path / "b.pub").write_bytes(ed25519.Ed25519PrivateKey.generate().public_key().public_bytes(*openssh))
     with refused("invalid-key", str(tmp_path / "b.pub")):
-        server_app.read_registered_key(tmp_path / "b.pub")
+        session.read_registered_key(tmp_path / "b.pub")
     with refused("file-not-found"):
-        server_app.read_registered_key(tmp_path / "c.pub")
+        session.read_registered_key(tmp_path / "c.pub")
 
 
 def test_sites_know_themselves_by_their_tensors():

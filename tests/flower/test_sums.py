@@ -83,7 +83,7 @@ def test_an_answer_holds_aggregates_and_nothing_of_a_row():
     found = msgspec.msgpack.decode(content.config_records["message"]["fields"])
     several = len(METRIC_NAMES)
     test = {"score": 0, "loss": 0, "samples": 0, "others": [several - 1], "sums": [several, 5]}
-    none = dict.fromkeys(("gradients", "losses", "seconds", "version", "lacking", "digest"), 0)
+    none = dict.fromkeys(("gradients", "losses", "seconds", "version", "lacking", "digest", "validation"), 0)
     assert shape(found) == {"parts": [0], "test": test, "also": test, "products": [several, 2], **none}
 
 

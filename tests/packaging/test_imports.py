@@ -75,7 +75,7 @@ def test_help_and_wrong_usage_load_the_grammar_alone(arguments):
     # newer versions of typer check numbers by pydantic, so that it may be there; no module of ours has asked for it
     assert not ({"torch", "numpy"} | PLOTTING) & modules
     ours = {name for name in modules if name.startswith("drfl")}
-    grammar = ("app", "command_help", "data", "deploy", "options", "signals")
+    grammar = ("app", "command_help", "data", "deploy", "model", "options", "signals")
     settings = ("drfl.experiments", "drfl.experiments.config", "drfl.experiments.config.settings")
     core = ("drfl.core", "drfl.core.errors", "drfl.core.plugins", "drfl.core.screen")
     papers = {"drfl_papers", *(f"drfl_papers.commands{name}" for name in ("", ".app", ".options"))}

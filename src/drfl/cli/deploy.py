@@ -12,7 +12,6 @@ import typer
 
 from drfl.cli import signals
 from drfl.cli.command_help import Command, CommandGroup
-from drfl.core import checks
 from drfl.core.screen import say
 
 if TYPE_CHECKING:
@@ -163,6 +162,8 @@ def run(
     with signals.raise_on_signal():
         _require()
         if wait is not None:
+            from drfl.core import checks
+
             checks.positive("--wait", wait)
         from drfl.flower.deploy.paths import find_deployment
         from drfl.flower.deploy.runs import submit

@@ -45,7 +45,7 @@ def predict_command(
     from drfl.data.predictions import predictions_csv
 
     if out.exists() and not overwrite:
-        raise InputError(f"{out} exists: give another --out, or --overwrite", code="exists", field="out")
+        raise InputError(f"{out} exists: give another --out, or --overwrite", code="already-exists", field="out")
     text = predictions_csv(load_model(path, reference, schema=schema), table, keep, reading)
     try:
         with atomic_write(out) as file:
@@ -95,7 +95,7 @@ def export(
         from drfl.data.model import load_model
 
         if out.exists() and not overwrite:
-            raise InputError(f"{out} exists: give another --out, or --overwrite", code="exists", field="out")
+            raise InputError(f"{out} exists: give another --out, or --overwrite", code="already-exists", field="out")
         load_model(path, reference).to_onnx(out)
         say(f"{out}: written")
     return 0

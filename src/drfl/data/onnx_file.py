@@ -89,7 +89,10 @@ def write_onnx(module: nn.Module, kind: str, example: Tensor, path: Path) -> Non
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     found = np.asarray(session.run(None, {"inputs": example.numpy()})[0], dtype=np.float64)
     if np.abs(found - expected).max() > TOLERANCE * max(1.0, float(np.abs(expected).max())):
-        raise DrflError(f"onnxruntime computes other results than the model, so {path} was not written")
+        raise DrflError(
+            f"onnxruntime computes other results than the model, so {path} was not written",
+            code="results-differ", field=str(path),
+        )  # fmt: skip
     try:
         with atomic_write(path) as file:
             file.write(content)

@@ -357,16 +357,18 @@ def end_notices(algorithm: Algorithm, fed: Federation, result: Result) -> list[N
         )
         notices.append(Notice(text, "earlier-model", "lr"))
     start, end = result.history.rows[0].metrics, result.history.last.metrics
-    core = core_of(algorithm)
-    # Fine-tuned models: the initial one is already tuned, and may fit the clients as well as any other.
-    if not result.rounds or (isinstance(core, Personal) and not isinstance(core, Separate)):
+    if not result.rounds:
         return notices
+    core = core_of(algorithm)
+    is_tuned = isinstance(core, Personal) and not isinstance(core, Separate)
     for name, code, before, after in (
         ("mean test loss over clients", "loss-rose", start.avg_loss, end.avg_loss),
         ("largest test loss of a client", "worst-loss-rose", start.worst_loss, end.worst_loss),
     ):
         # The first rounds on divided classes may raise the loss a little. "not after <= most" also catches NaN.
         most = before + (RISE * abs(before) if result.rounds < FIRST else 0)
+        if is_tuned:
+            most = math.inf  # the initial model is already tuned, and may fit the clients as well as any other
         if not after <= most:
             text = (
                 f"the {name} ended at {after:.4g}, above {before:.4g} before the first round: "

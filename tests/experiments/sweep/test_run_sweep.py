@@ -167,9 +167,9 @@ def test_folders_without_runs_are_refused(pattern, tmp_path, monkeypatch):
 
 def test_runs_on_different_data_are_not_compared(tmp_path):
     sweep = drfl.sweep({**SMALL, "algorithm": "FedAvg", "grid": {"alpha": [0.3, 1.0]}}, out=tmp_path / "s", **QUIET)
-    with refused("other-data", "alpha"):
+    with refused("runs-differ", "alpha"):
         drfl.load_comparison(sweep.directory)
-    with refused("not-found", "alpha", "0.2"):
+    with refused("unknown-name", "alpha", "0.2"):
         drfl.load_comparison(sweep.directory, alpha=0.2)
     with refused("unknown-name", "setting", "alhpa", "alpha"):
         drfl.load_comparison(sweep.directory, alhpa=0.3)

@@ -57,7 +57,7 @@ def test_settings_say_what_was_planned(plan):
     assert settings["sites/cleveland/site.toml"]["name"] == "cleveland"
     assert settings["sites/cleveland/site.toml"]["data"] == {"npz": "data.npz"}
     app = settings["app/pyproject.toml"]["tool"]["flwr"]["app"]
-    assert app["config"] == {"deployment": str(ROOT / "server.toml"), "request": ""}
+    assert app["config"] == {"deployment": str(ROOT / "server.toml"), "request": "", "wait": ""}
     assert app["components"] == {"serverapp": "drfl.flower.server_app:app", "clientapp": "drfl.flower.client_app:app"}
     link = settings["flwr/config.toml"]["superlink"][settings["flwr/config.toml"]["superlink"]["default"]]
     trust = {"insecure": True} if plan.insecure else {"root-certificates": str(ROOT / "certificates/ca.crt")}

@@ -207,7 +207,7 @@ def where(runs: Sequence[StoredRun], values: Mapping[str, object]) -> list[Store
         if not selected:
             present = dict.fromkeys(str(_value(run, name)) for run in runs)
             raise InputError(
-                f"no run has {name} = {value!r}: the runs have {', '.join(present)}", code="not-found", field=name
+                f"no run has {name} = {value!r}: the runs have {', '.join(present)}", code="unknown-name", field=name
             )
     return selected
 
@@ -283,7 +283,7 @@ def _check_test_rows(runs: Sequence[StoredRun]) -> None:
             remedy = "" if differ is None else f", as {differ} is {before.get(differ)} and {own[differ]}"
             raise InputError(
                 f"{first.folder} and {run.folder} have different test rows{remedy}: compare runs on the same data only",
-                code="other-data",
+                code="runs-differ",
                 field=differ or "runs",
             )
 
