@@ -22,7 +22,7 @@ from drfl.core.run_end import ON_TEST
 from drfl.data import ClientData
 from drfl.experiments.assess.assess_runs import assess_run
 from drfl.experiments.config.wrap import wrap_algorithm
-from drfl.flower import nodes, server_app
+from drfl.flower import nodes, server_app, session
 from drfl.flower.client_app import Site, client_app
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import SiteIdentity
