@@ -256,6 +256,7 @@ def test_sites_of_other_shapes_are_refused_by_name(tmp_path):
     sites = {name: site(name) for name in "abcd"}
     data = sites["c"].data
     object.__setattr__(data, "inputs", data.inputs[:, :5])
+    object.__setattr__(data, "test_inputs", data.test_inputs[:, :5])
     grid = InProcessGrid(client_app(lambda context: sites[context.node_config["name"]]), [{"name": n} for n in "abcd"])
     with refused("sites-differ", "c", "(6,)", "'a'", "(5,)"):
         server_app.serve(grid, settings(tmp_path))
