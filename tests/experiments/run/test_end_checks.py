@@ -27,13 +27,14 @@ def finished(accuracy, majority, *, partition="natural", losses=(1.0, 0.5), roun
         partition=SimpleNamespace(recipe={"partition": partition}),
         data=SimpleNamespace(n=n, names=tuple(f"site {i}" for i in range(n))),
     )
-    rows = [SimpleNamespace(metrics=SimpleNamespace(avg_loss=loss)) for loss in losses]
+    rows = [SimpleNamespace(metrics=SimpleNamespace(avg_loss=loss, worst_loss=loss)) for loss in losses]
     result = SimpleNamespace(
         rounds=rounds,
         skipped=skipped,
         history=SimpleNamespace(rows=rows, last=rows[-1]),
         evaluation=SimpleNamespace(score=torch.tensor(accuracy, dtype=torch.float64), others=()),
         selection=None,
+        fallback=None,
         marks=Marks(on_test=False, rollbacks=0, rounds=rounds, effective_rounds=rounds),
     )
     return job, result
