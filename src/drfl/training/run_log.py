@@ -357,25 +357,20 @@ def end_notices(algorithm: Algorithm, fed: Federation, result: Result) -> list[N
         )
         notices.append(Notice(text, "earlier-model", "lr"))
     start, end = result.history.rows[0].metrics, result.history.last.metrics
+    core = core_of(algorithm)
     if not result.rounds:
         return notices
-    core = core_of(algorithm)
-    is_tuned = isinstance(core, Personal) and not isinstance(core, Separate)
-    for name, code, before, after in (
-        ("mean test loss over clients", "loss-rose", start.avg_loss, end.avg_loss),
-        ("largest test loss of a client", "worst-loss-rose", start.worst_loss, end.worst_loss),
-    ):
-        # The first rounds on divided classes may raise the loss a little. "not after <= most" also catches NaN.
-        most = before + (RISE * abs(before) if result.rounds < FIRST else 0)
-        if is_tuned:
-            most = math.inf  # the initial model is already tuned, and may fit the clients as well as any other
-        if not after <= most:
-            text = (
-                f"the {name} ended at {after:.4g}, above {before:.4g} before the first round: "
-                f"{fed.target_advice()}lower or remove lr; standardise the columns of a table"
-            )
-            notices.append(Notice(text, code, "lr"))
-            break
+    # The first rounds on divided classes may raise the loss a little. "not after <= limit" also catches NaN.
+    slack = RISE if result.rounds < FIRST else 0.0
+    if isinstance(core, Personal) and not isinstance(core, Separate):
+        slack = math.inf  # the initial model is already fine-tuned, and may fit the clients as well as any other
+    advice = f"{fed.target_advice()}lower or remove lr; standardise the columns of a table"
+    if not end.avg_loss <= start.avg_loss + slack * abs(start.avg_loss):
+        text = f"the mean test loss over clients ended at {end.avg_loss:.4g}, above {start.avg_loss:.4g}"
+        notices.append(Notice(f"{text} before the first round: {advice}", "loss-rose", "lr"))
+    elif not end.worst_loss <= start.worst_loss + slack * abs(start.worst_loss):
+        text = f"the largest test loss of a client ended at {end.worst_loss:.4g}, above {start.worst_loss:.4g}"
+        notices.append(Notice(f"{text} before the first round: {advice}", "worst-loss-rose", "lr"))
     return notices
 
 
