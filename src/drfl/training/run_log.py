@@ -263,7 +263,14 @@ class RunLog:
             tested = Tested(self.fed.evaluate(model) if models is None else self.fed.evaluate_each(models), tested.last)
             progress = self._describe(progress, tested.model, model, selected.lam, int(selected.round))
         earlier = None
-        if guard and progress.round > 0 and not self.personalised and not isinstance(core_of(self.algorithm), Separate):
+        # A model that has reached the user's target is the one that the user wants, whatever its training losses are.
+        if (
+            guard
+            and stopped != "target"
+            and progress.round > 0
+            and not self.personalised
+            and not isinstance(core_of(self.algorithm), Separate)
+        ):
             is_selected, key = returned == "selected", self.key.fold("step size")
             earlier = fallback(self.algorithm, self.fed, progress, model, key, is_selected=is_selected)
             if earlier is not None:
