@@ -9,12 +9,24 @@ from typing import Self, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from drfl.core.key import Key
 from drfl.federation.federation import Evaluation, Federation, Ledger, WrappedFederation
-from drfl.federation.requests import Gradients, Losses, LossRequest, R, Replies, Request, TrainRequest, select_rows
+from drfl.federation.requests import (
+    Gradients,
+    Losses,
+    LossRequest,
+    MethodWork,
+    R,
+    Replies,
+    Request,
+    TrainRequest,
+    select_rows,
+)
 from drfl.optim.local import LocalSGD
+from drfl.task.client_model import ClientModel
+from drfl.task.task import Task
 
 
 class DropoutFederation(WrappedFederation):
@@ -75,6 +87,8 @@ class Call:
         shift: (k, d) constants added to the directions.
         snapshot: Step of the requested snapshot.
         average: Whether the mean over the local steps was requested.
+        start: (k, d) models from which the clients started.
+        work: The work of a client-side method.
     """
 
     kind: str
@@ -89,6 +103,8 @@ class Call:
     shift: Tensor | None = None
     snapshot: int | None = None
     average: bool = False
+    start: Tensor | None = None
+    work: MethodWork | None = None
 
 
 def first_asked(calls: Sequence[Call]) -> Tensor:
@@ -170,14 +186,23 @@ class ConstantFederation(Federation):
         self.n = len(self.values)
         self.shares = torch.full((self.n,), 1 / self.n, dtype=torch.float64)
         self.w0, self.ledger = torch.full((d,), start, dtype=torch.float64), Ledger()
+        # Client-side methods need a model with d parameters, if possible of two layers. Nothing is computed with it.
+        sizes = (d - 1, 1) if d > 1 else (d,)
+        with torch.random.fork_rng(devices=[]):
+            layers = [nn.Linear(size, 1, bias=False, dtype=torch.float64) for size in sizes]
+        self.model = ClientModel.of(Task(nn.Sequential(*layers)), self.w0)
 
     def ask(self, request: Request[R]) -> R:
         """Return w + i as client i's model at every step, the constant losses, and gradients of 0."""
         cohort, w = request.cohort, request.w
         match request:
-            case TrainRequest(snapshot=snapshot, average=average):
+            case TrainRequest(snapshot=snapshot, average=average, work=work):
                 models = w + cohort[:, None].to(w.dtype)
                 reply = Replies(cohort, models, None if snapshot is None else models, models if average else None)
+                if work is not None:
+                    size = work.layout.message_size
+                    messages = w.new_zeros(len(cohort), size) if size else None
+                    reply = reply._replace(states=work.states, messages=messages)
             case LossRequest():
                 reply = Losses(cohort, self.values[cohort])
             case _:
