@@ -21,6 +21,7 @@ from drfl.algorithms import Ditto as Ditto
 from drfl.algorithms import DRFAProx as DRFAProx
 from drfl.algorithms import DualDRDM as DualDRDM
 from drfl.algorithms import FedAvg as FedAvg
+from drfl.algorithms import FedBN as FedBN
 from drfl.algorithms import FedDyn as FedDyn
 from drfl.algorithms import FedLC as FedLC
 from drfl.algorithms import FedMGDAPlus as FedMGDAPlus

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 
 import pytest
@@ -13,11 +14,12 @@ import drfl
 from drfl.algorithms import CLIENT_SIDE, PersonalClientSide
 from drfl.cli import app
 from drfl.core.key import Key
-from drfl.engine import Loop, Simulation
+from drfl.engine import Loop, Simulation, Stacked, Threads
 from drfl.experiments.config.hyperparameters import defaults_of
 from drfl.federation.local_method import OwnModels
 from drfl.optim.local import LocalSGD
 from drfl.resilience import Protected
+from drfl.task.models import with_federated_batch_norm
 from drfl.task.task import Task
 from drfl.training.checkpoint import Checkpoints
 
@@ -38,8 +40,13 @@ class Shrinking(ClientSide):
 """
 
 
+BATCH_NORM = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 3)).double()
+MODEL = with_federated_batch_norm(BATCH_NORM)
+"""A model for all of them, FedBN included."""
+
+
 def simulation():
-    return Simulation(hidden.data(), Task(hidden.model()), engine=Loop())
+    return Simulation(hidden.data(), Task(MODEL), engine=Loop())
 
 
 def made(name, **options):
@@ -81,7 +88,7 @@ def test_with_guards_nothing_changes_while_all_replies_are_valid(name):
 def test_a_comparison_of_all_of_them_in_other_processes(tmp_path):
     algorithms = {"FedAvg": drfl.FedAvg(m=4, local=LOCAL), **{name: made(name) for name in NAMES}}
     options = {"seeds": 2, "rounds": 3, "out": tmp_path / "all"}
-    comparison = drfl.compare(algorithms, hidden.data(), Task(hidden.model()), jobs=2, **options)
+    comparison = drfl.compare(algorithms, hidden.data(), Task(MODEL), jobs=2, **options)
     rows = comparison.to_frame().set_index(["algorithm", "seed"])
     assert len(rows) == 2 * len(algorithms)
     alone = drfl.run(made("Ditto"), simulation(), rounds=3, seed=1)
@@ -91,7 +98,7 @@ def test_a_comparison_of_all_of_them_in_other_processes(tmp_path):
     assert rows.loc[("FedAvg", 1), "avg_loss"] != rows.loc[("Ditto", 1), "avg_loss"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "FedBN"])
 def test_the_command_runs_them_with_their_options(name, tmp_path, capsys):
     out = tmp_path / name
     arguments = ["run", "--algorithm", name, "--dataset", "digits", "--model", "mlp", "--clients", "4", "--rounds", "2"]
@@ -111,8 +118,9 @@ def test_a_class_in_a_file_of_ones_own(tmp_path, monkeypatch, capsys):
     assert json.loads(capsys.readouterr().out)["rounds"] == 2
     compare = ["compare", "--algorithms", "FedAvg,mine.py:Shrinking", "--dataset", "digits", "--clients", "4"]
     assert app.call([*compare, "--rounds", "2", "--seeds", "2", "--out", "both"]) == 0
-    tune = ["tune", "--algorithms", "mine.py:Shrinking", "--dataset", "digits", "--clients", "4", "--rounds", "2"]
-    assert app.call([*tune, "--trials", "2", "--out", "tuned"]) == 0
+    (tmp_path / "job.toml").write_text('dataset = "digits"\nclients = 4\nrounds = 2\n')
+    tune = ["tune", "job.toml", "--algorithms", "mine.py:Shrinking", "--trials", "2", "--seeds", "1"]
+    assert app.call([*tune, "--confirm-seeds", "0", "--out", "tuned"]) == 0
 
 
 def test_the_model_must_suit_the_method():
@@ -149,10 +157,62 @@ def test_options_out_of_range(name, options, field):
 
 
 def test_a_federation_that_does_not_know_the_model_refuses_own_models():
-    fed = drfl.testing.QuadraticFederation(torch.eye(2)[None], torch.ones(1, 2), torch.zeros(1))
+    fed = drfl.testing.QuadraticFederation(torch.eye(2).repeat(4, 1, 1), torch.ones(4, 2), torch.zeros(4))
     with refused("unsupported-combination", "algorithm"):
         drfl.run(made("Ditto"), fed, rounds=1)
     models = OwnModels(fed.w0, made("Ditto"), None)
     with refused("simulation-only"):
         fed.evaluate_each(fed.own_models(models))
     assert Key(0) == Key(0)
+
+
+def test_fedbn_is_what_torch_computes_with_local_batch_norm():
+    """Three rounds in plain torch, in which every client keeps its BatchNorm layer."""
+    fed, local = simulation(), LocalSGD(steps=3, lr=0.1, batch=None)
+    result = drfl.run(CLIENT_SIDE["FedBN"](m=5, local=local), fed, rounds=3, returned="last")
+    data, models = hidden.data(), [copy.deepcopy(BATCH_NORM) for _ in range(fed.n)]
+    for _ in range(3):
+        for i, model in enumerate(models):
+            solver = torch.optim.SGD(model.train().parameters(), lr=0.1)
+            x, y = data.inputs[data.train[i]], data.targets[data.train[i]]
+            for _ in range(3):
+                solver.zero_grad()
+                torch.nn.functional.cross_entropy(model(x), y).backward()
+                solver.step()
+        with torch.no_grad():
+            for key in ("0.weight", "0.bias", "2.weight", "2.bias"):
+                mean = sum(p * model.state_dict()[key] for p, model in zip(fed.shares, models, strict=True))
+                for model in models:
+                    model.state_dict()[key].copy_(mean)
+    for model, own in zip(models, result.personal.dense(), strict=True):
+        module = with_federated_batch_norm(model)
+        torch.testing.assert_close(own, drfl.Layout.of(module).flatten(module), rtol=0, atol=1e-12)
+
+
+def test_running_statistics_are_averaged_without_fedbn_and_refused_with_drift_terms():
+    a, b = (drfl.run(drfl.FedAvg(m=5, local=LOCAL), f, rounds=2) for f in (simulation(), simulation()))
+    assert torch.equal(a.state.w, b.state.w)
+    mean = drfl.Layout.of(MODEL).views(a.state.w)["1.running_mean"]
+    assert mean.abs().min() > 0
+    with refused("unsupported-combination", "model"):
+        drfl.run(drfl.SCAFFOLD(m=5, local=LOCAL), simulation(), rounds=2)
+    with refused("unsupported-model", "model"):
+        drfl.run(made("FedBN"), Simulation(hidden.data(), Task(hidden.model())), rounds=1)
+
+
+@pytest.mark.parametrize("engine", [Loop(), Stacked(), Threads(2)])
+def test_batch_norm_in_every_engine(engine):
+    ends = [
+        drfl.run(made("FedBN"), Simulation(hidden.data(), Task(MODEL), engine=e), rounds=3) for e in (Loop(), engine)
+    ]
+    torch.testing.assert_close(ends[0].state.store.dense(), ends[1].state.store.dense(), rtol=0, atol=1e-12)
+
+
+def test_a_model_file_fits_the_module_with_torch_layers():
+    module = copy.deepcopy(BATCH_NORM)
+    module.load_state_dict(MODEL.state_dict(), strict=True)
+    frozen = with_federated_batch_norm(copy.deepcopy(BATCH_NORM).eval())
+    assert isinstance(frozen[1], torch.nn.BatchNorm1d)
+    for layer in (torch.nn.BatchNorm1d(3, momentum=None), torch.nn.BatchNorm1d(3, track_running_stats=False)):
+        with refused("unsupported-model", "model"):
+            with_federated_batch_norm(torch.nn.Sequential(layer))

@@ -444,6 +444,26 @@ def fedrep(algorithm, oracle, rounds):
     return client_side(algorithm, oracle, rounds, client)
 
 
+def fedbn(algorithm, oracle, rounds):
+    """FedAvg, except for the BatchNorm layer with its running statistics, which each client keeps."""
+    norm, statistics = hidden.NORM, slice(hidden.NORM.stop - 2 * hidden.HIDDEN, hidden.NORM.stop)
+
+    def client(i, w, stored):
+        u = w.clone()
+        if stored is not None:
+            u[norm] = stored
+        for _ in range(algorithm.local.steps):
+            g = hidden.gradient(lambda v: hidden.normalised_loss(v, i)[0], u)
+            running = hidden.normalised_loss(u, i)[1]
+            u = u - algorithm.local.lr * g
+            u[statistics] = running
+        rest = u.clone()
+        rest[norm] = w[norm]
+        return rest, u[norm].clone()
+
+    return client_side(algorithm, oracle, rounds, client)
+
+
 def fedlc(algorithm, oracle, rounds):
     """Cross-entropy of the logits minus τ·n_c^(−1/4); classes that a client lacks have no part in its softmax."""
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 from tests.conformance import references
-from tests.support.hidden import Hidden
+from tests.support.hidden import Hidden, HiddenBatchNorm
 
 from drfl.algorithms import (
     AFL,
@@ -24,6 +24,7 @@ from drfl.algorithms import (
     DRFAProx,
     DualDRDM,
     FedAvg,
+    FedBN,
     FedDyn,
     FedLC,
     FedMGDAPlus,
@@ -217,6 +218,7 @@ ROWS = {
         lambda ours: [Reduction("the global model is FedAvg's", ours(m=3, local=NOISY), FedAvg(m=3, local=NOISY))],
     ),
     "FedRep": Row(FedRep(local=FOUR, body_steps=2), None, references.fedrep, problem=Hidden()),
+    "FedBN": Row(FedBN(local=FOUR), None, references.fedbn, problem=HiddenBatchNorm()),
     "FedLC": Row(FedLC(local=FOUR, tau=0.8), None, references.fedlc, problem=Hidden()),
     "MIME": Row(
         MIME(local=ONE, beta=0.5),

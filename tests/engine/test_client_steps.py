@@ -20,7 +20,6 @@ from drfl.federation.federation import SCALAR_BYTES
 from drfl.federation.local_method import LocalMethod, unflatten
 from drfl.optim.local import LocalSGD
 from drfl.optim.local_optimizers import SAM, Adam
-from drfl.task.augmentations import shift
 from drfl.task.task import Task
 
 LOCALS = {
@@ -96,10 +95,9 @@ def test_with_the_loss_of_the_task_it_is_fedavg(name):
 
 @pytest.mark.parametrize("name", LOCALS)
 def test_engines_agree_on_a_method_that_uses_everything(name):
-    options = {"augment": shift(1)} if False else {}
     ends = []
     for engine in (Loop(), Stacked(), Threads(2)):
-        fed = federation(model=two_layers, engine=engine, **options)
+        fed = federation(model=two_layers, engine=engine)
         ends.append(drfl.run(Everything(m=4, local=LOCALS[name]), fed, rounds=3).state)
     for end in ends[1:]:
         for part in ("w", "shared"):

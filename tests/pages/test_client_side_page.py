@@ -58,6 +58,18 @@ def test_the_classes_of_the_page_pass_the_checks(page):
     assert end.state.shared.abs().sum() > 0
 
 
+@pytest.mark.long
+def test_the_model_of_the_page_about_fedbn():
+    text = (FOLDER / "client-side" / "fedbn.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names = {}
+    exec(code, names)
+    x = torch.randn(3, 30, 4)
+    data = drfl.ClientData.from_arrays([(rows, (rows.sum(1) > 0).long()) for rows in x])
+    result = run(drfl.FedBN(local=LocalSGD(lr=0.1)), drfl.Simulation(data, names["task"]), rounds=3, check_data=False)
+    assert len({tuple(model.tolist()) for model in result.personal.dense()}) == 3
+
+
 def test_fedproto_is_short():
     (code,) = [block for block in BLOCKS if "class FedProto" in block]
     assert len(code.splitlines()) <= LONGEST

@@ -21,6 +21,7 @@ RUN_BY = {
         ("ambiguity", "certificate", "losses", "metrics", "models", "own", "testing", "theory", "uncertainty", "scale"),
         "test_pages.py",
     ),
+    "algorithms/client-side/fedbn": "test_client_side_page.py",
     "client-side": "test_client_side_page.py",
     "data": "test_pages.py",
     "data-sets": "here",

@@ -10,6 +10,7 @@ from torch.nn import functional
 from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.engine import Engine, Loop, Simulation
+from drfl.task.batch_norm import with_federated_batch_norm
 from drfl.task.task import Task
 
 SIZES = (6, 9, 5, 12, 7)
@@ -22,6 +23,35 @@ class Hidden:
     def federation(self, engine: Engine | None = None, dtype: torch.dtype = torch.float64) -> Simulation:
         """See :class:`drfl.testing.ToyProblem`."""
         return Simulation(data(dtype), Task(model().to(dtype)), engine=Loop() if engine is None else engine)
+
+
+class HiddenBatchNorm:
+    """The same clients, and a model with batch normalisation, whose parameters come in the order of its layers."""
+
+    def federation(self, engine: Engine | None = None, dtype: torch.dtype = torch.float64) -> Simulation:
+        """See :class:`drfl.testing.ToyProblem`."""
+        with Key(2).fold("model").torch_scope():
+            module = nn.Sequential(nn.Linear(INPUTS, HIDDEN), nn.BatchNorm1d(HIDDEN), nn.Linear(HIDDEN, CLASSES))
+        task = Task(with_federated_batch_norm(module.to(dtype)))
+        return Simulation(data(dtype), task, engine=Loop() if engine is None else engine)
+
+
+NORM = slice(HIDDEN * (INPUTS + 1), HIDDEN * (INPUTS + 5))
+"""The entries of the BatchNorm layer: weight, bias, running mean and running variance."""
+
+
+def normalised_loss(w: Tensor, i: int) -> tuple[Tensor, Tensor]:
+    """Client i's loss with the statistics of all its rows, and its new running statistics, by hand."""
+    x, y = rows_of(i)
+    sizes = [HIDDEN * INPUTS, HIDDEN, *[HIDDEN] * 4, CLASSES * HIDDEN, CLASSES]
+    a, b, scale, offset, mean, variance, c, d = w.split(sizes)
+    z = x @ a.reshape(HIDDEN, INPUTS).T + b
+    centred = z - z.mean(0)
+    spread = centred.square().mean(0)
+    normal = centred / (spread + 1e-5).sqrt() * scale + offset
+    unbiased = centred.square().sum(0) / (len(x) - 1)
+    running = torch.cat([0.9 * mean + 0.1 * z.mean(0), 0.9 * variance + 0.1 * unbiased]).detach()
+    return functional.cross_entropy(normal @ c.reshape(CLASSES, HIDDEN).T + d, y), running
 
 
 def data(dtype: torch.dtype = torch.float64) -> ClientData:

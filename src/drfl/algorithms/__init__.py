@@ -11,6 +11,7 @@ from drfl.algorithms.ditto import Ditto
 from drfl.algorithms.drdm import DRDM, DRDMState, DualDRDM, DualDRDMState
 from drfl.algorithms.drfa import DRFA, DRFAGA, DRFAProx, DRFAState
 from drfl.algorithms.fedavg import FedAvg, FedAvgState, FedProx
+from drfl.algorithms.fedbn import FedBN
 from drfl.algorithms.feddyn import FedDyn, FedDynState
 from drfl.algorithms.fedlc import FedLC
 from drfl.algorithms.fedmgdaplus import FedMGDAPlus
@@ -47,7 +48,7 @@ ALGORITHMS = {
 }
 """Every algorithm by name, as used in the command line and in files."""
 
-CLIENT_SIDE = {"Ditto": Ditto, "FedRep": FedRep, "FedLC": FedLC, "MIME": MIME, "MOON": MOON}
+CLIENT_SIDE = {"Ditto": Ditto, "FedRep": FedRep, "FedLC": FedLC, "FedBN": FedBN, "MIME": MIME, "MOON": MOON}
 """Algorithms with their own local steps, by name. A comparison includes them only if they are named explicitly."""
 
 BASELINES = {"LocalOnly": LocalOnly, "Pooled": Pooled, "FineTuned": FineTuned}
@@ -90,6 +91,7 @@ __all__ = [
     "DualDRDMState",
     "FedAvg",
     "FedAvgState",
+    "FedBN",
     "FedDyn",
     "FedDynState",
     "FedLC",

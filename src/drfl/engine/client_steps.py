@@ -248,23 +248,21 @@ def _local_steps(
     weights = None if problem.averaged else problem.weights(batches, request.w)
     snapshot, total = None, torch.zeros_like(U) if request.average else None
     for t, count in enumerate(counts, start=1):
-        rows = batches.step_rows(t - 1)[index, :count]
-        x, y = (take_rows(pool, rows.flatten()).view(*rows.shape, *pool.shape[1:]) for pool in (problem.x, problem.y))
-        seeds = None if batches.seeds is None else batches.seeds[index, t - 1, :count].to(U.device)
-        step_weights = None
-        if weights is not None:
-            step_weights = (weights if weights.dim() == 2 else weights[:, t - 1])[index.to(weights.device), :count]
         changes = tuple(OWN + name if name in method.trained else name for name in method.trains(model, t, len(counts)))
-        arguments = (changes, x, y, step_weights, seeds, fixed_state, per_client)
-        gradients = gradient(views, *arguments)
+        samples = _samples(problem, batches, index, t - 1, count, weights)
+        arguments = (changes, *samples, fixed_state, per_client)
+        gradients, statistics = gradient(views, *arguments)
         if isinstance(local.optimizer, SAM):
             moves = ascent(local.optimizer, list(gradients.values()), len(group))
             moved = {name: views[name] + move for name, move in zip(gradients, moves, strict=True)}
-            gradients = gradient({**views, **moved}, *arguments)
+            gradients, _ = gradient({**views, **moved}, *arguments)
         for name, g in gradients.items():
             taken[name] += 1
             step: LocalStep = of_state if name.startswith(OWN) else of_model
             step.step(views[name], g, constants.get(name), optimiser_states[name], taken[name])
+        for name, value in statistics.items():
+            if name in changes:
+                views[name].copy_(value)
         if local.radius is not None:
             U.mul_((local.radius / U.norm(dim=1, keepdim=True)).clamp(max=1))
         if total is not None:
@@ -272,6 +270,18 @@ def _local_steps(
         if t == request.snapshot:
             snapshot = U.clone()
     return Models(U, snapshot, total), own
+
+
+def _samples(
+    problem: PooledData, batches: Batches, index: Tensor, t: int, count: int, weights: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Return inputs, targets, weights and seeds of a group's samples in a step t = 0, 1, …, each (g, count, …)."""
+    rows = batches.step_rows(t)[index, :count]
+    x, y = (take_rows(pool, rows.flatten()).view(*rows.shape, *pool.shape[1:]) for pool in (problem.x, problem.y))
+    seeds = None if batches.seeds is None else batches.seeds[index, t, :count].to(x.device)
+    if weights is not None:
+        weights = (weights if weights.dim() == 2 else weights[:, t])[index.to(weights.device), :count]
+    return x, y, weights, seeds
 
 
 def _stack(each: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
@@ -298,8 +308,8 @@ class _Gradient:
         seeds: Tensor | None,
         state: Mapping[str, Tensor],
         per_client: Mapping[str, Tensor],
-    ) -> dict[str, Tensor]:
-        """Return the gradient (g, …) of each tensor that the step changes."""
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return the gradient (g, …) of each tensor that the step changes, and new running statistics (g, …)."""
         unknown = [name for name in changes if name not in views]
         if unknown:
             raise InputError(
@@ -308,22 +318,25 @@ class _Gradient:
                 code="unknown-name",
                 field=unknown[0],
             )
-        changed = {name: value for name, value in views.items() if name in changes}
-        constant = {name: value for name, value in views.items() if name not in changes}
+        # Running statistics have no gradient, and neither weight decay nor a pull changes them.
+        followed = set(changes) - set(self._problem.task.statistics)
+        changed = {name: value for name, value in views.items() if name in followed}
+        constant = {name: value for name, value in views.items() if name not in followed}
         rest = (constant, x, y, weights, seeds, dict(state), dict(per_client))
         if self._vectorised:
             dims = tuple(None if value is None else 0 for value in rest[1:])
             # An empty dictionary has no tensor that could be mapped, and vmap accepts any dimension for it.
-            mapped = vmap(grad(self._loss), in_dims=(0, 0, *dims))
+            mapped = vmap(grad(self._loss, has_aux=True), in_dims=(0, 0, *dims))
             return mapped(changed, *rest)
         leaves = {name: value[0].detach().clone().requires_grad_() for name, value in changed.items()}
         single = [_first(value) for value in rest]
-        loss = self._loss(leaves, *single)  # pyright: ignore[reportArgumentType]
+        loss, statistics = self._loss(leaves, *single)  # pyright: ignore[reportArgumentType]
+        statistics = {name: value.detach()[None] for name, value in statistics.items()}
         if not loss.requires_grad:
-            return {name: torch.zeros_like(value) for name, value in changed.items()}
+            return {name: torch.zeros_like(value) for name, value in changed.items()}, statistics
         # A parameter on which the loss does not depend has gradient 0, as in vectorised steps.
         gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
-        return {name: g[None] for name, g in zip(leaves, gradients, strict=True)}
+        return {name: g[None] for name, g in zip(leaves, gradients, strict=True)}, statistics
 
     def _loss(
         self,
@@ -335,7 +348,7 @@ class _Gradient:
         seeds: Tensor | None,
         state: Mapping[str, Tensor],
         per_client: Mapping[str, Tensor],
-    ) -> Tensor:
+    ) -> tuple[Tensor, dict[str, Tensor]]:
         task, tensors = self._problem.task, {**constant, **changed}
         for layer in self._dropouts:
             # The counter restarts with each step, so that equal seeds give equal noise.
@@ -348,7 +361,7 @@ class _Gradient:
 
         parameters = {name: tensors[name] for name in task.layout.names}
         own = {name.removeprefix(OWN): value for name, value in tensors.items() if name.startswith(OWN)}
-        model = ClientModel(task, parameters, seeds, self._problem.autocast)
+        model = ClientModel(task, parameters, seeds, self._problem.autocast, is_step=True)
         context = StepContext(self._received, {**state, **own}, {**self._context, **per_client})
         loss = self._method.loss(model, Batch(augmented(0), y, weights, augmented), context)
         if not isinstance(loss, Tensor) or loss.dim():
@@ -359,7 +372,7 @@ class _Gradient:
                 code="wrong-shape",
                 field="loss",
             )
-        return loss
+        return loss, model.statistics
 
 
 def _first(value: Tensor | Mapping[str, Tensor] | None) -> Tensor | dict[str, Tensor] | None:

@@ -174,7 +174,7 @@ class Simulation(Federation):
         # The caller may be in inference mode or under no_grad, so that gradients could not be computed.
         with torch.inference_mode(False), torch.enable_grad(), explain_full_memory():
             match concrete:
-                case TrainRequest(work=None, start=None):
+                case TrainRequest(work=None, start=None) if not self._train.task.statistics:
                     reply = Replies(cohort, *self.engine.train(self._train, batches, concrete))
                 case TrainRequest():
                     reply = self._train_with(concrete, batches)
@@ -190,6 +190,13 @@ class Simulation(Federation):
 
     def _train_with(self, request: TrainRequest, batches: Batches) -> Replies:
         """Train with a client-side method, or with the task's loss from start models."""
+        if request.shift is not None and self._train.task.statistics:
+            raise InputError(
+                "drift terms are not defined for running statistics of BatchNorm. Use FedBN or FedAvg, or replace the "
+                "layers with drfl.models.without_batch_norm(model).",
+                code="unsupported-combination",
+                field="model",
+            )
         if request.work is None:
             method = LocalMethod()
             request = dataclasses.replace(request, work=MethodWork(method, self.layout_of(method)))
@@ -214,7 +221,7 @@ class Simulation(Federation):
         self, D: Cohort, w: Tensor, local: LocalSGD, key: Key, *, prox: float = 0.0, snapshot: int | None = None
     ) -> tuple[Tensor, Merged | None]:
         """Train and average, see :class:`drfl.federation.federation.Federation`; a summing engine stores no models."""
-        if not isinstance(self.engine, Summing):
+        if not isinstance(self.engine, Summing) or self._train.task.statistics:
             return super().mean(D, w, local, key, prox=prox, snapshot=snapshot)
         request = TrainRequest(D.clients, w, key, local, prox, None, snapshot, self.averaged)
         batches, steps = self._drawn(request)

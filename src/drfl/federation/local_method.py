@@ -276,7 +276,7 @@ def unflatten(vector: Tensor, shapes: Shapes) -> dict[str, Tensor]:
     """Return the tensors in a vector (…, e), each (…, *shape)."""
     parts = vector.split([prod(shape) for shape in shapes.values()], dim=-1)
     return {
-        name: part.reshape(*vector.shape[:-1], *shape)
+        name: part.reshape((*vector.shape[:-1], *shape))
         for (name, shape), part in zip(shapes.items(), parts, strict=True)
     }
 

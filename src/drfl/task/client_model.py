@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import cached_property
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from drfl.core.errors import InputError
+from drfl.task.batch_norm import federated_norms
 from drfl.task.task import Task
 from drfl.task.training_noise import dropout_layers
 
@@ -25,9 +27,11 @@ class ClientModel:
         parameters: The trainable parameters by name.
         seeds: Seeds of the dropout layers, (B,); None = no dropout.
         autocast: Type for matrix products, see :class:`drfl.engine.base.PooledData`.
+        is_step: Whether this is the model of a local step, whose passes update running statistics.
 
     Attributes:
         parameters: The trainable parameters by name.
+        statistics: New running statistics after the passes so far, by name; only in a local step.
     """
 
     def __init__(
@@ -36,8 +40,12 @@ class ClientModel:
         parameters: Mapping[str, Tensor],
         seeds: Tensor | None = None,
         autocast: torch.dtype | None = None,
+        *,
+        is_step: bool = False,
     ) -> None:
         self.task, self.parameters, self._seeds, self._autocast = task, dict(parameters), seeds, autocast
+        self._norms = federated_norms(task.model) if is_step else {}
+        self.statistics: dict[str, Tensor] = {}
 
     @classmethod
     def of(cls, task: Task, w: Tensor, autocast: torch.dtype | None = None) -> ClientModel:
@@ -63,6 +71,12 @@ class ClientModel:
         """Names of the parameters of the head: the last layer that has trainable parameters."""
         return tuple(name for name in self.names if name.rpartition(".")[0] == self._head_layer)
 
+    @cached_property
+    def norms(self) -> tuple[str, ...]:
+        """Names of the parameters and running statistics of BatchNorm layers, see :mod:`drfl.task.batch_norm`."""
+        layers = federated_norms(self.task.model)
+        return tuple(name for name in self.names if name.rpartition(".")[0] in layers)
+
     def below(self, layer: str) -> tuple[str, ...]:
         """Return the names of the parameters in a layer, such as ``"fc"``, or in several, separated by commas.
 
@@ -86,11 +100,22 @@ class ClientModel:
         if self._seeds is not None:
             for name in dropout_layers(self.task.model):
                 tensors[f"{name}.seeds" if name else "seeds"] = self._seeds
-        if self._autocast is None:
-            return functional_call(self.task.model, tensors, (x,))
-        with torch.autocast(x.device.type, self._autocast, cache_enabled=False):
-            outputs = functional_call(self.task.model, tensors, (x,))
-        return outputs.to(self.task.layout.dtype)
+        # A second pass in a step continues from the statistics of the first.
+        tensors |= self.statistics
+        for norm in self._norms.values():
+            norm.is_step = True
+        try:
+            with (
+                torch.autocast(x.device.type, self._autocast, cache_enabled=False) if self._autocast else nullcontext()
+            ):
+                outputs = functional_call(self.task.model, tensors, (x,))
+        finally:
+            for name, norm in self._norms.items():
+                if norm.recorded is not None:
+                    names = (f"{name}.{part}" if name else part for part in ("running_mean", "running_var"))
+                    self.statistics |= zip(names, norm.recorded, strict=True)
+                norm.is_step, norm.recorded = False, None
+        return outputs if self._autocast is None else outputs.to(self.task.layout.dtype)
 
     def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Compute the features (B, …), which are the inputs of the head, and the outputs, in one pass."""

@@ -9,7 +9,7 @@ from typing import Self, cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from drfl.core.key import Key
 from drfl.federation.federation import Evaluation, Federation, Ledger, WrappedFederation
@@ -26,7 +26,6 @@ from drfl.federation.requests import (
 )
 from drfl.optim.local import LocalSGD
 from drfl.task.client_model import ClientModel
-from drfl.task.task import Task
 
 
 class DropoutFederation(WrappedFederation):
@@ -179,18 +178,18 @@ class ConstantFederation(Federation):
         values: (N,) the losses, for any model.
         d: Number of parameters.
         start: Value of every entry of the initial model.
+        model: The initial model, for client-side methods, instead of ``d`` and ``start``. Nothing is computed with it.
     """
 
-    def __init__(self, values: Sequence[float] | Tensor, *, d: int = 2, start: float = 0.0) -> None:
+    def __init__(
+        self, values: Sequence[float] | Tensor, *, d: int = 2, start: float = 0.0, model: ClientModel | None = None
+    ) -> None:
         self.values = torch.as_tensor(values, dtype=torch.float64)
         self.n = len(self.values)
         self.shares = torch.full((self.n,), 1 / self.n, dtype=torch.float64)
-        self.w0, self.ledger = torch.full((d,), start, dtype=torch.float64), Ledger()
-        # Client-side methods need a model with d parameters, if possible of two layers. Nothing is computed with it.
-        sizes = (d - 1, 1) if d > 1 else (d,)
-        with torch.random.fork_rng(devices=[]):
-            layers = [nn.Linear(size, 1, bias=False, dtype=torch.float64) for size in sizes]
-        self.model = ClientModel.of(Task(nn.Sequential(*layers)), self.w0)
+        w0 = torch.full((d,), start, dtype=torch.float64) if model is None else model.vector.double()
+        self.w0, self.ledger = w0, Ledger()
+        self.model = model
 
     def ask(self, request: Request[R]) -> R:
         """Return w + i as client i's model at every step, the constant losses, and gradients of 0."""

@@ -143,6 +143,8 @@ class Subject:
         """Make as many clients with different constant losses; models have 3 parameters."""
         # Shuffled, so that confusing clients with positions shows.
         values = np.random.default_rng(self.n).permutation(np.linspace(0.1, 2, self.n))
+        if isinstance(self.algorithm, LocalMethod):
+            return ConstantFederation(torch.from_numpy(values), model=self.exact.model)
         # d ≠ N, so that shapes distinguish models from tables of clients.
         return ConstantFederation(torch.from_numpy(values), d=3 if self.n != 3 else 4)
 
