@@ -187,7 +187,8 @@ def test_views_differ_and_the_first_is_that_of_the_task():
         return x + uniform(*x.shape[1:]).to(x)
 
     local = LocalSGD(steps=1, lr=0.1, batch=8)
-    ends = [drfl.run(kind(local=local), federation(engine=Loop(), augment=noise), rounds=1) for kind in (Views, FedAvg)]
+    data, task = pools(), task_of(augment=noise)
+    ends = [drfl.run(kind(local=local), Simulation(data, task, engine=Loop()), rounds=1) for kind in (Views, FedAvg)]
     torch.testing.assert_close(ends[0].state.w, ends[1].state.w, rtol=0, atol=1e-12)
     first, second, third, again, inputs = seen[0]
     assert torch.equal(first, inputs)

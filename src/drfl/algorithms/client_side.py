@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+import torch
 from torch import Tensor
 
 from drfl.algorithms.fedavg import Averaging, FedAvgState
@@ -82,9 +83,8 @@ class ClientSide(Averaging, LocalMethod):
     def init(self, fed: Federation) -> ClientSideState:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return the state with the initial model, an empty client store, and the server's first tensors."""
         w, server = super().init(fed)
-        if fed.model is None:
-            return ClientSideState(w, server)
-        tensors = self.shared(fed.model)
+        fed.layout_of(self)  # raises if the method does not suit the federation and its model
+        tensors = {} if fed.model is None else self.shared(fed.model)
         shared = flatten(tensors, {name: tuple(value.shape) for name, value in tensors.items()}, w)
         return ClientSideState(w, server, fed.client_store(self), shared if shared.numel() else None)
 
@@ -114,6 +114,8 @@ class ClientSide(Averaging, LocalMethod):
         a = sampling.Cohort(D.clients, self.weights(fed)[D.clients]).weights_of(up.clients).to(state.w)
         model = up.merged(lambda w_i: a @ w_i)
         w, server = self.apply_server(FedAvgState(state.w, state.server), model)
+        # The clients return the server's numbers for private parameters, whose mean would round them.
+        w = torch.where(fed.layout_of(self).private.to(w.device), state.w, w)
         store = state.store if state.store is None or up.states is None else state.store.put(up.clients, up.states)
         flat = state.shared
         if flat is not None:
