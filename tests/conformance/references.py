@@ -7,6 +7,8 @@ import itertools
 import math
 
 import numpy as np
+import torch
+from tests.support import hidden
 from tests.support.reference import bisection
 
 from drfl.ambiguity import ChiSquare, Simplex
@@ -375,4 +377,149 @@ def scaffpd(algorithm, oracle, rounds):
         if algorithm.mu:
             theta = 1 / np.sqrt(1 + algorithm.mu * primal)
             primal, lr, sigma = theta * primal, theta * lr, sigma / theta
+    return states
+
+
+def ditto(algorithm, oracle, rounds):
+    """w is FedAvg's; v_i takes as many steps on f_i(v) + λ/2‖v − w‖², from w in the client's first round."""
+    w, states, local = oracle.w0, [], algorithm.local
+    store = np.zeros((oracle.n, 1 + len(w)))
+    for played in rounds:
+        clients = who(played, "train")
+        for i in clients:
+            v = store[i, 1:] if store[i, 0] else w
+            store[i] = np.concatenate([[1.0], path_of_ditto(oracle, i, v, w, local, algorithm.lam)])
+        if clients:
+            models = {i: path_of(oracle, i, w, local)[-1] for i in clients}
+            w = mean({i: oracle.shares[i] for i in clients}, models)
+        states.append({"w": w, "store": store.copy()})
+    return states
+
+
+def path_of_ditto(oracle, i, v, w, local, lam):
+    """Client i's own model after its steps, without momentum."""
+    for _ in range(local.steps):
+        v = v - local.lr * (oracle.gradient(i, v) + local.weight_decay * v + lam * (v - w))
+    return v
+
+
+def client_side(algorithm, oracle, rounds, client):
+    """FedAvg of clients that train by ``client(i, w, stored)``, which returns the model and what the client stores."""
+    w, states = torch.from_numpy(oracle.w0), []
+    store = [None] * oracle.n
+    for played in rounds:
+        models = {}
+        for i in who(played, "train"):
+            models[i], store[i] = client(i, w, store[i])
+        if models:
+            w = mean({i: oracle.shares[i] for i in models}, models)
+        states.append({"w": w.numpy(), "store": rows_of_store(store)})
+    return states
+
+
+def rows_of_store(store):
+    """Rows [1, stored], and zeros for clients that store nothing yet."""
+    size = max((len(row) for row in store if row is not None), default=0)
+    rows = [np.zeros(1 + size) if row is None else np.concatenate([[1.0], row.numpy()]) for row in store]
+    return np.stack(rows)
+
+
+def fedrep(algorithm, oracle, rounds):
+    """τ steps of the head h_i on the body φ, then steps of the body; only bodies are averaged."""
+    local, head = algorithm.local, hidden.HEAD
+
+    def client(i, w, stored):
+        u = w.clone()
+        if stored is not None:
+            u[head] = stored
+        for step in range(local.steps):
+            g = hidden.gradient(lambda v: hidden.cross_entropy(v, i), u)
+            of_head = torch.zeros_like(u)
+            of_head[head] = 1
+            u = u - local.lr * g * (of_head if step < local.steps - algorithm.body_steps else 1 - of_head)
+        body = u.clone()
+        body[head] = w[head]
+        return body, u[head].clone()
+
+    return client_side(algorithm, oracle, rounds, client)
+
+
+def fedbn(algorithm, oracle, rounds):
+    """FedAvg, except for the BatchNorm layer with its running statistics, which each client keeps."""
+    norm, statistics = hidden.NORM, slice(hidden.NORM.stop - 2 * hidden.HIDDEN, hidden.NORM.stop)
+
+    def client(i, w, stored):
+        u = w.clone()
+        if stored is not None:
+            u[norm] = stored
+        for _ in range(algorithm.local.steps):
+            g = hidden.gradient(lambda v: hidden.normalised_loss(v, i)[0], u)
+            running = hidden.normalised_loss(u, i)[1]
+            u = u - algorithm.local.lr * g
+            u[statistics] = running
+        rest = u.clone()
+        rest[norm] = w[norm]
+        return rest, u[norm].clone()
+
+    return client_side(algorithm, oracle, rounds, client)
+
+
+def fedlc(algorithm, oracle, rounds):
+    """Cross-entropy of the logits minus τ·n_c^(−1/4); classes that a client lacks have no part in its softmax."""
+
+    def loss(w, i):
+        x, y = hidden.rows_of(i)
+        logits, counts = hidden.outputs_of(w, x)[1], np.bincount(y.numpy(), minlength=hidden.CLASSES)
+        there = [c for c in range(hidden.CLASSES) if counts[c]]
+        terms = torch.stack([(logits[:, c] - algorithm.tau * counts[c] ** -0.25).exp() for c in there], 1)
+        own = terms[torch.arange(len(y)), torch.tensor([there.index(int(c)) for c in y])]
+        return -(own / terms.sum(1)).log().mean()
+
+    def client(i, w, _):
+        u = w
+        for _ in range(algorithm.local.steps):
+            u = u - algorithm.local.lr * hidden.gradient(lambda v: loss(v, i), u)
+        return u, None
+
+    return [{"w": state["w"]} for state in client_side(algorithm, oracle, rounds, client)]
+
+
+def moon(algorithm, oracle, rounds):
+    """ℓ_sup + μ·ℓ_con with features of the local, the global and the previous local model."""
+
+    def cosine(a, b):
+        return (a * b).sum(1) / (a.square().sum(1).sqrt() * b.square().sum(1).sqrt())
+
+    def loss(u, w, previous, i):
+        x, _ = hidden.rows_of(i)
+        z, glob, prev = (hidden.outputs_of(v, x)[0] for v in (u, w, previous))
+        near = (cosine(z, glob) / algorithm.temperature).exp()
+        far = (cosine(z, prev) / algorithm.temperature).exp()
+        return hidden.cross_entropy(u, i) - algorithm.mu * (near / (near + far)).log().mean()
+
+    def client(i, w, previous):
+        u, previous = w, w if previous is None else previous
+        for _ in range(algorithm.local.steps):
+            u = u - algorithm.local.lr * hidden.gradient(lambda v, p=previous: loss(v, w, p, i), u)
+        return u, u
+
+    return client_side(algorithm, oracle, rounds, client)
+
+
+def mime(algorithm, oracle, rounds):
+    """Steps along (1 − β)(∇f_i(y) − ∇f_i(x) + c) + βm with c the mean gradient of the cohort, then m moves with c."""
+    x, m, states, beta = oracle.w0, np.zeros_like(oracle.w0), [], algorithm.beta
+    for played in rounds:
+        asked, answered = who(played, "gradients"), who(played, "train")
+        if asked and answered:
+            c = mean({i: oracle.shares[i] for i in asked}, {i: oracle.gradient(i, x) for i in asked})
+            models = {}
+            for i in answered:
+                y = x
+                for _ in range(algorithm.local.steps):
+                    direction = (1 - beta) * (oracle.gradient(i, y) - oracle.gradient(i, x) + c) + beta * m
+                    y = y - algorithm.local.lr * direction
+                models[i] = y
+            x, m = mean({i: oracle.shares[i] for i in answered}, models), beta * m + (1 - beta) * c
+        states.append({"w": x, "shared": m})
     return states

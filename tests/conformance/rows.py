@@ -7,23 +7,30 @@ from typing import NamedTuple
 
 import torch
 from tests.conformance import references
+from tests.support.hidden import Hidden, HiddenBatchNorm
 
 from drfl.algorithms import (
     AFL,
     DRDM,
     DRFA,
     DRFAGA,
+    MIME,
+    MOON,
     SCAFFOLD,
     TERM,
     AAggFFS,
     DeltaFL,
+    Ditto,
     DRFAProx,
     DualDRDM,
     FedAvg,
+    FedBN,
     FedDyn,
+    FedLC,
     FedMGDAPlus,
     FedNova,
     FedProx,
+    FedRep,
     PropFair,
     QFedAvg,
     ScaffPD,
@@ -41,6 +48,7 @@ from drfl.testing import (
     Reference,
     Solves,
     Subject,
+    ToyProblem,
     also_sampled,
     subject_of,
 )
@@ -59,6 +67,7 @@ class Row(NamedTuple):
     reductions: Callable[[type], list[Reduction]] = lambda ours: []
     rounds: int = 500
     tolerance: float = 1e-8
+    problem: ToyProblem | None = None
 
     def subject(self, algorithm: Algorithm | None = None) -> Subject:
         """The row's claims about this algorithm; None = its own."""
@@ -70,6 +79,7 @@ class Row(NamedTuple):
             reference=self.reference,
             rounds=self.rounds,
             tolerance=self.tolerance,
+            problem=self.problem,
         )
 
 
@@ -200,6 +210,34 @@ ROWS = {
         SADDLE,
         references.dual_drdm,
         lambda ours: [uniform_mixture(ours, m=3), without_dual(ours)],
+    ),
+    "Ditto": Row(
+        Ditto(local=ONE, lam=0.7),
+        WEIGHTED,
+        references.ditto,
+        lambda ours: [Reduction("the global model is FedAvg's", ours(m=3, local=NOISY), FedAvg(m=3, local=NOISY))],
+    ),
+    "FedRep": Row(FedRep(local=FOUR, body_steps=2), None, references.fedrep, problem=Hidden()),
+    "FedBN": Row(FedBN(local=FOUR), None, references.fedbn, problem=HiddenBatchNorm()),
+    "FedLC": Row(FedLC(local=FOUR, tau=0.8), None, references.fedlc, problem=Hidden()),
+    "MIME": Row(
+        MIME(local=ONE, beta=0.5),
+        WEIGHTED,
+        references.mime,
+        lambda ours: [
+            Reduction(
+                "beta=0 with one full step is FedAvg",
+                ours(beta=0.0, local=LocalSGD(steps=1, lr=0.1, batch=None)),
+                FedAvg(local=LocalSGD(steps=1, lr=0.1, batch=None)),
+            )
+        ],
+    ),
+    "MOON": Row(
+        MOON(local=FOUR, mu=2.0),
+        None,
+        references.moon,
+        lambda ours: [Reduction("mu=0 is FedAvg", ours(m=3, mu=0.0, local=NOISY), FedAvg(m=3, local=NOISY))],
+        problem=Hidden(),
     ),
 }
 

@@ -23,6 +23,8 @@ RUN_BY = {
         ("ambiguity", "certificate", "losses", "metrics", "models", "own", "testing", "theory", "uncertainty", "scale"),
         "test_pages.py",
     ),
+    "algorithms/client-side/fedbn": "test_client_side_page.py",
+    "client-side": "test_client_side_page.py",
     "data": "test_pages.py",
     "data-sets": "here",
     "energy": "test_energy_page.py",

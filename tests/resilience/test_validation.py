@@ -187,4 +187,4 @@ def test_one_reply_of_a_wrong_form():
 
 
 def test_replies_have_the_fields_that_are_checked():
-    assert Replies._fields == ("clients", "w", "snapshot", "average")
+    assert Replies._fields == ("clients", "w", "snapshot", "average", "states", "messages")

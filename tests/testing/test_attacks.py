@@ -57,7 +57,8 @@ UP, F, G = replies(CLEAN)
 )
 def test_false_losses_and_nothing_else_false(attack, claim):
     up, f, g = replies(attack)
-    assert all(torch.equal(a, b) for a, b in zip(up, UP, strict=True))
+    assert torch.equal(up.clients, UP.clients)
+    assert all(torch.equal(a, b) for a, b in zip(up.models, UP.models, strict=True))
     assert torch.equal(g.values, G.values)
     for mine, clean in ((f.values, F.values), (g.losses, G.losses)):
         assert torch.equal(mine[HONEST], clean[HONEST])
@@ -71,7 +72,7 @@ def test_false_models_and_gradients_and_true_losses(attack, factor):
     up, f, g = replies(attack)
     assert torch.equal(f.values, F.values)
     assert torch.equal(g.losses, G.losses)
-    for mine, clean, sent in zip((*up[1:], g.values), (*UP[1:], G.values), (*[CLEAN.w0] * 3, 0.0), strict=True):
+    for mine, clean, sent in zip((*up.models, g.values), (*UP.models, G.values), (*[CLEAN.w0] * 3, 0.0), strict=True):
         assert torch.equal(mine[HONEST], clean[HONEST])
         torch.testing.assert_close(mine[LIARS], sent + factor * (clean[LIARS] - sent))
     plain = attack.train(EVERYBODY, CLEAN.w0, LOCAL, KEY)
@@ -81,7 +82,7 @@ def test_false_models_and_gradients_and_true_losses(attack, factor):
 
 def vectors(up, g):
     """Moves w − w_i of the models, snapshots and means, and gradients."""
-    return [*(CLEAN.w0 - U for U in up[1:]), g.values]
+    return [*(CLEAN.w0 - U for U in up.models), g.values]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +98,7 @@ def test_colluders_send_what_the_honest_ones_make_them(attack, law):
     assert torch.equal(g.losses, G.losses)
     for mine, clean in zip(vectors(up, g), vectors(UP, G), strict=True):
         torch.testing.assert_close(mine[LIARS], law(clean[HONEST]).expand(2, -1))
-    for mine, clean in zip((*up[1:], g.values), (*UP[1:], G.values), strict=True):
+    for mine, clean in zip((*up.models, g.values), (*UP.models, G.values), strict=True):
         assert torch.equal(mine[HONEST], clean[HONEST])
 
 

@@ -5,13 +5,20 @@ from __future__ import annotations
 from drfl.algorithms.aaggffs import AAggFFS, AAggFFSState
 from drfl.algorithms.afl import AFL
 from drfl.algorithms.baselines import FineTuned, LocalOnly, Pooled
+from drfl.algorithms.client_side import ClientSide, ClientSideState, PersonalClientSide
 from drfl.algorithms.deltafl import DeltaFL
+from drfl.algorithms.ditto import Ditto
 from drfl.algorithms.drdm import DRDM, DRDMState, DualDRDM, DualDRDMState
 from drfl.algorithms.drfa import DRFA, DRFAGA, DRFAProx, DRFAState
 from drfl.algorithms.fedavg import FedAvg, FedAvgState, FedProx
+from drfl.algorithms.fedbn import FedBN
 from drfl.algorithms.feddyn import FedDyn, FedDynState
+from drfl.algorithms.fedlc import FedLC
 from drfl.algorithms.fedmgdaplus import FedMGDAPlus
 from drfl.algorithms.fednova import FedNova
+from drfl.algorithms.fedrep import FedRep
+from drfl.algorithms.mime import MIME
+from drfl.algorithms.moon import MOON
 from drfl.algorithms.propfair import PropFair
 from drfl.algorithms.qfedavg import QFedAvg
 from drfl.algorithms.scaffold import SCAFFOLD, SCAFFOLDState
@@ -41,6 +48,9 @@ ALGORITHMS = {
 }
 """Every algorithm by name, as used in the command line and in files."""
 
+CLIENT_SIDE = {"Ditto": Ditto, "FedRep": FedRep, "FedLC": FedLC, "FedBN": FedBN, "MIME": MIME, "MOON": MOON}
+"""Algorithms with their own local steps, by name. A comparison includes them only if they are named explicitly."""
+
 BASELINES = {"LocalOnly": LocalOnly, "Pooled": Pooled, "FineTuned": FineTuned}
 """Baselines by name. A comparison includes them only if they are named explicitly."""
 
@@ -58,30 +68,40 @@ __all__ = [
     "AFL",
     "ALGORITHMS",
     "BASELINES",
+    "CLIENT_SIDE",
     "DRDM",
     "DRFA",
     "DRFAGA",
     "FULL_PARTICIPATION",
+    "MIME",
+    "MOON",
     "REFERENCES",
     "SCAFFOLD",
     "TERM",
     "AAggFFS",
     "AAggFFSState",
+    "ClientSide",
+    "ClientSideState",
     "DRDMState",
     "DRFAProx",
     "DRFAState",
     "DeltaFL",
+    "Ditto",
     "DualDRDM",
     "DualDRDMState",
     "FedAvg",
     "FedAvgState",
+    "FedBN",
     "FedDyn",
     "FedDynState",
+    "FedLC",
     "FedMGDAPlus",
     "FedNova",
     "FedProx",
+    "FedRep",
     "FineTuned",
     "LocalOnly",
+    "PersonalClientSide",
     "Pooled",
     "PropFair",
     "QFedAvg",

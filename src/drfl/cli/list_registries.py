@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import json
 
-from drfl.algorithms import ALGORITHMS, BASELINES
+from drfl.algorithms import ALGORITHMS, BASELINES, CLIENT_SIDE
 from drfl.ambiguity import AMBIGUITY_SETS
 from drfl.cli import console
 from drfl.core.screen import ScreenTable
@@ -20,7 +20,7 @@ from drfl.optim.server_optimizers import SERVER_OPTIMIZERS
 def algorithms_command(as_json: bool) -> None:
     """Print every algorithm and baseline with its description and parameters."""
     rows = []
-    for name, cls in {**ALGORITHMS, **BASELINES}.items():
+    for name, cls in {**ALGORITHMS, **CLIENT_SIDE, **BASELINES}.items():
         first_paragraph = (inspect.getdoc(cls) or "").split("\n\n", 1)[0]
         rows.append((name, " ".join(first_paragraph.split()), defaults_of(name)))
     if as_json:
@@ -32,7 +32,7 @@ def algorithms_command(as_json: bool) -> None:
         specific = {k: v for k, v in values.items() if k != "m" and (k not in LOCAL or v != local[k])}
         table.add_row(name, text, _join_values(specific))
     console.out.print(table)
-    without = ", ".join(name for name in (*ALGORITHMS, *BASELINES) if not has_parameter(name, "m"))
+    without = ", ".join(name for name in (*ALGORITHMS, *CLIENT_SIDE, *BASELINES) if not has_parameter(name, "m"))
     console.out.print(f"All algorithms take the parameters of the local solver, {_join_values(local)}.")
     console.out.print(f"All except {without} take the cohort size m: all of up to ten clients, else two thirds")
     console.out.print("(ScaffPD: all clients).")

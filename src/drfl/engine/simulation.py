@@ -21,21 +21,26 @@ from drfl.data.checks import data_warnings
 from drfl.data.checks.labels import unlabelled_rows
 from drfl.data.partition.row_lists import pieces
 from drfl.data.row_scores import RowScores
-from drfl.engine.auto import Auto
+from drfl.engine import client_steps
+from drfl.engine.auto import Auto, choice
 from drfl.engine.base import Engine, PooledData, Selective, Summing, Tests
 from drfl.engine.batches import Batches, ClientRows, draw, draw_epochs
 from drfl.engine.devices import device_of
 from drfl.engine.evaluation import evaluate_outputs
 from drfl.engine.frozen_layers import features, is_narrower, split
+from drfl.engine.loop import Loop
 from drfl.engine.score_rows import at_threshold, row_scores, sums_of, youden
+from drfl.engine.threads import Threads
 from drfl.federation.client_table import ClientTable
 from drfl.federation.federation import SCALAR_BYTES, Evaluation, Federation, Ledger, Part
+from drfl.federation.local_method import LocalMethod, OwnModels
 from drfl.federation.requests import (
     GradientRequest,
     Gradients,
     Losses,
     LossRequest,
     Merged,
+    MethodWork,
     R,
     Replies,
     Request,
@@ -43,6 +48,7 @@ from drfl.federation.requests import (
 )
 from drfl.federation.sampling import Cohort
 from drfl.optim.local import LocalSGD
+from drfl.task.client_model import ClientModel
 from drfl.task.losses import Loss
 from drfl.task.measure import Rows
 from drfl.task.task import Task
@@ -141,6 +147,7 @@ class Simulation(Federation):
         self.sizes = self._rows.sizes
         self.n, self.shares, self.w0, self.ledger = data.n, data.shares, task.w0, Ledger()
         self.majority, self.measures = data.majority, task.measures
+        self.model = ClientModel.of(self._train.task, self.w0)
         if data.targets.is_floating_point():
             self.largest_target = float(data.targets.nan_to_num(0).abs().max())
 
@@ -167,23 +174,54 @@ class Simulation(Federation):
         # The caller may be in inference mode or under no_grad, so that gradients could not be computed.
         with torch.inference_mode(False), torch.enable_grad(), explain_full_memory():
             match concrete:
-                case TrainRequest():
+                case TrainRequest(work=None, start=None) if not self._train.task.statistics:
                     reply = Replies(cohort, *self.engine.train(self._train, batches, concrete))
+                case TrainRequest():
+                    reply = self._train_with(concrete, batches)
                 case LossRequest():
                     # Reported losses drive λ, so they are always computed in the model's type.
                     reply = Losses(cohort, self.engine.losses(self._train._replace(autocast=None), batches, w))
                 case _:
                     reply = Gradients(cohort, *self.engine.gradients(self._train, batches, w))
         # Everything after `clients`: vectors (k, d), and losses (k,), which count as one float64 each.
-        parts = [part.dim() for part in reply[1:] if part is not None]
+        parts = [part.dim() for part in (reply.models if isinstance(reply, Replies) else reply[1:]) if part is not None]
         self._book(concrete, batches.total(steps), parts.count(2), parts.count(1))
         return cast("R", reply)
+
+    def _train_with(self, request: TrainRequest, batches: Batches) -> Replies:
+        """Train with a client-side method, or with the task's loss from start models."""
+        if request.shift is not None and self._train.task.statistics:
+            raise InputError(
+                "drift terms are not defined for running statistics of BatchNorm. Use FedBN or FedAvg, or replace the "
+                "layers with drfl.models.without_batch_norm(model).",
+                code="unsupported-combination",
+                field="model",
+            )
+        if request.work is None:
+            method = LocalMethod()
+            request = dataclasses.replace(request, work=MethodWork(method, self.layout_of(method)))
+        engine = self.engine
+        if isinstance(engine, Auto):
+            engine = choice(self._train, len(request.cohort), batches.samples.shape[2])
+        # The plain engine and the threads of a large model compute one client after another.
+        vectorise = not isinstance(engine, Loop | Threads)
+        models, *rest = client_steps.train(self._train, batches, request, self._rows, vectorise=vectorise)
+        return Replies(request.cohort, *models, *rest)
+
+    def own_models(self, models: OwnModels) -> ClientTable:
+        """See :class:`drfl.federation.federation.Federation`."""
+        w, method, store = models
+        work, table = MethodWork(method, self.layout_of(method)), self.client_table()
+        for client in torch.arange(self.n).split(1):
+            row = None if store is None else store[client][0]
+            table = table.put(client, client_steps.own_model(self._train, work, w, row)[None])
+        return table
 
     def mean(
         self, D: Cohort, w: Tensor, local: LocalSGD, key: Key, *, prox: float = 0.0, snapshot: int | None = None
     ) -> tuple[Tensor, Merged | None]:
         """Train and average, see :class:`drfl.federation.federation.Federation`; a summing engine stores no models."""
-        if not isinstance(self.engine, Summing):
+        if not isinstance(self.engine, Summing) or self._train.task.statistics:
             return super().mean(D, w, local, key, prox=prox, snapshot=snapshot)
         request = TrainRequest(D.clients, w, key, local, prox, None, snapshot, self.averaged)
         batches, steps = self._drawn(request)
@@ -237,13 +275,22 @@ class Simulation(Federation):
             vectors: Number of vectors that each client sent.
             scalars: Number of scalars that each client sent.
         """
-        vector, total = request.w.numel() * request.w.element_size(), int(samples.sum())
-        self.ledger.down(len(request.cohort), request.vectors * vector)
-        self.ledger.up(len(request.cohort), vectors * vector + scalars * SCALAR_BYTES)
+        size, total = request.w.element_size(), int(samples.sum())
+        vector = request.w.numel() * size
+        down, up, per_step = request.vectors * vector, vectors * vector + scalars * SCALAR_BYTES, 1
+        if isinstance(request, TrainRequest):
+            per_step = request.local.optimizer.gradients
+            if request.work is not None:
+                layout = request.work.layout
+                # Private parameters are not sent, and the state of a client is already there.
+                up -= vectors * int(layout.private.sum()) * size
+                up, down = up + layout.message_size * size, down + request.work.sent_numbers * size
+                per_step *= request.work.method.gradients
+        self.ledger.down(len(request.cohort), down)
+        self.ledger.up(len(request.cohort), up)
         if isinstance(request, LossRequest):
             self.ledger.loss_evaluations += total
         else:
-            per_step = request.local.optimizer.gradients if isinstance(request, TrainRequest) else 1
             self.ledger.gradient_evaluations += total * per_step
 
     def evaluate(self, w: Tensor) -> Evaluation:
@@ -276,8 +323,9 @@ class Simulation(Federation):
         scores = row_scores(self.measures, self._test_rows, tests, self._patients)
         return self._evaluation(self._test_rows, tests), scores
 
-    def row_scores(self, models: Tensor | ClientTable) -> RowScores:
+    def row_scores(self, models: Tensor | ClientTable | OwnModels) -> RowScores:
         """Return the scores on every test row of the model w (d,), or of each client's model, rows of (N, d)."""
+        models = self.own_models(models) if isinstance(models, OwnModels) else models
         return row_scores(self.measures, self._test_rows, self._tests(models), self._patients)
 
     def validate(self, w: Tensor) -> Evaluation:
@@ -286,8 +334,9 @@ class Simulation(Federation):
             return super().validate(w)
         return self._evaluation(self._validation_rows, self._tests(w, "validation"))
 
-    def evaluate_each(self, models: ClientTable, part: Part = "test") -> Evaluation:
+    def evaluate_each(self, models: ClientTable | OwnModels, part: Part = "test") -> Evaluation:
         """See :class:`drfl.federation.federation.Federation`."""
+        models = self.own_models(models) if isinstance(models, OwnModels) else models
         rows = self._test_rows if part == "test" else self._validation_rows
         if rows is None:
             return super().validate(self.w0)  # raises the error that there are none

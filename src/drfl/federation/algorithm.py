@@ -11,6 +11,7 @@ from drfl.ambiguity import AmbiguitySet
 from drfl.core.key import Key
 from drfl.federation.client_table import ClientTable
 from drfl.federation.federation import Federation
+from drfl.federation.local_method import OwnModels
 from drfl.federation.requests import Losses
 from drfl.federation.sampling import Cohort
 from drfl.optim.local import LocalSGD
@@ -170,8 +171,14 @@ class Wrapping(Protocol):
 class Personal(Protocol):
     """An algorithm that gives every client a personal model."""
 
-    def personal(self, state: Any, w: Tensor, fed: Federation, key: Key) -> ClientTable:  # noqa: ANN401 - its own state
-        """Return the clients' models (N, d).
+    def personal(
+        self,
+        state: Any,  # noqa: ANN401 - its own state
+        w: Tensor,
+        fed: Federation,
+        key: Key,
+    ) -> ClientTable | OwnModels:
+        """Return the clients' models (N, d), or the method by which each client assembles its own.
 
         Args:
             state: State of the algorithm.
@@ -184,12 +191,20 @@ class Personal(Protocol):
 
 @runtime_checkable
 class Separate(Protocol):
-    """An algorithm that never combines the clients' models, so that its global model is meaningless."""
+    """An algorithm whose global model is no model for a client if ``separate`` is true; see :func:`is_separate`."""
 
     separate: ClassVar[bool]
 
 
-def personal_models(algorithm: Algorithm, state: State, w: Tensor, fed: Federation, key: Key) -> ClientTable | None:
+def is_separate(algorithm: Algorithm) -> bool:
+    """Return whether only the clients' own models are of use, so that the loss of the global model is irrelevant."""
+    core = core_of(algorithm)
+    return isinstance(core, Separate) and core.separate
+
+
+def personal_models(
+    algorithm: Algorithm, state: State, w: Tensor, fed: Federation, key: Key
+) -> ClientTable | OwnModels | None:
     """Return the model of each client (N, d); None if all use w."""
     core = core_of(algorithm)
     if not isinstance(core, Personal):

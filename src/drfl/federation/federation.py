@@ -13,12 +13,14 @@ from torch import Tensor
 from drfl.core.errors import InputError
 from drfl.core.key import Key
 from drfl.federation.client_table import ClientTable
+from drfl.federation.local_method import LocalMethod, MethodLayout, OwnModels
 from drfl.federation.requests import (
     GradientRequest,
     Gradients,
     Losses,
     LossRequest,
     Merged,
+    MethodWork,
     R,
     Replies,
     Request,
@@ -26,6 +28,7 @@ from drfl.federation.requests import (
 )
 from drfl.federation.sampling import Cohort
 from drfl.optim.local import LocalSGD
+from drfl.task.client_model import ClientModel
 from drfl.task.metrics import ACCURACY, Metric
 
 Part = Literal["test", "validation"]
@@ -155,6 +158,7 @@ class Federation(ABC):
         table_dir: Folder for the files of the server's tables of client vectors; None = the tables are in memory.
         averaged: Whether :meth:`train` always asks for the mean of the local models too, which a run needs for the
             averaged solution.
+        model: The initial model, whose structure client-side methods need; None if the server does not know it.
     """
 
     n: int
@@ -167,6 +171,30 @@ class Federation(ABC):
     sizes: Tensor | None = None
     table_dir: str | None = None
     averaged: bool = False
+    model: ClientModel | None = None
+
+    def client_store(self, method: LocalMethod) -> ClientTable | None:
+        """Create the store of the clients' private parameters and states; None if the method needs none.
+
+        In a simulation, the rows are the clients' values, and an unwritten row stands for the start value. In a
+        deployment, sites store the values, and a row has a number by which the site recognises its own.
+        """
+        size = self.layout_of(method).size
+        return ClientTable.zeros(self.n, self.w0.new_empty(size), self.table_dir) if size else None
+
+    def layout_of(self, method: LocalMethod) -> MethodLayout:
+        """Return the layout of a method's tensors.
+
+        Raises:
+            InputError: If this federation cannot run client-side methods, or the method does not fit the model.
+        """
+        if self.model is None:
+            raise InputError(
+                f"{type(method).__name__} changes the clients' local steps, which this federation does not support",
+                code="unsupported-combination",
+                field="algorithm",
+            )
+        return MethodLayout.of(method, self.model)
 
     def client_table(self) -> ClientTable:
         """Create a table of zeros (N, d) for the state that an algorithm stores per client.
@@ -198,8 +226,12 @@ class Federation(ABC):
         """Evaluate several models (d,)."""
         return [self.evaluate(w) for w in models]
 
-    def evaluate_each(self, models: ClientTable, part: Part = "test") -> Evaluation:
-        """Evaluate a separate model for each client, the rows of ``models`` (N, d).
+    def own_models(self, models: OwnModels) -> ClientTable | OwnModels:
+        """Return the clients' own models (N, d) if they are in this process, else unchanged for the clients."""
+        return models
+
+    def evaluate_each(self, models: ClientTable | OwnModels, part: Part = "test") -> Evaluation:
+        """Evaluate a separate model for each client: the rows of ``models`` (N, d), or its own model.
 
         Raises:
             InputError: If this is not a simulation, or the clients have no rows of this part.
@@ -244,10 +276,47 @@ class Federation(ABC):
         shift: Tensor | None = None,
         snapshot: int | None = None,
         average: bool = False,
+        start: Tensor | None = None,
     ) -> Replies:
         """Ask for local steps; see :class:`drfl.federation.requests.TrainRequest`."""
         # The run decides whether averages are needed, so that algorithms need not handle them.
-        return self.ask(TrainRequest(cohort, w, key, local, prox, shift, snapshot, average or self.averaged))
+        return self.ask(TrainRequest(cohort, w, key, local, prox, shift, snapshot, average or self.averaged, start))
+
+    def train_with(
+        self,
+        method: LocalMethod,
+        cohort: Tensor,
+        w: Tensor,
+        local: LocalSGD,
+        key: Key,
+        *,
+        store: ClientTable | None = None,
+        context: Mapping[str, Tensor] | None = None,
+        per_client: Mapping[str, Tensor] | None = None,
+        start: Tensor | None = None,
+        prox: float = 0.0,
+        average: bool = False,
+    ) -> Replies:
+        """Ask for the local steps of a client-side method.
+
+        Args:
+            method: The method.
+            cohort: Clients to ask, (k,).
+            w: Global model (d,).
+            local: Local solver.
+            key: Key of the round.
+            store: The client store, see :meth:`client_store`; None if the method needs none.
+            context: Tensors for all clients, by name.
+            per_client: Tensors (k, …) by name, row j for ``cohort[j]``.
+            start: Models (k, d) from which the clients start instead of w; None = w.
+            prox: Weight of the proximal term.
+            average: Whether the means of the local models over the steps are also needed.
+        """
+        states = None if store is None else store[cohort]
+        work = MethodWork(method, self.layout_of(method), states, context or {}, per_client or {})
+        return self.ask(
+            TrainRequest(cohort, w, key, local, prox, average=average or self.averaged, start=start, work=work)
+        )
 
     def mean(
         self, D: Cohort, w: Tensor, local: LocalSGD, key: Key, *, prox: float = 0.0, snapshot: int | None = None
@@ -294,7 +363,7 @@ class WrappedFederation(Federation):
         self.n, self.shares, self.w0, self.ledger = fed.n, fed.shares, fed.w0, fed.ledger
         self.majority, self.measures, self.sizes = fed.majority, fed.measures, fed.sizes
         self.largest_target = fed.largest_target
-        self.table_dir, self.averaged = fed.table_dir, fed.averaged
+        self.table_dir, self.averaged, self.model = fed.table_dir, fed.averaged, fed.model
 
     def ask(self, request: Request[R]) -> R:
         """Call :meth:`Federation.ask` of the wrapped federation."""
@@ -308,7 +377,15 @@ class WrappedFederation(Federation):
         """Call :meth:`Federation.validate` of the wrapped federation."""
         return self.fed.validate(w)
 
-    def evaluate_each(self, models: ClientTable, part: Part = "test") -> Evaluation:
+    def client_store(self, method: LocalMethod) -> ClientTable | None:
+        """Call :meth:`Federation.client_store` of the wrapped federation."""
+        return self.fed.client_store(method)
+
+    def own_models(self, models: OwnModels) -> ClientTable | OwnModels:
+        """Call :meth:`Federation.own_models` of the wrapped federation."""
+        return self.fed.own_models(models)
+
+    def evaluate_each(self, models: ClientTable | OwnModels, part: Part = "test") -> Evaluation:
         """Call :meth:`Federation.evaluate_each` of the wrapped federation."""
         return self.fed.evaluate_each(models, part)
 

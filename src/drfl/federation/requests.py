@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import torch
 from torch import Tensor
 
 from drfl.core.key import Key
+from drfl.federation.local_method import LocalMethod, MethodLayout
 from drfl.optim.local import LocalSGD
 
 
@@ -22,12 +23,21 @@ class Replies(NamedTuple):
         w: Models (k', d) after the last local step.
         snapshot: Models (k', d) after the requested step; None if none was requested.
         average: Means (k', d) of the models after steps 1…τ; None if not requested.
+        states: New rows (k', s) of the client store; None if the request had none.
+        messages: What a method sends besides models, flat (k', e); None if it sends nothing.
     """
 
     clients: Tensor
     w: Tensor
     snapshot: Tensor | None = None
     average: Tensor | None = None
+    states: Tensor | None = None
+    messages: Tensor | None = None
+
+    @property
+    def models(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Last models, snapshots and averages."""
+        return self.w, self.snapshot, self.average
 
     def merged(self, merge: Callable[[Tensor], Tensor]) -> Merged:
         """Merge the last local models, the snapshots and the averages with the same function.
@@ -142,6 +152,36 @@ class Request(ABC, Generic[R]):
 
 
 @dataclass(frozen=True, eq=False)
+class MethodWork:
+    """The work of a client-side method in a request to train, see :class:`drfl.federation.local_method.LocalMethod`.
+
+    Args:
+        method: The method.
+        layout: Its tensors.
+        states: (k, s) rows of the client store, row j for ``cohort[j]``; None if the clients store nothing.
+        context: Tensors for all clients, by name.
+        per_client: Tensors (k, …) by name, row j for ``cohort[j]``.
+    """
+
+    method: LocalMethod
+    layout: MethodLayout
+    states: Tensor | None = None
+    context: Mapping[str, Tensor] = field(default_factory=dict)
+    per_client: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def only(self, rows: Tensor) -> MethodWork:
+        """Return the work of a part of the cohort."""
+        states = None if self.states is None else self.states[rows]
+        return replace(self, states=states, per_client={name: each[rows] for name, each in self.per_client.items()})
+
+    @property
+    def sent_numbers(self) -> int:
+        """Numbers sent to each client besides the model. The state is not sent, because the client has it."""
+        shared = sum(value.numel() for value in self.context.values())
+        return shared + sum(value[:1].numel() for value in self.per_client.values())
+
+
+@dataclass(frozen=True, eq=False)
 class TrainRequest(Request[Replies]):
     """Request for local steps u ← Π_W(u − η(∇ℓ(u) + shift_i + prox·(u − w))) from u = w at each client of the cohort.
 
@@ -154,6 +194,8 @@ class TrainRequest(Request[Replies]):
         shift: Constant vectors (k, d) added to the directions, row j for ``cohort[j]``; None = 0.
         snapshot: Step in 1…τ after which the local model is also returned; None = no snapshot.
         average: Whether the mean of the local models after steps 1…τ is also returned.
+        start: Models (k, d) from which the clients start instead of w, row j for ``cohort[j]``; None = w.
+        work: Work of a client-side method, whose loss replaces ℓ; None = the task's loss.
     """
 
     kind: ClassVar[str] = "train"
@@ -162,21 +204,30 @@ class TrainRequest(Request[Replies]):
     shift: Tensor | None = None
     snapshot: int | None = None
     average: bool = False
+    start: Tensor | None = None
+    work: MethodWork | None = None
 
     def empty_reply(self) -> Replies:
         """Create a reply without clients: models (0, d), and the requested snapshot and average."""
-        w = self.w.new_empty(0, self.w.numel())
-        return Replies(_no_clients(), w, None if self.snapshot is None else w, w if self.average else None)
+        w, work = self.w.new_empty(0, self.w.numel()), self.work
+        states = None if work is None or work.states is None else work.states[:0]
+        size = 0 if work is None else work.layout.message_size
+        messages = self.w.new_empty(0, size) if size else None
+        return Replies(
+            _no_clients(), w, None if self.snapshot is None else w, w if self.average else None, states, messages
+        )
 
     @property
     def vectors(self) -> int:
-        """Number of vectors sent: the model, and the shift if there is one."""
-        return 1 if self.shift is None else 2
+        """Number of vectors sent: the model, and the shift and the start model if there are any."""
+        return 1 + (self.shift is not None) + (self.start is not None)
 
     def only(self, rows: Tensor) -> Self:
-        """Return the request for a part of the cohort, with its shifts."""
-        # Row j of the shift belongs to cohort[j], so both are selected together.
-        return replace(super().only(rows), shift=None if self.shift is None else self.shift[rows])
+        """Return the request for a part of the cohort, with its rows of all tables."""
+        # Row j of a table belongs to cohort[j], so all are selected together.
+        shift, start = (None if table is None else table[rows] for table in (self.shift, self.start))
+        work = None if self.work is None else self.work.only(rows)
+        return replace(super().only(rows), shift=shift, start=start, work=work)
 
 
 @dataclass(frozen=True, eq=False)

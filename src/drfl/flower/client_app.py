@@ -24,7 +24,9 @@ from drfl.data.row_scores import products
 from drfl.data.standardisation import Moments, is_table
 from drfl.engine import Simulation
 from drfl.engine.simulation import counted_rows
-from drfl.federation.requests import Request, TrainRequest
+from drfl.federation.client_table import ClientTable
+from drfl.federation.local_method import OwnModels
+from drfl.federation.requests import Gradients, Losses, MethodWork, Replies, Request, TrainRequest
 from drfl.flower.messages import (
     MOST_COLUMNS,
     MOST_WARNING,
@@ -57,6 +59,7 @@ from drfl.flower.row_hashes import hash_rows
 from drfl.flower.settings import read_site
 from drfl.flower.site import Site
 from drfl.flower.site_data import load_scores, load_site
+from drfl.flower.site_methods import SentMethod, SiteStates, load_method
 from drfl.flower.site_policy import RefusedError
 from drfl.flower.site_task import check_same_model, engine_of, score_model
 from drfl.task.losses import Loss
@@ -135,6 +138,8 @@ def compute_answer(site: Site, ask: Ask, request: Request | None, memory: Record
     # Without validation rows, as one site's rows must not choose the threshold of rates.
     trained = data if held is None else replace(held, validation=None)
     fed = Simulation(trained, task, engine=engine, device=site.device, first=ask.client)
+    work = None if ask.method is None else _method_work(site, ask, ask.method, fed)
+    w = _own_model(fed, work, ask.w) if work is not None and ask.own else ask.w
     # The test and the request use the same w, so their order does not matter.
     test = also = both = validation = None
     if ask.test and held is not None:
@@ -143,18 +148,19 @@ def compute_answer(site: Site, ask: Ask, request: Request | None, memory: Record
             held, test_inputs=held.inputs, test_targets=held.targets, test=held.validation, validation=None
         )
         validated = Simulation(tested, task, engine=engine, device=site.device)
-        validation, _ = score_model(validated, ask.w if ask.also is None else ask.also)
+        validation, _ = score_model(validated, w if ask.also is None else ask.also)
     if ask.test:
-        test, rows = score_model(fed, ask.w)
+        test, rows = score_model(fed, w)
         if ask.also is not None:
             also, other = score_model(fed, ask.also)
             both = tuple((first, second) for first, second in products(rows, other, fed.measures).tolist())
     parts, shift_version = (), ""
     if request is not None:
         # The only client of this process has index 0, whatever its index in the deployment.
-        reply = fed.ask(replace(request, cohort=torch.tensor([0])))
-        # Each part has one row, as the cohort is this client only. Parts that the request does not need are None.
-        parts = site.policy.clip_parts(request, tuple(part[0] for part in reply[1:] if part is not None))
+        request = replace(request, cohort=torch.tensor([0]))
+        if isinstance(request, TrainRequest):
+            request = replace(request, work=work)
+        parts = _parts(site, request, fed.ask(request))
         if isinstance(request, TrainRequest) and request.shift is not None:
             # DRDM and FedDyn change the shift −h_i by μ(w_i − w), and the server computes the same sum. If the two
             # differ, even in rounding, their versions differ too, and the server sends its shift.
@@ -174,6 +180,36 @@ def compute_answer(site: Site, ask: Ask, request: Request | None, memory: Record
         products=both,
         validation=validation,
     )
+
+
+def _method_work(site: Site, ask: Ask, sent: SentMethod, fed: Simulation) -> MethodWork:
+    """Load the client-side method that a message names, with the site's state."""
+    method = load_method(sent, site.policy, site.folder)
+    layout, row = fed.layout_of(method), None
+    if layout.size:
+        row = SiteStates(site.folder, site.name).read(sent.number, ask.w.new_empty(layout.size))[None]
+    return MethodWork(method, layout, row, {each.name: each.values.reshape(each.shape) for each in ask.context})
+
+
+def _own_model(fed: Simulation, work: MethodWork, w: Tensor) -> Tensor:
+    """Return the client's own model (d,) for the global model w."""
+    client = torch.tensor([0])
+    store = None if work.states is None else ClientTable.of(1, client, work.states)
+    return fed.own_models(OwnModels(w, work.method, store))[client][0]
+
+
+def _parts(site: Site, request: Request, reply: Replies | Losses | Gradients) -> tuple[Tensor, ...]:
+    """Return what the site sends of its only row of a reply, within the limits of its policy."""
+    # Parts that the request does not need are None.
+    if not isinstance(reply, Replies):
+        return site.policy.clip_parts(request, tuple(part[0] for part in reply[1:]))
+    models = site.policy.clip_parts(request, tuple(part[0] for part in reply.models if part is not None))
+    messages = () if reply.messages is None else site.policy.clip_parts(request, (reply.messages[0],))
+    if isinstance(request, TrainRequest) and request.work is not None:
+        models = tuple(model[~request.work.layout.private] for model in models)
+    # The state itself stays at the site.
+    row = None if reply.states is None else SiteStates(site.folder, site.name).write(reply.states[0])
+    return *models, *(() if row is None else (torch.tensor([row], dtype=torch.float64),)), *messages
 
 
 def _shift(ask: Ask, memory: RecordDict) -> Tensor | None:

@@ -15,16 +15,21 @@ from drfl.core.audit_log import AuditLog
 from drfl.core.errors import InputError, Notice
 from drfl.core.user_code import is_reference
 from drfl.data.standardisation import Standardisation
-from drfl.federation.federation import Evaluation, Federation, Ledger
+from drfl.federation.client_table import ClientTable
+from drfl.federation.federation import Evaluation, Federation, Ledger, Part
+from drfl.federation.local_method import LocalMethod, OwnModels
 from drfl.federation.requests import R, Request, TrainRequest
 from drfl.flower.claims import check_same_shape
-from drfl.flower.messages import Ask, HoldOut, Model, Products, SiteIdentity, SiteTest, version, work_of
+from drfl.flower.messages import Ask, HoldOut, Model, Products, SentTensor, SiteIdentity, SiteTest, version, work_of
 from drfl.flower.nodes import Roster
 from drfl.flower.possible_tests import valid_tests
+from drfl.flower.site_methods import sent_method
 from drfl.flower.traffic import Traffic
 from drfl.flower.transport import Deadline, ExchangeResult, PendingRequest, Transport
+from drfl.task.client_model import ClientModel
 from drfl.task.measure import Rows
 from drfl.task.metrics import Metric, metric_of, resolved
+from drfl.task.task import Task
 
 LOG = logging.getLogger("drfl.flower")
 
@@ -34,13 +39,14 @@ CLASS_LOSSES = ("cross-entropy", "squared")
 
 @dataclass
 class _LateTest:
-    """A test of one or two models (d,).
+    """A test of one or two models (d,), or of each client's own model.
 
     Once done, it has each client's result per model, the sums of products, and the last model's results on validation
     rows.
     """
 
     models: Sequence[Tensor]
+    own: OwnModels | None = None
     done: bool = False
     results: list[dict[int, SiteTest]] = field(default_factory=list)
     products: dict[int, Products] = field(default_factory=dict)
@@ -72,6 +78,7 @@ class FlowerFederation(Federation):
         audit: Audit log of the server; None for no log.
         holdout: Validation rows of the sites; None for none.
         metrics: Metrics of the model's tests; None to look up their names.
+        task: The task of the sites, whose structure client-side methods need; None if the server does not know it.
 
     Attributes:
         products: (N, M, 2) float64 from the last test of two models: for each client the sums over test rows of the
@@ -93,6 +100,7 @@ class FlowerFederation(Federation):
         audit: AuditLog | None = None,
         holdout: HoldOut | None = None,
         metrics: Sequence[Metric] | None = None,
+        task: Task | None = None,
     ) -> None:
         check_same_shape(members)
         # The sites reported these numbers before the run, and they stay fixed. claims.admit checks their limits.
@@ -101,6 +109,7 @@ class FlowerFederation(Federation):
         self.ledger, self.standardisation = Ledger(), standardisation
         has_labels = all(member.majority is not None for member in members.values())
         self.measures = measures_of(model, metrics, has_labels)
+        self.model = None if task is None else ClientModel.of(task, w0)
         shares = [members[client].majority for client in range(self.n)]
         reported = [share for share in shares if share is not None]
         # The comparison with a constant answer covers all sites, so it needs the share of every one.
@@ -192,6 +201,22 @@ class FlowerFederation(Federation):
                 )
         return combined([tests[client] for client in range(self.n)])
 
+    def client_store(self, method: LocalMethod) -> ClientTable | None:
+        """See :class:`drfl.federation.federation.Federation`."""
+        # The sites store the values. A float64 holds every number that a site gives to its state.
+        empty = torch.empty(1, dtype=torch.float64)
+        return ClientTable.zeros(self.n, empty, self.table_dir) if self.layout_of(method).size else None
+
+    def evaluate_each(self, models: ClientTable | OwnModels, part: Part = "test") -> Evaluation:
+        """Test each client's own model; the server does not see it."""
+        if not isinstance(models, OwnModels):
+            return super().evaluate_each(models, part)
+        if part == "validation" and self._holdout is None:
+            return super().validate(models.w)
+        late = _LateTest([models.w], own=models)
+        self._test(None, late)
+        return self._evaluation(late.results[0] if part == "test" else late.validations)
+
     def validate(self, w: Tensor) -> Evaluation:
         """See :class:`drfl.federation.federation.Federation`. The sites validate the last model of every test."""
         if self._holdout is None:
@@ -205,7 +230,7 @@ class FlowerFederation(Federation):
         """Test models at all clients, together with a request if given, and return the answers to the request."""
         # A client that was never tested has no earlier result to use instead, so wait for all.
         clients, is_missing = list(range(self.n)), len(self._tested[0]) < self.n
-        answers, cost = self._exchange(clients, late.models[0], request, late.models, wait_for_all=is_missing)
+        answers, cost = self._exchange(clients, late.models[0], request, late.models, is_missing, late.own)
         late.done = True
         for client in clients:
             tests = valid_tests(answers.get(client), len(late.models), self.measures)
@@ -239,15 +264,30 @@ class FlowerFederation(Federation):
         request: Request | None,
         tested: Sequence[Tensor] = (),
         wait_for_all: bool = False,
+        own: OwnModels | None = None,
     ) -> ExchangeResult:
-        """Send clients a request, a test of ``tested`` (w and at most one other model), or both."""
+        """Send clients a request, a test of ``tested`` (w and at most one other model, or own models), or both."""
         questions = {}
+        # The tensors for all clients are the same objects in all messages, and so are encoded once.
+        work = request.work if isinstance(request, TrainRequest) else None
+        shared = {} if work is None else {name: SentTensor.of(name, value) for name, value in work.context.items()}
         for client in clients:
             # If a test is combined with a request, clients outside the cohort get only the test.
             places = [] if request is None else (request.cohort == client).nonzero().flatten().tolist()
             part = None if request is None or not places else request.only(torch.tensor(places[:1]))
             # The shift has a version, because the site may already hold it.
-            shift = part.shift[0] if isinstance(part, TrainRequest) and part.shift is not None else None
+            training = part if isinstance(part, TrainRequest) else None
+            shift = None if training is None or training.shift is None else training.shift[0]
+            start = None if training is None or training.start is None else training.start[0]
+            method, context = None, ()
+            if training is not None and training.work is not None:
+                mine = training.work
+                method = sent_method(mine.method, None if mine.states is None else mine.states[0])
+                each = {name: SentTensor.of(name, value[0]) for name, value in mine.per_client.items()}
+                context = tuple({**shared, **each}.values())
+            elif own is not None:
+                row = None if own.states is None else own.states[torch.tensor([client])][0]
+                method = sent_method(own.method, row)
             ask = Ask(
                 client,
                 self._model,
@@ -259,6 +299,10 @@ class FlowerFederation(Federation):
                 standardisation=self.standardisation,
                 also=tested[1] if len(tested) > 1 else None,
                 holdout=self._holdout,
+                method=method,
+                start=start,
+                context=context,
+                own=own is not None,
             )
             questions[client] = PendingRequest(ask, part)
         exchanged = self._transport.exchange(questions, wait_for_all=wait_for_all)

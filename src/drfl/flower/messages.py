@@ -26,6 +26,7 @@ from drfl.data import ClientData
 from drfl.data.standardisation import Moments, Standardisation
 from drfl.federation.requests import GradientRequest, LossRequest, Request, TrainRequest
 from drfl.flower.records import MOST_FIELDS, TYPES, Message, ProtocolError
+from drfl.flower.site_methods import SentMethod
 from drfl.optim import local_optimizers
 from drfl.optim.local import LocalSGD
 from drfl.task.metrics import ACCURACY
@@ -46,8 +47,14 @@ MOST_COUNTED = 2**40
 MOST_METRICS = 64
 """Maximum number of metrics of a test besides the score."""
 
-MOST_PARTS = 3
-"""Maximum number of vectors in a reply: a model, a snapshot and an average."""
+MOST_VECTORS = 3
+"""Maximum number of models in a reply: a model, a snapshot and an average."""
+
+MOST_PARTS = MOST_VECTORS + 2
+"""Maximum number of vectors in a reply: a model, a snapshot, an average, the number of a state and a message."""
+
+MOST_TENSORS = 64
+"""Maximum number of tensors that a client-side method gets besides the model."""
 
 MOST_NAME = 128
 """Maximum number of characters of the name of a site, a feature or a class."""
@@ -208,6 +215,30 @@ class AskIdentity(Message, frozen=True):
     holdout: HoldOut | None = None
 
 
+class SentTensor(Message, frozen=True):
+    """A tensor for a client-side method.
+
+    Args:
+        name: Its name.
+        shape: Its shape.
+        values: Its values as a vector.
+    """
+
+    name: Short
+    shape: Annotated[tuple[Annotated[int, Meta(ge=0, le=2**31)], ...], Meta(max_length=8)]
+    values: Tensor
+
+    def __post_init__(self) -> None:
+        if math.prod(self.shape) != self.values.numel() or not self.values.dim():
+            raise ValueError("a tensor does not have as many values as its shape says")
+
+    @classmethod
+    def of(cls, name: str, tensor: Tensor) -> SentTensor:
+        """Describe a tensor; whole numbers become floats."""
+        values = tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.double()
+        return cls(name, tuple(tensor.shape), values.reshape(-1))
+
+
 class Ask(Message, frozen=True):
     """A request to one client.
 
@@ -222,6 +253,10 @@ class Ask(Message, frozen=True):
         standardisation: Mean and scale with which the site standardises its inputs; None to use the inputs unchanged.
         also: (d,) parameters of a second model to test together with ``w``.
         holdout: Validation rows, which are not used for training; None for none. A test then includes them.
+        method: The client-side method of the work, or of the own model to test; None for the task's loss.
+        start: (d,) parameters from which the client starts; None for ``w``.
+        context: The tensors of the method.
+        own: Whether to test the client's own model instead of ``w``.
     """
 
     client: Index
@@ -234,13 +269,21 @@ class Ask(Message, frozen=True):
     standardisation: Standardisation | None = None
     also: Tensor | None = None
     holdout: HoldOut | None = None
+    method: SentMethod | None = None
+    start: Tensor | None = None
+    context: Annotated[tuple[SentTensor, ...], Meta(max_length=MOST_TENSORS)] = ()
+    own: bool = False
 
     def __post_init__(self) -> None:
-        for name, vector in (("shift", self.shift), ("second model", self.also)):
+        for name, vector in (("shift", self.shift), ("second model", self.also), ("start model", self.start)):
             if vector is not None and (vector.shape != self.w.shape or vector.dtype != self.w.dtype):
                 raise ValueError(f"the {name} does not have the shape and type of the model")
         if self.also is not None and not self.test:
             raise ValueError("there is a second model, but no test is requested")
+        if self.own and (self.method is None or not self.test or self.work is not None or self.also is not None):
+            raise ValueError("a test of an own model needs a method and nothing else")
+        if self.method is not None and not self.own and not isinstance(self.work, TrainWork):
+            raise ValueError("a method needs work")
 
 
 class FinishedModel(Message, frozen=True):
@@ -584,12 +627,13 @@ def request_of(ask: Ask) -> Request | None:
             )
     except InputError as error:
         raise ProtocolError(f"a request is invalid: {error}") from error
-    return TrainRequest(cohort, ask.w, key, local, work.prox, None, work.snapshot, work.average)
+    start = None if ask.start is None else ask.start[None]
+    return TrainRequest(cohort, ask.w, key, local, work.prox, None, work.snapshot, work.average, start)
 
 
 def max_reply_bytes(w: Tensor) -> int:
-    """Return the size in bytes of the largest valid reply for a model w (d,)."""
-    return MOST_PARTS * w.numel() * w.element_size() + MOST_FIELDS
+    """Return the size in bytes of the largest valid reply for a model w (d,), without the message of a method."""
+    return MOST_VECTORS * w.numel() * w.element_size() + MOST_FIELDS
 
 
 def max_identity_bytes() -> int:

@@ -369,7 +369,17 @@ def prepare_deployment(
     if settings.grace is not None:
         deadline = Deadline(settings.timeout, settings.job.min_replies, settings.grace)
     fed = FlowerFederation(
-        grid, roster, members, model, task.w0, deadline, standardisation, audit, config.holdout, config.measures
+        grid,
+        roster,
+        members,
+        model,
+        task.w0,
+        deadline,
+        standardisation,
+        audit,
+        config.holdout,
+        config.measures,
+        task,
     )
     bare = config.build_algorithm(config.algorithm, sites.n)
     selecting, keep = add_over_selection(config, with_kept_weights(bare, config, sites.names), sites.n)

@@ -50,8 +50,8 @@ class SitePolicy(BaseModel):
             By default the site takes no part in this.
         warnings: What the server learns of each warning about the site's data: the kind of problem and the name of the
             column ("columns", by default), also the text with its figures ("figures"), or nothing ("none").
-        code: Approved Python files of models, losses and metrics: SHA-256 by path relative to ``site.toml``. By default
-            only drfl's own are used.
+        code: Approved Python files of models, losses, metrics and client-side methods: SHA-256 by path relative to
+            ``site.toml``. By default only drfl's own are used.
         receive_models: Which delivered models the site stores: "signed" with the server's key (``server_key``), "any",
             or "none".
         score_column: Column of the site's table with its own scores, which are tested beside the models of 'drfl deploy
@@ -151,7 +151,11 @@ class SitePolicy(BaseModel):
         if isinstance(request, GradientRequest):
             return (_project(parts[0], torch.zeros_like(parts[0]), self.max_step), *parts[1:])
         assert isinstance(request, TrainRequest)
-        return tuple(_project(part, request.w, self.max_step) for part in parts)
+        # A message of a client-side method has other numbers than a model, so its own norm is limited.
+        return tuple(
+            _project(part, request.w if part.shape == request.w.shape else torch.zeros_like(part), self.max_step)
+            for part in parts
+        )
 
 
 def _project(vector: Tensor, origin: Tensor, radius: float) -> Tensor:

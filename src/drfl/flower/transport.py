@@ -41,7 +41,7 @@ from drfl.flower.records import (
 from drfl.flower.site_health import SiteHealth
 from drfl.flower.traffic import Traffic
 from drfl.resilience.reply_log import name_of
-from drfl.resilience.validation import misfit
+from drfl.resilience.validation import Reason, misfit
 
 LOG = logging.getLogger("drfl.flower")
 
@@ -248,7 +248,10 @@ class Transport:
             if not is_only_test and pending.attempts == 1:
                 # Count the cost as a simulation does, with the shift even if the site holds it. A resumed server does
                 # not know which shifts the sites hold, and must count the same cost.
-                cost.down(1, ask.w.numel() * ask.w.element_size() * request.vectors)
+                numbers = ask.w.numel() * request.vectors
+                if isinstance(request, TrainRequest) and request.work is not None:
+                    numbers += request.work.sent_numbers
+                cost.down(1, ask.w.element_size() * numbers)
         ids = list(self.grid.push_messages(messages)) if messages else []
         for message, (client, pending) in zip(ids, due.items(), strict=True):
             if message:
@@ -293,7 +296,7 @@ class Transport:
         if not is_only_test:
             # Count the cost as a simulation does, so that the ledgers agree.
             sizes = (part.numel() * part.element_size() if part.ndim else SCALAR_BYTES for part in answer.parts)
-            exchanged.cost.up(1, sum(sizes))
+            exchanged.cost.up(1, sum(sizes) - _unsent(pending.request))
             exchanged.cost.gradient_evaluations += answer.gradients
             exchanged.cost.loss_evaluations += answer.losses
         self.traffic.answers += 1
@@ -321,14 +324,19 @@ class Transport:
         if pending.node is not None and reply.metadata.src_node_id != pending.node.id:
             raise ProtocolError("another node sent it")
         # Check the size before converting any of it to tensors.
-        if size > max_reply_bytes(ask.w):
-            raise ProtocolError(f"it exceeds the {max_reply_bytes(ask.w)} bytes of the largest reply to this request")
+        most = max_reply_bytes(ask.w)
+        work = request.work if isinstance(request, TrainRequest) else None
+        if work is not None:
+            most += work.layout.message_size * ask.w.element_size()
+        if size > most:
+            raise ProtocolError(f"it exceeds the {most} bytes of the largest reply to this request")
         answer = read(content, Answer)
         if self.audit is not None:
             self.roster.check_head(ask.client, read_head(content))
         if answer.lacking and (pending.has_shift or ask.version in ("", "zero")):  # the site would be asked for ever
             raise ProtocolError("it claims to lack the shift, which was sent with the request")
         if not answer.lacking:
+            answer = msgspec.structs.replace(answer, parts=_with_private(request, answer.parts))
             _check(ask, request, answer)
         return answer
 
@@ -358,6 +366,32 @@ class Transport:
             self.record_unusable(client, "silent", f" gave no reply within {period}")
 
 
+def _models(request: TrainRequest) -> int:
+    """Return the number of models in a reply to one client's request."""
+    return 1 + (request.snapshot is not None) + request.average
+
+
+def _with_private(request: Request | None, parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Put the server's numbers in place of the private parameters, which are not in the models that a site sends."""
+    if not isinstance(request, TrainRequest) or request.work is None:
+        return parts
+    private, count = request.work.layout.private, _models(request)
+    if not bool(private.any()):
+        return parts
+    if any(part.shape != (int((~private).sum()),) or part.dtype != request.w.dtype for part in parts[:count]):
+        raise ProtocolError(str(Reason.SHAPE))
+    return *(request.w.masked_scatter(~private, part) for part in parts[:count]), *parts[count:]
+
+
+def _unsent(request: Request | None) -> int:
+    """Return the bytes in the parts of a reply that the ledger does not count: private parameters and states."""
+    if not isinstance(request, TrainRequest) or request.work is None:
+        return 0
+    work = request.work
+    state = 0 if work.states is None else work.states.nbytes
+    return state + _models(request) * int(work.layout.private.sum()) * request.w.element_size()
+
+
 def _check(ask: Ask, request: Request | None, answer: Answer) -> None:
     """Check that an answer has the parts, shapes and types of the request.
 
@@ -377,9 +411,9 @@ def _check(ask: Ask, request: Request | None, answer: Answer) -> None:
             raise ProtocolError("it has vectors, although only a test was requested")
         return
     parts: tuple[Tensor | None, ...] = answer.parts
-    if isinstance(request, TrainRequest) and request.snapshot is None and len(parts) == 2:
-        # An average may come without a snapshot, which has its own place in Replies.
-        parts = parts[0], None, parts[1]
+    # A part that the request does not need has a place in Replies, but is not sent.
+    rest, wanted = iter(parts), request.empty_reply()[1:]
+    parts = (*(None if part is None else next(rest, None) for part in wanted), *rest)
     reason = misfit(request, parts)
     if reason is not None:
         raise ProtocolError(str(reason))

@@ -96,7 +96,7 @@ class AggregatingFederation(WrappedFederation):
         # After t of τ steps a model has gone t/τ of the way; the mean of models 1…τ has gone (τ+1)/(2τ) of it.
         fractions = 1.0, (request.snapshot or tau) / tau, (tau + 1) / (2 * tau)
         parts = []
-        for kind, (U, part) in enumerate(zip(reply[1:], fractions, strict=True)):
+        for kind, (U, part) in enumerate(zip(reply.models, fractions, strict=True)):
             if U is not None:
                 kappa = rate if penalised else rate / part
                 G = kappa * (w - U) - shift
@@ -104,7 +104,8 @@ class AggregatingFederation(WrappedFederation):
                 # Return the same models if the rule changes nothing: converting to G and back would round them.
                 U = U if bounded is G else w - (bounded + shift) / kappa
             parts.append(U)
-        return Replies(reply.clients, *parts)
+        w, snapshot, average = parts
+        return reply._replace(w=w, snapshot=snapshot, average=average)
 
     def _bounded(self, G: Tensor, centre: Tensor | None, kind: int | None) -> Tensor:
         """Apply the rule's bound; update its mean of this kind, updates (0) or gradients (1), or none (None)."""

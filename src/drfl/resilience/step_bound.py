@@ -64,7 +64,7 @@ class StepBound:
             and the new usual lengths.
         """
         if isinstance(reply, Replies):
-            kind, lengths = 0, torch.stack([_lengths(U, request.w) for U in reply[1:] if U is not None]).amax(0)
+            kind, lengths = 0, torch.stack([_lengths(U, request.w) for U in reply.models if U is not None]).amax(0)
         elif isinstance(reply, Gradients):
             kind, lengths = 1, _lengths(reply.values)
         else:

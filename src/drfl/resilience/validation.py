@@ -76,11 +76,12 @@ class Rejection(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Required shape and dtype of a row of a reply's part, and the vector it must be close to (None = 0)."""
+    """Required shape and dtype of a row of a reply's part, and the vector (None = 0) it must be close to if bounded."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     near: Tensor | None = None
+    bounded: bool = True
 
 
 def misfit(request: Request, parts: Sequence[Tensor | None]) -> Reason | None:
@@ -135,7 +136,7 @@ def validate_reply(request: Request[R], reply: R, norm: float | None = None) -> 
             # Go row by row, here and below, to save memory.
             is_bad = torch.tensor([not bool(torch.isfinite(row).all()) for row in part])
             codes[(codes == 0) & is_bad] = REASONS.index(Reason.NOT_FINITE) + 1
-        if norm is not None and spec.shape:
+        if norm is not None and spec.shape and spec.bounded:
             near = spec.near
             is_far = torch.tensor([bool((row if near is None else row - near).norm() > norm) for row in part])
             codes[(codes == 0) & is_far] = REASONS.index(Reason.FAR) + 1
@@ -159,7 +160,13 @@ def _expected(request: Request) -> tuple[_Part | None, ...]:
     w, loss = request.w, _Part((), torch.float64)
     if isinstance(request, TrainRequest):
         model = _Part(tuple(w.shape), w.dtype, w)
-        return model, None if request.snapshot is None else model, model if request.average else None
+        models = (model, None if request.snapshot is None else model, model if request.average else None)
+        if request.work is None:
+            return *models, None, None
+        states, size = request.work.states, request.work.layout.message_size
+        # A state stays at its client, and the numbers of a message need not be near any others.
+        state = None if states is None else _Part(tuple(states.shape[1:]), states.dtype, None, bounded=False)
+        return *models, state, _Part((size,), w.dtype, None, bounded=False) if size else None
     return (loss,) if isinstance(request, LossRequest) else (_Part(tuple(w.shape), w.dtype), loss)
 
 

@@ -101,15 +101,19 @@ def _check_layer(name: str, layer: nn.Module) -> None:
         )
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
         raise model_error(f"{name} rescales its weight in the forward pass. Build it without max_norm.")
-    has_statistics = getattr(layer, "running_mean", None) is not None
+    # Statistics that are parameters, as in drfl.task.batch_norm, change only in local steps.
+    has_statistics = (
+        isinstance(getattr(layer, "running_mean", None), Tensor) and "running_mean" not in layer._parameters
+    )
     if isinstance(layer, nn.modules.batchnorm._BatchNorm) and not has_statistics:
         raise model_error(f"{name} mixes the samples of a batch. {GROUP_NORM_REMEDY}.")
     if has_statistics and layer.training:
         is_instance_norm = isinstance(layer, nn.modules.instancenorm._InstanceNorm)
         remedy = "Build it with track_running_stats=False" if is_instance_norm else GROUP_NORM_REMEDY
+        keep = "" if is_instance_norm else "keep them with drfl.models.with_federated_batch_norm(model) and FedBN, "
         raise model_error(
-            f"{name} has running statistics, which cannot be averaged over clients. {remedy}, or freeze them with "
-            ".eval()."
+            f"{name} has running statistics, which this layer cannot average over clients. {remedy}, {keep}or freeze "
+            "them with .eval()."
         )
     is_random = isinstance(layer, nn.AlphaDropout | nn.FeatureAlphaDropout) and layer.p > 0
     if layer.training and (is_random or isinstance(layer, nn.RReLU)):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from drfl.core import checks
 from drfl.core.errors import InputError
+from drfl.task.batch_norm import with_federated_batch_norm as with_federated_batch_norm
 
 
 def linear(shape: Sequence[int], classes: int) -> nn.Module:

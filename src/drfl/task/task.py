@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from drfl.core.errors import InputError, Notice, first_line
+from drfl.task.batch_norm import statistics_of
 from drfl.task.layout import Layout
 from drfl.task.losses import REGRESSION, REGRESSION_FUNCTIONS, Loss, SampleFn
 from drfl.task.metrics import (
@@ -107,6 +108,11 @@ class Task:
     def noisy(self) -> bool:
         """Whether local steps need seeds for dropout or augmentation."""
         return self.augment is not None or bool(dropout_layers(self.model))
+
+    @functools.cached_property
+    def statistics(self) -> tuple[str, ...]:
+        """Names of running statistics among the parameters, see :mod:`drfl.task.batch_norm`."""
+        return statistics_of(self.model)
 
     def outputs(self, parameters: Mapping[str, Tensor], x: Tensor, seeds: Tensor | None = None) -> Tensor:
         """Compute the model's outputs for inputs with given parameters.

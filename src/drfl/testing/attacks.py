@@ -22,7 +22,17 @@ from drfl.core.errors import InputError
 from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.federation.federation import Federation, WrappedFederation
-from drfl.federation.requests import Gradients, Losses, R, Request, TrainRequest, reports_of, select_rows, with_reports
+from drfl.federation.requests import (
+    Gradients,
+    Losses,
+    R,
+    Replies,
+    Request,
+    TrainRequest,
+    reports_of,
+    select_rows,
+    with_reports,
+)
 
 TINY = 1e-12
 """A norm that replaces zero as a divisor."""
@@ -141,16 +151,17 @@ class FalseVectors(MaliciousClients, ABC):
             G = reply.values
             return reply._replace(values=G.index_put((malicious,), self.falsify(G[malicious], G[~malicious], 1.0)))
         assert isinstance(request, TrainRequest)
-        tau, w = request.local.fewest_steps, request.w
+        tau, sent = request.local.fewest_steps, request.w
         # After t of τ steps models are t/τ of the way, and the mean of models 1…τ is (τ+1)/(2τ) of it.
         way = 1.0, (request.snapshot or tau) / tau, (tau + 1) / (2 * tau)
-        models = (
+        assert isinstance(reply, Replies)
+        w, snapshot, average = (
             None
             if U is None
-            else U.index_put((malicious,), w - self.falsify(w - U[malicious], w - U[~malicious], part))
-            for U, part in zip(reply[1:], way, strict=True)
+            else U.index_put((malicious,), sent - self.falsify(sent - U[malicious], sent - U[~malicious], part))
+            for U, part in zip(reply.models, way, strict=True)
         )
-        return reply._make((reply.clients, *models))
+        return reply._replace(w=w, snapshot=snapshot, average=average)
 
 
 class ScaledUpdates(FalseVectors):

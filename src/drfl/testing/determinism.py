@@ -25,7 +25,6 @@ from drfl.testing.state import (
     through_a_file,
 )
 from drfl.testing.subject import SEED, Subject, last_of
-from drfl.testing.toy_problem import exact
 
 
 def same_seed_same_bits(subject: Subject) -> None:
@@ -144,7 +143,7 @@ def dtypes_are_preserved(subject: Subject) -> None:
     algorithm = subject.variant(m=3, full=True)
     ends = {}
     for dtype in (torch.float32, torch.float64):
-        fed = exact(subject.trial, dtype)
+        fed = subject.exact_in(dtype)
         ends[dtype] = last_of(copy.deepcopy(algorithm), fed, 3)
         # If N = d, vectors over clients have the shape of models.
         models = of_model_shape(ends[dtype]) if fed.n != fed.w0.numel() else {"w": ends[dtype].w}

@@ -130,10 +130,10 @@ class TrainCall:
             clients, fed.w0, self.local, KEY, prox=self.prox, shift=shift, snapshot=self.snapshot, average=self.average
         )
         requested = (True, self.snapshot is not None, self.average)
-        for name, part, wanted in zip(reply._fields[1:], reply[1:], requested, strict=True):
+        for name, part, wanted in zip(reply._fields[1:], reply.models, requested, strict=False):
             require(wanted or part is None, f"the reply has a {name} that was not requested")
             require(not wanted or part is not None, f"the reply lacks the {name}")
-        w, *rest = (None if part is None else by_client(reply, part, self.cohort) for part in reply[1:])
+        w, *rest = (None if part is None else by_client(reply, part, self.cohort) for part in reply.models)
         return Replies(clients, reply.w if w is None else w, *rest)
 
 

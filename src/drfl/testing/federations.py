@@ -13,8 +13,19 @@ from torch import Tensor
 
 from drfl.core.key import Key
 from drfl.federation.federation import Evaluation, Federation, Ledger, WrappedFederation
-from drfl.federation.requests import Gradients, Losses, LossRequest, R, Replies, Request, TrainRequest, select_rows
+from drfl.federation.requests import (
+    Gradients,
+    Losses,
+    LossRequest,
+    MethodWork,
+    R,
+    Replies,
+    Request,
+    TrainRequest,
+    select_rows,
+)
 from drfl.optim.local import LocalSGD
+from drfl.task.client_model import ClientModel
 
 
 class DropoutFederation(WrappedFederation):
@@ -75,6 +86,8 @@ class Call:
         shift: (k, d) constants added to the directions.
         snapshot: Step of the requested snapshot.
         average: Whether the mean over the local steps was requested.
+        start: (k, d) models from which the clients started.
+        work: The work of a client-side method.
     """
 
     kind: str
@@ -89,6 +102,8 @@ class Call:
     shift: Tensor | None = None
     snapshot: int | None = None
     average: bool = False
+    start: Tensor | None = None
+    work: MethodWork | None = None
 
 
 def first_asked(calls: Sequence[Call]) -> Tensor:
@@ -163,21 +178,30 @@ class ConstantFederation(Federation):
         values: (N,) the losses, for any model.
         d: Number of parameters.
         start: Value of every entry of the initial model.
+        model: The initial model, for client-side methods, instead of ``d`` and ``start``. Nothing is computed with it.
     """
 
-    def __init__(self, values: Sequence[float] | Tensor, *, d: int = 2, start: float = 0.0) -> None:
+    def __init__(
+        self, values: Sequence[float] | Tensor, *, d: int = 2, start: float = 0.0, model: ClientModel | None = None
+    ) -> None:
         self.values = torch.as_tensor(values, dtype=torch.float64)
         self.n = len(self.values)
         self.shares = torch.full((self.n,), 1 / self.n, dtype=torch.float64)
-        self.w0, self.ledger = torch.full((d,), start, dtype=torch.float64), Ledger()
+        w0 = torch.full((d,), start, dtype=torch.float64) if model is None else model.vector.double()
+        self.w0, self.ledger = w0, Ledger()
+        self.model = model
 
     def ask(self, request: Request[R]) -> R:
         """Return w + i as client i's model at every step, the constant losses, and gradients of 0."""
         cohort, w = request.cohort, request.w
         match request:
-            case TrainRequest(snapshot=snapshot, average=average):
+            case TrainRequest(snapshot=snapshot, average=average, work=work):
                 models = w + cohort[:, None].to(w.dtype)
                 reply = Replies(cohort, models, None if snapshot is None else models, models if average else None)
+                if work is not None:
+                    size = work.layout.message_size
+                    messages = w.new_zeros(len(cohort), size) if size else None
+                    reply = reply._replace(states=work.states, messages=messages)
             case LossRequest():
                 reply = Losses(cohort, self.values[cohort])
             case _:

@@ -17,6 +17,7 @@ from drfl.core.key import Key
 from drfl.engine import Engine, Loop
 from drfl.federation.algorithm import Algorithm, Info, State, mixture_of
 from drfl.federation.federation import Federation
+from drfl.federation.local_method import LocalMethod
 from drfl.federation.sampling import Cohort, Sampling, all_clients
 from drfl.testing.federations import Call, ConstantFederation
 from drfl.testing.report import NotApplicable
@@ -142,6 +143,8 @@ class Subject:
         """Make as many clients with different constant losses; models have 3 parameters."""
         # Shuffled, so that confusing clients with positions shows.
         values = np.random.default_rng(self.n).permutation(np.linspace(0.1, 2, self.n))
+        if isinstance(self.algorithm, LocalMethod):
+            return ConstantFederation(torch.from_numpy(values), model=self.exact.model)
         # d ≠ N, so that shapes distinguish models from tables of clients.
         return ConstantFederation(torch.from_numpy(values), d=3 if self.n != 3 else 4)
 
@@ -220,8 +223,15 @@ class Subject:
     def exact(self) -> Federation:
         """Clients that compute with all their data; made once, as they keep nothing between runs."""
         if "exact" not in self.cache:
-            self.cache["exact"] = exact(self.trial)
+            self.cache["exact"] = self.exact_in(torch.float64)
         return self.cache["exact"]
+
+    def exact_in(self, dtype: torch.dtype) -> Federation:
+        """Make clients that only get full-batch requests, with models of a type."""
+        # Only a simulation runs the local steps of a client-side method.
+        if isinstance(self.algorithm, LocalMethod):
+            return self.trial.federation(Loop(), dtype)
+        return exact(self.trial, dtype)
 
 
 def _present(**values: object) -> dict[str, object]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from drfl.core.errors import DivergedError, NonFiniteError
 from drfl.core.key import Key
-from drfl.federation.algorithm import Algorithm, Separate, core_of, mixture_of
+from drfl.federation.algorithm import Algorithm, core_of, is_separate, mixture_of
 from drfl.federation.federation import Federation
 from drfl.training.run_state import RunState, no_average
 from drfl.training.safeguard import SafeguardRule, copied, objective_of, report
@@ -40,17 +40,17 @@ def next_round(algorithm: Algorithm, fed: Federation, key: Key, progress: RunSta
     if size is None or safe is None:
         return _play(algorithm, fed, key, progress)
 
-    # If the clients' models are never combined, no client uses the global model, so its loss is irrelevant.
-    is_separate = isinstance(core, Separate)
+    # If no client uses the global model itself, its loss is irrelevant.
+    separate = is_separate(algorithm)
 
-    clients = torch.arange(0) if is_separate else (~size.losses.isnan()).nonzero().flatten()
+    clients = torch.arange(0) if separate else (~size.losses.isnan()).nonzero().flatten()
 
     def ask(w: Tensor) -> Tensor:
         return report(fed, clients, w, requests, CHECKED if rule == "best" else COMPARED)
 
     factor = core.local.lr_schedule.multiplier(progress.round + 1)
     while True:
-        objective = objective_of(algorithm, progress.state) if rule == "best" and not is_separate else None
+        objective = objective_of(algorithm, progress.state) if rule == "best" and not separate else None
         control = StepSizeController(size, progress, factor, safe, Watch(ask, objective))
         answer = Repeat(float(size.eta))
         while isinstance(answer, Repeat):

@@ -17,17 +17,18 @@ from drfl.core.run_end import Marks, StopReason, late_rollbacks
 from drfl.federation.algorithm import (
     Algorithm,
     Personal,
-    Separate,
     State,
     ambiguity_of,
     core_of,
     flagged,
+    is_separate,
     mixture_of,
     personal_models,
     references_of,
 )
 from drfl.federation.client_table import ClientTable
 from drfl.federation.federation import Evaluation, Federation, Part
+from drfl.federation.local_method import OwnModels
 from drfl.training.averages import Average
 from drfl.training.certificate import Certificate, Certifier
 from drfl.training.history import History, Metrics, Row, columns_of, others_of, smaller_is_better, undefined_counts
@@ -61,7 +62,8 @@ class Result(NamedTuple):
         averaged_certificate: Certificate of the averaged solution; None if the run keeps no averaged solution, makes no
             certificates, or could not make this one.
         selection: Outcome of model selection; None if no models were tested on validation rows.
-        personal: (N, d) the clients' personal models; None if ``model`` serves all clients.
+        personal: (N, d) the clients' personal models, or in a deployment the method by which each client assembles its
+            own; None if ``model`` serves all clients.
         fallback: The earlier model that the safeguard returned instead of the last one; None if it did not.
     """
 
@@ -77,7 +79,7 @@ class Result(NamedTuple):
     averaged: Evaluation | None = None
     averaged_certificate: Certificate | None = None
     selection: Selection | None = None
-    personal: ClientTable | None = None
+    personal: ClientTable | OwnModels | None = None
     fallback: Fallback | None = None
 
     @property
@@ -179,7 +181,7 @@ class RunLog:
         # Whether each client has a personal model.
         self.personalised = isinstance(core_of(algorithm), Personal)
         # The personal models tested last. The model to return is tested after the last iterate.
-        self.personal: ClientTable | None = None
+        self.personal: ClientTable | OwnModels | None = None
         # The clients at which the score was undefined in the last test on validation rows.
         self.unjudged: tuple[int, ...] = ()
         # The federation's ledger spans all of its runs, so a run's cost is a difference.
@@ -203,7 +205,7 @@ class RunLog:
         models = self.personal = self._personal(progress, w)
         return self.fed.evaluate(w) if models is None else self.fed.evaluate_each(models)
 
-    def _personal(self, progress: RunState, w: Tensor) -> ClientTable | None:
+    def _personal(self, progress: RunState, w: Tensor) -> ClientTable | OwnModels | None:
         """Return the (N, d) personal models derived from w; None if w serves all clients."""
         size = progress.step_size
         algorithm = self.algorithm if size is None else with_step_size(self.algorithm, float(size.eta))
@@ -222,7 +224,9 @@ class RunLog:
             evaluation = self.fed.validate(model) if models is None else self.fed.evaluate_each(models, "validation")
             validation = Metrics.of(evaluation, score)
             self.unjudged = tuple(evaluation.score.isnan().nonzero().flatten().tolist())
-            selected = self.select.after(selected, progress.round, model, of_model, validation, models)
+            # Only a simulation has validation rows, and there the models are a table.
+            table = models if isinstance(models, ClientTable) else None
+            selected = self.select.after(selected, progress.round, model, of_model, validation, table)
         metrics, last = (Metrics.of(tests, score) for tests in tested)
         others, seconds = others_of(tested.model, self.fed.measures), self._seconds()
         flags = flagged(progress.state)
@@ -264,22 +268,19 @@ class RunLog:
             progress = self._describe(progress, tested.model, model, selected.lam, int(selected.round))
         earlier = None
         # A model that has reached the user's target is the one that the user wants, whatever its training losses are.
-        if (
-            guard
-            and stopped != "target"
-            and progress.round > 0
-            and not self.personalised
-            and not isinstance(core_of(self.algorithm), Separate)
-        ):
-            is_selected, key = returned == "selected", self.key.fold("step size")
+        guard = guard and stopped != "target" and progress.round > 0
+        if guard and not self.personalised and not is_separate(self.algorithm):
+            is_selected, key, before = returned == "selected", self.key.fold("step size"), self.cost()
             earlier = fallback(self.algorithm, self.fed, progress, model, key, is_selected=is_selected)
             if earlier is not None:
                 model, returned = earlier.model, "earlier" if earlier.round > 0 else "initial"
                 tested = Tested(self.fed.evaluate(model), tested.last)
                 of_model = lam if earlier.lam is None else earlier.lam
                 progress = self._describe(progress, tested.model, model, of_model, earlier.round)
-            # The last row includes the cost of the check.
-            progress = progress._replace(rows=(*progress.rows[:-1], progress.rows[-1]._replace(ledger=self.cost())))
+            # The last row includes the cost of the check, but not that of a round played in advance and dropped.
+            row = progress.rows[-1]
+            paid = {name: row.ledger[name] + value - before[name] for name, value in self.cost().items()}
+            progress = progress._replace(rows=(*progress.rows[:-1], row._replace(ledger=paid)))
         stopped_on: Part | None = "validation" if stopped == "patience" else None
         if stopped == "target" and self.select.until is not None:
             stopped_on = self.select.until.rows
@@ -331,7 +332,7 @@ class RunLog:
         self, state: State, w: Tensor, lam: Tensor, start: Tensor | None
     ) -> tuple[Certificate | None, Tensor | None]:
         """Return the certificate of (w, λ), and the point at which the next search starts."""
-        if self.certify is None or isinstance(core_of(self.algorithm), Separate):
+        if self.certify is None or is_separate(self.algorithm):
             return None, start
         ambiguity, references = ambiguity_of(self.algorithm), references_of(state)
         # Without the losses of all own models, the objective of the run is not known yet.
@@ -369,7 +370,7 @@ def end_notices(algorithm: Algorithm, fed: Federation, result: Result) -> list[N
         return notices
     # The first rounds on divided classes may raise the loss a little. "not after <= limit" also catches NaN.
     slack = RISE if result.rounds < FIRST else 0.0
-    if isinstance(core, Personal) and not isinstance(core, Separate):
+    if isinstance(core, Personal) and not is_separate(core):
         slack = math.inf  # the initial model is already fine-tuned, and may fit the clients as well as any other
     advice = f"{fed.target_advice()}lower or remove lr; standardise the columns of a table"
     if not end.avg_loss <= start.avg_loss + slack * abs(start.avg_loss):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pydantic import TypeAdapter, ValidationError
 
 from drfl import ambiguity
-from drfl.algorithms import ALGORITHMS, BASELINES, FULL_PARTICIPATION
+from drfl.algorithms import ALGORITHMS, BASELINES, CLIENT_SIDE, FULL_PARTICIPATION
 from drfl.ambiguity import AMBIGUITY_SETS, AmbiguitySet
 from drfl.core import user_code
 from drfl.core.errors import InputError, unknown
@@ -37,7 +37,7 @@ SAMPLINGS: dict[str, Sampling] = {
 }
 """Ways to draw the cohort from λ, by their names in configurations."""
 
-KNOWN = {**ALGORITHMS, **BASELINES}
+KNOWN = {**ALGORITHMS, **CLIENT_SIDE, **BASELINES}
 """All algorithms with a name."""
 
 PARSERS: dict[type, Callable[[str], object]] = {

@@ -60,7 +60,7 @@ def candidates(run: FinishedRun, fed: Simulation, alone: FinishedRun | None) -> 
         for name, steps in STEPS.items()
     }
     own = None if alone is None else alone.result.personal
-    return tuned if own is None else {**tuned, LOCAL: own}
+    return {**tuned, LOCAL: own} if isinstance(own, ClientTable) else tuned
 
 
 def decide(

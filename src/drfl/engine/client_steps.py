@@ -1,0 +1,382 @@
+"""Local steps of client-side methods: the user's loss, vectorised over clients or one client after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+
+from drfl.core.errors import DrflError, InputError, Notice, first_line
+from drfl.core.intraop import threads_for
+from drfl.engine.base import Models, PooledData
+from drfl.engine.batches import Batches, ClientRows
+from drfl.engine.local_step import LocalStep, ascent, local_step
+from drfl.engine.sgd import fixed_part, take_rows
+from drfl.engine.tracing import LOG, model_of
+from drfl.federation.local_method import (
+    Batch,
+    ClientRowsView,
+    LocalMethod,
+    StepContext,
+    flatten,
+)
+from drfl.federation.requests import MethodWork, TrainRequest
+from drfl.optim.local_optimizers import SAM
+from drfl.task.client_model import ClientModel
+from drfl.task.task import Task
+from drfl.task.training_noise import WORD, dropout_layers, scramble
+
+OWN = "state."
+"""Prefix of entries of the state among the trained tensors, which have the names of parameters otherwise."""
+
+_serial: WeakKeyDictionary[Task, set[type[LocalMethod]]] = WeakKeyDictionary()
+"""Methods that cannot be vectorised, by task."""
+
+
+class Trained(NamedTuple):
+    """The results of a request with a client-side method.
+
+    Args:
+        models: The models that the clients send, with the server's numbers in place of private parameters.
+        states: (k, s) rows of the client store; None if the clients store nothing.
+        messages: (k, e) messages; None if the clients send none.
+    """
+
+    models: Models
+    states: Tensor | None
+    messages: Tensor | None
+
+
+def train(
+    problem: PooledData, batches: Batches, request: TrainRequest, rows: ClientRows, *, vectorise: bool
+) -> Trained:
+    """Run the local steps of a request with a client-side method.
+
+    Args:
+        problem: Task and pool.
+        batches: The samples of the steps.
+        request: The request.
+        rows: All clients' rows of the pool.
+        vectorise: Whether to vectorise over clients that take equally large steps.
+
+    Raises:
+        InputError: If the method fails, or returns tensors of other shapes than declared.
+    """
+    assert request.work is not None
+    work, layout = request.work, request.work.layout
+    method, w, k = work.method, request.w, len(request.cohort)
+    received = ClientModel.of(problem.task, w, problem.autocast)
+    clients = [_Client(problem, request, work, received, rows, j) for j in range(k)]
+    if _overrides(method, "prepare"):
+        with _named(method, "prepare"):
+            for client in clients:
+                client.prepared = method.prepare(client.model(client.start), client.data, client.context())
+    models = Models.empty(request)
+    ends: dict[int, dict[str, Tensor]] = {}
+    for group in _groups(batches, request, one_by_one=not vectorise or _is_serial(problem.task, method)):
+        _train_group(problem, batches, request, clients, group, models, ends)
+    for j, client in enumerate(clients):
+        client.state = client.state | ends[j]
+    states, messages = _after_steps(request, work, clients, models.w)
+    if bool(layout.private.any()):
+        mask = layout.private.to(w.device)
+        for table in models:
+            if table is not None:
+                table[:, mask] = w[mask]
+    return Trained(models, states, messages)
+
+
+def _after_steps(
+    request: TrainRequest, work: MethodWork, clients: Sequence[_Client], w: Tensor
+) -> tuple[Tensor | None, Tensor | None]:
+    """Return what the clients store (k, s) and what they send besides their models w (k, d), (k, e)."""
+    method, layout = work.method, work.layout
+    states = None if work.states is None else torch.empty_like(work.states)
+    messages = w.new_empty(len(clients), layout.message_size) if layout.message_size else None
+    for j, client in enumerate(clients if (states, messages) != (None, None) else ()):
+        model, context = client.model(w[j]), client.context()
+        if messages is not None:
+            with _named(method, "message"):
+                messages[j] = flatten(method.message(model, client.data, context), layout.message, w)
+        if states is not None:
+            with _named(method, "remember"):
+                states[j] = layout.row(w[j], client.state | method.remember(model, client.data, context))
+    return states, messages
+
+
+class _Client:
+    """What a client of the cohort has: its rows, its start model and its state."""
+
+    def __init__(
+        self,
+        problem: PooledData,
+        request: TrainRequest,
+        work: MethodWork,
+        received: ClientModel,
+        rows: ClientRows,
+        j: int,
+    ) -> None:
+        index = rows.of_client(int(request.cohort[j]))
+        self._problem, self._received = problem, received
+        self._tensors = {**work.context, **{name: each[j] for name, each in work.per_client.items()}}
+        self.data = ClientRowsView(lambda: take_rows(problem.x, index), lambda: take_rows(problem.y, index))
+        start = request.w if request.start is None else request.start[j]
+        with _named(work.method, "state"):
+            row = None if work.states is None else work.states[j]
+            self.start, state = work.layout.load(row, work.method, start, received)
+        self.state = dict(state)
+        self.prepared: dict[str, Tensor] = {}
+
+    def model(self, w: Tensor) -> ClientModel:
+        return ClientModel.of(self._problem.task, w, self._problem.autocast)
+
+    def context(self) -> StepContext:
+        return StepContext(self._received, self.state, {**self._tensors, **self.prepared})
+
+
+def own_model(problem: PooledData, work: MethodWork, w: Tensor, row: Tensor | None) -> Tensor:
+    """Return a client's own model (d,), from the global model w (d,) and its row of the client store."""
+    received = ClientModel.of(problem.task, w)
+    start, state = work.layout.load(row, work.method, w, received)
+    with _named(work.method, "own_model"), torch.no_grad():
+        return work.method.own_model(received.at(start), StepContext(received, state, dict(work.context))).detach()
+
+
+def _overrides(method: LocalMethod, name: str) -> bool:
+    return getattr(type(method), name) is not getattr(LocalMethod, name)
+
+
+@contextmanager
+def _named(method: LocalMethod, hook: str) -> Iterator[None]:
+    """Name the method and its function in an error that the user's code raises."""
+    try:
+        yield
+    except (DrflError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        name = type(method).__name__
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise InputError(f"{name}.{hook} failed ({reason})", code="user-code-failed", field=name) from error
+
+
+def _is_serial(task: Task, method: LocalMethod) -> bool:
+    return type(method) in _serial.get(task, ())
+
+
+def _groups(batches: Batches, request: TrainRequest, *, one_by_one: bool) -> list[list[int]]:
+    """Group the clients whose steps have equally many samples, so that no minibatch is padded."""
+    k = len(batches.counts)
+    if one_by_one:
+        return [[j] for j in range(k)]
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for j in range(k):
+        sizes = (int(batches.counts[j]),) if batches.by_step is None else tuple(batches.by_step[j].tolist())
+        groups.setdefault(sizes, []).append(j)
+    return list(groups.values())
+
+
+def _train_group(
+    problem: PooledData,
+    batches: Batches,
+    request: TrainRequest,
+    clients: Sequence[_Client],
+    group: list[int],
+    models: Models,
+    ends: dict[int, dict[str, Tensor]],
+) -> None:
+    """Train clients together and write their models and trained entries of the state; one by one if they cannot be."""
+    assert request.work is not None
+    method = request.work.method
+    try:
+        with threads_for(len(group) * request.w.numel() * int(batches.counts[group[0]])):
+            stack, trained = _local_steps(problem, batches, request, clients, group)
+    except (InputError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        if len(group) == 1:
+            with _named(method, "loss"):
+                raise
+        _serial.setdefault(problem.task, set()).add(type(method))
+        text = (
+            f"{type(method).__name__} cannot be vectorised for {model_of(problem.task)} ({first_line(error)}), so "
+            "clients are trained one by one"
+        )
+        LOG.warning(Notice(text, "slow-method", type(method).__name__))
+        for j in group:
+            _train_group(problem, batches, request, clients, [j], models, ends)
+        return
+    index = torch.tensor(group)
+    for whole, part in zip(models, stack, strict=True):
+        if whole is not None and part is not None:
+            whole[index] = part
+    for place, j in enumerate(group):
+        ends[j] = {name: values[place].clone() for name, values in trained.items()}
+
+
+def _local_steps(
+    problem: PooledData, batches: Batches, request: TrainRequest, clients: Sequence[_Client], group: list[int]
+) -> tuple[Models, Mapping[str, Tensor]]:
+    """Return the models (g, d) of a group, and the trained entries of their states, each (g, …)."""
+    assert request.work is not None
+    work, local, layout, first = request.work, request.local, problem.task.layout, group[0]
+    method, members, index = work.method, [clients[j] for j in group], torch.tensor(group)
+    U = torch.stack([client.start for client in members]).contiguous()
+    states = _stack([client.state for client in members])
+    fixed_state = {name: values for name, values in states.items() if name not in method.trained}
+    # Trained entries are updated in place, so they must not share memory with the client store.
+    own = {name: states[name].clone() for name in method.trained}
+    per_client = _stack([client.prepared for client in members]) | {
+        name: each[index.to(each.device)] for name, each in work.per_client.items()
+    }
+    views = dict(layout.views(U)) | {OWN + name: values for name, values in own.items()}
+    part = request.only(index)
+    fixed = fixed_part(part)
+    constants = {} if fixed is None else dict(layout.views(fixed.expand_as(U)))
+    of_model, of_state = local_step(request), local_step(replace(request, prox=0.0))
+    optimiser_states, taken = {name: of_model.start(value) for name, value in views.items()}, dict.fromkeys(views, 0)
+    gradient = _Gradient(problem, method, request.w, dict(work.context), vectorised=len(group) > 1)
+    counts = [int(batches.counts[first])] * local.fewest_steps
+    if batches.by_step is not None:
+        counts = [count for count in batches.by_step[first].tolist() if count]
+    model = clients[first].model(request.w)
+    weights = None if problem.averaged else problem.weights(batches, request.w)
+    snapshot, total = None, torch.zeros_like(U) if request.average else None
+    for t, count in enumerate(counts, start=1):
+        changes = tuple(OWN + name if name in method.trained else name for name in method.trains(model, t, len(counts)))
+        samples = _samples(problem, batches, index, t - 1, count, weights)
+        arguments = (changes, *samples, fixed_state, per_client)
+        gradients, statistics = gradient(views, *arguments)
+        if isinstance(local.optimizer, SAM):
+            moves = ascent(local.optimizer, list(gradients.values()), len(group))
+            moved = {name: views[name] + move for name, move in zip(gradients, moves, strict=True)}
+            gradients, _ = gradient({**views, **moved}, *arguments)
+        for name, g in gradients.items():
+            taken[name] += 1
+            step: LocalStep = of_state if name.startswith(OWN) else of_model
+            step.step(views[name], g, constants.get(name), optimiser_states[name], taken[name])
+        for name, value in statistics.items():
+            if name in changes:
+                views[name].copy_(value)
+        if local.radius is not None:
+            U.mul_((local.radius / U.norm(dim=1, keepdim=True)).clamp(max=1))
+        if total is not None:
+            total.add_(U, alpha=1 / len(counts))
+        if t == request.snapshot:
+            snapshot = U.clone()
+    return Models(U, snapshot, total), own
+
+
+def _samples(
+    problem: PooledData, batches: Batches, index: Tensor, t: int, count: int, weights: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Return inputs, targets, weights and seeds of a group's samples in a step t = 0, 1, …, each (g, count, …)."""
+    rows = batches.step_rows(t)[index, :count]
+    x, y = (take_rows(pool, rows.flatten()).view(*rows.shape, *pool.shape[1:]) for pool in (problem.x, problem.y))
+    seeds = None if batches.seeds is None else batches.seeds[index, t, :count].to(x.device)
+    if weights is not None:
+        weights = (weights if weights.dim() == 2 else weights[:, t])[index.to(weights.device), :count]
+    return x, y, weights, seeds
+
+
+def _stack(each: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.stack([tensors[name] for tensors in each]) for name in each[0]}
+
+
+class _Gradient:
+    """Gradients of a method's loss for a group of clients, with respect to the tensors that a step changes."""
+
+    def __init__(
+        self, problem: PooledData, method: LocalMethod, w: Tensor, context: Mapping[str, Tensor], *, vectorised: bool
+    ) -> None:
+        self._problem, self._method, self._context, self._vectorised = problem, method, dict(context), vectorised
+        self._received = ClientModel.of(problem.task, w, problem.autocast)
+        self._dropouts = list(dropout_layers(problem.task.model).values())
+
+    def __call__(
+        self,
+        views: Mapping[str, Tensor],
+        changes: tuple[str, ...],
+        x: Tensor,
+        y: Tensor,
+        weights: Tensor | None,
+        seeds: Tensor | None,
+        state: Mapping[str, Tensor],
+        per_client: Mapping[str, Tensor],
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return the gradient (g, …) of each tensor that the step changes, and new running statistics (g, …)."""
+        unknown = [name for name in changes if name not in views]
+        if unknown:
+            raise InputError(
+                f"{type(self._method).__name__}.trains names '{unknown[0]}', which is neither a parameter of the model "
+                "nor an entry of 'trained'",
+                code="unknown-name",
+                field=unknown[0],
+            )
+        # Running statistics have no gradient, and neither weight decay nor a pull changes them.
+        followed = set(changes) - set(self._problem.task.statistics)
+        changed = {name: value for name, value in views.items() if name in followed}
+        constant = {name: value for name, value in views.items() if name not in followed}
+        rest = (constant, x, y, weights, seeds, dict(state), dict(per_client))
+        if self._vectorised:
+            dims = tuple(None if value is None else 0 for value in rest[1:])
+            # An empty dictionary has no tensor that could be mapped, and vmap accepts any dimension for it.
+            mapped = vmap(grad(self._loss, has_aux=True), in_dims=(0, 0, *dims))
+            return mapped(changed, *rest)
+        leaves = {name: value[0].detach().clone().requires_grad_() for name, value in changed.items()}
+        single = [_first(value) for value in rest]
+        loss, statistics = self._loss(leaves, *single)  # pyright: ignore[reportArgumentType]
+        statistics = {name: value.detach()[None] for name, value in statistics.items()}
+        if not loss.requires_grad:
+            return {name: torch.zeros_like(value) for name, value in changed.items()}, statistics
+        # A parameter on which the loss does not depend has gradient 0, as in vectorised steps.
+        gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+        return {name: g[None] for name, g in zip(leaves, gradients, strict=True)}, statistics
+
+    def _loss(
+        self,
+        changed: Mapping[str, Tensor],
+        constant: Mapping[str, Tensor],
+        x: Tensor,
+        y: Tensor,
+        weights: Tensor | None,
+        seeds: Tensor | None,
+        state: Mapping[str, Tensor],
+        per_client: Mapping[str, Tensor],
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        task, tensors = self._problem.task, {**constant, **changed}
+        for layer in self._dropouts:
+            # The counter restarts with each step, so that equal seeds give equal noise.
+            layer.calls = 0
+
+        def augmented(number: int) -> Tensor:
+            if seeds is None or task.augment is None:
+                return x
+            return task.augmented(x, scramble((seeds + number) & WORD) if number else seeds)
+
+        parameters = {name: tensors[name] for name in task.layout.names}
+        own = {name.removeprefix(OWN): value for name, value in tensors.items() if name.startswith(OWN)}
+        model = ClientModel(task, parameters, seeds, self._problem.autocast, is_step=True)
+        context = StepContext(self._received, {**state, **own}, {**self._context, **per_client})
+        loss = self._method.loss(model, Batch(augmented(0), y, weights, augmented), context)
+        if not isinstance(loss, Tensor) or loss.dim():
+            shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+            raise InputError(
+                f"{type(self._method).__name__}.loss must return a number, a tensor of shape (), got {shape}. Average "
+                "losses of samples with batch.mean.",
+                code="wrong-shape",
+                field="loss",
+            )
+        return loss, model.statistics
+
+
+def _first(value: Tensor | Mapping[str, Tensor] | None) -> Tensor | dict[str, Tensor] | None:
+    """Return the entry of the only client of a group."""
+    if isinstance(value, Mapping):
+        return {name: each[0] for name, each in value.items()}
+    return None if value is None else value[0]

@@ -1,0 +1,295 @@
+"""The interface of a client-side method: the loss of the local steps, and what a client stores between rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cached_property
+from math import prod
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from drfl.core.errors import InputError
+from drfl.federation.client_table import ClientTable
+from drfl.task.client_model import PASS, ClientModel
+
+Named = Mapping[str, Tensor]
+"""Tensors by name."""
+
+Shapes = Mapping[str, tuple[int, ...]]
+"""Shapes of tensors by name."""
+
+
+class Batch:
+    """The minibatch of a local step.
+
+    Args:
+        inputs: (B, …) inputs, augmented if the task augments.
+        targets: (B, …) targets.
+        weights: (B,) weight of each sample in the client's loss; None = 1/B each.
+        augmented: Function of the number of a view that returns the inputs with other random numbers.
+    """
+
+    def __init__(
+        self, inputs: Tensor, targets: Tensor, weights: Tensor | None, augmented: Callable[[int], Tensor]
+    ) -> None:
+        self.inputs, self.targets, self._weights, self._augmented = inputs, targets, weights, augmented
+
+    def view(self, number: int) -> Tensor:
+        """Return the inputs under another augmentation; view 0 is ``inputs``. Without augmentation all are equal."""
+        return self._augmented(number)
+
+    def mean(self, losses: Tensor) -> Tensor:
+        """Return the client's loss () from one loss per sample (B,)."""
+        return losses.mean() if self._weights is None else (losses * self._weights).sum()
+
+    def loss(self, model: ClientModel) -> Tensor:
+        """Return the task's loss () of a model on this minibatch."""
+        return self.mean(model.losses(model(self.inputs), self.targets))
+
+
+class ClientRowsView:
+    """All training rows of a client.
+
+    Args:
+        inputs: (n_i, …) inputs.
+        targets: (n_i, …) targets.
+    """
+
+    def __init__(self, inputs: Callable[[], Tensor], targets: Callable[[], Tensor]) -> None:
+        self._inputs, self._targets = inputs, targets
+
+    @cached_property
+    def inputs(self) -> Tensor:
+        """(n_i, …) inputs."""
+        return self._inputs()
+
+    @cached_property
+    def targets(self) -> Tensor:
+        """(n_i, …) targets."""
+        return self._targets()
+
+    def passes(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Iterate over all rows in parts that fit into memory."""
+        size = max(1, PASS // max(1, self.inputs[:1].numel()))
+        return zip(self.inputs.split(size), self.targets.split(size), strict=True)
+
+    def features(self, model: ClientModel) -> Tensor:
+        """Compute the features (n_i, …) of all rows, without gradients."""
+        with torch.no_grad():
+            return torch.cat([model.features(x)[0] for x, _ in self.passes()])
+
+
+class StepContext:
+    """Everything else that a client knows in a local step. ``context["name"]`` is a tensor of the request or of
+    :meth:`LocalMethod.prepare`.
+
+    Args:
+        received: The model that the server sent.
+        state: The client's state, see :meth:`LocalMethod.state`.
+        tensors: Tensors by name.
+    """
+
+    def __init__(self, received: ClientModel, state: Named, tensors: Named) -> None:
+        self.received, self.state, self._tensors = received, state, tensors
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._tensors[name]
+
+    @property
+    def w(self) -> Tensor:
+        """The model that the server sent, as a vector (d,)."""
+        return self.received.vector
+
+
+class LocalMethod:
+    """The local steps of a client-side method. Every method of this class has a default, so override what differs.
+
+    A client starts from the global model, or from its start model if the request has one, with its private parameters.
+    It takes the steps of :class:`drfl.optim.local.LocalSGD` along the gradient of :meth:`loss`, and sends its model
+    without the private parameters. drfl vectorises the steps over clients if ``torch.func`` supports the loss.
+    Otherwise the clients train one after another.
+
+    The server sends the name and the plain fields of the dataclass (numbers, texts and truth values) to the clients of
+    a deployment, which must have the same code; see ``docs/contributing/client-side-method.md``.
+
+    Attributes:
+        gradients: Number of gradients per sample and step, for the ledger.
+        trained: Names of entries of the state that local steps train along with the model, by the same optimiser.
+    """
+
+    gradients: ClassVar[int] = 1
+    trained: ClassVar[tuple[str, ...]] = ()
+
+    def state(self, model: ClientModel) -> dict[str, Tensor]:
+        """Return the start value of the client's state: of a client that trains for the first time, or lost its state.
+
+        All tensors have the type of the model.
+
+        Args:
+            model: The model that the server sent in that round.
+        """
+        return {}
+
+    def private(self, model: ClientModel) -> Collection[str]:
+        """Return the names of parameters that stay at the client. They start from those that the server sends first."""
+        return ()
+
+    def prepare(self, model: ClientModel, data: ClientRowsView, context: StepContext) -> dict[str, Tensor]:
+        """Compute tensors for the local steps, once per client and round; the context contains them afterwards."""
+        return {}
+
+    def loss(self, model: ClientModel, batch: Batch, context: StepContext) -> Tensor:
+        """Return the loss () whose gradient a local step follows."""
+        return batch.loss(model)
+
+    def trains(self, model: ClientModel, step: int, steps: int) -> Collection[str]:
+        """Return the names of the parameters, and of entries of ``trained``, that a step changes.
+
+        Args:
+            model: The model, for its names.
+            step: Number of the step, from 1.
+            steps: Number of steps of the client in this round.
+        """
+        return (*model.names, *self.trained)
+
+    def remember(self, model: ClientModel, data: ClientRowsView, context: StepContext) -> dict[str, Tensor]:
+        """Return new values of entries of the state, after the local steps. The other entries keep their values."""
+        return {}
+
+    def message_shapes(self, model: ClientModel) -> dict[str, tuple[int, ...]]:
+        """Return the shape of each tensor of :meth:`message`."""
+        return {}
+
+    def message(self, model: ClientModel, data: ClientRowsView, context: StepContext) -> dict[str, Tensor]:
+        """Return the tensors that the client sends besides its model, after the local steps."""
+        return {}
+
+    def own_model(self, model: ClientModel, context: StepContext) -> Tensor:
+        """Return the client's own model (d,), with which it is tested.
+
+        Args:
+            model: The global model with the client's private parameters.
+            context: The client's state, and the global model.
+        """
+        return model.vector
+
+
+class MethodLayout(NamedTuple):
+    """The tensors of a method for a model, and their places in flat vectors.
+
+    A row of the client store is [1, private parameters, state]. A row whose first number is 0 was never written.
+
+    Args:
+        names: Names of the private parameters.
+        private: (d,) bool, the entries of the model that are private.
+        state: Shapes of the entries of the state.
+        message: Shapes of the tensors of a message.
+    """
+
+    names: tuple[str, ...]
+    private: Tensor
+    state: Shapes
+    message: Shapes
+
+    @classmethod
+    def of(cls, method: LocalMethod, model: ClientModel) -> MethodLayout:
+        """Create the layout.
+
+        Raises:
+            InputError: If the method names parameters or entries that do not exist, or its state is not of floats.
+        """
+        private, state = set(method.private(model)), method.state(model)
+        wrong = sorted(private - set(model.names)) + sorted(set(method.trained) - state.keys())
+        if wrong:
+            raise InputError(
+                f"{type(method).__name__} names '{wrong[0]}', which is neither a parameter of the model nor an entry "
+                "of its state",
+                code="unknown-name",
+                field=wrong[0],
+            )
+        dtype = model.task.layout.dtype
+        for name, value in state.items():
+            if value.dtype != dtype:
+                raise InputError(
+                    f"{type(method).__name__}: entry '{name}' of the state is {value.dtype}, but must be {dtype}, like "
+                    "the model",
+                    code="wrong-type",
+                    field=name,
+                )
+        mask = torch.cat([torch.full((model.parameters[name].numel(),), name in private) for name in model.names])
+        shapes = {name: tuple(value.shape) for name, value in state.items()}
+        names = tuple(name for name in model.names if name in private)
+        return cls(names, mask, shapes, dict(method.message_shapes(model)))
+
+    @property
+    def size(self) -> int:
+        """Length of a row of the client store; 0 if the clients have nothing to store."""
+        entries = int(self.private.sum()) + sum(map(prod, self.state.values()))
+        return 1 + entries if entries else 0
+
+    @property
+    def message_size(self) -> int:
+        """Length of a message."""
+        return sum(map(prod, self.message.values()))
+
+    def load(self, row: Tensor | None, method: LocalMethod, w: Tensor, received: ClientModel) -> tuple[Tensor, Named]:
+        """Return the model w (d,) with the client's private parameters, and its state."""
+        if row is None or not bool(row[0]):
+            return w, {name: value.detach().clone() for name, value in method.state(received).items()}
+        count = 1 + int(self.private.sum())
+        if count > 1:
+            w = w.clone()
+            w[self.private.to(w.device)] = row[1:count]
+        return w, unflatten(row[count:], self.state)
+
+    def row(self, w: Tensor, state: Named) -> Tensor:
+        """Return the row that stores a client's private parameters and its state."""
+        return torch.cat([w.new_ones(1), w[self.private.to(w.device)], flatten(state, self.state, w)])
+
+
+def flatten(tensors: Named, shapes: Shapes, like: Tensor) -> Tensor:
+    """Return tensors as one vector of the type of ``like``, in the order of ``shapes``.
+
+    Raises:
+        InputError: If a tensor is missing or has another shape.
+    """
+    for name in shapes.keys() ^ tensors.keys():
+        raise InputError(
+            f"a tensor '{name}' is {'missing' if name in shapes else 'not expected'}: the method must return "
+            f"{', '.join(shapes) or 'none'}",
+            code="wrong-shape",
+            field=name,
+        )
+    for name, shape in shapes.items():
+        if tuple(tensors[name].shape) != tuple(shape):
+            raise InputError(
+                f"tensor '{name}' has shape {tuple(tensors[name].shape)}, but the method declared {tuple(shape)}",
+                code="wrong-shape",
+                field=name,
+            )
+    return torch.cat([like.new_empty(0), *(tensors[name].detach().reshape(-1).to(like) for name in shapes)])
+
+
+def unflatten(vector: Tensor, shapes: Shapes) -> dict[str, Tensor]:
+    """Return the tensors in a vector (…, e), each (…, *shape)."""
+    parts = vector.split([prod(shape) for shape in shapes.values()], dim=-1)
+    return {
+        name: part.reshape((*vector.shape[:-1], *shape))
+        for (name, shape), part in zip(shapes.items(), parts, strict=True)
+    }
+
+
+class OwnModels(NamedTuple):
+    """Each client's own model, which only the client can assemble.
+
+    Args:
+        w: (d,) the global model.
+        method: The method whose :meth:`LocalMethod.own_model` assembles it.
+        states: The client store; None if the clients store nothing.
+    """
+
+    w: Tensor
+    method: LocalMethod
+    states: ClientTable | None

@@ -1,0 +1,183 @@
+"""Client-side methods in a deployment: which code a site runs, and where it stores its state."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import inspect
+import logging
+import secrets
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import quote
+
+import torch
+from msgspec import Meta
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from drfl import algorithms
+from drfl.core import user_code
+from drfl.core.atomic_files import atomic_write
+from drfl.core.errors import InputError, Notice
+from drfl.core.files import read_bytes, sha256_of
+from drfl.federation.local_method import LocalMethod
+from drfl.flower.records import Message
+from drfl.flower.site_policy import SitePolicy
+
+LOG = logging.getLogger("drfl.flower")
+
+OPTIONS = (bool, int, float, str, type(None))
+"""Types of the fields of a method that the server sends to sites."""
+
+STATES, KEY = "drfl-clients", "key"
+"""Folder of a site's states, beside ``site.toml``, and the file with the key of their numbers."""
+
+MOST_BYTES = 2**28
+"""Bytes of states that a site stores; the newest :data:`FEWEST` are stored in any case."""
+
+FEWEST = 3
+
+Short = Annotated[str, Meta(max_length=128)]
+Sha256 = Annotated[str, Meta(pattern=r"\A([0-9a-f]{64})?\Z")]
+
+
+class SentMethod(Message, frozen=True):
+    """The name of a client-side method, which the site loads from its own files.
+
+    Args:
+        name: Name of one of drfl's algorithms, or ``FILE.py:NAME``.
+        sha256: Digest of the file; "" for drfl's algorithms.
+        options: The fields of the method, by name.
+        number: Number of the site's state, see :class:`SiteStates`; 0 for the start value.
+    """
+
+    name: Short
+    sha256: Sha256
+    options: Annotated[tuple[tuple[Short, bool | int | float | Short | None], ...], Meta(max_length=64)]
+    number: Annotated[int, Meta(ge=0, lt=2**53)]
+
+
+def sent_method(method: LocalMethod, row: Tensor | None) -> SentMethod:
+    """Describe a method for a site.
+
+    Args:
+        method: The method.
+        row: (1,) the site's row of the client store; None if the sites store nothing.
+
+    Raises:
+        InputError: If its class is not in a file.
+    """
+    kind = type(method)
+    options = []
+    for field in dataclasses.fields(method) if dataclasses.is_dataclass(method) else ():
+        value = getattr(method, field.name)
+        if field.init and isinstance(value, OPTIONS):
+            options.append((field.name, value))
+    number = 0 if row is None else int(row[0])
+    if kind.__module__.partition(".")[0] == "drfl":
+        return SentMethod(kind.__name__, "", tuple(options), number)
+    try:
+        file = Path(inspect.getfile(kind))
+        digest = sha256_of(file)
+    except (OSError, TypeError, InputError) as error:
+        raise InputError(
+            f"{kind.__name__} is not defined in a file, so sites cannot have the same code. Move the class to a file.",
+            code="needs-file",
+            field=kind.__name__,
+        ) from error
+    return SentMethod(f"{file.name}:{kind.__qualname__}", digest, tuple(options), number)
+
+
+def load_method(sent: SentMethod, policy: SitePolicy, folder: Path) -> LocalMethod:
+    """Make the method that a server names, from drfl's or the site's own code.
+
+    Args:
+        sent: The description that the server sent.
+        policy: The site's policy.
+        folder: Folder of ``site.toml``.
+
+    Raises:
+        RefusedError: If the site has not approved the code, or has another version of it.
+        InputError: If the name or an option is unknown.
+    """
+    if sent.sha256:
+        file = sent.name.rpartition(":")[0]
+        policy.check_code([(file, sent.sha256)], folder)
+        kind = user_code.load("method", f"{folder / file}:{user_code.label_of(sent.name)}")
+    else:
+        kind = {**algorithms.ALGORITHMS, **algorithms.CLIENT_SIDE, "LocalMethod": LocalMethod}.get(sent.name)
+    if not isinstance(kind, type) or not issubclass(kind, LocalMethod):
+        raise InputError(
+            f"this drfl has no client-side method '{sent.name[:60]}'. Install the server's version",
+            code="unknown-name",
+            field="method",
+        )
+    options = dict(sent.options)
+    try:
+        return kind(**options)
+    except InputError:
+        raise
+    except Exception as error:  # a class of the user may raise anything
+        raise InputError(
+            f"the method '{sent.name[:60]}' cannot be made from the server's options ({type(error).__name__})",
+            code="user-code-failed",
+            field="method",
+        ) from error
+
+
+class SiteStates:
+    """A site's private parameters and states, on disk. The server holds only the number of each.
+
+    A state has its own file, so that a server that repeats a round or resumes an older one gets the same result. The
+    number is a keyed hash of the state, with a key that the site alone has, so that it reveals nothing.
+
+    Args:
+        folder: Folder of ``site.toml``.
+        site: Name of the site.
+    """
+
+    def __init__(self, folder: Path, site: str) -> None:
+        self.site, self.folder = site, folder / STATES / quote(site, safe="")
+
+    def read(self, number: int, like: Tensor) -> Tensor:
+        """Return the row with a number; zeros, which stand for the start value, for 0 or if the site lost it.
+
+        Args:
+            number: The number.
+            like: (s,) a vector of the length and type of a row.
+        """
+        empty = torch.zeros_like(like)
+        if not number:
+            return empty
+        try:
+            row = load(read_bytes(self.folder / f"{number}.safetensors", limit=None, follow=False))["row"]
+        except (InputError, SafetensorError, KeyError):
+            row = None
+        if row is None or row.shape != like.shape or row.dtype != like.dtype or not bool(torch.isfinite(row).all()):
+            text = f"{self.site} has lost its state {number}, and continues from the start value"
+            LOG.warning(Notice(text, "state-lost", self.site))
+            return empty
+        return row
+
+    def write(self, row: Tensor) -> int:
+        """Store a row (s,) and return its number."""
+        row = row.detach().cpu().contiguous()
+        digest = hashlib.blake2b(row.numpy().tobytes(), digest_size=6, key=self._key()).digest()
+        number = 1 + int.from_bytes(digest, "big")
+        with atomic_write(self.folder / f"{number}.safetensors") as file:
+            file.write(save({"row": row}))
+        files = sorted(self.folder.glob("*.safetensors"), key=lambda path: path.stat().st_mtime_ns)
+        most = max(FEWEST, MOST_BYTES // max(1, row.nbytes))
+        for path in files[: max(0, len(files) - most)]:
+            path.unlink(missing_ok=True)
+        return number
+
+    def _key(self) -> bytes:
+        path = self.folder / KEY
+        if not path.exists():
+            with atomic_write(path) as file:
+                file.write(secrets.token_bytes(32))
+            path.chmod(0o600)
+        return read_bytes(path, follow=False)
