@@ -70,7 +70,7 @@ def test_a_run_leaves_every_file_and_says_where(tmp_path, capsys):
     model = drfl.load_model(tmp_path / "a/model.safetensors")
     assert {name: tuple(t.shape) for name, t in model.weights.items()} == {"1.weight": (10, 64), "1.bias": (10,)}
     assert model.about["module"] == {"class": "drfl.models.linear", "arguments": {"shape": [1, 8, 8], "classes": 10}}
-    assert model.about["task"] == {"loss": "cross-entropy", "score": "accuracy"}
+    assert model.about["task"] == {"kind": "classification", "loss": "cross-entropy", "score": "accuracy"}
     assert model.about["metrics"]["worst_accuracy"] == float(history[-1]["worst_accuracy"])
 
 
@@ -113,11 +113,11 @@ def test_summary_tells_what_the_files_tell(tmp_path):
 
 
 def test_the_returned_model_and_the_last_iterate_are_told_and_kept(tmp_path, capsys):
-    call(["run", *SMALL, "--algorithm", "DRFA", "--out", "a"])
+    call(["run", *SMALL, "--rounds", "20", "--algorithm", "DRFA", "--out", "a"])
     printed = capsys.readouterr().out
-    call(["run", *SMALL, "--algorithm", "DRFA", "--returned", "last", "--out", "b"])
+    call(["run", *SMALL, "--rounds", "20", "--algorithm", "DRFA", "--returned", "last", "--out", "b"])
     one, two = (json.loads((tmp_path / f"{name}/summary.json").read_text()) for name in "ab")
-    call(["run", *SMALL, "--algorithm", "DRFA", "--returned", "best", "--out", "best"])
+    call(["run", *SMALL, "--rounds", "20", "--algorithm", "DRFA", "--returned", "best", "--out", "best"])
     chosen = json.loads((tmp_path / "best/summary.json").read_text())
     assert (one["returned"], two["returned"]) == ("average", "last")
     assert chosen["final"] == {"average": one, "last": two}[chosen["returned"]]["final"]
@@ -129,7 +129,7 @@ def test_the_returned_model_and_the_last_iterate_are_told_and_kept(tmp_path, cap
     size = one["step_size"]
     assert size["lr"] == pytest.approx(1 / size["curvature"], rel=1e-5)
     assert f"η = {size['lr']:.3g}, from curvature {size['curvature']:.3g} at {size['client']}" in printed
-    call(["run", *SMALL, "--lr", "0.2", "--out", "c"])
+    call(["run", *SMALL, "--rounds", "20", "--lr", "0.2", "--out", "c"])
     assert json.loads((tmp_path / "c/summary.json").read_text())["step_size"] is None
 
 

@@ -24,7 +24,7 @@ from drfl.testing import DropoutFederation, Recording
 from drfl.testing.attacks import ConstantLosses, InflatedLosses, ScaledUpdates
 from drfl.testing.state import bits_differ, leaves, through_a_file
 
-DEAF = ("FedAvg", "FedNova", "FedProx", "SCAFFOLD", "FedDyn")
+DEAF = ("FedAvg", "FedNova", "FedProx", "SCAFFOLD", "FedDyn", "FedMGDAPlus")
 """They ask for no losses."""
 
 

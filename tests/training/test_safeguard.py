@@ -26,7 +26,7 @@ from drfl.training.checkpoint import Checkpoints, resume_point
 from drfl.training.loop import run
 from drfl.training.model_selection import Best
 from drfl.training.run_state import RunState
-from drfl.training.safeguard import SafePoint, objective_of, report
+from drfl.training.safeguard import SafePoint, largest, objective_of, report
 from drfl.training.step_size import StepSize
 
 NAN = math.nan
@@ -51,7 +51,7 @@ def checked(reports, start=(2.0, 2.0, 2.0), objective=WORST, gross=False):
     answers = []
     for k, losses in enumerate(reports, 1):
         attempt = RunState(4 * k, 0, Model(vector(float(4 * k))), (), {}, 0.0)
-        safe, risen = safe.after(attempt, size, vector(*losses), objective, is_gross=gross)
+        safe, risen = safe.after(attempt, size, vector(*losses), objective, largest, is_gross=gross)
         answers.append(risen)
     return safe, answers
 

@@ -47,7 +47,7 @@ STYLES = {
 }
 SPARE = [
     (colour, dash)
-    for dash in ("solid", "dash", "dot", "dashdot")
+    for dash in ("solid", "dash", "dot", "dashdot", "longdash", "dashdotdot")
     for colour in (BLUE, ORANGE, GREEN, PINK, VERMILION, SKY, GREY)
 ]
 

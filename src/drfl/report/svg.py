@@ -14,7 +14,14 @@ SIZE = 12.0
 SOFT, FAINT = 0.7, 0.15
 """Opacity of text beside the data, and of grids."""
 
-DASHES = {"solid": "", "dash": "7 4", "dot": "2 3", "dashdot": "7 3 2 3"}
+DASHES = {
+    "solid": "",
+    "dash": "7 4",
+    "dot": "2 3",
+    "dashdot": "7 3 2 3",
+    "longdash": "13 4",
+    "dashdotdot": "7 3 2 3 2 3",
+}
 
 MARKS = {
     "circle": "M-3 0a3 3 0 1 0 6 0a3 3 0 1 0-6 0z",

@@ -12,7 +12,7 @@ from drfl.core.key import Key
 from drfl.federation.algorithm import Algorithm, core_of, is_separate, mixture_of
 from drfl.federation.federation import Federation
 from drfl.training.run_state import RunState, no_average
-from drfl.training.safeguard import SafeguardRule, copied, objective_of, report
+from drfl.training.safeguard import SafeguardRule, copied, limit_of, objective_of, report
 from drfl.training.step_size import CHECKED, COMPARED, found_again, in_round, with_step_size
 from drfl.training.step_size_controller import Continue, Repeat, StepSizeController, Watch
 
@@ -51,7 +51,7 @@ def next_round(algorithm: Algorithm, fed: Federation, key: Key, progress: RunSta
     factor = core.local.lr_schedule.multiplier(progress.round + 1)
     while True:
         objective = objective_of(algorithm, progress.state) if rule == "best" and not separate else None
-        control = StepSizeController(size, progress, factor, safe, Watch(ask, objective))
+        control = StepSizeController(size, progress, factor, safe, Watch(ask, objective, limit_of(algorithm)))
         answer = Repeat(float(size.eta))
         while isinstance(answer, Repeat):
             try:

@@ -358,11 +358,15 @@ def end_notices(algorithm: Algorithm, fed: Federation, result: Result) -> list[N
     notices = late_rollbacks([marks.rounds_text]) if marks.is_late else []
     if earlier is not None:
         which = f"the model of round {earlier.round}" if earlier.round > 0 else "the initial model"
-        text = (
-            f"the run returns {which}: the largest training loss of a client was {earlier.end:.4g} at the end, at "
-            f"client {earlier.client}, and is {earlier.largest:.4g} with that model. Set a smaller lr, or check that "
-            "client's data"
-        )
+        text = f"the run returns {which}: the mean training loss was {earlier.end:.4g} at the end"
+        remedy = "Set a smaller lr"
+        if earlier.client is not None:
+            text = (
+                f"the run returns {which}: the largest training loss of a client was {earlier.end:.4g} at the end, at "
+                f"client {earlier.client}"
+            )
+            remedy = "Set a smaller lr, or check that client's data"
+        text += f", and is {earlier.loss:.4g} with that model. {remedy}"
         notices.append(Notice(text, "earlier-model", "lr"))
     start, end = result.history.rows[0].metrics, result.history.last.metrics
     core = core_of(algorithm)
@@ -378,6 +382,8 @@ def end_notices(algorithm: Algorithm, fed: Federation, result: Result) -> list[N
         notices.append(Notice(f"{text} before the first round: {advice}", "loss-rose", "lr"))
     elif not end.worst_loss <= start.worst_loss + slack * abs(start.worst_loss):
         text = f"the largest test loss of a client ended at {end.worst_loss:.4g}, above {start.worst_loss:.4g}"
+        if ambiguity_of(algorithm) is None:
+            advice = f"{type(core).__name__} minimises a mean; use a robust algorithm such as DualDRDM for that client"
         notices.append(Notice(f"{text} before the first round: {advice}", "worst-loss-rose", "lr"))
     return notices
 

@@ -92,7 +92,7 @@ class SafePoint(NamedTuple):
         return r > 0 and r % every == 0
 
     def after(
-        self, attempt: RunState, size: StepSize, now: Tensor, objective: Objective, *, is_gross: bool
+        self, attempt: RunState, size: StepSize, now: Tensor, objective: Objective, limit: Objective, *, is_gross: bool
     ) -> tuple[SafePoint, bool]:
         """Return the safe point after a check, and whether the run must return to it.
 
@@ -101,6 +101,7 @@ class SafePoint(NamedTuple):
             size: Its step size, with the losses at the start.
             now: (N,) reported losses of the model that the run would return; NaN = unknown.
             objective: The algorithm's objective.
+            limit: See :func:`limit_of`.
             is_gross: Whether the losses are far above those at the start, which needs no second check.
         """
         known = ~(now.isnan() | self.losses.isnan() | size.losses.isnan() | excluded(attempt.state, now))
@@ -128,7 +129,7 @@ class SafePoint(NamedTuple):
         has_improved = new < before and limits[1] <= limits[0]
         safe = self._replace(rises=0 * self.rises)
         # The best model must also be one that may be returned.
-        if has_improved and largest(select(now, trusted)) <= largest(select(size.losses, trusted)):
+        if has_improved and limit(select(now, trusted)) <= limit(select(size.losses, trusted)):
             safe = SafePoint(
                 copied(attempt.state), copied(attempt.average), copied(attempt.decaying), torch.tensor(attempt.round),
                 size.lost.clone(), select(now, known & now.isfinite()), safe.rises, self.spent,
@@ -144,9 +145,9 @@ class Fallback(NamedTuple):
         effective_rounds: The number of rounds that it has been trained for.
         model: (d,) its parameters.
         lam: (N,) its client weights; None for the initial model.
-        end: The largest training loss of a client with the last model.
-        largest: The largest training loss of a client with this model.
-        client: The client with the largest training loss at the end.
+        end: The limited training loss with the last model, see :func:`limit_of`.
+        loss: The same with this model.
+        client: The client with the largest training loss at the end; None if the mean is limited.
     """
 
     round: int
@@ -154,8 +155,8 @@ class Fallback(NamedTuple):
     model: Tensor
     lam: Tensor | None
     end: float
-    largest: float
-    client: int
+    loss: float
+    client: int | None
 
 
 def fallback(
@@ -163,9 +164,10 @@ def fallback(
 ) -> Fallback | None:
     """Return an earlier model if the one at the end must not be returned; otherwise None.
 
-    A run never returns a model whose largest training loss is above that of the initial model. If validation rows have
-    not selected the model, it does not return one whose objective is clearly above that of the best checked model
-    either. All clients report the loss on all their training rows.
+    A run of a robust algorithm never returns a model whose largest training loss is above that of the initial model,
+    and other algorithms none whose mean training loss is, see :func:`limit_of`. If validation rows have not selected
+    the model, it does not return one whose objective is clearly above that of the best checked model either. All
+    clients report the loss on all their training rows.
 
     Args:
         algorithm: The algorithm.
@@ -180,7 +182,8 @@ def fallback(
         return None
     # If the checks have covered all training rows, the clients need not report again.
     covered = fed.n <= CLIENTS and fed.sizes is not None and bool(fed.sizes.max() <= CHECKED)
-    objective, clients = objective_of(algorithm, progress.state), torch.arange(fed.n)
+    objective, limit = objective_of(algorithm, progress.state), limit_of(algorithm)
+    clients = torch.arange(fed.n)
 
     def losses_of(w: Tensor, checked: Tensor | None) -> Tensor:
         if checked is not None and covered and not bool(checked.isnan().any()):
@@ -190,33 +193,35 @@ def fallback(
     end = losses_of(model, safe.losses if torch.equal(model, safe.model) else None)
     # If the loss has clearly fallen, the reports of the samples at the start are enough.
     start = size.losses
-    if not largest(end) < CLEAR * largest(start):
+    is_clear = limit(end) < CLEAR * limit(start)
+    if not is_clear:
         start = losses_of(fed.w0, start)
-    asked = ~end.isnan() if largest(end) < CLEAR * largest(start) else ~(end.isnan() | start.isnan())
+    asked = ~end.isnan() if is_clear else ~(end.isnan() | start.isnan())
     counted = asked & ~safe.spent & ~excluded(progress.state, end)
     if not bool(counted.any()):
         return None
-    is_too_large = largest(select(end, counted)) > largest(select(start, ~safe.spent))
+    is_too_large = not is_clear and limit(select(end, counted)) > limit(select(start, counted))
     # The losses of the last check tell whether the best model is worth a request.
     checked = counted & ~safe.losses.isnan() & ~start.isnan()
     values = [objective(select(v, checked)) for v in (start, safe.losses, end)] if bool(checked.any()) else [0.0] * 3
     has_risen = not is_selected and values[2] > values[1] + tolerance(values[0], values[1])
     if not (is_too_large or has_risen):
         return None
-    client = int(select(end, counted).nan_to_num(-torch.inf).argmax())
+    at_end = limit(select(end, counted))
+    client = int(select(end, counted).nan_to_num(-torch.inf).argmax()) if limit is largest else None
     if safe.round > 0:
         best = losses_of(safe.model, safe.losses)
         both = counted & ~best.isnan() & ~start.isnan()
         first, earlier, last = (select(v, both) for v in (start, best, end))
         value = objective(earlier) if bool(both.any()) else torch.inf
         is_better = is_too_large or objective(last) > value + tolerance(objective(first), value)
-        if bool(both.any()) and largest(earlier) <= largest(first) and is_better:
+        if bool(both.any()) and limit(earlier) <= limit(first) and is_better:
             lam = lam_of(safe.state) if safe.decaying is None else safe.decaying.lam
-            ends = largest(select(end, counted)), largest(earlier)
-            return Fallback(int(safe.round), int(safe.round - safe.lost), safe.model, lam, *ends, client)
+            effective = int(safe.round - safe.lost)
+            return Fallback(int(safe.round), effective, safe.model, lam, at_end, limit(earlier), client)
     if not is_too_large:
         return None
-    return Fallback(0, 0, fed.w0, None, largest(select(end, counted)), largest(select(start, counted)), client)
+    return Fallback(0, 0, fed.w0, None, at_end, limit(select(start, counted)), client)
 
 
 def objective_of(algorithm: Algorithm, state: State) -> Objective:
@@ -237,6 +242,15 @@ def objective_of(algorithm: Algorithm, state: State) -> Objective:
         return float(ambiguity.worst_case(filled).value)
 
     return objective
+
+
+def limit_of(algorithm: Algorithm) -> Objective:
+    """Return what must not be above its value at the initial model: the largest loss, or the mean without a set Λ.
+
+    An algorithm that minimises a mean may rightly serve one client worse than the initial model does, if the others
+    gain more.
+    """
+    return mean if ambiguity_of(algorithm) is None else largest
 
 
 def report(fed: Federation, clients: Tensor, w: Tensor, key: Key, batch: int | None) -> Tensor:
@@ -262,6 +276,11 @@ def select(losses: Tensor, clients: Tensor) -> Tensor:
 def largest(losses: Tensor) -> float:
     """Return the largest of the losses (N,) that are known."""
     return float(losses.nan_to_num(-torch.inf, posinf=torch.inf).max())
+
+
+def mean(losses: Tensor) -> float:
+    """Return the mean of the losses (N,) that are known."""
+    return float(losses.nanmean())
 
 
 def capped(losses: Tensor, spent: Tensor) -> Tensor:

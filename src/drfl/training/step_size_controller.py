@@ -14,7 +14,7 @@ from torch import Tensor
 
 from drfl.core.errors import DivergedError, Notice
 from drfl.training.run_state import RunState
-from drfl.training.safeguard import Objective, SafePoint
+from drfl.training.safeguard import Objective, SafePoint, largest
 from drfl.training.step_size import StepSize
 
 LOG = logging.getLogger("drfl")
@@ -78,10 +78,12 @@ class Watch(NamedTuple):
     Args:
         report: Returns the clients' losses (N,) at a model (d,); NaN = unknown.
         objective: The objective that the safeguard watches. None = the model is only compared with the initial one.
+        limit: See :func:`drfl.training.safeguard.limit_of`.
     """
 
     report: Callable[[Tensor], Tensor]
     objective: Objective | None
+    limit: Objective = largest
 
 
 class StepSizeController:
@@ -153,7 +155,7 @@ class StepSizeController:
             now = self._watch.report(best.state.w if objective is None else best.model)
             is_gross = has_risen = rises(size, torch.where(safe.spent, torch.nan, now))
             if objective is not None:
-                safe, has_risen = safe.after(best, size, now, objective, is_gross=is_gross)
+                safe, has_risen = safe.after(best, size, now, objective, self._watch.limit, is_gross=is_gross)
             if has_risen and not last_try:
                 what = "far above its value at the start" if is_gross else f"above its value in round {int(safe.round)}"
                 return self._roll_back(size, f"the loss rose {what}", safe, best.state.w)

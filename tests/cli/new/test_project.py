@@ -38,14 +38,14 @@ def test_the_folder_is_whole_and_the_same_every_time():
     assert not [text for text in project.files("mystudy").values() if "@NAME@" in text]
 
 
-FEW = ["study.toml", "--rounds", "3", "--engine", "loop", "--json"]
+FEW = ["study.toml", "--rounds", "12", "--engine", "loop", "--json"]
 
 
 @pytest.mark.usefixtures("study")
 def test_its_toml_runs_and_its_data_are_beyond_doubt(capsys):
     assert call(["run", *FEW, "--out", "r"]) == 0
     summary = json.loads(Path("r/summary.json").read_text())
-    assert (summary["clients"], summary["rounds"]) == (4, 3)
+    assert (summary["clients"], summary["rounds"]) == (4, 12)
     assert (summary["algorithm"], summary["model"], summary["warnings"]) == ("FedAvgM", "model.py:net", [])
     assert "test rows" not in capsys.readouterr().err
 

@@ -48,7 +48,7 @@ def write_table(path, one_class=ALONE):
 
 
 def job(path, *options):
-    return ["--data", str(path), "--target", "ill", "--group", "site", "--rounds", "2", *options]
+    return ["--data", str(path), "--target", "ill", "--group", "site", "--rounds", "6", *options]
 
 
 @pytest.fixture(scope="module")

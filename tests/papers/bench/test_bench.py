@@ -56,7 +56,7 @@ def test_the_files_and_the_same_command_again(tmp_path, capsys, monkeypatch):
     assert bench_command(options(tmp_path)) == 0
     assert json.loads(capsys.readouterr().out)["differences"] == content["differences"]
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("history.csv")} == before
-    with refused("other-run", "rounds", "2", "3"):
+    with refused("other-run", "evaluate_every", "2", "3"):
         bench_command(options(tmp_path, rounds=3))
 
 
