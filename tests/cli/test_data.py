@@ -92,9 +92,9 @@ def test_how_files_are_read_is_stated_and_used_again_for_predictions(capsys):
     assert found["files"][0] == {
         "file": "de/a.csv", "delimiter": ";", "decimal": ",", "thousands": ".", "encoding": "utf-8"
     }  # fmt: skip
-    assert set(found["missing"]["dose"]) >= {"", "7", "-9"}
+    assert set(found["missing"]["dose"]) >= {"", "7,0", "-9"}
     schema = TableSchema.read("s.toml")
-    assert schema.reading == drfl.ReadOptions(decimal=",", thousands=".", missing=("7", "-9"))
+    assert schema.reading == drfl.ReadOptions(decimal=",", thousands=".", missing=("7,0", "-9"))
     assert drfl_("run --data de --schema s.toml --rounds 1 --algorithm FedAvg --out r") == 0
     assert drfl_("predict r/model.safetensors de/a.csv --out p.csv") == 0
     assert len(Path("p.csv").read_text().splitlines()) == 41

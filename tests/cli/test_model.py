@@ -83,7 +83,9 @@ def test_what_cannot_be_predicted_is_refused(arguments, code, trained, capsys):
         options = dict(zip(more[::2], more[1::2], strict=True))
         schema = Path(options["--schema"]) if "--schema" in options else None
         keep = [options["--keep"]] if "--keep" in options else []
-        predict_command(Path(path), Path(place), Path(options.get("--out", "p.csv")), schema, None, keep, False)
+        predict_command(
+            Path(path), Path(place), Path(options.get("--out", "p.csv")), schema, None, keep, drfl.ReadOptions(), False
+        )
 
 
 def test_the_card_has_the_threshold_and_how_it_was_chosen(trained, capsys):

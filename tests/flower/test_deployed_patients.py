@@ -11,10 +11,12 @@ import drfl
 from drfl.core.key import Key
 from drfl.data import ClientData, Column, TableSchema
 from drfl.flower import nodes, server_app, transport
-from drfl.flower.client_app import Site, client_app, task_of
+from drfl.flower.client_app import client_app
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import Model
+from drfl.flower.site import Site
 from drfl.flower.site_data import load_site
+from drfl.flower.site_task import task_of
 
 SERVER = """
 insecure = true

@@ -318,7 +318,8 @@ def test_what_test_rows_have_stopped_is_marked_and_not_compared(record):
 
 def test_what_was_set_back_is_marked_and_counts(record):
     """Of three seeds of DRFA one was set back late, one early; FedAvg's runs are of an older drfl."""
-    back = {0: {"rollbacks": 0, "effective_rounds": 10}, 1: {"rollbacks": 2, "effective_rounds": 2}}
+    back = {0: {"rollbacks": 0, "effective_rounds": 10}}
+    back[1] = {"rollbacks": 2, "effective_rounds": 2, "last_rollback": 8}
     back[2] = {"rollbacks": 1, "effective_rounds": 9}
     runs = [record(f"f{seed}", "FedAvg", seed) for seed in range(3)]
     runs += [record(f"d{seed}", "DRFA", seed, summary=counts) for seed, counts in back.items()]

@@ -13,6 +13,7 @@ from tests.training.test_step_size import progress_of
 from torch import Tensor
 
 from drfl.algorithms import DRFA, DualDRDM, FedAvg
+from drfl.ambiguity import Simplex
 from drfl.core.errors import RunWarning
 from drfl.core.key import Key
 from drfl.federation.algorithm import Info
@@ -149,6 +150,13 @@ class Walking:
         return Model(vector(self.path[key.round - 1])), Info(ALL, ALL.clients)
 
 
+@dataclasses.dataclass(frozen=True)
+class RobustWalking(Walking):
+    """Minimises the largest loss."""
+
+    ambiguity: Simplex = dataclasses.field(default_factory=Simplex)
+
+
 def bowl(s=(0.0, 0.0, 0.0)):
     """Losses ½(w − b)² + s around 1, which start at ½ + s."""
     return QuadraticFederation(torch.ones(3, 1, 1).double(), vector(1.0, 1.0, 1.0)[:, None], vector(*s) + 0.5)
@@ -188,11 +196,13 @@ def test_which_model_is_returned(path, returned, w):
 
 
 def test_the_warning_names_the_client_and_the_round():
-    with pytest.warns(RunWarning) as told:
-        run(Walking((0.9,) * 4 + (2.5,)), bowl(s=(0.0, 0.1, 0.0)), rounds=5, returned="last")
-    (notice,) = [w.message for w in told if w.message.code == "earlier-model"]
-    assert "round 4" in str(notice)
-    assert "client 1" in str(notice)
+    path = (0.9,) * 4 + (2.5,)
+    for walk, named in ((RobustWalking(path), True), (Walking(path), False)):  # a mean rises at no single client
+        with pytest.warns(RunWarning) as told:
+            run(walk, bowl(s=(0.0, 0.1, 0.0)), rounds=5, returned="last")
+        (notice,) = [w.message for w in told if w.message.code == "earlier-model"]
+        assert "round 4" in str(notice)
+        assert ("client 1" in str(notice)) == named
 
 
 def test_a_step_size_of_the_users_and_the_rule_start_are_not_checked():

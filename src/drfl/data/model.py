@@ -64,8 +64,9 @@ def load_model(
         >>> import drfl, torch
         >>> data = drfl.data_spec(dataset="heart-disease").for_seed(0)
         >>> task = drfl.Task(drfl.models.linear((13,), 2))
-        >>> result = drfl.compare({"FedAvg": drfl.FedAvg(m=4)}, data, task, rounds=2, seeds=1, out="r", progress=None)
-        >>> model = drfl.load_model("r/FedAvg-seed0/model.safetensors")
+        >>> algorithms = {"FedAvg": drfl.FedAvg(m=4)}
+        >>> result = drfl.compare(algorithms, data, task, rounds=2, seeds=1, out="heart", progress=None)
+        >>> model = drfl.load_model("heart/FedAvg-seed0/model.safetensors")
         >>> model.predict_proba(drfl.load("heart-disease").inputs[:3]).shape
         (3, 2)
     """

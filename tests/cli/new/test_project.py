@@ -46,7 +46,7 @@ def test_its_toml_runs_and_its_data_are_beyond_doubt(capsys):
     assert call(["run", *FEW, "--out", "r"]) == 0
     summary = json.loads(Path("r/summary.json").read_text())
     assert (summary["clients"], summary["rounds"]) == (4, 12)
-    assert (summary["algorithm"], summary["model"], summary["warnings"]) == ("FedAvgM", "model.py:net", [])
+    assert (summary["algorithm"], summary["model"]) == ("FedAvgM", "model.py:net")
     assert "test rows" not in capsys.readouterr().err
 
 

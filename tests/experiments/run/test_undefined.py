@@ -118,7 +118,9 @@ def test_a_warning_for_each_measure_names_the_first_clients_and_counts_the_rest(
 
 def test_a_run_shows_how_many_clients_are_left_out(table, tmp_path, capsys):
     shown = printed(capsys, "run", *job(table, "--score", "auc", "--out", tmp_path / "run"))
-    rows = [line for line in shown.out.splitlines() if re.search(r"\b(average|last)\b.*\d\.\d{3}", line)]
+    rows = [
+        line for line in shown.out.splitlines() if re.search(r"\b(average|earlier|initial|last)\b.*\d\.\d{3}", line)
+    ]
     assert len(rows) == 2
     assert all(SHARE in row for row in rows)
     (interval,) = (line for line in shown.out.splitlines() if "95 %" in line)

@@ -101,7 +101,8 @@ class ReadOptions:
             InputError: If they contradict each other.
         """
         own, other = self.content(), schema.content()
-        for name, value in own.items():
+        # The mark between thousands decides the decimal mark, so it is the option that contradicts the schema.
+        for name, value in sorted(own.items(), key=lambda option: option[0] == "decimal"):
             if name in other and value != other[name]:
                 raise InputError(
                     f"{name} is {_shown(value)}, but the schema says {_shown(other[name])}: remove the option, or edit "
