@@ -118,14 +118,13 @@ def test_a_warning_for_each_measure_names_the_first_clients_and_counts_the_rest(
 
 def test_a_run_shows_how_many_clients_are_left_out(table, tmp_path, capsys):
     shown = printed(capsys, "run", *job(table, "--score", "auc", "--out", tmp_path / "run"))
-    rows = [
-        line for line in shown.out.splitlines() if re.search(r"\b(average|earlier|initial|last)\b.*\d\.\d{3}", line)
-    ]
+    iterate = re.compile(r"\b(average|earlier|initial|last)\b.*\d\.\d{3}")
+    rows = [line for line in shown.out.splitlines() if iterate.search(line)]
     assert len(rows) == 2
-    assert all(SHARE in row for row in rows)
+    assert all(SHARE in row for row in rows), rows
     (interval,) = (line for line in shown.out.splitlines() if "95 %" in line)
     assert NOTE.strip() in interval
-    rounds = [line for line in shown.err.splitlines() if "round " in line]
+    rounds = [line for line in shown.err.splitlines() if ": round " in line]
     assert rounds
     assert all(NOTE.strip() in line for line in rounds)
     (warning,) = (line for line in shown.err.splitlines() if line.startswith("AUC is undefined"))
