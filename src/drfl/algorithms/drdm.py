@@ -118,6 +118,7 @@ class DRDM(Regularised):
         if not up.clients.numel():
             return state, Info.without_replies(D)
         a = D.weights_of(up.clients).to(w)  # multiplicities among the clients that answered, normalised to sum 1
+        h_next = h.add(up.clients, up.w, alpha=-mu, origin=w)  # line 10
 
         def corrected(w_i: Tensor) -> Tensor:  # the global model that local models w_i (k, d) give
             # Lines 19 and 20 use the c that lines 17 and 18 have updated.
@@ -127,7 +128,6 @@ class DRDM(Regularised):
 
             return by_columns(part, len(w))
 
-        h_next = h.add(up.clients, up.w, alpha=-mu, origin=w)  # line 10
         model = up.merged(corrected)  # lines 17–20
 
         dual = self.snapshot_ascent(fed, model, lam, squares, reference, key)  # line 21
