@@ -73,7 +73,14 @@ API = {
     "algorithms": ApiPage(
         "Algorithms",
         "The server programs and what they consist of; a page for each paper's is under Algorithms.",
-        ("drfl.federation.algorithm", "drfl.algorithms", "drfl.optim.local", "drfl.federation.sampling"),
+        (
+            "drfl.federation.algorithm",
+            "drfl.algorithms",
+            "drfl.federation.local_method",
+            "drfl.task.client_model",
+            "drfl.optim.local",
+            "drfl.federation.sampling",
+        ),
         ("drfl.optim.schedules", "drfl.optim.server_optimizers"),
     ),
     "ambiguity": ApiPage(

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from drfl.algorithms import ALGORITHMS, BASELINES
+from drfl.algorithms import ALGORITHMS, BASELINES, CLIENT_SIDE
 from drfl.ambiguity import AMBIGUITY_SETS
 from drfl.cli.app import call
 from drfl.data import DATASETS
@@ -29,7 +29,7 @@ def test_algorithms(capsys):
 def test_algorithms_as_json_have_their_defaults(capsys):
     assert call(["algorithms", "--json"]) == 0
     found = {row["name"]: row["parameters"] for row in json.loads(capsys.readouterr().out)}
-    assert list(found) == [*ALGORITHMS, *BASELINES]
+    assert list(found) == [*ALGORITHMS, *CLIENT_SIDE, *BASELINES]
     assert found["DRDM"]["mu"] == ALGORITHMS["DRDM"](m=1).mu
     assert found["DRDM"]["sampling"] == "with-replacement"
 

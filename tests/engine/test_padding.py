@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 import torch
 from tests.support.problems import federation
+from tests.support.replies import parts
 from torch import nn
 
 import drfl
@@ -90,7 +91,7 @@ def test_shifts_averages_and_noise_are_padded(captures):
             torch.arange(13), fed.w0, local, Key(0), prox=0.3, shift=shift, snapshot=2, average=True
         )  # fmt: skip
 
-    for found, right in zip(reply(Stacked()), reply(drfl.Loop()), strict=True):
+    for found, right in zip(parts(reply(Stacked())), parts(reply(drfl.Loop())), strict=True):
         assert found.shape == right.shape
         assert torch.allclose(found, right, rtol=1e-12, atol=1e-13)
     (shapes,) = captures

@@ -61,12 +61,13 @@ def load_model(
             has other names, shapes or types; or if the schema has another digest.
 
     Example:
-        >>> import drfl, torch
+        >>> import drfl, tempfile
+        >>> out = f"{tempfile.mkdtemp()}/runs"
         >>> data = drfl.data_spec(dataset="heart-disease").for_seed(0)
         >>> task = drfl.Task(drfl.models.linear((13,), 2))
         >>> algorithms = {"FedAvg": drfl.FedAvg(m=4)}
-        >>> result = drfl.compare(algorithms, data, task, rounds=2, seeds=1, out="heart", progress=None)
-        >>> model = drfl.load_model("heart/FedAvg-seed0/model.safetensors")
+        >>> result = drfl.compare(algorithms, data, task, rounds=2, seeds=1, out=out, progress=None)
+        >>> model = drfl.load_model(f"{out}/FedAvg-seed0/model.safetensors")
         >>> model.predict_proba(drfl.load("heart-disease").inputs[:3]).shape
         (3, 2)
     """
