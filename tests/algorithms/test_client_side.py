@@ -85,6 +85,7 @@ def test_with_guards_nothing_changes_while_all_replies_are_valid(name):
     assert plain.evaluation.loss.tolist() == guarded.evaluation.loss.tolist()
 
 
+@pytest.mark.long
 def test_a_comparison_of_all_of_them_in_other_processes(tmp_path):
     algorithms = {"FedAvg": drfl.FedAvg(m=4, local=LOCAL), **{name: made(name) for name in NAMES}}
     options = {"seeds": 2, "rounds": 3, "out": tmp_path / "all"}

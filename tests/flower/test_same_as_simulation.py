@@ -105,6 +105,7 @@ def test_the_ledger_counts_a_shift_whether_the_site_keeps_it_or_not(kept):
     assert b.traffic.messages - 2 * 4 * (0 if kept else 2) == b.ledger.messages  # those that found no shift
 
 
+@pytest.mark.long
 def test_the_payload_of_a_large_model_is_what_the_ledger_says():
     sites = {name: wide(name) for name in "ab"}
     grid = grid_of("ab", lambda context: sites[context.node_config["name"]])

@@ -23,7 +23,7 @@ from drfl.experiments.run.resume import check_folder_signatures, find_stored_con
 from drfl.experiments.run.run_directory import check_free
 from drfl.experiments.sweep.results import Sweep
 from drfl.experiments.sweep.run_sweep import describe_end, run_sweep
-from drfl.experiments.sweep.study import Study, SweepRun, read_study
+from drfl.experiments.sweep.study import SweepRun, SweepStudy, read_study
 from drfl.report.write import write_bytes
 
 BROKEN = 1
@@ -61,7 +61,7 @@ def sweep_command(options: SweepOptions) -> int:
     return 0 if any(outcome.metrics and not outcome.reason for outcome in sweep.outcomes) else BROKEN
 
 
-def _study(options: SweepOptions) -> Study:
+def _study(options: SweepOptions) -> SweepStudy:
     """Read the study, or that of the sweep to resume."""
     out, stored = options.out, None
     if options.resume:

@@ -130,13 +130,13 @@ class Stacked:
         return (self.megabytes or (4096 if w.is_cuda else MEGABYTES)) * 2**20
 
 
-_trials: WeakKeyDictionary[Task, Trial] = WeakKeyDictionary()
+_trials: WeakKeyDictionary[Task, StepTrial] = WeakKeyDictionary()
 
 BRANCHES = "data-dependent control flow"
 """Part of vmap's error message if Python reads a value."""
 
 
-class Trial(NamedTuple):
+class StepTrial(NamedTuple):
     """The result of stacking the models of two clients.
 
     Args:
@@ -148,7 +148,7 @@ class Trial(NamedTuple):
     operations: int
 
 
-def trial_of(problem: PooledData) -> Trial:
+def trial_of(problem: PooledData) -> StepTrial:
     """Try a step with two clients of two samples each, once per task."""
     if problem.task in _trials:
         return _trials[problem.task]
@@ -168,7 +168,7 @@ def trial_of(problem: PooledData) -> Trial:
         reason = first_line(error)
         branches = BRANCHES in reason or ".item()" in reason
         fault = "its forward pass branches on values, by if or .item()" if branches else reason
-    _trials[problem.task] = Trial(fault, counter.operations)
+    _trials[problem.task] = StepTrial(fault, counter.operations)
     return _trials[problem.task]
 
 

@@ -34,7 +34,7 @@ SUMMARY, CLIENTS, PAIRED = "evaluation.json", "clients.csv", "paired.csv"
 
 
 @dataclass(frozen=True, eq=False)
-class Tested:
+class TestedModel:
     """The tests of one model, or of the sites' own scores.
 
     Args:
@@ -61,7 +61,7 @@ class Evaluations:
     """
 
     measures: tuple[Metric, ...]
-    tested: tuple[Tested, ...]
+    tested: tuple[TestedModel, ...]
     missing: Mapping[str, str]
 
     @classmethod
@@ -116,7 +116,7 @@ class Evaluations:
             tested.append(_collect(OWN_SCORES, own))
         return cls(measures, tuple(tested), missing)
 
-    def gain(self, tested: Tested) -> GainAssessment | None:
+    def gain(self, tested: TestedModel) -> GainAssessment | None:
         """Compare a model with the first one at the sites that tested both; None if the score has no rows to pair."""
         from drfl.assessment.gains import assess_gain  # scipy takes a while to load
 
@@ -141,10 +141,12 @@ def _is_usable(answer: AnswerTests, models: int, measures: Sequence[Metric]) -> 
     )
 
 
-def _collect(label: str, parts: Mapping[str, tuple[SiteTest, Products | None]]) -> Tested:
+def _collect(label: str, parts: Mapping[str, tuple[SiteTest, Products | None]]) -> TestedModel:
     evaluation = combined([test for test, _ in parts.values()])
     products = [both for _, both in parts.values() if both is not None]
-    return Tested(label, tuple(parts), evaluation, torch.tensor(products, dtype=torch.float64) if products else None)
+    return TestedModel(
+        label, tuple(parts), evaluation, torch.tensor(products, dtype=torch.float64) if products else None
+    )
 
 
 def evaluation_files(evaluations: Evaluations, models: Sequence[Path]) -> dict[str, str]:

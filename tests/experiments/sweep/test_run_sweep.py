@@ -37,6 +37,7 @@ def same(a, b):
     return different(results_in(a), results_in(b)) == []
 
 
+@pytest.mark.long
 def test_its_runs_are_those_of_comparisons_in_any_pool(tmp_path):
     one = drfl.sweep(STUDY, out=tmp_path / "1" / "s", **QUIET)
     two = drfl.sweep(STUDY, out=tmp_path / "2" / "s", jobs=2, **QUIET)
@@ -102,6 +103,7 @@ def test_stopped_and_resumed_and_extended_it_is_the_whole_sweep(tmp_path, monkey
     assert all_of_it.to_markdown() == whole.to_markdown()
 
 
+@pytest.mark.long
 def test_killed_it_resumes_with_the_same_bytes(tmp_path):
     (tmp_path / "study.toml").write_text(TOML.format(rounds=40))
     assert call(["sweep", str(tmp_path / "study.toml"), "--out", str(tmp_path / "w" / "s"), "--jobs", "1"]) == 0

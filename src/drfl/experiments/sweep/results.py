@@ -20,7 +20,7 @@ from drfl.experiments.compare.stored_runs import (
 from drfl.experiments.config.config import Config
 from drfl.experiments.run.artifacts import json_text, versions
 from drfl.experiments.run.manifest import OUTCOMES
-from drfl.experiments.sweep.study import Study, SweepRun
+from drfl.experiments.sweep.study import SweepRun, SweepStudy
 from drfl.training.history import csv_text
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Sweep:
         directory: The folder of the runs and the report.
     """
 
-    study: Study
+    study: SweepStudy
     runs: tuple[SweepRun, ...]
     outcomes: tuple[Outcome, ...]
     directory: Path

@@ -26,7 +26,7 @@ from drfl.experiments.run.resume import check_folder_signatures, find_stored_con
 from drfl.experiments.run.run_directory import ClaimedFolder, check_free, claim_folder, fill_folder
 from drfl.experiments.run.runner import StopSignal, execute, stop_on_interrupt
 from drfl.experiments.sweep.results import Sweep, stored_outcomes, write_sweep
-from drfl.experiments.sweep.study import Study, SweepRun, read_study
+from drfl.experiments.sweep.study import SweepRun, SweepStudy, read_study
 from drfl.training.callbacks import describe
 
 Answer = tuple[Outcome | None, dict[str, bytes] | None, list[str]]
@@ -37,7 +37,7 @@ Ended = Callable[[SweepRun, Outcome, int], None]
 
 
 def run_sweep(
-    study: Study,
+    study: SweepStudy,
     place: Path,
     watch: StopSignal,
     workers: Workers,

@@ -51,7 +51,7 @@ class SweepRun(NamedTuple):
         return ", ".join((label_of(self.config.algorithm), f"seed {self.config.seed}", *more))
 
 
-class Study(NamedTuple):
+class SweepStudy(NamedTuple):
     """The runs of a sweep.
 
     Args:
@@ -74,7 +74,7 @@ def read_study(
     *,
     trust: bool = False,
     threads: int | None = None,
-) -> Study:
+) -> SweepStudy:
     """Return the runs of a study.
 
     Args:
@@ -112,7 +112,7 @@ def read_study(
     files = {
         path: digest for run in runs.values() for path, digest in run.config.user_files(run.config.algorithm).items()
     }
-    return Study({**content, **({"files": files} if files else {})}, tuple(runs.values()))
+    return SweepStudy({**content, **({"files": files} if files else {})}, tuple(runs.values()))
 
 
 def _read(path: Path, given: Mapping[str, object], trust: bool) -> dict[str, object]:
