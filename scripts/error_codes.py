@@ -95,6 +95,7 @@ CODES = {
     "no-certificate": "A duality gap certificate cannot be computed.",
     "no-features": "No column is left to learn from.",
     "no-model": "A site has no current or no previous model.",
+    "no-preparation": "Tensors do not say how their model's inputs are prepared. Read the model file by its path.",
     "no-reports": "No site has reported its rows and classes yet.",
     "no-results": "No run has results to show.",
     "no-round-selected": "Model selection had no defined score in any round.",
