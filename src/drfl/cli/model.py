@@ -39,19 +39,13 @@ def predict_command(
     overwrite: bool,
 ) -> int:
     """Write the predictions for a table, and return the exit code."""
-    from drfl.core.atomic_files import atomic_write
-    from drfl.core.errors import InputError
+    from drfl.core.output_files import check_output, write_bytes
     from drfl.data.model import load_model
     from drfl.data.predictions import predictions_csv
 
-    if out.exists() and not overwrite:
-        raise InputError(f"{out} exists: give another --out, or --overwrite", code="already-exists", field="out")
+    check_output(out, "--out", overwrite=overwrite)
     text = predictions_csv(load_model(path, reference, schema=schema), table, keep, reading)
-    try:
-        with atomic_write(out) as file:
-            file.write(text.encode())
-    except OSError as error:
-        raise InputError(f"cannot write {out}: {error.strerror}", code="cannot-write", field=str(out)) from None
+    write_bytes(text.encode(), out)
     say(f"{out}: predictions for {text.count(chr(10)) - 1:,} rows")
     return 0
 
@@ -91,11 +85,10 @@ def export(
 ) -> int:
     """Write a model as ONNX, with its standardisation; needs onnx, onnxscript and onnxruntime."""
     with signals.raise_on_signal():
-        from drfl.core.errors import InputError
+        from drfl.core.output_files import check_output
         from drfl.data.model import load_model
 
-        if out.exists() and not overwrite:
-            raise InputError(f"{out} exists: give another --out, or --overwrite", code="already-exists", field="out")
+        check_output(out, "--out", overwrite=overwrite)
         load_model(path, reference).to_onnx(out)
         say(f"{out}: written")
     return 0

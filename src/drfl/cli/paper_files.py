@@ -6,9 +6,9 @@ from pathlib import Path
 
 from drfl.cli import console
 from drfl.core.errors import InputError, unknown
+from drfl.core.output_files import check_output, write_bytes
 from drfl.core.screen import ScreenTable
 from drfl.experiments.compare.comparison_results import Comparison
-from drfl.report.write import write_bytes
 from drfl.task.measure import NOTHING, number
 from drfl.training.plots import AXES
 
@@ -30,18 +30,8 @@ def check_paper_files(
     if x_axis is not None and x_axis not in AXES:
         raise unknown("axis", x_axis, AXES, field="x-axis")
     for path, name in ((latex, "latex"), (figure, "figure")):
-        if path is None:
-            continue
-        if path.exists() and not overwrite:
-            raise InputError(
-                f"{path} already exists: give another --{name}, or --overwrite to replace it",
-                code="already-exists",
-                field=name,
-            )
-        if not path.parent.is_dir():  # not created, as its name may be misspelt
-            raise InputError(
-                f"cannot write {path}: there is no folder {path.parent}", code="folder-not-found", field=name
-            )
+        if path is not None:
+            check_output(path, f"--{name}", overwrite=overwrite)
     if figure is not None:
         from drfl.training import figures
 

@@ -8,6 +8,7 @@ from drfl.cli import console
 from drfl.cli.options import ReportOptions
 from drfl.cli.paper_files import check_paper_files, write_paper_files
 from drfl.core.errors import InputError
+from drfl.core.output_files import check_output
 from drfl.experiments.run.manifest import failed_in, interruption, runs_in
 
 PAGE = Path("report.html")
@@ -51,15 +52,5 @@ def _check_pages(out: Path | None, options: ReportOptions) -> None:
                 f"--out and --pdf are both {out}: give two different files", code="conflicting-options", field="pdf"
             )
     for path, name in ((out, "--out"), (options.pdf, "--pdf")):
-        if path is not None and path.exists() and not options.overwrite:
-            raise InputError(
-                f"{path} already exists: give another {name}, or --overwrite to replace it",
-                code="already-exists",
-                field=str(path),
-            )
-        if path is not None and not path.parent.is_dir():  # not created, as its name may be misspelt
-            raise InputError(
-                f"cannot write {path}: there is no folder {path.parent}",
-                code="folder-not-found",
-                field=str(path.parent),
-            )
+        if path is not None:
+            check_output(path, name, overwrite=options.overwrite)

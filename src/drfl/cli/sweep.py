@@ -14,6 +14,7 @@ from drfl.cli.compare import comparison_view, print_headings
 from drfl.cli.options import SweepOptions
 from drfl.cli.paper_files import check_paper_files
 from drfl.core.errors import StoppedError
+from drfl.core.output_files import write_bytes
 from drfl.core.user_code import block_folder
 from drfl.experiments.compare.outcomes import Outcome
 from drfl.experiments.execution.executor import workers_of_options
@@ -24,7 +25,6 @@ from drfl.experiments.run.run_directory import check_free
 from drfl.experiments.sweep.results import Sweep
 from drfl.experiments.sweep.run_sweep import describe_end, run_sweep
 from drfl.experiments.sweep.study import SweepRun, SweepStudy, read_study
-from drfl.report.write import write_bytes
 
 BROKEN = 1
 """Exit code if every run failed."""

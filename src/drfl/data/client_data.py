@@ -512,7 +512,7 @@ class ClientData:
                 side of every split, and intervals and tests count patients. The column is not a feature. The role
                 "patient" of a schema has the same effect.
             reading: Words for missing values, and marks of numbers that are text. If it has words for missing values
-                and there is no schema, drfl uses the schema that ``drfl data describe`` would propose.
+                without a schema, drfl uses the schema that ``drfl data describe`` would propose.
             test_fraction: Share of each client's rows, or patients, for testing.
             key: Key of that split.
             dtype: Type of the features and of a floating-point target.

@@ -62,7 +62,7 @@ def find_model(path: Path) -> ModelPlace:
         path: A model file, the folder of a run, the folder of a site with ``site.toml``, or its folder of models.
 
     Raises:
-        InputError: If there is no model in the folder.
+        InputError: If the folder has no model.
     """
     if (path / SITE).is_file():
         data = read_toml(path / SITE).get("data")
@@ -77,7 +77,7 @@ def site_store(folder: Path) -> ModelStore:
     """Return the models of the site whose ``site.toml`` is in a folder.
 
     Raises:
-        InputError: If there is no such file.
+        InputError: If the file does not exist.
     """
     policy = read_toml(folder / SITE, remedy="give the folder of a site").get("policy")
     return ModelStore(folder / str(policy.get("models", MODELS) if isinstance(policy, dict) else MODELS))
@@ -106,7 +106,7 @@ class ModelStore:
         current, _, _ = self._read()
         if current is None:
             raise InputError(
-                f"there is no model in {self.folder}. The server delivers one at the end of a run",
+                f"{self.folder} has no model. The server delivers one at the end of a run",
                 code="no-model",
                 field=str(self.folder),
             )
@@ -150,14 +150,12 @@ class ModelStore:
         """Exchange the current and the previous model, and return both in this order after the exchange.
 
         Raises:
-            InputError: If there is no previous model, or its file is missing or was changed.
+            InputError: If the folder has no previous model, or its file is missing or was changed.
         """
         with self._locked():
             current, previous, newest = self._read()
             if current is None or previous is None:
-                raise InputError(
-                    f"there is no previous model in {self.folder}", code="no-model", field=str(self.folder)
-                )
+                raise InputError(f"{self.folder} has no previous model", code="no-model", field=str(self.folder))
             self._intact(previous)
             self._write(previous, current, newest)
         return previous, current

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import DrflError, InputError
+from drfl.core.output_files import write_bytes
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 """The packages that write ONNX and check it."""
@@ -93,8 +93,4 @@ def write_onnx(module: nn.Module, kind: str, example: Tensor, path: Path) -> Non
             f"onnxruntime computes other results than the model, so {path} was not written",
             code="results-differ", field=str(path),
         )  # fmt: skip
-    try:
-        with atomic_write(path) as file:
-            file.write(content)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}", code="cannot-write", field=str(path)) from None
+    write_bytes(content, path)

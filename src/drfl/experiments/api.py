@@ -102,7 +102,7 @@ def compare(
         patience: Stop when validation rows have shown no gain for this number of rounds.
         returned: Which model a run returns, see :func:`drfl.run`; None = "average".
         as_published: Run the algorithms as their papers do: return the last iterate, take no guards and no bound on
-            updates, and refuse step sizes that drfl would choose. The head of every table says so.
+            updates, and refuse step sizes that drfl would choose. Every table states it above its rows.
         safeguard: To which model a run returns if drfl's step size is too large, see :func:`drfl.run`.
         averaged: Keep the averaged solution of the theorems too.
         certificate: Bound the distance to the saddle point at every test.

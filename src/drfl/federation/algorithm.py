@@ -191,7 +191,7 @@ class Personal(Protocol):
 
 @runtime_checkable
 class Separate(Protocol):
-    """An algorithm whose global model is no model for a client if ``separate`` is true; see :func:`is_separate`."""
+    """An algorithm whose global model serves no client by itself if ``separate`` is true; see :func:`is_separate`."""
 
     separate: ClassVar[bool]
 

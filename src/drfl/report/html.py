@@ -7,8 +7,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from drfl.core.output_files import write_bytes
 from drfl.report.content import Document, to_plain
-from drfl.report.write import write_bytes
 
 if TYPE_CHECKING:
     from jinja2 import Environment

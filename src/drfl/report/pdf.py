@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drfl.core.errors import InputError
+from drfl.core.output_files import write_bytes
 from drfl.report.content import Block, Document, Fold, TableBlock, to_plain
 from drfl.report.formatting import UNDEFINED
 from drfl.report.names import in_glyphs
 from drfl.report.svg import width_of
-from drfl.report.write import write_bytes
 
 if TYPE_CHECKING:
     from typst import Fonts

@@ -72,8 +72,9 @@ def run(
         patience: Stop when the validation metric has not improved for a number of rounds.
         until: Stop when a metric has reached a value, as in ``Target("worst_accuracy", 0.5)``.
         safeguard: To which model the run returns if a step size that drfl determined is too large: "best" is the best
-            model that the clients have checked, "start" the initial one. With "best", the run never returns a model
-            whose largest training loss is above that of the initial model.
+            model that the clients have checked, "start" the initial one. With "best", the returned model of a robust
+            algorithm never has a larger largest training loss than the initial model, and that of another algorithm
+            never a larger mean training loss, unless it is the one that has reached ``until``.
         callbacks: Functions called before the first round and after every round.
         certify: Computes a certificate with every test. It does not affect training, and its cost is not counted.
         checkpoints: Store the progress in a folder, ``drfl.Checkpoints("folder", every=5)``, and resume from what the

@@ -158,7 +158,7 @@ class Comparison:
             target: A target such as "worst_accuracy=0.8", whose rounds are the last column, see :meth:`costs_to`.
 
         Raises:
-            InputError: If there is no such column, or the target is not one.
+            InputError: If a column does not exist, or the target is invalid.
         """
         shown: Mapping[str, str] | None = columns if isinstance(columns, Mapping) or columns is None else None
         if shown is None and columns is not None:

@@ -19,7 +19,7 @@ def parse_target(text: str, measures: Sequence[Measure]) -> tuple[str, float]:
     """Return the metric and the value of a target such as "worst_accuracy=0.8".
 
     Raises:
-        InputError: If the text has another form, or there is no such metric.
+        InputError: If the text has another form, or the metric does not exist.
     """
     metric, _, value = (part.strip() for part in text.partition("="))
     try:

@@ -1,0 +1,52 @@
+"""Write files that the user has named."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from drfl.core.atomic_files import atomic_write
+from drfl.core.errors import InputError
+
+
+def check_output(path: Path, option: str, *, overwrite: bool) -> None:
+    """Check that a file can be written later, before work that takes long.
+
+    Args:
+        path: The file.
+        option: Name of the option that named it, such as "--out".
+        overwrite: Whether an existing file may be replaced.
+
+    Raises:
+        InputError: If the file exists, or its folder does not.
+    """
+    if path.exists() and not overwrite:
+        raise InputError(
+            f"{path} already exists: give another {option}, or --overwrite to replace it",
+            code="already-exists",
+            field=str(path),
+        )
+    _check_folder(path)
+
+
+def _check_folder(path: Path) -> None:
+    if not os.path.isdir(path.parent):  # do not create it: the name may be misspelt
+        raise InputError(
+            f"cannot write {path}: the folder {path.parent} does not exist",
+            code="folder-not-found",
+            field=str(path.parent),
+        )
+
+
+def write_bytes(data: bytes, path: Path) -> None:
+    """Write a file atomically in an existing folder; an existing file is replaced.
+
+    Raises:
+        InputError: If the folder does not exist, or the file cannot be written.
+    """
+    _check_folder(path)
+    try:
+        with atomic_write(path) as file:
+            file.write(data)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}", code="cannot-write", field=str(path)) from None
