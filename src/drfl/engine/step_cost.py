@@ -97,9 +97,9 @@ def multiplications_per_row(problem: PooledData) -> float:
 class Prediction:
     """Nanoseconds of a core for the local steps of a client in each engine, per unit of a step's work.
 
-    The constants are fitted to the times in ``docs/results/speed.md`` so that the smaller prediction belongs to the
-    faster engine. The number of threads is not an input: both engines use all of them, so it hardly affects the ratio,
-    and runs in several processes with one thread each must give the same bits as in one.
+    The constants are fitted to the times in ``benchmarks/results/auto.json`` so that the smaller prediction belongs to
+    the faster engine. The number of threads is not an input: both engines use all of them, so it hardly affects the
+    ratio, and runs in several processes with one thread each must give the same bits as in one.
 
     Args:
         operation: Per operation of torch.

@@ -112,7 +112,7 @@ class LocalMethod:
     Otherwise the clients train one after another.
 
     The server sends the name and the plain fields of the dataclass (numbers, texts and truth values) to the clients of
-    a deployment, which must have the same code; see ``docs/contributing/client-side-method.md``.
+    a deployment, which must have the same code; see ``docs/client-side.md``.
 
     Attributes:
         gradients: Number of gradients per sample and step, for the ledger.

@@ -29,12 +29,10 @@ from drfl.flower.transport import Deadline, ExchangeResult, PendingRequest, Tran
 from drfl.task.client_model import ClientModel
 from drfl.task.measure import Rows
 from drfl.task.metrics import Metric, metric_of, resolved
+from drfl.task.models import CLASS_LOSSES
 from drfl.task.task import Task
 
 LOG = logging.getLogger("drfl.flower")
-
-CLASS_LOSSES = ("cross-entropy", "squared")
-"""The losses in :data:`drfl.task.models.LOSSES` whose targets are classes. Other targets have the outputs' shape."""
 
 
 @dataclass

@@ -17,7 +17,7 @@ from drfl.data.standardisation import Standardisation
 from drfl.flower.messages import Model, SiteIdentity, short_name
 from drfl.flower.site_task import task_of
 from drfl.task.architecture import load_weights
-from drfl.task.models import LOSSES, MODELS
+from drfl.task.models import CLASS_LOSSES, LOSSES, MODELS
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,10 +84,6 @@ class DescribedModel:
                 code="model-mismatch",
                 field=name,
             )
-
-
-CLASS_LOSSES = ("cross-entropy", "squared")
-"""The losses whose targets are classes."""
 
 
 def describe_model(

@@ -188,3 +188,6 @@ LOSSES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "huber": nn.HuberLoss(),
 }
 """All built-in losses by name."""
+
+CLASS_LOSSES = ("cross-entropy", "squared")
+"""The built-in losses whose targets are classes. The targets of the others have the shape of the outputs."""
