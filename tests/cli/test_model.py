@@ -62,6 +62,7 @@ def test_each_row_gets_a_prediction(trained, capsys):
     [
         (["r/model.safetensors", "none.csv"], "file-not-found"),
         (["t.csv", "t.csv"], "damaged-file"),
+        (["r/model.safetensors", "t.docx"], "unsupported-file"),
         (["r/model.safetensors", "t.csv", "--keep", "beds"], "unknown-name"),
         (["r/model.safetensors", "t.csv", "--out", "none/p.csv"], "folder-not-found"),
         (["r/model.safetensors", "t.csv", "--out", "/proc/p.csv"], "cannot-write"),
@@ -71,6 +72,7 @@ def test_each_row_gets_a_prediction(trained, capsys):
 )
 def test_what_cannot_be_predicted_is_refused(arguments, code, trained, capsys):
     type(SCHEMA)(SCHEMA.columns).write("other.toml")
+    Path("t.docx").touch()
     if "images.safetensors" in arguments:
         assert call(["run", "--rounds", "1", "--out", "i"]) == 0
         os.rename("i/model.safetensors", "images.safetensors")

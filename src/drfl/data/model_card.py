@@ -78,7 +78,7 @@ def _threshold(model: Model) -> list[str]:
     positive, cut = model.about.get("positive_class"), model.threshold
     if positive is None:
         return []
-    how = "nothing chose it"
+    how = "this is the default"
     if cut.chosen_on is not None:
         how = f"it maximises sensitivity plus specificity on {cut.chosen_on} rows"
     return [f"Threshold: '{positive}' is predicted above a probability of {cut.probability:.4g}; {how}."]

@@ -18,7 +18,7 @@ from drfl.data.tables.columns import NA_WORDS, NUMBERS, RowName
 from drfl.data.tables.conform import amount_of, stripped
 from drfl.data.tables.npz_arrays import named_arrays
 from drfl.data.tables.schema import TableSchema
-from drfl.data.tables.table_paths import workbook
+from drfl.data.tables.table_paths import check_format, workbook
 from drfl.data.tables.text_form import DETECT, ReadOptions, TextForm
 from drfl.data.tables.written import LIKE_NUMBER, Undecided, number_form
 
@@ -56,8 +56,9 @@ class Table(NamedTuple):
             drop: Columns that need not be read.
 
         Raises:
-            InputError: If the file cannot be read, or it is not clear which number a text is.
+            InputError: If the file cannot be read or has another format, or it is not clear which number a text is.
         """
+        check_format(path)
         if not is_text(path):
             return cls.of(str(path), _typed_frame(path, drop)).prepared(text, options)
         from pandas.api.types import is_bool_dtype

@@ -37,11 +37,20 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
             found += [file for file in inside if not is_workbook(file)] or inside
         elif not os.path.isfile(workbook(path)[0]):
             open_file(workbook(path)[0]).close()  # which says what is there instead
-        elif not is_table_file(path):
-            raise InputError(f"{path} is not a {' or '.join(SUFFIXES)} file", code="unsupported-file", field=str(path))
         else:
+            check_format(path)
             found.append(path)
     return found
+
+
+def check_format(path: Path) -> None:
+    """Check that drfl reads files of this name as tables.
+
+    Raises:
+        InputError: If it does not.
+    """
+    if not is_table_file(path):
+        raise InputError(f"{path} is not a {' or '.join(SUFFIXES)} file", code="unsupported-file", field=str(path))
 
 
 def is_table_file(path: Path) -> bool:

@@ -13,7 +13,12 @@ AS_PUBLISHED: Mapping[str, object] = {"returned": "last", "guards": ["none"], "s
 LABEL = "as published"
 """The words with which tables mark such runs."""
 
-STEP_SIZES = {"lr": "curvature", "gamma": "adaptive rule", "sigma": "adaptive rule", "server_lr": "mean update length"}
+STEP_SIZES = {
+    "lr": "curvature rule",
+    "gamma": "adaptive rule",
+    "sigma": "adaptive rule",
+    "server_lr": "mean update length",
+}
 """Step sizes for which None means a rule of drfl's, with that rule."""
 
 
@@ -38,7 +43,7 @@ def with_published_settings(values: Mapping[str, object]) -> dict[str, object]:
     for name in ("aggregator", "max_norm", "select", "patience"):
         if settings.get(name) is not None:
             raise InputError(
-                f"as_published excludes {name}, which no paper has: remove one of them",
+                f"as_published excludes {name}, which the papers do not have: remove one of them",
                 code="conflicting-options",
                 field=name,
             )
@@ -59,8 +64,8 @@ def check_step_sizes(algorithm: Algorithm) -> None:
         owner = algorithm.local if name == "lr" else algorithm
         if getattr(owner, name, rule) is None:
             raise InputError(
-                f"as_published needs {name} for {type(algorithm).__name__}, as the paper has no such rule as drfl's "
-                f"({rule}): set it to the paper's value",
+                f"as_published needs {name} for {type(algorithm).__name__}: drfl would choose it by its {rule}, which "
+                "the paper does not have. Set the paper's value",
                 code="needs-option",
                 field=name,
             )
