@@ -74,7 +74,8 @@ def run(
         safeguard: To which model the run returns if a step size that drfl determined is too large: "best" is the best
             model that the clients have checked, "start" the initial one. With "best", the returned model of a robust
             algorithm never has a larger largest training loss than the initial model, and that of another algorithm
-            never a larger mean training loss, unless it is the one that has reached ``until``.
+            never a larger mean training loss, unless it is the one that has reached ``until``. Clients whose report
+            alone has caused a roll-back do not count.
         callbacks: Functions called before the first round and after every round.
         certify: Computes a certificate with every test. It does not affect training, and its cost is not counted.
         checkpoints: Store the progress in a folder, ``drfl.Checkpoints("folder", every=5)``, and resume from what the

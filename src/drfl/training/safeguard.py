@@ -167,7 +167,7 @@ def fallback(
     A run of a robust algorithm never returns a model whose largest training loss is above that of the initial model,
     and other algorithms none whose mean training loss is, see :func:`limit_of`. If validation rows have not selected
     the model, it does not return one whose objective is clearly above that of the best checked model either. All
-    clients report the loss on all their training rows.
+    clients report the loss on all their training rows; those whose report alone has caused a roll-back do not count.
 
     Args:
         algorithm: The algorithm.
