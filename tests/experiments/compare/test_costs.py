@@ -96,8 +96,8 @@ def test_the_command_writes_them_from_folders(compared, tmp_path, monkeypatch):
     assert call([*words, "--costs-to", "avg_loss=9"]) == 0
     assert {path.name for path in tmp_path.iterdir()} == {"t.tex", "f.svg"}
     assert "rounds to" in (tmp_path / "t.tex").read_text()
-    check_refusal(words, "already-exists", "latex")
+    check_refusal(words, "already-exists", "t.tex")
     check_refusal(["report", str(compared), "--x-axis", "bytes"], "unused-option", "x-axis")
     check_refusal(["report", str(compared), "--figure", "f.doc"], "unsupported-file", "figure")
     check_refusal(["report", str(compared), "--figure", "g.svg", "--x-axis", "byte"], "unknown-name", "x-axis")
-    check_refusal(["report", str(compared), "--latex", "no/t.tex"], "folder-not-found", "latex")
+    check_refusal(["report", str(compared), "--latex", "no/t.tex"], "folder-not-found", "no")
