@@ -13,8 +13,9 @@ that plays three rounds.
 With --processor, everything has one thread and times are processor seconds, which other processes hardly affect. The
 results are then in results/models_processor.json.
 
-With --pfl, pfl-research runs on files with the same data, in the environment that benchmarks/peers.py creates. The
-script prints a table and writes results/models.json. A call for some of the models replaces only these in that file.
+With --pfl, only pfl-research is measured, on files with the same data and in the environment that benchmarks/peers.py
+creates, between two measurements of drfl's rounds, and added to the stored results. The script prints its figures and
+writes results/models.json. A call for some of the models replaces only these in that file.
 """
 
 from __future__ import annotations
@@ -215,6 +216,26 @@ def pfl(name: str, rounds: int, venvs: Path) -> dict[str, object]:
     return {**found, "median_s": min(times, default=None), "versions": versions(framework, venvs)}
 
 
+def between(name: str, options: argparse.Namespace) -> dict[str, object]:
+    """Measure pfl-research between two measurements of drfl's default engine."""
+    call = calls_of(JOBS[name])["auto"]
+
+    def own() -> float:
+        found = []
+        for r in range(2 + options.series):
+            start = time.perf_counter()
+            call(r)
+            found.append(time.perf_counter() - start)
+        return statistics.median(found[2:])
+
+    before, found, after = own(), pfl(name, options.series, options.venvs), own()
+    found["auto_s"] = [round(before, 5), round(after, 5)]
+    if isinstance(seconds := found.get("median_s"), float):
+        found["over_auto"] = round(seconds / statistics.mean((before, after)), 3)
+    print(f"{name}: pfl-research {found}", flush=True)
+    return found
+
+
 def measured(name: str, options: argparse.Namespace) -> dict[str, object]:
     """Measure a job quietly and beside busy processes."""
     job, before = JOBS[name], os.getloadavg()[0]
@@ -232,8 +253,6 @@ def measured(name: str, options: argparse.Namespace) -> dict[str, object]:
     if not options.processor:
         calls = ("auto", "stacked", "threads", "plain", "dual DRDM, auto")
         content["peak_mib"] = {call: peak(name, call) for call in calls}
-    if options.pfl:
-        content["pfl"] = pfl(name, max(1, options.series), options.venvs)
     return {**content, "load_average_after": os.getloadavg()[0], "date": datetime.now(UTC).isoformat("T", "minutes")}
 
 
@@ -244,7 +263,7 @@ def main() -> None:
     parser.add_argument("--series", type=int, default=script.sized(5, 1))
     parser.add_argument("--busy", default=script.sized("0,2", "0"), type=lambda t: [int(part) for part in t.split(",")])
     parser.add_argument("--processor", action="store_true", help="measure processor time with one thread")
-    parser.add_argument("--pfl", action="store_true", help="measure pfl-research too")
+    parser.add_argument("--pfl", action="store_true", help="measure pfl-research, and nothing else")
     parser.add_argument("--venvs", type=Path, default=Path(__file__).parent / ".peers")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -257,11 +276,14 @@ def main() -> None:
     if options.processor:
         torch.set_num_threads(1)
     file = options.out / f"{stem}.json"
-    kept = json.loads(file.read_text())["models"] if file.exists() and len(names) < len(JOBS) else {}
+    kept = json.loads(file.read_text())["models"] if file.exists() and (options.pfl or len(names) < len(JOBS)) else {}
     for name in names:
-        kept[name] = measured(name, options)
+        if options.pfl:
+            kept.setdefault(name, {})["pfl"] = between(name, options)
+        else:
+            kept[name] = measured(name, options)
         ordered = {known: kept[known] for known in JOBS if known in kept}
-        command = f"python benchmarks/models.py {'--processor' if options.processor else '--pfl'}"
+        command = "python benchmarks/models.py" + " --processor" * options.processor
         store(options.out, stem, command, {"models": ordered})
 
 

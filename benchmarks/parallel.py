@@ -3,9 +3,11 @@
     python benchmarks/parallel.py --data-dir DIR [--jobs 2] [--seeds 8] [--rounds 300] [--series 3] [--smoke]
 
 The job is FedAvg with the linear model on MNIST, N = 30, m = 20 and ``--seeds`` seeds; each run uses one thread and is
-tested every ten rounds. Whole commands are timed, including start-up, results and report; the two take turns. Memory is
-the largest sum over the processes of their shares of mapped pages (PSS), sampled twice a second. The script prints the
-speed-up over jobs = 1 and writes results/parallel.json.
+tested every ten rounds. Whole commands are timed, including start-up, results and report; the two take turns. The same
+commands with two rounds per run show the *fixed* part, which does not grow with the rounds: start-up, data, results and
+report. The speed-up of the rest shows what the processes do in parallel. Memory is the largest sum over the processes
+of their shares of mapped pages (PSS), sampled twice a second. The script prints the speed-up over jobs = 1 and writes
+results/parallel.json.
 """
 
 from __future__ import annotations
@@ -34,10 +36,14 @@ def memory(session: int) -> float:
     return found / 1024
 
 
-def whole(jobs: int, options: argparse.Namespace) -> tuple[float, float]:
+FIXED = 2
+"""Rounds of the runs that show the fixed part."""
+
+
+def whole(jobs: int, rounds: int, options: argparse.Namespace) -> tuple[float, float]:
     """Seconds and MiB of a whole command."""
     words = "compare --dataset mnist --algorithms FedAvg --clients 30 --cohort 20 --lr 0.1 --steps 10 --batch 32"
-    words += f" --seeds {options.seeds} --rounds {options.rounds} --evaluate-every 10 --threads 1 --jobs {jobs}"
+    words += f" --seeds {options.seeds} --rounds {rounds} --evaluate-every 10 --threads 1 --jobs {jobs}"
     where = [] if options.data_dir is None else ["--data-dir", str(options.data_dir)]
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
@@ -62,11 +68,17 @@ def main() -> None:
     parser.add_argument("--series", type=int, default=script.sized(3, 1))
     options = parser.parse_args()
     before = os.getloadavg()[0]
-    pairs = [(whole(1, options), whole(options.jobs, options)) for _ in range(options.series)]
+    calls = {
+        (jobs, rounds): list[tuple[float, float]]() for rounds in (FIXED, options.rounds) for jobs in (1, options.jobs)
+    }
+    for _ in range(options.series):
+        for (jobs, rounds), found in calls.items():
+            found.append(whole(jobs, rounds, options))
+    pairs = zip(calls[1, options.rounds], calls[options.jobs, options.rounds], strict=True)
     ratios = [one / several for (one, _), (several, _) in pairs]
-    (one, own), (several, all_mib) = (
-        [statistics.median(x) for x in zip(*found, strict=True)] for found in zip(*pairs, strict=True)
-    )
+    seconds, mib = ({key: statistics.median(run[i] for run in found) for key, found in calls.items()} for i in (0, 1))
+    one, several = seconds[1, options.rounds], seconds[options.jobs, options.rounds]
+    fixed_one, fixed_several = seconds[1, FIXED], seconds[options.jobs, FIXED]
     content = {
         "load_average_before": before,
         "jobs": options.jobs,
@@ -76,8 +88,11 @@ def main() -> None:
         "at_once_s": round(several, 2),
         "speed_up": round(statistics.median(ratios), 2),
         "of_ideal": round(statistics.median(ratios) / options.jobs, 2),
-        "one_after_the_other_mib": round(own),
-        "at_once_mib": round(all_mib),
+        "fixed_one_after_the_other_s": round(fixed_one, 2),
+        "fixed_at_once_s": round(fixed_several, 2),
+        "speed_up_of_the_rest": round((one - fixed_one) / (several - fixed_several), 2),
+        "one_after_the_other_mib": round(mib[1, options.rounds]),
+        "at_once_mib": round(mib[options.jobs, options.rounds]),
     }
     print(content)
     words = f"--jobs {options.jobs} --seeds {options.seeds} --rounds {options.rounds} --series {options.series}"

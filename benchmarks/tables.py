@@ -76,6 +76,39 @@ def engines() -> str:
     return markdown(["ms per round", *jobs], [[name, *cells] for name, cells in rows.items()])
 
 
+def people() -> str:
+    """Compare drfl with plain PyTorch and pfl-research for the models that people use."""
+    rows = []
+    for name, found in stored("models")["models"].items():
+        quiet, loaded, pfl = found["beside_0"], found.get("beside_2"), found.get("pfl", {})
+        times, (ratio, low, high) = quiet["median_s"], quiet["best_plain_over_auto"]
+        rows.append(
+            [
+                f"{name} ({found['m']}, {found['steps']}, {found['batch']})",
+                ms(quiet["floor_s"]),
+                ms(times["auto"]),
+                ms(min(times["plain"], times["plain, one thread"])),
+                f"{ratio:.2f} ({low:.2f}–{high:.2f})",
+                "–" if loaded is None else f"{loaded['best_plain_over_auto'][0]:.2f}",
+                f"{pfl['over_auto']:.2f}" if "over_auto" in pfl else "–",
+            ]
+        )
+    head = ["model (m, τ, B)", "floor, ms", "drfl, ms", "plain, ms", "plain / drfl", "busy: plain / drfl", "pfl / drfl"]
+    return markdown(head, rows)
+
+
+def people_engines() -> str:
+    """Compare the engines, dual DRDM and memory for the same models."""
+    rows = []
+    for name, found in stored("models")["models"].items():
+        times, peak = found["beside_0"]["median_s"], found["peak_mib"]
+        engines = [ms(times[engine]) if engine in times else "–" for engine in ("loop", "stacked", "threads")]
+        memory = [f"{peak[call]:.0f}" for call in ("auto", "plain")]
+        rows.append([name, *engines, ms(times["dual DRDM, auto"]), *memory])
+    head = ["model", "loop, ms", "stacked, ms", "threads, ms", "dual DRDM, ms", "drfl, MiB", "plain, MiB"]
+    return markdown(head, rows)
+
+
 def auto() -> str:
     """Compare the choices of ``Auto`` with both engines."""
     found = stored("auto")
@@ -148,8 +181,11 @@ def parallel() -> str:
     return paragraph(
         f"{found['seeds']} runs of {found['rounds']} rounds take {found['one_after_the_other_s']:.0f} s one after the "
         f"other and {found['at_once_s']:.0f} s in {found['jobs']} processes. That is {found['speed_up']:.2f} times as "
-        f"fast, {found['of_ideal']:.2f} of the ideal with {found['jobs']} cores. Memory grows from "
-        f"{found['one_after_the_other_mib']} to {found['at_once_mib']} MiB. The load average before was "
+        f"fast, {found['of_ideal']:.2f} of the ideal with {found['jobs']} cores. With two rounds per run, the same "
+        f"commands take {found['fixed_one_after_the_other_s']:.1f} s and {found['fixed_at_once_s']:.1f} s: start-up, "
+        f"data, results and report, which more rounds do not prolong. The rest is "
+        f"{found['speed_up_of_the_rest']:.2f} times as fast. Memory grows from {found['one_after_the_other_mib']} to "
+        f"{found['at_once_mib']} MiB. The load average before was "
         f"{found['load_average_before']:.1f}."
     )
 
@@ -326,6 +362,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "speed.peers-linear-loaded": lambda: peers("linear", "2"),
     "speed.peers-cnn-loaded": lambda: peers("cnn", "2"),
     "speed.engines": engines,
+    "speed.models": people,
+    "speed.models-engines": people_engines,
     "speed.auto": auto,
     "speed.loaded": loaded,
     "speed.parallel": parallel,

@@ -26,6 +26,12 @@ SMALL = 4096
 LARGE, PASSES = 10**8, 64
 """Multiplications per row × (rows + PASSES) above which passes over rows keep several threads busy."""
 
+LEVEL = 1.12
+"""Ratio of predicted times up to which threads are chosen although a stack may be faster.
+
+The prediction is not more exact, and beside busy processes a stack that uses all cores waits for its slowest thread.
+"""
+
 _stackable: WeakKeyDictionary[Task, bool] = WeakKeyDictionary()
 _choices: WeakKeyDictionary[Task, dict[Hashable, Engine]] = WeakKeyDictionary()
 
@@ -34,8 +40,8 @@ def choice(problem: PooledData, clients: int, batch: int) -> Engine:
     """Choose an engine for local steps.
 
     On a CUDA device that is the stacked engine, or the loop if the model cannot be stacked. On a CPU it is the one with
-    the smaller predicted time. The prediction counts the model's work and measures nothing, because a run must give the
-    same numbers on a busy machine.
+    the smaller predicted time, and threads if the times are level. The prediction counts the model's work and measures
+    nothing, because a run must give the same numbers on a busy machine.
 
     Args:
         problem: Task and samples.
@@ -61,7 +67,9 @@ def _chosen(problem: PooledData, clients: int, batch: int) -> Engine:
     client = batch * problem.x[:1].nbytes + 3 * problem.task.w0.nbytes
     together = min(clients, max(1, MEGABYTES * 2**20 // client))
     stacked = STACKED.of(problem, batch, trial_of(problem).operations / together)
-    return _explained(Threads() if threads < stacked else Stacked(), problem, clients, batch, threads, stacked, "about")
+    return _explained(
+        Threads() if threads < LEVEL * stacked else Stacked(), problem, clients, batch, threads, stacked, "about"
+    )
 
 
 def _explained(
