@@ -159,7 +159,7 @@ def test_the_step_size_in_multiples_of_what_each_run_finds(here, capsys):
     assert call([*small, "--trials", "3", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["provenance"]["relative_step_size"] is True
-    assert found["provenance"]["criterion"] == Criterion("worst", ACCURACY, halving_diverges=True).sentence()
+    assert found["provenance"]["criterion"] == Criterion("worst", ACCURACY).sentence()
     with open("a/trials.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0])[:3] == ["algorithm", "trial", "lr_schedule"], "no trial has an η that is a number"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -92,10 +91,12 @@ class Configured:
             InputError: If the job sets η or its schedule.
         """
         name = self.method.algorithm
+        if spaces.MULTIPLE not in self.space or own_spaces.space_of(name, self.space_reference) is not None:
+            return
         config = self.job.config(self.method, self.base, FIRST_SEED)
         for parameter, free in (("lr", None), ("lr_schedule", "constant")):
             value = config.parameters(name)[parameter]
-            if value != free and own_spaces.space_of(name, self.space_reference) is None:
+            if value != free:
                 raise InputError(
                     f"the job sets {parameter} = {value!r} for {name}, but drfl tune searches for multiples of the "
                     f"step size that each run finds: remove {parameter}, or use --absolute-step-size",
@@ -184,9 +185,6 @@ def prepare(
     eta = step_size_from_curvature(jobs)
     around, n = None if relative else eta, jobs[0].data.n
     subjects = {name: Configured(job, job.method(name), n, around, references.get(name)) for name in names}
-    # A user's space need not search for η, so halving η does not change its point.
-    builtin = any(own_spaces.space_of(s.method.algorithm, s.space_reference) is None for s in subjects.values())
-    judge = dataclasses.replace(judge, halving_diverges=relative and builtin)
     common = {key: value for key, value in job_from_config(first[0]).items() if key not in OF_ONE}
     about = {
         "rounds": first[0].rounds,

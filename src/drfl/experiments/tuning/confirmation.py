@@ -5,7 +5,6 @@ The best of many scores is biased upwards, because the search looked at these sc
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -179,8 +178,7 @@ def confirm(
         return {}
     # The seeds that follow those of the search have other partitions, validation rows and initial models.
     new = range(search.seeds.stop, search.seeds.stop + seeds)
-    # A run that halves its step size still returns a model, which is what a user of the setting would get.
-    criterion = dataclasses.replace(search.criterion, halving_diverges=False)
+    criterion = search.criterion
     column = criterion.shown
     found: dict[str, Confirmation] = {}
     wanted: dict[str, tuple[list[cells.Cell], list[cells.Cell]]] = {}

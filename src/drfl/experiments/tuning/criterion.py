@@ -32,8 +32,6 @@ class Criterion:
     Args:
         name: "worst", "worst20" or "average" of the score over clients, or "loss", the worst client's.
         score: The runs' score, which defines whether more is better.
-        halving_diverges: Count a run as diverged if it halved the step size that it had chosen because the loss rose.
-            Searches for multiples of that step size need this, as halving changes the multiple.
 
     Raises:
         InputError: If there is no such criterion.
@@ -41,7 +39,6 @@ class Criterion:
 
     name: str
     score: Measure
-    halving_diverges: bool = False
 
     def __post_init__(self) -> None:
         if self.name not in WORDS:
@@ -77,10 +74,9 @@ class Criterion:
     def sentence(self) -> str:
         """Describe it in words, for files."""
         value = "0" if self.worst == 0 else f"{self.worst:g}"
-        fails = "breaks off, or halves its step size," if self.halving_diverges else "breaks off"
         return (
             f"mean over the seeds of {WORDS[self.name].format(self.score.words)} after the last round, on rows held "
-            f"out of the clients' training rows; {value} if a run {fails} at any seed; test data are not touched"
+            f"out of the clients' training rows; {value} if a run breaks off at any seed; test data are not touched"
         )
 
     def end(self, record: Record) -> str:
@@ -89,7 +85,7 @@ class Criterion:
         Args:
             record: The record of a training cell.
         """
-        return "diverged" if self.halving_diverges and record.get("halved", 0) else str(record["stopped"])
+        return str(record["stopped"])
 
     def undefined(self, record: Record) -> tuple[int, int]:
         """Return the number of clients at which a run's score is undefined, and of all clients; both are 0 for a failed
