@@ -115,9 +115,9 @@ def tuning_trials() -> str:
 
 
 def tuning_spaces() -> str:
-    """Format a table of the search spaces; the sentence below describes η, which all algorithms share."""
-    rows = [[name, "; ".join(["lr", *(f"{d.name} {d}" for d in space[1:])])] for name, space in SPACES.items()]
-    said = f"For all algorithms, lr is η, from {LR.low:g} to {LR.high:g} times 1/L̂ on a log scale."
+    """Format a table of the search spaces; the sentence below describes η, which most algorithms share."""
+    rows = [[name, "; ".join("lr" if d == LR else f"{d.name} {d}" for d in space)] for name, space in SPACES.items()]
+    said = f"An lr without a range is η, from {LR.low:g} to {LR.high:g} times 1/L̂ on a log scale."
     return f"{markdown(['algorithm', 'parameters'], rows, text=2)}\n\n{said}"
 
 

@@ -28,6 +28,7 @@ from drfl.algorithms import FedMGDAPlus as FedMGDAPlus
 from drfl.algorithms import FedNova as FedNova
 from drfl.algorithms import FedProx as FedProx
 from drfl.algorithms import FedRep as FedRep
+from drfl.algorithms import FGDROKLAdam as FGDROKLAdam
 from drfl.algorithms import FineTuned as FineTuned
 from drfl.algorithms import LocalOnly as LocalOnly
 from drfl.algorithms import PersonalClientSide as PersonalClientSide

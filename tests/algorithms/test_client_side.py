@@ -103,7 +103,8 @@ def test_a_comparison_of_all_of_them_in_other_processes(tmp_path):
 def test_the_command_runs_them_with_their_options(name, tmp_path, capsys):
     out = tmp_path / name
     arguments = ["run", "--algorithm", name, "--dataset", "digits", "--model", "mlp", "--clients", "4", "--rounds", "2"]
-    own = {k: v for k, v in defaults_of(name).items() if k in ("lam", "mu", "tau", "beta", "body_steps", "temperature")}
+    names = ("lam", "mu", "tau", "beta", "body_steps", "temperature", "beta2")
+    own = {k: v for k, v in defaults_of(name).items() if k in names}
     for option, value in own.items():
         arguments += ["--param", f"{name}.{option}={value}"]
     assert app.call([*arguments, "--out", str(out), "--json"]) == 0
@@ -150,6 +151,9 @@ def test_the_model_must_suit_the_method():
         ("MIME", {"beta": 1.0}, "beta"),
         ("MOON", {"mu": -1.0}, "mu"),
         ("MOON", {"temperature": 0.0}, "temperature"),
+        ("FGDROKLAdam", {"temperature": 0.0}, "temperature"),
+        ("FGDROKLAdam", {"epsilon": 0.0}, "epsilon"),
+        *(("FGDROKLAdam", {f"beta{j}": value}, f"beta{j}") for j in (1, 2, 3, 4) for value in (0.0, 1.1)),
     ],
 )
 def test_options_out_of_range(name, options, field):
@@ -201,11 +205,11 @@ def test_running_statistics_are_averaged_without_fedbn_and_refused_with_drift_te
         drfl.run(made("FedBN"), Simulation(hidden.data(), Task(hidden.model())), rounds=1)
 
 
+@pytest.mark.parametrize("name", ["FedBN", "FGDROKLAdam"])
 @pytest.mark.parametrize("engine", [Loop(), Stacked(), Threads(2)])
-def test_batch_norm_in_every_engine(engine):
-    ends = [
-        drfl.run(made("FedBN"), Simulation(hidden.data(), Task(MODEL), engine=e), rounds=3) for e in (Loop(), engine)
-    ]
+def test_batch_norm_in_every_engine(engine, name):
+    ends = [drfl.run(made(name), Simulation(hidden.data(), Task(MODEL), engine=e), rounds=3) for e in (Loop(), engine)]
+    torch.testing.assert_close(ends[0].state.w, ends[1].state.w, rtol=0, atol=1e-12)
     torch.testing.assert_close(ends[0].state.store.dense(), ends[1].state.store.dense(), rtol=0, atol=1e-12)
 
 

@@ -523,3 +523,29 @@ def mime(algorithm, oracle, rounds):
             x, m = mean({i: oracle.shares[i] for i in answered}, models), beta * m + (1 - beta) * c
         states.append({"w": x, "shared": m})
     return states
+
+
+def fgdro_kl_adam(algorithm, oracle, rounds):
+    """Algorithm 3 of the paper, except that the first term of u_i and of v is their first value."""
+    a, n = algorithm, oracle.n
+    w, u, v, m, q, states = oracle.w0, [None] * n, None, np.zeros_like(oracle.w0), np.zeros_like(oracle.w0), []
+    for played in rounds:
+        ends = {}
+        for i in who(played, "train"):
+            w_i, v_i, m_i, q_i = w, v, m, q
+            for _ in range(a.local.steps):
+                loss = oracle.loss(i, w_i)
+                u[i] = loss if u[i] is None else (1 - a.beta1) * u[i] + a.beta1 * loss
+                g = math.exp(u[i] / a.temperature)
+                v_i = g if v_i is None else (1 - a.beta2) * v_i + a.beta2 * g
+                h = g / v_i * oracle.gradient(i, w_i)
+                m_i = (1 - a.beta3) * m_i + a.beta3 * h
+                q_i = (1 - a.beta4) * q_i + a.beta4 * h**2
+                w_i = w_i - a.local.lr * (m_i / (np.sqrt(q_i) + a.epsilon) + a.local.weight_decay * w_i)
+            ends[i] = w_i, v_i, m_i, q_i
+        if ends:
+            w, v, m, q = (np.mean([end[j] for end in ends.values()], axis=0) for j in range(4))
+        store = np.array([[0.0, 0.0, 0.0] if x is None else [1.0, x, 1.0] for x in u])
+        shared = np.concatenate([[0.0, 0.0] if v is None else [math.log(v), 1.0], m, q])
+        states.append({"w": w, "store": store, "shared": shared})
+    return states

@@ -31,6 +31,7 @@ from drfl.algorithms import (
     FedNova,
     FedProx,
     FedRep,
+    FGDROKLAdam,
     PropFair,
     QFedAvg,
     ScaffPD,
@@ -239,6 +240,7 @@ ROWS = {
         lambda ours: [Reduction("mu=0 is FedAvg", ours(m=3, mu=0.0, local=NOISY), FedAvg(m=3, local=NOISY))],
         problem=Hidden(),
     ),
+    "FGDROKLAdam": Row(FGDROKLAdam(local=FOUR, temperature=2.0, beta2=0.05), None, references.fgdro_kl_adam),
 }
 
 

@@ -17,6 +17,7 @@ from drfl.algorithms.fedlc import FedLC
 from drfl.algorithms.fedmgdaplus import FedMGDAPlus
 from drfl.algorithms.fednova import FedNova
 from drfl.algorithms.fedrep import FedRep
+from drfl.algorithms.fgdrokladam import FGDROKLAdam
 from drfl.algorithms.mime import MIME
 from drfl.algorithms.moon import MOON
 from drfl.algorithms.propfair import PropFair
@@ -48,7 +49,15 @@ ALGORITHMS = {
 }
 """Every algorithm by name, as used in the command line and in files."""
 
-CLIENT_SIDE = {"Ditto": Ditto, "FedRep": FedRep, "FedLC": FedLC, "FedBN": FedBN, "MIME": MIME, "MOON": MOON}
+CLIENT_SIDE = {
+    "Ditto": Ditto,
+    "FedRep": FedRep,
+    "FedLC": FedLC,
+    "FedBN": FedBN,
+    "MIME": MIME,
+    "MOON": MOON,
+    "FGDROKLAdam": FGDROKLAdam,
+}
 """Algorithms with their own local steps, by name. A comparison includes them only if they are named explicitly."""
 
 BASELINES = {"LocalOnly": LocalOnly, "Pooled": Pooled, "FineTuned": FineTuned}
@@ -89,6 +98,7 @@ __all__ = [
     "Ditto",
     "DualDRDM",
     "DualDRDMState",
+    "FGDROKLAdam",
     "FedAvg",
     "FedAvgState",
     "FedBN",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple, overload
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from torch.func import grad, vmap
+from torch.func import grad_and_value, vmap
 
 from drfl.core.errors import DrflError, InputError, Notice, first_line
 from drfl.core.intraop import threads_for
@@ -27,7 +27,7 @@ from drfl.federation.local_method import (
     flatten,
 )
 from drfl.federation.requests import MethodWork, TrainRequest
-from drfl.optim.local_optimizers import SAM
+from drfl.optim.local_optimizers import SAM, LocalOptimizer
 from drfl.task.client_model import ClientModel
 from drfl.task.task import Task
 from drfl.task.training_noise import WORD, dropout_layers, scramble
@@ -76,13 +76,13 @@ def train(
     if _overrides(method, "prepare"):
         with _named(method, "prepare"):
             for client in clients:
-                client.prepared = method.prepare(client.model(client.start), client.data, client.context())
+                client.prepared = dict(method.prepare(client.model(client.start), client.data, client.context()))
     models = Models.empty(request)
     ends: dict[int, dict[str, Tensor]] = {}
     for group in _groups(batches, request, one_by_one=not vectorise or _is_serial(problem.task, method)):
         _train_group(problem, batches, request, clients, group, models, ends)
     for j, client in enumerate(clients):
-        client.state = client.state | ends[j]
+        client.take(ends[j])
     states, messages = _after_steps(request, work, clients, models.w)
     if bool(layout.private.any()):
         mask = layout.private.to(w.device)
@@ -139,6 +139,11 @@ class _Client:
     def context(self) -> StepContext:
         return StepContext(self._received, self.state, {**self._tensors, **self.prepared})
 
+    def take(self, ends: Mapping[str, Tensor]) -> None:
+        """Take the values after the steps: entries of the state, and tensors of the context."""
+        for name, value in ends.items():
+            (self.state if name in self.state else self.prepared)[name] = value
+
 
 def own_model(problem: PooledData, work: MethodWork, w: Tensor, row: Tensor | None) -> Tensor:
     """Return a client's own model (d,), from the global model w (d,) and its row of the client store."""
@@ -190,12 +195,12 @@ def _train_group(
     models: Models,
     ends: dict[int, dict[str, Tensor]],
 ) -> None:
-    """Train clients together and write their models and trained entries of the state; one by one if they cannot be."""
+    """Train clients together and write their models and what their steps changed; one by one if they cannot be."""
     assert request.work is not None
     method = request.work.method
     try:
         with threads_for(len(group) * request.w.numel() * int(batches.counts[group[0]])):
-            stack, trained = _local_steps(problem, batches, request, clients, group)
+            stack, changed = _local_steps(problem, batches, request, clients, group)
     except (InputError, torch.OutOfMemoryError):
         raise
     except Exception as error:
@@ -216,13 +221,13 @@ def _train_group(
         if whole is not None and part is not None:
             whole[index] = part
     for place, j in enumerate(group):
-        ends[j] = {name: values[place].clone() for name, values in trained.items()}
+        ends[j] = {name: values[place].clone() for name, values in changed.items()}
 
 
 def _local_steps(
     problem: PooledData, batches: Batches, request: TrainRequest, clients: Sequence[_Client], group: list[int]
 ) -> tuple[Models, Mapping[str, Tensor]]:
-    """Return the models (g, d) of a group, and the trained entries of their states, each (g, …)."""
+    """Return the models (g, d) of a group, and the tensors of the clients that steps changed, each (g, …)."""
     assert request.work is not None
     work, local, layout, first = request.work, request.local, problem.task.layout, group[0]
     method, members, index = work.method, [clients[j] for j in group], torch.tensor(group)
@@ -244,18 +249,22 @@ def _local_steps(
     counts = [int(batches.counts[first])] * local.fewest_steps
     if batches.by_step is not None:
         counts = [count for count in batches.by_step[first].tolist() if count]
-    model = clients[first].model(request.w)
+    model, is_directed = clients[first].model(request.w), _overrides(method, "direction")
+    moved: dict[str, Tensor] = {}
     weights = None if problem.averaged else problem.weights(batches, request.w)
     snapshot, total = None, torch.zeros_like(U) if request.average else None
     for t, count in enumerate(counts, start=1):
         changes = tuple(OWN + name if name in method.trained else name for name in method.trains(model, t, len(counts)))
         samples = _samples(problem, batches, index, t - 1, count, weights)
         arguments = (changes, *samples, fixed_state, per_client)
-        gradients, statistics = gradient(views, *arguments)
-        if isinstance(local.optimizer, SAM):
-            moves = ascent(local.optimizer, list(gradients.values()), len(group))
-            moved = {name: views[name] + move for name, move in zip(gradients, moves, strict=True)}
-            gradients, _ = gradient({**views, **moved}, *arguments)
+        gradients, losses, statistics = gradient(views, *arguments)
+        gradients = gradient.ascended(local.optimizer, gradients, views, arguments)
+        if is_directed:
+            directions, new = gradient.direction(gradients, losses, {**fixed_state, **own}, per_client)
+            gradients |= directions
+            moved |= new
+            fixed_state |= {name: value for name, value in new.items() if name in fixed_state}
+            per_client |= {name: value for name, value in new.items() if name not in fixed_state}
         for name, g in gradients.items():
             taken[name] += 1
             step: LocalStep = of_state if name.startswith(OWN) else of_model
@@ -269,7 +278,7 @@ def _local_steps(
             total.add_(U, alpha=1 / len(counts))
         if t == request.snapshot:
             snapshot = U.clone()
-    return Models(U, snapshot, total), own
+    return Models(U, snapshot, total), {**moved, **own}
 
 
 def _samples(
@@ -308,8 +317,10 @@ class _Gradient:
         seeds: Tensor | None,
         state: Mapping[str, Tensor],
         per_client: Mapping[str, Tensor],
-    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return the gradient (g, …) of each tensor that the step changes, and new running statistics (g, …)."""
+    ) -> tuple[dict[str, Tensor], Tensor, dict[str, Tensor]]:
+        """Return the gradient (g, …) of each tensor that the step changes, the losses (g,), and new running statistics
+        (g, …).
+        """
         unknown = [name for name in changes if name not in views]
         if unknown:
             raise InputError(
@@ -326,17 +337,71 @@ class _Gradient:
         if self._vectorised:
             dims = tuple(None if value is None else 0 for value in rest[1:])
             # An empty dictionary has no tensor that could be mapped, and vmap accepts any dimension for it.
-            mapped = vmap(grad(self._loss, has_aux=True), in_dims=(0, 0, *dims))
-            return mapped(changed, *rest)
+            mapped = vmap(grad_and_value(self._loss, has_aux=True), in_dims=(0, 0, *dims))
+            gradients, (losses, statistics) = mapped(changed, *rest)
+            return gradients, losses, statistics
         leaves = {name: value[0].detach().clone().requires_grad_() for name, value in changed.items()}
         single = [_first(value) for value in rest]
         loss, statistics = self._loss(leaves, *single)  # pyright: ignore[reportArgumentType]
         statistics = {name: value.detach()[None] for name, value in statistics.items()}
+        value = loss.detach()[None]
         if not loss.requires_grad:
-            return {name: torch.zeros_like(value) for name, value in changed.items()}, statistics
+            return {name: torch.zeros_like(value) for name, value in changed.items()}, value, statistics
         # A parameter on which the loss does not depend has gradient 0, as in vectorised steps.
         gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
-        return {name: g[None] for name, g in zip(leaves, gradients, strict=True)}, statistics
+        return {name: g[None] for name, g in zip(leaves, gradients, strict=True)}, value, statistics
+
+    def ascended(
+        self,
+        optimizer: LocalOptimizer,
+        gradients: dict[str, Tensor],
+        views: Mapping[str, Tensor],
+        arguments: Sequence[Any],
+    ) -> dict[str, Tensor]:
+        """Return the gradients at the point to which SAM moves along them; with other optimisers, the same ones."""
+        if not isinstance(optimizer, SAM):
+            return gradients
+        moves = ascent(optimizer, list(gradients.values()), len(next(iter(gradients.values()))))
+        there = {name: views[name] + move for name, move in zip(gradients, moves, strict=True)}
+        return self({**views, **there}, *arguments)[0]
+
+    def direction(
+        self,
+        gradients: Mapping[str, Tensor],
+        losses: Tensor,
+        state: Mapping[str, Tensor],
+        per_client: Mapping[str, Tensor],
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return the direction (g, …) of each parameter with a gradient, and new values (g, …) of other tensors."""
+        layout = self._problem.task.layout
+        flat = self._received.vector.new_zeros(len(losses), layout.d)
+        for name, view in layout.views(flat).items():
+            if name in gradients:
+                view.copy_(gradients[name])
+
+        def one(
+            g: Tensor, loss: Tensor, state: Mapping[str, Tensor], per_client: Mapping[str, Tensor]
+        ) -> tuple[Tensor, dict[str, Tensor]]:
+            context = StepContext(self._received, state, {**self._context, **per_client})
+            direction, new = self._method.direction(g, loss, context)
+            if direction.shape != g.shape:
+                raise InputError(
+                    f"{type(self._method).__name__}.direction must return a vector of shape {tuple(g.shape)}, got "
+                    f"{tuple(direction.shape)}",
+                    code="wrong-shape",
+                    field="direction",
+                )
+            return direction, dict(new)
+
+        with torch.no_grad():
+            if self._vectorised:
+                directions, new = vmap(one)(flat, losses, dict(state), dict(per_client))
+            else:
+                with _named(self._method, "direction"):
+                    single, changed = one(flat[0], losses[0], _first(state), _first(per_client))
+                directions, new = single[None], {name: value[None] for name, value in changed.items()}
+        views = layout.views(directions)
+        return {name: views[name] for name in gradients if name in views}, new
 
     def _loss(
         self,
@@ -375,6 +440,10 @@ class _Gradient:
         return loss, model.statistics
 
 
+@overload
+def _first(value: Mapping[str, Tensor]) -> dict[str, Tensor]: ...
+@overload
+def _first(value: Tensor | Mapping[str, Tensor] | None) -> Tensor | dict[str, Tensor] | None: ...
 def _first(value: Tensor | Mapping[str, Tensor] | None) -> Tensor | dict[str, Tensor] | None:
     """Return the entry of the only client of a group."""
     if isinstance(value, Mapping):

@@ -144,6 +144,18 @@ class LocalMethod:
         """Return the loss () whose gradient a local step follows."""
         return batch.loss(model)
 
+    def direction(self, gradient: Tensor, loss: Tensor, context: StepContext) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """Return the direction of a local step, u ← u − η·direction, and new values of tensors of the context.
+
+        Later steps and :meth:`message` get the new values. Those of entries of the state are stored.
+
+        Args:
+            gradient: (d,) gradient of :meth:`loss`; 0 for parameters that the step does not change.
+            loss: () its value.
+            context: The client's state and the tensors of the request.
+        """
+        return gradient, {}
+
     def trains(self, model: ClientModel, step: int, steps: int) -> Collection[str]:
         """Return the names of the parameters, and of entries of ``trained``, that a step changes.
 

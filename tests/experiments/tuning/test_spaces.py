@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drfl.algorithms import ALGORITHMS
 from drfl.ambiguity import parse
 from drfl.experiments.config.config import load_config
-from drfl.experiments.config.hyperparameters import has_parameter, make_algorithm
+from drfl.experiments.config.hyperparameters import KNOWN, has_parameter, make_algorithm
 from drfl.experiments.tuning.spaces import (
     LR,
     MULTIPLE,
@@ -35,8 +34,9 @@ def place(algorithm, run):
 
 
 def test_all_spaces_are_of_algorithms_and_have_the_same_range_of_step_sizes():
-    assert set(SPACES) <= set(ALGORITHMS)
-    assert {space[0] for space in SPACES.values()} == {LR}
+    assert set(SPACES) <= set(KNOWN)
+    # Adam-type steps have no 1/L̂.
+    assert {name for name, space in SPACES.items() if space[0] != LR} == {"FGDROKLAdam"}
 
 
 def test_of_an_algorithm_without_a_space_the_step_size_is_tuned():
@@ -84,7 +84,7 @@ def test_the_first_trial_is_the_defaults():
     for algorithm in SPACES:
         run = config(algorithm)
         table = default_table(run, {})
-        assert table == {}, "η is found in the run"
+        assert table == ({"lr": 0.01} if algorithm == "FGDROKLAdam" else {}), "η is found in the run"
         assert make_algorithm(algorithm, {**run.parameters(algorithm), **table}) == make_algorithm(
             algorithm, run.parameters(algorithm)
         )

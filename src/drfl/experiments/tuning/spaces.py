@@ -72,6 +72,7 @@ SPACES: dict[str, Space] = {
     "ScaffPD": (LR, Dimension("sigma", 1e-3, 1.0)),
     "DRDM": (LR, Dimension("mu", 0.01, 3.0), Dimension("gamma", 1e-5, 0.01)),
     "DualDRDM": (LR, Dimension("mu", 0.05, 10.0), Dimension("gamma", 1e-5, 0.01)),
+    "FGDROKLAdam": (Dimension("lr", 1e-4, 0.1), Dimension("temperature", 0.03, 10.0)),
 }
 """The spaces by algorithm. The ranges contain the papers' values, drfl's defaults and the best MNIST values.
 
