@@ -19,6 +19,7 @@ from drfl.data import ClientData
 from drfl.engine import Loop, Simulation
 from drfl.flower import nodes, server_app
 from drfl.flower.federation import FlowerFederation
+from drfl.flower.messages import CodeFile
 from drfl.flower.nodes import NameRoster, gather_members
 from drfl.flower.site_methods import SiteStates, load_method, sent_method
 from drfl.flower.site_policy import SitePolicy
@@ -75,12 +76,12 @@ def _no_pause(monkeypatch):
     monkeypatch.setattr(nodes, "PAUSE", 0.01)
 
 
-def task():
+def task(model=MLP, folder=None):
     with Key(0).fold("model").torch_scope():
-        return task_of(MLP, (6,))
+        return task_of(model, (6,), folder)
 
 
-def pair(folder, policy=None):
+def pair(folder, policy=None, model=MLP):
     """A simulation of three clients, and three sites with the same data."""
     train, test = clients("abc")
     data = ClientData.from_arrays(train, test, dtype=torch.float64)
@@ -89,8 +90,9 @@ def pair(folder, policy=None):
     grid = grid_of("abc", lambda context: sites[context.node_config["name"]])
     roster = NameRoster("abc")
     members = {client: member.identity for client, member in gather_members(grid, roster, 1.0, 5.0).items()}
-    fed = FlowerFederation(grid, roster, members, MLP, task().w0, Deadline(5.0), task=task())
-    return Simulation(data, task(), engine=Loop()), fed
+    own = task(model, folder)
+    fed = FlowerFederation(grid, roster, members, model, own.w0, Deadline(5.0), task=own)
+    return Simulation(data, task(model, folder), engine=Loop()), fed
 
 
 def doubled(name, folder, policy):
@@ -112,6 +114,66 @@ def same(a, b, tolerance=0.0):
 def test_every_number_is_that_of_the_simulation(name, tmp_path):
     algorithm = CLIENT_SIDE[name](m=2, local=LOCAL)
     same(*(drfl.run(algorithm, fed, rounds=5, seed=3, check_data=False) for fed in pair(tmp_path)))
+
+
+NORMALISED = """
+import drfl
+import torch
+
+
+def net(shape, classes):
+    layers = torch.nn.Linear(shape[0], 5), torch.nn.BatchNorm1d(5), torch.nn.Tanh(), torch.nn.Linear(5, classes)
+    return drfl.models.with_federated_batch_norm(torch.nn.Sequential(*layers))
+"""
+
+
+@pytest.fixture
+def normalised(tmp_path):
+    """A simulation and three sites whose model has batch normalisation, from a file that the sites approved."""
+    (tmp_path / "bn.py").write_text(NORMALISED)
+    digest = hashlib.sha256(NORMALISED.encode()).hexdigest()
+    model = msgspec.structs.replace(MLP, model="bn.py:net", code=(CodeFile("bn.py", digest),))
+    return pair(tmp_path, SitePolicy(code={"bn.py": digest}), model)
+
+
+def stored_at_sites(folder, store):
+    """The rows of the client store as the sites have them, from the numbers that the server has."""
+    numbers, like = store.dense()[:, 0], torch.zeros(1 + 4 * 5).double()
+    return torch.stack([SiteStates(folder, name).read(int(numbers[i]), like) for i, name in enumerate("abc")])
+
+
+def close(a, b):
+    torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+def test_fedbn_computes_what_a_simulation_does_and_layers_stay_at_the_sites(tmp_path, normalised):
+    algorithm = CLIENT_SIDE["FedBN"](m=2, local=LOCAL)
+    a, b = (drfl.run(algorithm, fed, rounds=5, seed=3, check_data=False) for fed in normalised)
+    same(a, b, 1e-12)
+    close(a.evaluation.loss, b.evaluation.loss)
+    close(a.state.store.dense(), stored_at_sites(tmp_path, b.state.store))
+    # The server has a number of each state, and its own BatchNorm layers are the initial ones.
+    assert b.state.store.dense().shape == (3, 1)
+    norm = slice(6 * 5 + 5, 6 * 5 + 5 + 4 * 5)
+    assert torch.equal(b.state.w[norm], normalised[1].w0[norm])
+    assert not torch.equal(a.state.store.dense()[0, 1:], a.state.store.dense()[1, 1:])
+
+
+def test_a_site_that_lost_its_batch_norm_starts_from_that_of_the_server(tmp_path, normalised, caplog):
+    algorithm = CLIENT_SIDE["FedBN"](m=3, local=LOCAL)
+    states, keys = [algorithm.init(fed) for fed in normalised], [Key(0).fold("round", r) for r in (1, 2)]
+    states = [algorithm.round(state, fed, keys[0])[0] for state, fed in zip(states, normalised, strict=True)]
+    for path in (tmp_path / "drfl-clients" / "b").glob("*.safetensors"):
+        path.unlink()
+    # In the simulation, a client that was never written has the start value.
+    rows = states[0].store.dense()
+    rows[1] = 0
+    states[0] = states[0]._replace(store=states[0].store.put(torch.arange(3), rows))
+    with caplog.at_level(logging.WARNING, "drfl"):
+        states = [algorithm.round(state, fed, keys[1])[0] for state, fed in zip(states, normalised, strict=True)]
+    assert {record.msg.field for record in caplog.records if record.msg.code == "state-lost"} == {"b"}
+    close(states[0].w, states[1].w)
+    close(states[0].store.dense(), stored_at_sites(tmp_path, states[1].store))
 
 
 def test_a_server_goes_on_from_a_checkpoint_with_the_states_of_that_round(tmp_path):
@@ -238,6 +300,17 @@ name = "b"
 [[sites]]
 name = "c"
 """
+
+
+def test_a_whole_deployment_with_fedbn(tmp_path):
+    (tmp_path / "bn.py").write_text(NORMALISED)
+    policy = SitePolicy(code={"bn.py": hashlib.sha256(NORMALISED.encode()).hexdigest()})
+    sites = {name: site(name, folder=tmp_path, policy=policy) for name in "abc"}
+    path = tmp_path / "server.toml"
+    path.write_text(SETTINGS.replace('"Ditto"', '"FedBN"').replace('"mlp"', '"bn.py:net"'))
+    out = server_app.serve(grid_of("abc", lambda context: sites[context.node_config["name"]]), path)
+    assert {"summary.json", "clients.csv", "model.safetensors", "report.html"} <= {p.name for p in Path(out).iterdir()}
+    assert all(list((tmp_path / "drfl-clients" / name).glob("*.safetensors")) for name in "abc")
 
 
 def test_a_whole_deployment_tests_each_site_with_its_own_model(tmp_path, monkeypatch):

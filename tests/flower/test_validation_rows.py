@@ -9,21 +9,26 @@ import pytest
 import torch
 from tests.support.refusals import refused
 
+import drfl
 from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.engine import Loop, Simulation
 from drfl.experiments.config.wrap import wrap_algorithm
 from drfl.flower import nodes, server_app
 from drfl.flower.client_app import Site, client_app, identity
+from drfl.flower.federation import FlowerFederation
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import Answer, HoldOut, SiteIdentity
+from drfl.flower.nodes import NameRoster, gather_members
 from drfl.flower.records import read, write
 from drfl.flower.settings import DeployedConfig
+from drfl.flower.transport import Deadline
 from drfl.task.models import MODELS
 from drfl.task.task import Task
+from drfl.training import step_size
 from drfl.training.loop import run
 
-from .conftest import SIZES, clients, grid_of, site
+from .conftest import MODEL, SIZES, clients, grid_of, site
 from .test_server_app import settings
 
 
@@ -89,6 +94,23 @@ def test_the_rows_held_out_are_counted_and_not_trained_on(tmp_path):
     out = server_app.serve(grid_of(), settings(tmp_path, rounds=1, more='select = "worst"\nvalidation = 0.5'))
     rows = (out / "clients.csv").read_text().splitlines()[1:]
     assert [int(row.split(",")[4]) for row in rows] == [member.trained for member in held]
+
+
+def test_step_sizes_come_from_the_rows_that_sites_train_on():
+    holdout, grid, roster = HoldOut(0.4, 0), grid_of(), NameRoster("abcd")
+    members = gather_members(grid, roster, 1.0, 5.0, None, holdout)
+    identities = {client: member.identity for client, member in members.items()}
+    with Key(0).fold("model").torch_scope():
+        task = Task(MODELS["linear"]((6,), 3))
+    there = FlowerFederation(grid, roster, identities, MODEL, task.w0, Deadline(5.0), holdout=holdout)
+    data = ClientData.from_arrays(*clients())
+    here, whole = (Simulation(d, task, engine=Loop()) for d in (data.with_validation(0.4, Key(0)), data))
+    assert there.sizes.tolist() == here.sizes.tolist() != whole.sizes.tolist()
+    assert torch.equal(there.shares, here.shares)
+    algorithm = drfl.FedAvg(local=drfl.LocalSGD(batch=None))
+    sizes = [step_size.find(algorithm, fed, task.w0, Key(0)) for fed in (there, here, whole)]
+    assert sizes[0].eta == sizes[1].eta != sizes[2].eta
+    assert torch.equal(sizes[0].losses, sizes[1].losses)
 
 
 def test_validation_costs_no_further_messages(tmp_path):
