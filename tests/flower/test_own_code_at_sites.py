@@ -8,6 +8,7 @@ import pytest
 import torch
 from tests.support.refusals import logged, refused
 
+from drfl.data.model_file import read_model_file
 from drfl.flower import nodes, server_app
 from drfl.flower.client_app import client_app
 from drfl.flower.in_process import InProcessGrid
@@ -82,6 +83,35 @@ def test_sites_train_and_receive_models_of_their_own_approved_copies(tmp_path, h
     header, *rows = (out / "clients.csv").read_text().splitlines()
     scores = [float(row.split(",")[header.split(",").index("top_two")]) for row in rows]
     assert all(0 < score <= 1 for score in scores)
+
+
+def test_what_sites_receive_names_no_folder_of_the_server(tmp_path, helper, monkeypatch):
+    sent, push = [], InProcessGrid.push_messages
+
+    def recorded(grid, messages):
+        messages = list(messages)
+        for message in messages:
+            sent.extend(value for record in message.content.values() for value in contents_of(record))
+        return push(grid, messages)
+
+    monkeypatch.setattr(InProcessGrid, "push_messages", recorded)
+    out = deployed(tmp_path, helper, approved(helper), before="deliver = true\n")
+    module = read_model_file(out / "model.safetensors").about["module"]
+    assert module["reference"] == "own/net.py:net"
+    assert module["sha256"] == approved(helper)
+    assert any(b"own/net.py" in value for value in sent)
+    assert not any(str(tmp_path).encode() in value for value in sent)
+
+
+def contents_of(record):
+    """All bytes in a record of a message."""
+    for value in record.values():
+        if isinstance(value, bytes):
+            yield value
+        elif isinstance(value, str):
+            yield value.encode()
+        elif hasattr(value, "data"):
+            yield value.data
 
 
 @pytest.mark.parametrize("case", ["nothing", "no helper", "other digest", "other file"])

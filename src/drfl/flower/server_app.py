@@ -19,6 +19,7 @@ from drfl.core.errors import DivergedError, DrflError, InputError, Notice
 from drfl.core.files import read_text
 from drfl.core.key import Key
 from drfl.core.screen import OneLine
+from drfl.core.user_code import digests
 from drfl.data import ClientData
 from drfl.data.standardisation import Standardisation
 from drfl.data.tables.schema import TableSchema
@@ -50,7 +51,7 @@ from drfl.flower.nodes import Roster, gather_members
 from drfl.flower.paired import paired_csv
 from drfl.flower.server_tasks import carry_out
 from drfl.flower.session import log_members, make_roster, resolve_settings
-from drfl.flower.settings import ServerSettings, code_of, read_server
+from drfl.flower.settings import ServerSettings, code_of, read_server, sent_path
 from drfl.flower.shared_rows import compare_sites
 from drfl.flower.site_data import load_probe_rows
 from drfl.flower.site_task import task_of
@@ -406,11 +407,22 @@ def prepare_deployment(
         algorithm, fed, returned=config.returned, averaged=config.averaged, table_dir=config.tables,
         validates=selection.validates,
     )  # fmt: skip
-    origin = Origin(model_source(config.model, sites.members[0].shape, classes), config.loss, start)
+    origin = Origin(_sent_source(config.model, sites.members[0].shape, classes, names, folder), model.loss, start)
     return Deployment(
         settings=config, about=config.about(bare, sites.n), data=sites, task=task, fed=fed, algorithm=algorithm,
         first=state, origin=origin, selection=selection, replies=reply_log,
     )  # fmt: skip
+
+
+def _sent_source(
+    name: str, shape: tuple[int, ...], classes: int, names: Mapping[str, str], folder: Path
+) -> dict[str, object]:
+    """Return the origin of the module for the model file, which sites receive: with paths as messages have them."""
+    source = model_source(name, shape, classes)
+    if name not in names:
+        return source
+    files = {sent_path(path, folder): digest for path, digest in digests(name).items()}
+    return {**source, "reference": names[name], "sha256": files}
 
 
 def read_schema(

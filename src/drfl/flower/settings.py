@@ -417,6 +417,22 @@ def _located(value: object, folder: Path) -> object:
     return str(folder / value) if isinstance(value, str) and is_reference(value) else value
 
 
+def sent_path(path: str, folder: Path) -> str:
+    """Return the path of a file as messages have it: relative to the folder of ``server.toml``.
+
+    Raises:
+        InputError: If it is outside the folder.
+    """
+    try:
+        return Path(path).resolve().relative_to(folder.resolve()).as_posix()
+    except ValueError:
+        raise InputError(
+            f"'{path}' is not in the folder of server.toml. Copy it there, and to the same place at every site",
+            code="wrong-folder",
+            field="job",
+        ) from None
+
+
 def code_of(config: DeployedConfig, folder: Path) -> tuple[dict[str, str], tuple[CodeFile, ...]]:
     """Return the references in a job as messages have them, and the files that they need.
 
@@ -427,23 +443,12 @@ def code_of(config: DeployedConfig, folder: Path) -> tuple[dict[str, str], tuple
     Raises:
         InputError: If a file is outside the folder, or its name has other characters than letters, digits, - and _.
     """
-
-    def relative(path: str) -> str:
-        try:
-            return Path(path).resolve().relative_to(folder.resolve()).as_posix()
-        except ValueError:
-            raise InputError(
-                f"'{path}' is not in the folder of server.toml. Copy it there, and to the same place at every site",
-                code="wrong-folder",
-                field="job",
-            ) from None
-
     names, files = dict[str, str](), dict[str, str]()
     for reference in (config.model, config.loss, config.score, *(config.metrics or ())):
         if reference is not None and is_reference(reference):
             place, _, name = reference.rpartition(":")
-            names[reference] = f"{relative(place)}:{name}"
-            files |= {relative(path): digest for path, digest in digests(reference).items()}
+            names[reference] = f"{sent_path(place, folder)}:{name}"
+            files |= {sent_path(path, folder): digest for path, digest in digests(reference).items()}
     for name in files:
         if not re.fullmatch(CODE_NAME, name):
             raise InputError(
