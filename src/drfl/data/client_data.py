@@ -501,7 +501,8 @@ class ClientData:
 
         Args:
             frame: The table.
-            group: Column that names the client. Each distinct value becomes a client, in sorted order.
+            group: Column that names the client. Each distinct value becomes a client, in the order of numbers
+                if all values are numbers, and of texts otherwise.
             target: Column to predict. Floating-point values stay numbers (regression); other values become classes
                 0..C-1 in sorted order, with their names in `classes`. Several columns are read as numbers (n, k), such
                 as the labels 0 and 1 of a multi-label task.

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.refusals import refused
 
 from drfl.core.key import Key
-from drfl.data import split_groups
+from drfl.data import ClientData, Natural, split_groups
+from drfl.data.partition.natural import client_order
 from drfl.data.partition.splitting import split_rows
+from drfl.data.tables.propose import propose
+from drfl.data.tables.table_files import read_tables
 
 
 @given(
@@ -50,6 +54,34 @@ def test_equal_remainders_do_not_favour_the_same_classes():
 
 def test_numbers_are_groups_too_in_numeric_order():
     assert split_groups(np.array([10, 9, 9, 10]), None, Key(0)).names == ("9", "10")
+
+
+@pytest.mark.parametrize(
+    ("names", "order"),
+    [
+        (["10", "9", "1.5", "-2"], ["-2", "1.5", "9", "10"]),
+        (["07", "7", "10"], ["07", "7", "10"]),
+        (["10", "9", "ward"], ["10", "9", "ward"]),
+        (["inf", "10", "9"], ["10", "9", "inf"]),
+    ],
+)
+def test_the_order_of_clients(names, order):
+    assert [names[i] for i in client_order(names)] == order
+
+
+def test_numbers_have_one_order_on_all_routes(tmp_path):
+    frame = pd.DataFrame({"ward": np.repeat([10, 2, 1], 10), "x": np.arange(30) % 7, "y": np.arange(30) % 2})
+    frame.to_csv(tmp_path / "wards.csv", index=False)
+    schema = propose([frame.astype(str)], "y", "ward").schema
+    dataset = read_tables([tmp_path / "wards.csv"], "y", "ward")
+    routes = {
+        "numbers": ClientData.from_frame(frame, group="ward", target="y").names,
+        "texts": ClientData.from_frame(frame.astype({"ward": str}), group="ward", target="y").names,
+        "schema": ClientData.from_frame(frame, schema=schema).names,
+        "file": Natural().divide(dataset, Key(0)).names,
+        "some": Natural(clients=2).divide(dataset, Key(0)).names,
+    }
+    assert routes == {**dict.fromkeys(routes, ("1", "2", "10")), "some": ("1", "2")}
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -36,8 +37,8 @@ def split_groups(
         patients: (n,) Patient of each row; all rows of one go to one part. None if rows are independent.
 
     Returns:
-        A partition whose training and test indices both refer to these rows, with clients in the sorted order of the
-        groups.
+        A partition whose training and test indices both refer to these rows, with clients in the order of
+        :func:`client_order`.
 
     Raises:
         InputError: If a group has only one row or patient, a row has no group, or lengths differ.
@@ -67,8 +68,11 @@ def split_groups(
         raise InputError(
             "groups mix types that cannot be sorted. Convert them to strings", code="wrong-type", field="groups"
         ) from None
-    names = tuple(str(value) for value in values.tolist())
-    rows = np.split(np.argsort(codes, kind="stable").astype(np.int64), np.cumsum(np.bincount(codes))[:-1])
+    known = [str(value) for value in values.tolist()]
+    order = client_order(known)
+    names = tuple(known[i] for i in order)
+    by_value = np.split(np.argsort(codes, kind="stable").astype(np.int64), np.cumsum(np.bincount(codes))[:-1])
+    rows = [by_value[i] for i in order]
     labels = [None if y is None else y[mine] for mine in rows]
     units = [None if patients is None else patients[mine] for mine in rows]
     parts = [
@@ -77,6 +81,20 @@ def split_groups(
     ]
     recipe: dict[str, str | int | float] = {"partition": "groups", "test_fraction": test_fraction, "seed": key.seed}
     return Partition(tuple(a for a, _ in parts), tuple(b for _, b in parts), names, recipe)
+
+
+def client_order(names: Sequence[str]) -> list[int]:
+    """Return the positions of clients' names in order: as numbers if all are numbers, otherwise as texts.
+
+    Names read from a file are texts, and those of a data frame may be numbers. Both have the same order.
+    """
+    try:
+        numbers = [float(name) for name in names]
+    except ValueError:
+        numbers = [math.nan]
+    if not all(map(math.isfinite, numbers)):
+        return sorted(range(len(names)), key=lambda i: names[i])
+    return sorted(range(len(names)), key=lambda i: (numbers[i], names[i]))
 
 
 LEFT_OUT = "left-out"
@@ -190,8 +208,10 @@ class Natural:
                 code="out-of-range",
                 field="clients",
             )
-        # np.unique sorts by name, and the stable sort keeps this order among groups of equal size.
-        names = tuple(sorted(values[np.argsort(-counts, kind="stable")[: self.clients]].tolist()))
+        # The stable sort keeps the order by name among groups of equal size.
+        order = client_order(values.tolist())
+        largest = np.array(order)[np.argsort(-counts[order], kind="stable")[: self.clients]]
+        names = tuple(str(values[i]) for i in order if i in largest)
         if dataset.test_groups is not None:
             # The data set itself defines the test rows.
             wanted = {*dataset.groups, *dataset.test_groups} if self.clients is None else {*names}
