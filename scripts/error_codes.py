@@ -97,6 +97,7 @@ CODES = {
     "no-model": "A site has no current or no previous model.",
     "no-preparation": "Tensors do not say how their model's inputs are prepared. Read the model file by its path.",
     "no-reports": "No site has reported its rows and classes yet.",
+    "no-references": "No client has the loss of an own model, so excess losses did not move λ.",
     "no-results": "No run has results to show.",
     "no-round-selected": "Model selection had no defined score in any round.",
     "no-rows": "A table, client or part has no rows.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from tests.support.refusals import refused
 
 import drfl
 from drfl.algorithms.excess_loss import STEPS
-from drfl.core.errors import NonFiniteError
+from drfl.core.errors import NonFiniteError, RunWarning
 from drfl.core.key import Key
 from drfl.engine import Loop
 from drfl.experiments.config.hyperparameters import make_algorithm
@@ -137,6 +138,17 @@ def test_an_own_model_that_diverges_is_named():
     fed, algorithm = federation(), drfl.AFL(local=LOCAL, reference="own")
     with refused("not-finite", None, "client 0", kind=NonFiniteError):
         algorithm.round(algorithm.init(fed), Infinite(fed), Key(0).fold("round", 1))
+
+
+@pytest.mark.parametrize(("limit", "warned"), [(0.05, True), (100.0, False)])
+def test_own_models_beyond_max_norm_are_reported_at_the_end(limit, warned):
+    algorithm = Protected(drfl.DualDRDM(m=4, local=LocalSGD(steps=2, lr=0.1), reference="own"), norm=limit)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = drfl.run(algorithm, federation(), rounds=3)
+    codes = [each.message.code for each in caught if isinstance(each.message, RunWarning)]
+    assert ("no-references" in codes) == warned
+    assert bool((result.lam == 0.25).all()) == warned
 
 
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(tmp_path):

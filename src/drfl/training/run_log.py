@@ -347,7 +347,8 @@ class RunLog:
 
 
 def end_notices(algorithm: Algorithm, fed: Federation, result: Result) -> list[Notice]:
-    """List warnings about a run that has ended: a late roll-back, an earlier model, and a test loss above the start.
+    """List warnings about a run that has ended: a late roll-back, an earlier model, excess losses without a reference,
+    and a test loss above the start.
 
     Args:
         algorithm: The algorithm.
@@ -372,6 +373,13 @@ def end_notices(algorithm: Algorithm, fed: Federation, result: Result) -> list[N
     core = core_of(algorithm)
     if not result.rounds:
         return notices
+    references = references_of(result.state)
+    if references is not None and not bool(references.known.any()):
+        text = (
+            "no client has the loss of its own model, so excess losses did not move λ. The replies with own models are "
+            "missing, or were rejected because of max_norm: raise or remove max_norm, or set reference to none"
+        )
+        notices.append(Notice(text, "no-references", "reference"))
     # The first rounds on divided classes may raise the loss a little. "not after <= limit" also catches NaN.
     slack = RISE if result.rounds < FIRST else 0.0
     if isinstance(core, Personal) and not is_separate(core):
