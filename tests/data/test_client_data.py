@@ -341,3 +341,35 @@ def test_a_data_set_is_divided_by_a_partition_or_a_way_to_divide():
     ):
         with refused(*error):
             drfl.ClientData.from_dataset(dataset, partition)
+
+
+class Items(torch.utils.data.Dataset):
+    """A map-style data set of these items."""
+
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, k):
+        return self.items[k]
+
+
+def test_items_whose_inputs_are_dictionaries_or_tuples():
+    ids, mask, y = torch.arange(24).reshape(8, 3), torch.ones(8, 3).bool(), torch.arange(8) % 2
+    named = [({"ids": ids[k].tolist(), "mask": mask[k]}, int(y[k])) for k in range(8)]
+    pairs = [((ids[k], mask[k]), int(y[k])) for k in range(8)]
+    for items, x in ((named, {"ids": ids, "mask": mask}), (pairs, (ids, mask))):
+        data, expected = ClientData.from_datasets({"a": Items(items)}), ClientData.from_arrays({"a": (x, y)})
+        assert data.fields == expected.fields
+        assert torch.equal(data.inputs, expected.inputs)
+        assert data.fields.unpack(data.inputs)["ids" if isinstance(x, dict) else 0].tolist() == ids.tolist()
+    with refused("wrong-type", "a"):
+        ClientData.from_datasets({"a": Items([*named, ({"ids": [1, 2, 3]}, 0)])})
+    with refused("wrong-shape", "inputs", "'b'", "mask"):
+        ClientData.from_datasets({"a": Items(named), "b": Items([({"ids": [1, 2, 3]}, 0)] * 4)})
+    with refused("wrong-shape", "a", "'a'", "8", "2"):
+        ClientData.from_arrays({"a": (tuple(torch.ones(2, 8)), torch.zeros(2).long())})
+    with refused("wrong-shape", "fields", "4"):
+        dataclasses.replace(ClientData.from_arrays({"a": ((ids, mask[:, 0]), y)}), inputs=ids, test_inputs=ids)

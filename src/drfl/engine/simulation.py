@@ -70,9 +70,9 @@ class Simulation(Federation):
         first: Number of the first client, used to draw its samples; not 0 if this process holds one of many clients.
 
     Floating-point inputs and targets are converted to the model's type. Integer inputs are converted too, unless the
-    model accepts integers, as an embedding does. If the model is an ``nn.Sequential`` whose first layers are frozen
-    (``requires_grad=False``), their outputs for all samples are computed once, unless they need more memory than the
-    inputs.
+    model accepts integers, as an embedding does, or they are fields of a dictionary or tuple. If the model is an
+    ``nn.Sequential`` whose first layers are frozen (``requires_grad=False``), their outputs for all samples are
+    computed once, unless they need more memory than the inputs.
 
     Raises:
         InputError: If the model, the loss and the data do not fit together, or the device is not available.
@@ -104,9 +104,10 @@ class Simulation(Federation):
             return t.to(place, dtype) if t.is_floating_point() else t.to(place)
 
         self.engine: Engine = Auto() if engine is None else engine
+        task = task if data.fields is None else task.reading(data.fields)
         task = task if place.type == "cpu" else task.to(place, dtype)
         inputs, test_inputs = bring(data.inputs), bring(data.test_inputs)
-        if inputs.dtype == torch.int64 and not _takes_whole_numbers(task, inputs[:2]):
+        if inputs.dtype == torch.int64 and data.fields is None and not _takes_whole_numbers(task, inputs[:2]):
             inputs, test_inputs = inputs.to(dtype), test_inputs.to(dtype)
         train = PooledData(task, inputs, bring(data.targets))
         test = PooledData(task, test_inputs, bring(data.test_targets))
@@ -156,6 +157,14 @@ class Simulation(Federation):
 
     def _repr_html_(self) -> str:
         return f"<p>{html.escape(repr(self))}</p>{self.data._repr_html_()}"
+
+    @property
+    def outputs(self) -> int:
+        """Number of outputs of the model for a row, or for each of its positions."""
+        task = self._test.task
+        with torch.no_grad():
+            outputs = task.outputs(task.layout.views(task.w0), self._test.x[:1])
+        return outputs.shape[1] if outputs.dim() > 1 else 1
 
     def data_warnings(self) -> tuple[Notice, ...]:
         """Return warnings about suspicious client data, see :func:`drfl.data.checks.data_warnings`."""
@@ -354,7 +363,8 @@ class Simulation(Federation):
         """See :class:`drfl.federation.federation.Federation`."""
         parts, rows = (self._train, self._test), (self._rows, self._validation_rows, self._test_rows)
         pools = [pool for part in parts for pool in (part.x, part.y)]
-        return digest_of([*pools, *(x for lists in rows if lists is not None for x in (lists.index, lists.starts))])
+        lists = (x for part in rows if part is not None for x in (part.index, part.starts))
+        return digest_of([*pools, *lists], "" if self.data.fields is None else str(self.data.fields))
 
     def pooled(self) -> Federation:
         """See :class:`drfl.federation.federation.Federation`."""

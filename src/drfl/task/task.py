@@ -14,6 +14,7 @@ from torch.func import functional_call
 
 from drfl.core.errors import InputError, Notice, first_line
 from drfl.task.batch_norm import statistics_of
+from drfl.task.input_fields import InputFields
 from drfl.task.layout import Layout
 from drfl.task.losses import REGRESSION, REGRESSION_FUNCTIONS, Loss, SampleFn
 from drfl.task.metrics import (
@@ -180,6 +181,33 @@ class Task:
         ignored = self.criterion.ignored if ignoring else None
         score, *others = measures = tuple(resolved(metric, outputs, y[:1], ignored) for metric in self.measures)
         return self if measures == self.measures else replace(self, score=score, metrics=tuple(others))
+
+    def reading(self, fields: InputFields) -> Task:
+        """Return the task with a model that takes packed rows, see :class:`InputFields`, and shares its parameters.
+
+        Raises:
+            InputError: If the task augments inputs, or the model's type rounds the integers in the rows.
+        """
+        if self.augment is not None:
+            raise InputError(
+                "augment takes inputs of one tensor, but the clients have dictionaries or tuples: augment in the model",
+                code="unsupported-combination",
+                field="augment",
+            )
+        dtype = self.layout.dtype
+        if {"real", "integer"} <= set(fields.kinds) and torch.finfo(dtype).eps > torch.finfo(torch.float32).eps:
+            raise InputError(
+                f"inputs with real and integer fields ({fields}) need a float32 or float64 model, got {dtype}",
+                code="unsupported-combination",
+                field="model",
+            )
+        # A shallow copy: frozen parameters may be large, and the user's model must not get the hook.
+        model = copy.copy(self.model)
+        for hooks in ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"):
+            setattr(model, hooks, copy.copy(getattr(model, hooks)))
+        # A hook, because engines call the model in several ways, and the names of parameters must not change.
+        model.register_forward_pre_hook(fields, with_kwargs=True)
+        return replace(self, model=model)
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Task:
         """Copy the task to another device or floating-point type."""

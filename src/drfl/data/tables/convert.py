@@ -14,13 +14,15 @@ from torch.utils.data import Dataset as TorchDataset
 from drfl.core.errors import DataWarning, InputError, Notice, unknown
 from drfl.data.partition.partition import client_names
 from drfl.data.tables.columns import check_roles
+from drfl.task.input_fields import InputFields, has_fields
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 Array = np.ndarray | Tensor
-Pair = tuple[Array, Array]
+Inputs = Array | Mapping[str, Array] | tuple[Array, ...]
+Pair = tuple[Inputs, Array]
 Pairs = Mapping[str, Pair] | Sequence[Pair]
 TorchDatasets = Mapping[str, TorchDataset[tuple[object, object]]] | Sequence[TorchDataset[tuple[object, object]]]
 
@@ -85,6 +87,40 @@ def patients_of_rows(
                 field="patients",
             )
     return np.array([str(patient) for part in lists for patient in part])
+
+
+def fields_of_pairs(pairs: Mapping[str, Pair]) -> InputFields | None:
+    """Return the fields of the first client's inputs; None if they are one array."""
+    name, pair = next(iter(pairs.items()))
+    is_pair = isinstance(pair, tuple | list) and len(pair) == 2
+    return InputFields.of(pair[0], _inputs_of(name)) if is_pair and has_fields(pair[0]) else None
+
+
+def packed(names: Sequence[str], pairs: Sequence[Pair], fields: InputFields | None) -> list[Pair]:
+    """Pack the fields of all clients' inputs into rows of numbers; inputs without fields are returned unchanged.
+
+    Raises:
+        InputError: If a client has other fields, or another number of rows than of targets.
+    """
+    if fields is None:
+        return list(pairs)
+    result = []
+    for name, pair in zip(names, pairs, strict=True):
+        x, y = pair
+        rows = fields.pack(x, _inputs_of(name))
+        if len(rows) != len(y):
+            raise InputError(
+                f"client '{name}': the inputs have the fields {fields} with {len(rows)} rows, but there are {len(y)} "
+                "targets. Give a list instead of a tuple if each of its entries is a row",
+                code="wrong-shape",
+                field=name,
+            )
+        result.append((rows, y))
+    return result
+
+
+def _inputs_of(name: str) -> str:
+    return f"client '{name}': inputs"
 
 
 def concatenate(
@@ -212,9 +248,14 @@ def stack(name: str, dataset: TorchDataset[tuple[object, object]]) -> Pair:
         )
     try:
         inputs, targets = zip(*(_item(dataset[k]) for k in range(length)), strict=True)
-        _check_not_ragged(name, "inputs", inputs)
+        if any(x.keys() != inputs[0].keys() for x in inputs):
+            raise ValueError("their inputs have different fields")
+        fields = {field: [x[field] for x in inputs] for field in inputs[0]}
+        for field, values in fields.items():
+            _check_not_ragged(name, "inputs" if field is None else f"inputs '{field}'", values)
         # Eight, because a randomly flipped image is unchanged in every other reading.
-        if not all(torch.equal(_item(dataset[k])[0], inputs[k]) for k in range(min(length, 8))):
+        again = [_item(dataset[k])[0] for k in range(min(length, 8))]
+        if not all(torch.equal(x[field], inputs[k][field]) for k, x in enumerate(again) for field in fields):
             notice = Notice(
                 f"client '{name}': its dataset returns different items each time it is read. drfl reads "
                 "it once, so all epochs use the same samples. To augment, use drfl.Task(…, augment=…)",
@@ -222,16 +263,28 @@ def stack(name: str, dataset: TorchDataset[tuple[object, object]]) -> Pair:
                 name,
             )
             warnings.warn(notice, DataWarning, stacklevel=4)
-        return torch.stack(inputs), torch.stack(targets)
+        stacked = {field: torch.stack(values) for field, values in fields.items()}
+        if None in stacked:
+            return stacked[None], torch.stack(targets)
+        named = {field: values for field, values in stacked.items() if isinstance(field, str)}
+        return named or tuple(stacked.values()), torch.stack(targets)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(
             f"client '{name}': cannot stack the items of its dataset: {error}", code="wrong-type", field=name
         ) from error
 
 
-def _item(item: tuple[object, object]) -> tuple[Tensor, Tensor]:
-    x, y = (value if isinstance(value, Tensor) else torch.tensor(np.asarray(value)) for value in item)
-    return x, y
+def _item(item: tuple[object, object]) -> tuple[dict[str | int | None, Tensor], Tensor]:
+    """Return the inputs of an item by name, by number for a tuple, or by None for one tensor; and its target."""
+    x, y = item
+    named = {None: x}
+    if has_fields(x):
+        named = {str(name): value for name, value in x.items()} if isinstance(x, Mapping) else dict(enumerate(x))
+    return {name: _tensor(value) for name, value in named.items()}, _tensor(y)
+
+
+def _tensor(value: object) -> Tensor:
+    return value if isinstance(value, Tensor) else torch.tensor(np.asarray(value))
 
 
 def feature_columns(
