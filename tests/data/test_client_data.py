@@ -128,7 +128,7 @@ class Endless(IterableDataset):
     [
         (Endless(), ("wrong-type", "a", "__len__")),
         ([], ("no-rows", "a")),
-        ([(1.0, 2, 3)], ("wrong-type", "a")),
+        ([(1.0, 2, 3, 4)], ("wrong-type", "a")),
         ([(np.zeros(2), 0), (np.zeros(3), 0)], ("wrong-type", "a")),
         ([("text", 0)], ("wrong-type", "a")),
     ],
@@ -373,3 +373,54 @@ def test_items_whose_inputs_are_dictionaries_or_tuples():
         ClientData.from_arrays({"a": (tuple(torch.ones(2, 8)), torch.zeros(2).long())})
     with refused("wrong-shape", "fields", "4"):
         dataclasses.replace(ClientData.from_arrays({"a": ((ids, mask[:, 0]), y)}), inputs=ids, test_inputs=ids)
+
+
+SITES = ["north", "east", "north", "west", "east", "west", "north", "east"]
+CODES = torch.tensor([[0.0, 7], [0, 10], [0, 7], [0, 9], [0, 10], [0, 9], [0, 7], [0, 10]])
+
+
+class Wilds(Items):
+    """A data set with the attributes of those of WILDS."""
+
+    metadata_fields, metadata_array = ("slide", "hospital"), CODES
+
+
+def test_an_entry_of_the_metadata_names_the_client():
+    pair = [(torch.full((2,), float(k)), k % 2) for k in range(8)]
+    codes = [(*item, code) for item, code in zip(pair, CODES, strict=True)]
+    named = [(*item, {"site": site, "slide": k}) for k, (item, site) in enumerate(zip(pair, SITES, strict=True))]
+    single = [(*item, site) for item, site in zip(pair, SITES, strict=True)]
+    for items, group, expected in (
+        (Items(codes), 1, {"7": [0, 2, 6], "9": [3, 5], "10": [1, 4, 7]}),
+        (Wilds(codes), "hospital", {"7": [0, 2, 6], "9": [3, 5], "10": [1, 4, 7]}),
+        (Items(named), "site", {"east": [1, 4, 7], "north": [0, 2, 6], "west": [3, 5]}),
+        (Items(single), 0, {"east": [1, 4, 7], "north": [0, 2, 6], "west": [3, 5]}),
+    ):
+        data = ClientData.from_datasets(items, group=group)
+        assert data.names == tuple(expected)
+        for train, test, rows in zip(data.train, data.test, expected.values(), strict=True):
+            assert sorted(data.inputs[torch.cat([train, test]), 0].tolist()) == rows
+        tested = ClientData.from_datasets(items, items, group=group)
+        assert [len(rows) for rows in tested.test] == [3, 2, 3] if "9" in expected else [3, 3, 2]
+        assert tested.names == data.names
+    # Without a group, metadata are not used.
+    plain, with_metadata = (ClientData.from_datasets({"a": Items(items)}) for items in (pair, codes))
+    assert torch.equal(plain.inputs, with_metadata.inputs)
+
+
+def test_metadata_that_name_no_client():
+    pair = [(torch.ones(2), k % 2) for k in range(8)]
+    codes = [(*item, code) for item, code in zip(pair, CODES, strict=True)]
+    for items, group in ((pair, 0), (codes, 2), (codes, "hospital"), ([(*p, "north") for p in pair], 1)):
+        with refused("missing-option", "group", "item 0"):
+            ClientData.from_datasets(Items(items), group=group)
+    with refused("unknown-name", "group", "'hopital'", "'hospital'"):
+        ClientData.from_datasets(Wilds(codes), group="hopital")
+    with refused("missing-option", "group"):
+        ClientData.from_datasets(Items(codes))
+    with refused("conflicting-options", "group"):
+        ClientData.from_datasets({"a": Items(codes)}, group=1)
+    with refused("clients-differ", "7"):
+        ClientData.from_datasets(Items(codes), Items(codes[3:6]), group=1)
+    with refused("wrong-type", "train"):
+        ClientData.from_datasets(torch.utils.data.Dataset(), group=1)

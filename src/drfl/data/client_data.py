@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset as TorchDataset
 
 from drfl.core import checks
 from drfl.core.errors import InputError, Notice
@@ -30,6 +31,7 @@ from drfl.data.tables.propose import propose
 from drfl.data.tables.schema import TableSchema
 from drfl.data.tables.table import Table
 from drfl.data.tables.text_form import DETECT, ReadOptions
+from drfl.data.tables.torch_datasets import Item, TorchDatasets, by_client, stack
 from drfl.task.input_fields import InputFields
 
 if TYPE_CHECKING:
@@ -458,22 +460,25 @@ class ClientData:
     @classmethod
     def from_datasets(
         cls,
-        train: convert.TorchDatasets,
-        test: convert.TorchDatasets | None = None,
+        train: TorchDatasets | TorchDataset[Item],
+        test: TorchDatasets | TorchDataset[Item] | None = None,
         *,
+        group: int | str | None = None,
         test_fraction: float = TEST_FRACTION,
         key: Key = _KEY,
         dtype: torch.dtype | None = torch.float32,
         standardise: bool = False,
     ) -> ClientData:
-        """Make clients from map-style torch datasets of items (x, y), one dataset per client.
+        """Make clients from map-style torch datasets of items (x, y) or (x, y, metadata).
 
-        Each dataset is read once, into memory. The inputs x may be dictionaries or tuples of tensors, as in
-        :meth:`from_arrays`.
+        The datasets are read into memory, without the metadata. The inputs x may be dictionaries or tuples of tensors,
+        as in :meth:`from_arrays`.
 
         Args:
-            train: Training datasets by client name, or in order.
+            train: Training datasets by client name, or in order; or a single one if `group` is given.
             test: Test datasets in the same form; None splits each client's items.
+            group: Entry of the metadata that names an item's client: its name, or its number. Names of entries come
+                from metadata that are dictionaries, or from the dataset's ``metadata_fields``, as in WILDS.
             test_fraction: As in `from_arrays`.
             key: As in `from_arrays`.
             dtype: As in `from_arrays`.
@@ -483,11 +488,12 @@ class ClientData:
             InputError: If a dataset is empty, is not map-style, or has items that cannot be stacked; see also
                 `from_arrays`.
         """
-        trained = {name: convert.stack(name, dataset) for name, dataset in convert.clients_by_name(train).items()}
+        parts = by_client(train, group)
+        trained = {name: stack(name, dataset) for name, dataset in convert.clients_by_name(parts).items()}
         tested = None
         if test is not None:
-            pairs = zip(trained, convert.match_clients(test, list(trained)), strict=True)
-            tested = {name: convert.stack(name, dataset) for name, dataset in pairs}
+            pairs = zip(trained, convert.match_clients(by_client(test, group), list(trained)), strict=True)
+            tested = {name: stack(name, dataset) for name, dataset in pairs}
         options = {"test_fraction": test_fraction, "key": key, "dtype": dtype, "standardise": standardise}
         return cls.from_arrays(trained, tested, **options)
 

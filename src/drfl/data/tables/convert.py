@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset as TorchDataset
 
-from drfl.core.errors import DataWarning, InputError, Notice, unknown
+from drfl.core.errors import InputError, unknown
 from drfl.data.partition.partition import client_names
 from drfl.data.tables.columns import check_roles
 from drfl.task.input_fields import InputFields, has_fields
@@ -24,7 +22,6 @@ Array = np.ndarray | Tensor
 Inputs = Array | Mapping[str, Array] | tuple[Array, ...]
 Pair = tuple[Inputs, Array]
 Pairs = Mapping[str, Pair] | Sequence[Pair]
-TorchDatasets = Mapping[str, TorchDataset[tuple[object, object]]] | Sequence[TorchDataset[tuple[object, object]]]
 
 WHOLE = (torch.int16, torch.int32, torch.int64)
 """Integer types whose values may be tokens."""
@@ -165,7 +162,7 @@ def _as_pair(name: str, pair: Pair, part: str) -> tuple[Tensor, Tensor]:
             f"client '{name}': {part} data must be a pair (inputs, targets)", code="wrong-type", field=name
         )
     for what, values in zip(("inputs", "targets"), pair, strict=True):
-        _check_not_ragged(name, f"{part} {what}", values)
+        check_not_ragged(name, f"{part} {what}", values)
     try:
         # Copy, because a tensor that shares memory would change when the user's array does.
         x, y = (value.detach() if isinstance(value, Tensor) else torch.tensor(np.asarray(value)) for value in pair)
@@ -195,7 +192,7 @@ def _as_pair(name: str, pair: Pair, part: str) -> tuple[Tensor, Tensor]:
     return x, y
 
 
-def _check_not_ragged(name: str, what: str, values: object) -> None:
+def check_not_ragged(name: str, what: str, values: object) -> None:
     """Raise InputError for a list of samples of different lengths, such as texts; the message names the lengths."""
     if isinstance(values, np.ndarray) and values.dtype == object:
         values = list(values)
@@ -227,64 +224,6 @@ def _check_alike(names: Sequence[str], tensors: Sequence[Tensor], what: str) -> 
                 code="wrong-type",
                 field=name,
             )
-
-
-def stack(name: str, dataset: TorchDataset[tuple[object, object]]) -> Pair:
-    """Stack all items (x, y) of a map-style torch dataset.
-
-    Raises:
-        InputError: If the dataset has no length or no items, its items are not pairs, or they differ in shape.
-    """
-    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-        raise InputError(
-            f"client '{name}': its dataset must have __len__ and __getitem__ (a map-style torch dataset)",
-            code="wrong-type",
-            field=name,
-        )
-    length = len(cast(Sequence[object], dataset))
-    if not length:
-        raise InputError(
-            f"client '{name}' has an empty dataset. Add samples or remove the client", code="no-rows", field=name
-        )
-    try:
-        inputs, targets = zip(*(_item(dataset[k]) for k in range(length)), strict=True)
-        if any(x.keys() != inputs[0].keys() for x in inputs):
-            raise ValueError("their inputs have different fields")
-        fields = {field: [x[field] for x in inputs] for field in inputs[0]}
-        for field, values in fields.items():
-            _check_not_ragged(name, "inputs" if field is None else f"inputs '{field}'", values)
-        # Eight, because a randomly flipped image is unchanged in every other reading.
-        again = [_item(dataset[k])[0] for k in range(min(length, 8))]
-        if not all(torch.equal(x[field], inputs[k][field]) for k, x in enumerate(again) for field in fields):
-            notice = Notice(
-                f"client '{name}': its dataset returns different items each time it is read. drfl reads "
-                "it once, so all epochs use the same samples. To augment, use drfl.Task(…, augment=…)",
-                "random-dataset",
-                name,
-            )
-            warnings.warn(notice, DataWarning, stacklevel=4)
-        stacked = {field: torch.stack(values) for field, values in fields.items()}
-        if None in stacked:
-            return stacked[None], torch.stack(targets)
-        named = {field: values for field, values in stacked.items() if isinstance(field, str)}
-        return named or tuple(stacked.values()), torch.stack(targets)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(
-            f"client '{name}': cannot stack the items of its dataset: {error}", code="wrong-type", field=name
-        ) from error
-
-
-def _item(item: tuple[object, object]) -> tuple[dict[str | int | None, Tensor], Tensor]:
-    """Return the inputs of an item by name, by number for a tuple, or by None for one tensor; and its target."""
-    x, y = item
-    named = {None: x}
-    if has_fields(x):
-        named = {str(name): value for name, value in x.items()} if isinstance(x, Mapping) else dict(enumerate(x))
-    return {name: _tensor(value) for name, value in named.items()}, _tensor(y)
-
-
-def _tensor(value: object) -> Tensor:
-    return value if isinstance(value, Tensor) else torch.tensor(np.asarray(value))
 
 
 def feature_columns(
