@@ -100,6 +100,7 @@ from drfl.task import metrics as metrics  # module
 from drfl.task import models as models
 from drfl.task import training_noise as training_noise  # module
 from drfl.task.layout import Layout as Layout
+from drfl.task.losses import BatchLoss as BatchLoss
 from drfl.task.measure import Rows as Rows
 from drfl.task.metrics import METRICS as METRICS
 from drfl.task.metrics import Metric as Metric

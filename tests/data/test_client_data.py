@@ -128,7 +128,7 @@ class Endless(IterableDataset):
     [
         (Endless(), ("wrong-type", "a", "__len__")),
         ([], ("no-rows", "a")),
-        ([(1.0, 2, 3)], ("wrong-type", "a")),
+        ([(1.0, 2, 3, 4)], ("wrong-type", "a")),
         ([(np.zeros(2), 0), (np.zeros(3), 0)], ("wrong-type", "a")),
         ([("text", 0)], ("wrong-type", "a")),
     ],
@@ -341,3 +341,86 @@ def test_a_data_set_is_divided_by_a_partition_or_a_way_to_divide():
     ):
         with refused(*error):
             drfl.ClientData.from_dataset(dataset, partition)
+
+
+class Items(torch.utils.data.Dataset):
+    """A map-style data set of these items."""
+
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, k):
+        return self.items[k]
+
+
+def test_items_whose_inputs_are_dictionaries_or_tuples():
+    ids, mask, y = torch.arange(24).reshape(8, 3), torch.ones(8, 3).bool(), torch.arange(8) % 2
+    named = [({"ids": ids[k].tolist(), "mask": mask[k]}, int(y[k])) for k in range(8)]
+    pairs = [((ids[k], mask[k]), int(y[k])) for k in range(8)]
+    for items, x in ((named, {"ids": ids, "mask": mask}), (pairs, (ids, mask))):
+        data, expected = ClientData.from_datasets({"a": Items(items)}), ClientData.from_arrays({"a": (x, y)})
+        assert data.fields == expected.fields
+        assert torch.equal(data.inputs, expected.inputs)
+        assert data.fields.unpack(data.inputs)["ids" if isinstance(x, dict) else 0].tolist() == ids.tolist()
+    with refused("wrong-type", "a"):
+        ClientData.from_datasets({"a": Items([*named, ({"ids": [1, 2, 3]}, 0)])})
+    with refused("wrong-shape", "inputs", "'b'", "mask"):
+        ClientData.from_datasets({"a": Items(named), "b": Items([({"ids": [1, 2, 3]}, 0)] * 4)})
+    with refused("wrong-shape", "a", "'a'", "8", "2"):
+        ClientData.from_arrays({"a": (tuple(torch.ones(2, 8)), torch.zeros(2).long())})
+    with refused("wrong-shape", "fields", "4"):
+        dataclasses.replace(ClientData.from_arrays({"a": ((ids, mask[:, 0]), y)}), inputs=ids, test_inputs=ids)
+
+
+SITES = ["north", "east", "north", "west", "east", "west", "north", "east"]
+CODES = torch.tensor([[0.0, 7], [0, 10], [0, 7], [0, 9], [0, 10], [0, 9], [0, 7], [0, 10]])
+
+
+class Wilds(Items):
+    """A data set with the attributes of those of WILDS."""
+
+    metadata_fields, metadata_array = ("slide", "hospital"), CODES
+
+
+def test_an_entry_of_the_metadata_names_the_client():
+    pair = [(torch.full((2,), float(k)), k % 2) for k in range(8)]
+    codes = [(*item, code) for item, code in zip(pair, CODES, strict=True)]
+    named = [(*item, {"site": site, "slide": k}) for k, (item, site) in enumerate(zip(pair, SITES, strict=True))]
+    single = [(*item, site) for item, site in zip(pair, SITES, strict=True)]
+    for items, group, expected in (
+        (Items(codes), 1, {"7": [0, 2, 6], "9": [3, 5], "10": [1, 4, 7]}),
+        (Wilds(codes), "hospital", {"7": [0, 2, 6], "9": [3, 5], "10": [1, 4, 7]}),
+        (Items(named), "site", {"east": [1, 4, 7], "north": [0, 2, 6], "west": [3, 5]}),
+        (Items(single), 0, {"east": [1, 4, 7], "north": [0, 2, 6], "west": [3, 5]}),
+    ):
+        data = ClientData.from_datasets(items, group=group)
+        assert data.names == tuple(expected)
+        for train, test, rows in zip(data.train, data.test, expected.values(), strict=True):
+            assert sorted(data.inputs[torch.cat([train, test]), 0].tolist()) == rows
+        tested = ClientData.from_datasets(items, items, group=group)
+        assert [len(rows) for rows in tested.test] == [3, 2, 3] if "9" in expected else [3, 3, 2]
+        assert tested.names == data.names
+    # Without a group, metadata are not used.
+    plain, with_metadata = (ClientData.from_datasets({"a": Items(items)}) for items in (pair, codes))
+    assert torch.equal(plain.inputs, with_metadata.inputs)
+
+
+def test_metadata_that_name_no_client():
+    pair = [(torch.ones(2), k % 2) for k in range(8)]
+    codes = [(*item, code) for item, code in zip(pair, CODES, strict=True)]
+    for items, group in ((pair, 0), (codes, 2), (codes, "hospital"), ([(*p, "north") for p in pair], 1)):
+        with refused("missing-option", "group", "item 0"):
+            ClientData.from_datasets(Items(items), group=group)
+    with refused("unknown-name", "group", "'hopital'", "'hospital'"):
+        ClientData.from_datasets(Wilds(codes), group="hopital")
+    with refused("missing-option", "group"):
+        ClientData.from_datasets(Items(codes))
+    with refused("conflicting-options", "group"):
+        ClientData.from_datasets({"a": Items(codes)}, group=1)
+    with refused("clients-differ", "7"):
+        ClientData.from_datasets(Items(codes), Items(codes[3:6]), group=1)
+    with refused("wrong-type", "train"):
+        ClientData.from_datasets(torch.utils.data.Dataset(), group=1)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset as TorchDataset
 
 from drfl.core import checks
 from drfl.core.errors import InputError, Notice
@@ -20,7 +21,7 @@ from drfl.data.dataset import TEST_FRACTION, Dataset
 from drfl.data.partition.natural import Natural, make_partition, split_groups
 from drfl.data.partition.partition import Partition, PartitionMethod
 from drfl.data.partition.row_lists import as_tensors, blocks, join, lengths, pieces, split_blocks, split_validation
-from drfl.data.pools import ConstantAnswer, check_indices, check_pool, constant_answer, majority_shares
+from drfl.data.pools import ConstantAnswer, check_fields, check_indices, check_pool, constant_answer, majority_shares
 from drfl.data.standardisation import Standardisation, client_moments, is_table
 from drfl.data.tables import convert
 from drfl.data.tables.conform import conform, target_tensor
@@ -30,6 +31,8 @@ from drfl.data.tables.propose import propose
 from drfl.data.tables.schema import TableSchema
 from drfl.data.tables.table import Table
 from drfl.data.tables.text_form import DETECT, ReadOptions
+from drfl.data.tables.torch_datasets import Item, TorchDatasets, by_client, stack
+from drfl.task.input_fields import InputFields
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,6 +70,8 @@ class ClientData:
             missing values, inputs may be NaN until they are standardised.
         patients: (n,) int64 Number of the patient of each row, if training and test rows share one pool; None if rows
             are independent. A number names one patient of a client; at another client it is another patient.
+        fields: The tensors that each row of the inputs (n, p) holds, if the model takes a dictionary or tuple; None if
+            the inputs are one tensor.
 
     Raises:
         InputError: If a value does not meet these requirements; the message names the client if there is one.
@@ -86,6 +91,7 @@ class ClientData:
     notices: tuple[Notice, ...] = ()
     schema: TableSchema | None = None
     patients: Tensor | None = None
+    fields: InputFields | None = None
 
     def __post_init__(self) -> None:
         if not len(self.train) == len(self.test) == len(self.names) or not self.names:
@@ -100,6 +106,7 @@ class ClientData:
                 "two clients have the same name. Give each client its own name", code="duplicate-name", field="names"
             )
         missing = self._may_miss
+        check_fields(self.fields, self.inputs)
         check_pool("training", self.inputs, self.targets, missing)
         # If both parts share one pool, it is checked once.
         if self.test_inputs is not self.inputs or self.test_targets is not self.targets:
@@ -145,7 +152,8 @@ class ClientData:
         sizes, first = self.sizes, ", ".join(self.names[:3])
         shown = first + (", …" if self.n > 3 else "")
         rows = f"{int(sizes.min()):,} to {int(sizes.max()):,} training rows each"
-        return f"<ClientData of {self.n} clients ({shown}), {rows}, inputs {tuple(self.inputs.shape[1:])}>"
+        inputs = self.fields or tuple(self.inputs.shape[1:])
+        return f"<ClientData of {self.n} clients ({shown}), {rows}, inputs {inputs}>"
 
     def _repr_html_(self) -> str:
         import pandas as pd
@@ -319,11 +327,10 @@ class ClientData:
                 code="conflicting-options",
                 field="standardise",
             )
-        if not is_table(self.inputs):
+        if self.fields is not None or not is_table(self.inputs):
+            inputs = self.fields or f"type {self.inputs.dtype} and shape {tuple(self.inputs.shape)}"
             raise InputError(
-                f"cannot standardise inputs of type {self.inputs.dtype} and shape "
-                f"{tuple(self.inputs.shape)}: expected floating-point inputs (n, p). Set "
-                "standardise=False",
+                f"cannot standardise inputs of {inputs}: expected floating-point inputs (n, p). Set standardise=False",
                 code="unsupported-data",
                 field="standardise",
             )
@@ -401,7 +408,9 @@ class ClientData:
         """Make clients from arrays or tensors, one pair (inputs, targets) per client.
 
         Args:
-            train: Training pairs by client name, or in order: inputs (n_i, ...) and targets (n_i, ...).
+            train: Training pairs by client name, or in order: inputs (n_i, ...) and targets (n_i, ...). Inputs may be a
+                dictionary or a tuple of arrays, which the model gets as ``model(**x)`` or ``model(*x)``; see
+                :class:`drfl.task.input_fields.InputFields`.
             test: Test pairs in the same form; None splits each client's rows, by class if the targets are labels.
             test_fraction: Share of the rows for testing if `test` is None.
             key: Key of that split. A client's split depends only on its name and its rows.
@@ -422,10 +431,12 @@ class ClientData:
         """
         by_name = convert.clients_by_name(train)
         names = tuple(by_name)
+        fields = convert.fields_of_pairs(by_name)
+        pairs = convert.packed(names, list(by_name.values()), fields)
         # Round only after scaling: float32 has seven digits, and a column with a large mean would lose all of them.
         read = torch.float64 if standardise and dtype is not None else dtype
-        inputs, targets = convert.concatenate(names, list(by_name.values()), "training", read, tokens=not standardise)
-        sizes = [len(pair[0]) for pair in by_name.values()]
+        inputs, targets = convert.concatenate(names, pairs, "training", read, tokens=not standardise)
+        sizes = [len(pair[0]) for pair in pairs]
         units = None if patients is None else convert.patients_of_rows(patients, names, sizes)
         if units is not None and test is not None:
             raise InputError(
@@ -437,33 +448,37 @@ class ClientData:
             kept, held = split_blocks(names, sizes, targets, key, test_fraction, units)
             tests = inputs, targets
         else:
-            pairs = convert.match_clients(test, names)
+            pairs = convert.packed(names, convert.match_clients(test, names), fields)
             tests = convert.concatenate(names, pairs, "test", read, tokens=not standardise)
             kept, held = as_tensors(blocks(sizes)), as_tensors(blocks([len(pair[0]) for pair in pairs]))
         data = cls(
             inputs, targets, kept, *tests, held, names, classes, columns=columns, notices=notices, schema=schema,
-            patients=None if units is None else numbered(units.tolist()),
+            patients=None if units is None else numbered(units.tolist()), fields=fields,
         )  # fmt: skip
         return data.standardised().to(dtype=dtype) if standardise else data
 
     @classmethod
     def from_datasets(
         cls,
-        train: convert.TorchDatasets,
-        test: convert.TorchDatasets | None = None,
+        train: TorchDatasets | TorchDataset[Item],
+        test: TorchDatasets | TorchDataset[Item] | None = None,
         *,
+        group: int | str | None = None,
         test_fraction: float = TEST_FRACTION,
         key: Key = _KEY,
         dtype: torch.dtype | None = torch.float32,
         standardise: bool = False,
     ) -> ClientData:
-        """Make clients from map-style torch datasets of items (x, y), one dataset per client.
+        """Make clients from map-style torch datasets of items (x, y) or (x, y, metadata).
 
-        Each dataset is read once, into memory.
+        The datasets are read into memory, without the metadata. The inputs x may be dictionaries or tuples of tensors,
+        as in :meth:`from_arrays`.
 
         Args:
-            train: Training datasets by client name, or in order.
+            train: Training datasets by client name, or in order; or a single one if `group` is given.
             test: Test datasets in the same form; None splits each client's items.
+            group: Entry of the metadata that names an item's client: its name, or its number. Names of entries come
+                from metadata that are dictionaries, or from the dataset's ``metadata_fields``, as in WILDS.
             test_fraction: As in `from_arrays`.
             key: As in `from_arrays`.
             dtype: As in `from_arrays`.
@@ -473,11 +488,12 @@ class ClientData:
             InputError: If a dataset is empty, is not map-style, or has items that cannot be stacked; see also
                 `from_arrays`.
         """
-        trained = {name: convert.stack(name, dataset) for name, dataset in convert.clients_by_name(train).items()}
+        parts = by_client(train, group)
+        trained = {name: stack(name, dataset) for name, dataset in convert.clients_by_name(parts).items()}
         tested = None
         if test is not None:
-            pairs = zip(trained, convert.match_clients(test, list(trained)), strict=True)
-            tested = {name: convert.stack(name, dataset) for name, dataset in pairs}
+            pairs = zip(trained, convert.match_clients(by_client(test, group), list(trained)), strict=True)
+            tested = {name: stack(name, dataset) for name, dataset in pairs}
         options = {"test_fraction": test_fraction, "key": key, "dtype": dtype, "standardise": standardise}
         return cls.from_arrays(trained, tested, **options)
 

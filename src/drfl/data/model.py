@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from drfl.core import user_code
+from drfl.core import checks, user_code
 from drfl.core.errors import InputError, suggestion
 from drfl.data.model_file import ModelFile, Threshold, read_model_file
 from drfl.data.model_store import find_model
@@ -108,7 +108,7 @@ class Model:
         if names is not None:
             self.feature_names_in_ = np.array(names, dtype=object)
             self.n_features_in_ = len(names)
-        elif len(file.shape) == 1 and file.dtype.is_floating_point:
+        elif len(file.shape) == 1 and file.dtype.is_floating_point and file.fields is None:
             self.n_features_in_ = file.shape[0]
 
     def __repr__(self) -> str:
@@ -183,7 +183,8 @@ class Model:
     def to_torch(self) -> nn.Module:
         """Return a module that takes encoded rows in raw units (n, p), standardises them, and returns its outputs.
 
-        Rows in float64 lose no digits. Without a standardisation, it is the trained module.
+        Rows in float64 lose no digits. Without a standardisation, it is the trained module, which may take a dictionary
+        or tuple.
         """
         module = self.module
         return module if self.standardisation is None else _Prepared(self.standardisation, self._file.dtype, module)
@@ -203,6 +204,13 @@ class Model:
         """
         from drfl.data.onnx_file import ROWS, write_onnx
 
+        if self._file.fields is not None:
+            raise InputError(
+                f"drfl cannot write ONNX for a model with the inputs {self._file.fields}: use torch.onnx.export with "
+                "model.to_torch()",
+                code="unsupported-model",
+                field="model",
+            )
         file, generator = self._file, torch.Generator().manual_seed(0)
         if not file.dtype.is_floating_point:
             example = torch.zeros(ROWS, *file.shape, dtype=file.dtype)
@@ -222,13 +230,17 @@ class Model:
             place: Name of the table in errors.
 
         Returns:
-            (n, …) float64, or int64 for tokens.
+            (n, …) float64, or int64 for tokens. If the model takes a dictionary or tuple, its fields side by side.
 
         Raises:
             InputError: If a column is missing, a value is wrong, or the shape is not that of the model's inputs.
         """
         file, names = self._file, self._raw_names
         row_name = row_name or (lambda row: f"row {row}")
+        if file.fields is not None:
+            inputs = file.fields.pack(rows, place)
+            checks.finite(place, inputs)
+            return inputs
         if hasattr(rows, "columns") and hasattr(rows, "iloc"):
             table = Table(place, rows.rename(columns=str))
             schema = self.schema
@@ -297,8 +309,11 @@ class Model:
         # Rows are standardised in float64. Others are rounded as for the training.
         if self.standardisation is None and inputs.is_floating_point():
             inputs = inputs.to(self._file.dtype).to(_dtype_of(self.module))
+        fields, parts = self._file.fields, list[Tensor]()
         with torch.no_grad():
-            parts = [module(part).double() for part in inputs.split(BATCH)]
+            for part in inputs.split(BATCH):
+                args, kwargs = ((part,), {}) if fields is None else fields(module, (part,), {})
+                parts.append(module(*args, **kwargs).double())
         return torch.cat(parts).numpy()
 
     @cached_property
@@ -319,7 +334,8 @@ class Model:
 
         Args:
             rows: A data frame with the model's raw columns in any order, whose other columns are ignored; or an array
-                (n, …) with these columns in their order, or of inputs without names, such as images in [0, 1].
+                (n, …) with these columns in their order, or of inputs without names, such as images in [0, 1]; or a
+                dictionary or tuple of arrays, if the model was trained on these.
 
         Returns:
             (n, k) the probability of each class, in the order of ``classes_``; for a multi-label task (n, L) the

@@ -7,7 +7,7 @@ import math
 import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from drfl.core.errors import DrflWarning, InputError, Notice
 from drfl.core.files import parse_json, read_tensors, reading
 from drfl.data.standardisation import Standardisation
 from drfl.data.tables.schema import TableSchema
+from drfl.task.input_fields import InputFields
 
 KEY = "drfl"
 """Key of the document in the metadata."""
@@ -26,7 +27,7 @@ KEY = "drfl"
 FORMAT = 1
 """Version of the document. It increases if older readers would use a newer model incorrectly."""
 
-PREPARATION = ("schema", "inferred", "standardisation", "features")
+PREPARATION = ("schema", "inferred", "standardisation", "features", "fields")
 """Steps between a table, or images, and the inputs of the module."""
 
 TYPES = {str(kind).removeprefix("torch."): kind for kind in (torch.float32, torch.float64, torch.int64)}
@@ -74,6 +75,7 @@ class ModelFile(NamedTuple):
         schema_digest: The digest of the schema; "" without one.
         standardisation: Standardisation of the encoded columns; None if they were not standardised.
         features: Recipe of the features that a backbone computed from images; None if the inputs are the data.
+        fields: The tensors that a row of the inputs holds, if the module takes a dictionary or tuple; None otherwise.
     """
 
     path: Path
@@ -89,6 +91,7 @@ class ModelFile(NamedTuple):
     schema_digest: str
     standardisation: Standardisation | None
     features: str | None
+    fields: InputFields | None
 
 
 def model_bytes(
@@ -98,6 +101,7 @@ def model_bytes(
     schema: TableSchema | None = None,
     standardisation: Standardisation | None = None,
     features: str | None = None,
+    fields: InputFields | None = None,
 ) -> bytes:
     """Return the content of a model file.
 
@@ -107,6 +111,7 @@ def model_bytes(
         schema: See :class:`ModelFile`.
         standardisation: See :class:`ModelFile`.
         features: See :class:`ModelFile`.
+        fields: See :class:`ModelFile`.
     """
     preparation: dict[str, object] = {}
     if schema is not None:
@@ -117,6 +122,8 @@ def model_bytes(
         preparation["standardisation"] = columns
     if features is not None:
         preparation["features"] = features
+    if fields is not None:
+        preparation["fields"] = asdict(fields)
     # The document is in the file's metadata, as a second file could get lost.
     document = {"format_version": FORMAT, **about, "preparation": preparation}
     return save(
@@ -197,6 +204,8 @@ def _checked(path: Path, weights: dict[str, Tensor], about: Mapping[str, Any]) -
         _require(shape == tuple(standardisation.mean.shape), "the standardisation does not match the inputs")
     features = preparation.get("features")
     _require(features is None or isinstance(features, str), "the recipe of the features is not a text")
+    fields = None if "fields" not in preparation else InputFields.of_plain(preparation["fields"])
+    _require(fields is None or shape == (fields.width,), "the fields do not match the inputs")
     cut = about.get("threshold", {"log_odds": 0.0, "chosen_on": None})
     log_odds, chosen_on = cut["log_odds"], cut["chosen_on"]
     _require(type(log_odds) in (int, float) and math.isfinite(log_odds), "the threshold is not a number")
@@ -207,7 +216,7 @@ def _checked(path: Path, weights: dict[str, Tensor], about: Mapping[str, Any]) -
         _require(value is None or isinstance(value, str) or abs(value) < 1e300, "a result is not a finite number")
     return ModelFile(
         path, weights, about, kind, shape, dtype, columns, classes, Threshold(float(log_odds), chosen_on), schema,
-        digest, standardisation, features,
+        digest, standardisation, features, fields,
     )  # fmt: skip
 
 

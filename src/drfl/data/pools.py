@@ -9,6 +9,7 @@ from torch import Tensor
 
 from drfl.core import checks
 from drfl.core.errors import InputError
+from drfl.task.input_fields import InputFields
 
 
 def check_pool(part: str, inputs: Tensor, targets: Tensor, missing: bool = False) -> None:
@@ -42,6 +43,17 @@ def check_pool(part: str, inputs: Tensor, targets: Tensor, missing: bool = False
             f"{part} targets must be int64 labels or floating-point values, got {targets.dtype}",
             code="wrong-type",
             field="targets",
+        )
+
+
+def check_fields(fields: InputFields | None, inputs: Tensor) -> None:
+    """Raise InputError unless the inputs (n, p) are rows of these fields, if there are any."""
+    if fields is not None and inputs.shape[1:] != (fields.width,):
+        raise InputError(
+            f"inputs with the fields {fields} must be rows of {fields.width} numbers, got the shape "
+            f"{tuple(inputs.shape)}",
+            code="wrong-shape",
+            field="fields",
         )
 
 

@@ -82,7 +82,12 @@ def evaluate_outputs(problem: PooledData, rows: ClientRows, outputs: Tensor) -> 
     problem = problem._replace(task=problem.task.to("cpu", torch.float64), y=problem.y.cpu())
     targets = problem.y[rows.index]
     targets = targets.double() if targets.is_floating_point() else targets
-    return _tests(problem, rows, [function(outputs, targets).double() for function in _functions(problem.task)])
+    results = [function(outputs, targets).double() for function in _functions(problem.task)]
+    if problem.task.criterion.of_batch:
+        parts = zip(outputs.split(rows.sizes.tolist()), targets.split(rows.sizes.tolist()), strict=True)
+        each = torch.stack([problem.task.sample_losses(*part).double() for part in parts])
+        results[0] = each.repeat_interleave(rows.sizes)  # whose mean over a client's rows is the client's loss
+    return _tests(problem, rows, results)
 
 
 def _functions(task: Task) -> list[SampleFn]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from drfl.task.input_fields import fields_of
 from drfl.task.task import Task
 
 IMAGES = 256
@@ -33,7 +34,7 @@ def split(task: Task) -> Split | None:
     The backbone consists of the first layers of an ``nn.Sequential`` up to the first with a parameter that has
     ``requires_grad``. It must hold at least one parameter.
     """
-    if not isinstance(task.model, nn.Sequential):
+    if not isinstance(task.model, nn.Sequential) or fields_of(task.model) is not None:
         return None
     layers = list(task.model.named_children())
     trained = [any(p.requires_grad for p in layer.parameters()) for _, layer in layers]

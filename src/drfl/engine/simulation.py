@@ -30,7 +30,10 @@ from drfl.engine.evaluation import evaluate_outputs
 from drfl.engine.frozen_layers import features, is_narrower, split
 from drfl.engine.loop import Loop
 from drfl.engine.score_rows import at_threshold, row_scores, sums_of, youden
+from drfl.engine.sgd import has_images
+from drfl.engine.stacked import Stacked
 from drfl.engine.threads import Threads
+from drfl.engine.tracing import LOG
 from drfl.federation.client_table import ClientTable
 from drfl.federation.federation import SCALAR_BYTES, Evaluation, Federation, Ledger, Part
 from drfl.federation.local_method import LocalMethod, OwnModels
@@ -70,9 +73,9 @@ class Simulation(Federation):
         first: Number of the first client, used to draw its samples; not 0 if this process holds one of many clients.
 
     Floating-point inputs and targets are converted to the model's type. Integer inputs are converted too, unless the
-    model accepts integers, as an embedding does. If the model is an ``nn.Sequential`` whose first layers are frozen
-    (``requires_grad=False``), their outputs for all samples are computed once, unless they need more memory than the
-    inputs.
+    model accepts integers, as an embedding does, or they are fields of a dictionary or tuple. If the model is an
+    ``nn.Sequential`` whose first layers are frozen (``requires_grad=False``), their outputs for all samples are
+    computed once, unless they need more memory than the inputs.
 
     Raises:
         InputError: If the model, the loss and the data do not fit together, or the device is not available.
@@ -104,9 +107,11 @@ class Simulation(Federation):
             return t.to(place, dtype) if t.is_floating_point() else t.to(place)
 
         self.engine: Engine = Auto() if engine is None else engine
+        self._passes = _engine_of_passes(task, self.engine)
+        task = task if data.fields is None else task.reading(data.fields)
         task = task if place.type == "cpu" else task.to(place, dtype)
         inputs, test_inputs = bring(data.inputs), bring(data.test_inputs)
-        if inputs.dtype == torch.int64 and not _takes_whole_numbers(task, inputs[:2]):
+        if inputs.dtype == torch.int64 and data.fields is None and not _takes_whole_numbers(task, inputs[:2]):
             inputs, test_inputs = inputs.to(dtype), test_inputs.to(dtype)
         train = PooledData(task, inputs, bring(data.targets))
         test = PooledData(task, test_inputs, bring(data.test_targets))
@@ -139,8 +144,8 @@ class Simulation(Federation):
                 field="precision",
             )
         self._train = train._replace(autocast=PRECISIONS[precision])
-        if isinstance(self.engine, Selective):
-            self.engine.check(self._train)
+        if isinstance(self._passes, Selective):
+            self._passes.check(self._train)
         self._rows, self._test_rows = ClientRows.of(data.train), ClientRows.of(data.test)
         self._validation_rows = None if data.validation is None else ClientRows.of(data.validation)
         self._first, self.data, self.names = first, data, data.names
@@ -156,6 +161,14 @@ class Simulation(Federation):
 
     def _repr_html_(self) -> str:
         return f"<p>{html.escape(repr(self))}</p>{self.data._repr_html_()}"
+
+    @property
+    def outputs(self) -> int:
+        """Number of outputs of the model for a row, or for each of its positions."""
+        task = self._test.task
+        with torch.no_grad():
+            outputs = task.outputs(task.layout.views(task.w0), self._test.x[:1])
+        return outputs.shape[1] if outputs.dim() > 1 else 1
 
     def data_warnings(self) -> tuple[Notice, ...]:
         """Return warnings about suspicious client data, see :func:`drfl.data.checks.data_warnings`."""
@@ -174,19 +187,24 @@ class Simulation(Federation):
         # The caller may be in inference mode or under no_grad, so that gradients could not be computed.
         with torch.inference_mode(False), torch.enable_grad(), explain_full_memory():
             match concrete:
-                case TrainRequest(work=None, start=None) if not self._train.task.statistics:
+                case TrainRequest(work=None, start=None) if not self._needs_method:
                     reply = Replies(cohort, *self.engine.train(self._train, batches, concrete))
                 case TrainRequest():
                     reply = self._train_with(concrete, batches)
                 case LossRequest():
                     # Reported losses drive λ, so they are always computed in the model's type.
-                    reply = Losses(cohort, self.engine.losses(self._train._replace(autocast=None), batches, w))
+                    reply = Losses(cohort, self._passes.losses(self._train._replace(autocast=None), batches, w))
                 case _:
-                    reply = Gradients(cohort, *self.engine.gradients(self._train, batches, w))
+                    reply = Gradients(cohort, *self._passes.gradients(self._train, batches, w))
         # Everything after `clients`: vectors (k, d), and losses (k,), which count as one float64 each.
         parts = [part.dim() for part in (reply.models if isinstance(reply, Replies) else reply[1:]) if part is not None]
         self._book(concrete, batches.total(steps), parts.count(2), parts.count(1))
         return cast("R", reply)
+
+    @property
+    def _needs_method(self) -> bool:
+        """Whether all local steps are those of a client-side method, which engines do not run."""
+        return bool(self._train.task.statistics) or self._train.task.criterion.of_batch
 
     def _train_with(self, request: TrainRequest, batches: Batches) -> Replies:
         """Train with a client-side method, or with the task's loss from start models."""
@@ -201,7 +219,9 @@ class Simulation(Federation):
             method = LocalMethod()
             request = dataclasses.replace(request, work=MethodWork(method, self.layout_of(method)))
         engine = self.engine
-        if isinstance(engine, Auto):
+        if isinstance(engine, Auto) and self._train.task.criterion.of_batch:
+            engine = Threads() if has_images(self._train) else Stacked()
+        elif isinstance(engine, Auto):
             engine = choice(self._train, len(request.cohort), batches.samples.shape[2])
         # The plain engine and the threads of a large model compute one client after another.
         vectorise = not isinstance(engine, Loop | Threads)
@@ -221,7 +241,7 @@ class Simulation(Federation):
         self, D: Cohort, w: Tensor, local: LocalSGD, key: Key, *, prox: float = 0.0, snapshot: int | None = None
     ) -> tuple[Tensor, Merged | None]:
         """Train and average, see :class:`drfl.federation.federation.Federation`; a summing engine stores no models."""
-        if not isinstance(self.engine, Summing) or self._train.task.statistics:
+        if not isinstance(self.engine, Summing) or self._needs_method:
             return super().mean(D, w, local, key, prox=prox, snapshot=snapshot)
         request = TrainRequest(D.clients, w, key, local, prox, None, snapshot, self.averaged)
         batches, steps = self._drawn(request)
@@ -300,7 +320,7 @@ class Simulation(Federation):
     def evaluate_all(self, models: Sequence[Tensor]) -> list[Evaluation]:
         """See :class:`drfl.federation.federation.Federation`."""
         with explain_full_memory():
-            tests = self.engine.evaluate(self._test, self._test_rows, torch.stack(list(models)))
+            tests = self._passes.evaluate(self._test, self._test_rows, torch.stack(list(models)))
         with_rates = (self._cut(test, w, "test") for test, w in zip(tests, models, strict=True))
         return [self._evaluation(self._test_rows, test) for test in with_rates]
 
@@ -354,7 +374,8 @@ class Simulation(Federation):
         """See :class:`drfl.federation.federation.Federation`."""
         parts, rows = (self._train, self._test), (self._rows, self._validation_rows, self._test_rows)
         pools = [pool for part in parts for pool in (part.x, part.y)]
-        return digest_of([*pools, *(x for lists in rows if lists is not None for x in (lists.index, lists.starts))])
+        lists = (x for part in rows if part is not None for x in (part.index, part.starts))
+        return digest_of([*pools, *lists], "" if self.data.fields is None else str(self.data.fields))
 
     def pooled(self) -> Federation:
         """See :class:`drfl.federation.federation.Federation`."""
@@ -387,12 +408,12 @@ class Simulation(Federation):
             assert self._validation_rows is not None
             problem, rows = self._train._replace(autocast=None), self._validation_rows
         if isinstance(models, Tensor):
-            return self.engine.evaluate(problem, rows, models[None])[0]
+            return self._passes.evaluate(problem, rows, models[None])[0]
         # Models are tested one at a time, because a table of them may be larger than the memory.
         per_client = (ClientRows.of([rows.of_client(i)]) for i in range(self.n))
         return Tests.joined(
             [
-                self.engine.evaluate(problem, client_rows, models[torch.tensor([i])])[0]
+                self._passes.evaluate(problem, client_rows, models[torch.tensor([i])])[0]
                 for i, client_rows in enumerate(per_client)
             ]
         )
@@ -410,6 +431,15 @@ class Simulation(Federation):
         score, *others = tests.values
         sums = sums_of(self.measures, rows, tests, self._patients)
         return Evaluation(score, tests.loss, rows.sizes, tuple(others), sums, tests.threshold)
+
+
+def _engine_of_passes(task: Task, engine: Engine) -> Engine:
+    """Return the engine for loss reports, gradients and tests."""
+    if not task.criterion.of_batch:
+        return engine
+    LOG.info("the loss is one of a whole batch, so reports and tests are computed one client after another")
+    # Only the loop computes all rows of a client in one pass, without fillers.
+    return Loop()
 
 
 def _check_complete(data: ClientData) -> None:

@@ -120,6 +120,7 @@ class Sites(NamedTuple):
         notices: Warnings about the sites' data.
         dtype: The type of the sites' inputs.
         schema: The schema of the sites, if the server has it.
+        fields: None, because inputs of sites are one tensor.
     """
 
     members: tuple[SiteIdentity, ...]
@@ -128,6 +129,7 @@ class Sites(NamedTuple):
     notices: tuple[Notice, ...] = ()
     dtype: torch.dtype = torch.float32
     schema: TableSchema | None = None
+    fields: None = None
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -64,7 +65,10 @@ class Loss:
         ignored: The target that does not count: ``ignore_index`` for :data:`LABELLED`, NaN for :data:`BINARY`, and None
             for all other losses.
         function: The loss without reduction.
+        of_batch: Whether this is a :class:`BatchLoss`.
     """
+
+    of_batch: ClassVar[bool] = False
 
     given: SampleFn
     reduction: str | None = field(init=False)
@@ -217,8 +221,43 @@ class Loss:
             return value.to(device=device, dtype=dtype if value.is_floating_point() else None)
 
         if isinstance(self.given, nn.Module):
-            return Loss(copy.deepcopy(self.given).to(device=device, dtype=dtype))
+            return type(self)(copy.deepcopy(self.given).to(device=device, dtype=dtype))
         if isinstance(self.given, functools.partial):
             keywords = {name: moved(value) for name, value in self.given.keywords.items()}
-            return Loss(functools.partial(self.given.func, *map(moved, self.given.args), **keywords))
+            return type(self)(functools.partial(self.given.func, *map(moved, self.given.args), **keywords))
         return self
+
+
+@dataclass(frozen=True, eq=False)
+class BatchLoss(Loss):
+    """A loss of a whole batch that is not a mean over rows, such as a Dice or a contrastive loss.
+
+    The loss of a set of rows is the value of the function for these rows as one batch: the minibatch in a local step,
+    the drawn rows of a loss report, and all of a client's rows in an evaluation or without a batch size. So the
+    objective of a client is f_i(w) = given(model_w(x_i), y_i) for all of its rows. The mean over minibatches differs
+    from it, as in any training loop with such a loss.
+
+    Local steps are vectorised over clients with minibatches of equal size if ``torch.func`` supports the function.
+    Everything else is computed for one client after another, each in one pass.
+
+    Args:
+        given: A function of outputs (B, …) and targets (B, …) that returns a number, a tensor of shape ().
+
+    Example:
+        >>> import torch, drfl
+        >>> def dice(outputs, targets):
+        ...     p = outputs.sigmoid()
+        ...     return 1 - 2 * (p * targets).sum() / (p.sum() + targets.sum())
+        >>> rows = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+        >>> data = drfl.ClientData.from_arrays([(x, (x > 0).float()) for x in rows.split(20)])
+        >>> task = drfl.Task(torch.nn.Linear(3, 3), loss=drfl.BatchLoss(dice), score="auc")
+        >>> drfl.run(drfl.DRFA(m=2), drfl.Simulation(data, task), rounds=2).rounds
+        2
+    """
+
+    of_batch: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        # The function keeps its own reduction and decides itself which targets count.
+        for name, value in (("reduction", None), ("ignored", None), ("function", self.given)):
+            object.__setattr__(self, name, value)

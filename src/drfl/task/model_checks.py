@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.hooks import RemovableHandle
 
 from drfl.core.errors import InputError, first_line
+from drfl.task.input_fields import InputFields, fields_of
 
 CLOSE = 1e-3
 """Tolerated difference between a sample's outputs in different batches, as a share of its largest output."""
@@ -163,7 +164,7 @@ def check_forward(model: nn.Module, trained: Mapping[str, Tensor], x: Tensor, co
         try:
             return functional_call(model, after, (rows,))
         except Exception as error:
-            _fail(error, _layer(model, lambda: functional_call(model, dict(state), (rows,))), rows)
+            _fail(error, _layer(model, lambda: functional_call(model, dict(state), (rows,))), rows, fields_of(model))
 
     # Watch only this pass for reads, because watching slows down every operation.
     with (watcher := _ReadWatcher()):
@@ -329,7 +330,7 @@ def _layer(model: nn.Module, call: Callable[[], object], changed: Callable[[], b
     return culprits[0] if culprits else None
 
 
-def _fail(error: Exception, layer: str | None, x: Tensor) -> NoReturn:
+def _fail(error: Exception, layer: str | None, x: Tensor, fields: InputFields | None) -> NoReturn:
     if isinstance(error, InputError | torch.OutOfMemoryError):
         raise error
     reason = first_line(error)
@@ -339,8 +340,9 @@ def _fail(error: Exception, layer: str | None, x: Tensor) -> NoReturn:
         "'Half'": ". On a CPU, use model.float().",
         "Expected all tensors to be on the same device": ". Move the model to the device of the simulation.",
     }
+    shape = f"of shape {tuple(x.shape[1:])} and {x.dtype}" if fields is None else f"with the fields {fields}"
     raise InputError(
-        f"the model fails on {len(x)} inputs of shape {tuple(x.shape[1:])} and {x.dtype}, in {layer}{place_of(error)}: "
+        f"the model fails on {len(x)} inputs {shape}, in {layer}{place_of(error)}: "
         f"{reason}" + next((hint for part, hint in hints.items() if part in reason), ""),
         code="model-data-mismatch",
         field="model",

@@ -14,6 +14,7 @@ from torch.func import functional_call
 
 from drfl.core.errors import InputError, Notice, first_line
 from drfl.task.batch_norm import statistics_of
+from drfl.task.input_fields import InputFields
 from drfl.task.layout import Layout
 from drfl.task.losses import REGRESSION, REGRESSION_FUNCTIONS, Loss, SampleFn
 from drfl.task.metrics import (
@@ -51,7 +52,8 @@ class Task:
             only in local steps; see :mod:`drfl.task.training_noise`.
         loss: A torch loss or a function that returns one value per sample, with further dimensions averaged. drfl sets
             the reduction of a torch loss to "none" on a copy. torch's regression losses accept outputs (B, 1) with
-            targets (B,). Stored as a :class:`drfl.task.losses.Loss`.
+            targets (B,). Wrap a loss of a whole batch in :class:`drfl.BatchLoss`. Stored as a
+            :class:`drfl.task.losses.Loss`.
         score: The main metric: it determines the worst client and the best round, and tables show it. It is the name of
             one of :data:`drfl.task.metrics.METRICS`, a :class:`drfl.task.metrics.Metric`, or a function of a client's
             outputs and targets. None = RMSE for torch's regression losses such as ``nn.MSELoss``, accuracy otherwise.
@@ -150,7 +152,7 @@ class Task:
         return augmented
 
     def sample_losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """Compute the loss of each sample, (B,)."""
+        """Compute the loss of each sample, (B,), or () that of a whole batch."""
         return self.loss(outputs, y)
 
     def sample_values(self, metric: Metric, outputs: Tensor, y: Tensor) -> Tensor:
@@ -181,6 +183,33 @@ class Task:
         score, *others = measures = tuple(resolved(metric, outputs, y[:1], ignored) for metric in self.measures)
         return self if measures == self.measures else replace(self, score=score, metrics=tuple(others))
 
+    def reading(self, fields: InputFields) -> Task:
+        """Return the task with a model that takes packed rows, see :class:`InputFields`, and shares its parameters.
+
+        Raises:
+            InputError: If the task augments inputs, or the model's type rounds the integers in the rows.
+        """
+        if self.augment is not None:
+            raise InputError(
+                "augment takes inputs of one tensor, but the clients have dictionaries or tuples: augment in the model",
+                code="unsupported-combination",
+                field="augment",
+            )
+        dtype = self.layout.dtype
+        if {"real", "integer"} <= set(fields.kinds) and torch.finfo(dtype).eps > torch.finfo(torch.float32).eps:
+            raise InputError(
+                f"inputs with real and integer fields ({fields}) need a float32 or float64 model, got {dtype}",
+                code="unsupported-combination",
+                field="model",
+            )
+        # A shallow copy: frozen parameters may be large, and the user's model must not get the hook.
+        model = copy.copy(self.model)
+        for hooks in ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"):
+            setattr(model, hooks, copy.copy(getattr(model, hooks)))
+        # A hook, because engines call the model in several ways, and the names of parameters must not change.
+        model.register_forward_pre_hook(fields, with_kwargs=True)
+        return replace(self, model=model)
+
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Task:
         """Copy the task to another device or floating-point type."""
         # Frozen parameters and buffers may have other types, which change only if the type of the task changes.
@@ -210,15 +239,16 @@ class Task:
             try:
                 self._check_losses(trial, y, len(x))
                 if self.noisy:
-                    few, version = x[:4], x._version
-                    self.outputs(trained, few, torch.arange(len(few), device=x.device))
+                    four, version = x[:4], x._version
+                    self.outputs(trained, four, torch.arange(len(four), device=x.device))
                     if x._version != version:
                         raise InputError(
                             "augment changes its inputs in place. Let it work on x.clone().",
                             code="unsupported-model",
                             field="augment",
                         )
-                check_gradient(trained, lambda leaves: self.sample_losses(self.outputs(leaves, x[:2]), y[:2]))
+                few = slice(None) if self.criterion.of_batch else slice(2)
+                check_gradient(trained, lambda leaves: self.sample_losses(self.outputs(leaves, x[few]), y[few]))
             except (InputError, torch.OutOfMemoryError):
                 raise
             except Exception as error:  # The user's code can raise anything.
@@ -233,11 +263,11 @@ class Task:
             self.outputs(trained, x[:1])
         return trial.reads
 
-    def _check_shape(self, name: str, values: Tensor, samples: int) -> None:
+    def _check_shape(self, name: str, values: Tensor, samples: int, remedy: str = "") -> None:
         if values.dim() == 0 or values.shape[0] != samples:
             raise InputError(
                 f"{name} must return one value per sample, shape ({samples}, …), got {tuple(values.shape)}. Return the "
-                "values without reduction.",
+                f"values without reduction{remedy}.",
                 code="wrong-shape",
                 field=name,
             )
@@ -256,7 +286,16 @@ class Task:
                 code="wrong-task",
                 field=of_classes,
             )
-        self._check_shape("the loss", self.criterion.elements(outputs, y), samples)
+        if not self.criterion.of_batch:
+            remedy = ", or wrap a loss of a whole batch: drfl.BatchLoss(loss)"
+            self._check_shape("the loss", self.criterion.elements(outputs, y), samples, remedy)
+        elif (value := self.sample_losses(outputs, y)).dim():
+            raise InputError(
+                f"a BatchLoss must return one number, shape (), got {tuple(value.shape)}. Pass a function with one "
+                "value per sample without BatchLoss.",
+                code="wrong-shape",
+                field="the loss",
+            )
         for metric in self.measures:
             if metric.per_sample:
                 targets = y.where(~self.criterion.ignores(y), 0) if metric.function in OF_CLASSES else y
@@ -270,11 +309,14 @@ class Task:
                 code="unsupported-model",
                 field="loss",
             )
+        if self.criterion.of_batch:
+            return
         alone = [self.sample_losses(output, y[j : j + 1]) for j, output in enumerate(trial.alone)]
         if not torch.allclose(torch.cat(alone), losses[: len(alone)], rtol=1e-3, atol=1e-5, equal_nan=True):
             raise InputError(
                 "the loss of a sample depends on the other samples in its batch. Check that the loss does not "
-                "broadcast outputs against targets of another shape and does not average over the batch.",
+                "broadcast outputs against targets of another shape and does not average over the batch. Wrap a loss "
+                "that is meant to be of the whole batch: drfl.BatchLoss(loss).",
                 code="unsupported-model",
                 field="loss",
             )

@@ -53,7 +53,12 @@ class RawTable:
     def of(cls, data: ClientData) -> RawTable | None:
         """Make the table from the clients' data; None if the inputs are not a table or are too large."""
         inputs = data.inputs
-        if not is_table(inputs) or not inputs.shape[1] or inputs.numel() + data.test_inputs.numel() > 2 * MOST:
+        if (
+            data.fields is not None
+            or not is_table(inputs)
+            or not inputs.shape[1]
+            or inputs.numel() + data.test_inputs.numel() > 2 * MOST
+        ):
             return None
         train = [_rows(rows) for rows in data.train]
         if data.validation is not None:

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset as TorchDataset
 
-from drfl.core.errors import DataWarning, InputError, Notice, unknown
+from drfl.core.errors import InputError, unknown
 from drfl.data.partition.partition import client_names
 from drfl.data.tables.columns import check_roles
+from drfl.task.input_fields import InputFields, has_fields
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 Array = np.ndarray | Tensor
-Pair = tuple[Array, Array]
+Inputs = Array | Mapping[str, Array] | tuple[Array, ...]
+Pair = tuple[Inputs, Array]
 Pairs = Mapping[str, Pair] | Sequence[Pair]
-TorchDatasets = Mapping[str, TorchDataset[tuple[object, object]]] | Sequence[TorchDataset[tuple[object, object]]]
 
 WHOLE = (torch.int16, torch.int32, torch.int64)
 """Integer types whose values may be tokens."""
@@ -87,6 +86,40 @@ def patients_of_rows(
     return np.array([str(patient) for part in lists for patient in part])
 
 
+def fields_of_pairs(pairs: Mapping[str, Pair]) -> InputFields | None:
+    """Return the fields of the first client's inputs; None if they are one array."""
+    name, pair = next(iter(pairs.items()))
+    is_pair = isinstance(pair, tuple | list) and len(pair) == 2
+    return InputFields.of(pair[0], _inputs_of(name)) if is_pair and has_fields(pair[0]) else None
+
+
+def packed(names: Sequence[str], pairs: Sequence[Pair], fields: InputFields | None) -> list[Pair]:
+    """Pack the fields of all clients' inputs into rows of numbers; inputs without fields are returned unchanged.
+
+    Raises:
+        InputError: If a client has other fields, or another number of rows than of targets.
+    """
+    if fields is None:
+        return list(pairs)
+    result = []
+    for name, pair in zip(names, pairs, strict=True):
+        x, y = pair
+        rows = fields.pack(x, _inputs_of(name))
+        if len(rows) != len(y):
+            raise InputError(
+                f"client '{name}': the inputs have the fields {fields} with {len(rows)} rows, but there are {len(y)} "
+                "targets. Give a list instead of a tuple if each of its entries is a row",
+                code="wrong-shape",
+                field=name,
+            )
+        result.append((rows, y))
+    return result
+
+
+def _inputs_of(name: str) -> str:
+    return f"client '{name}': inputs"
+
+
 def concatenate(
     names: Sequence[str], pairs: Sequence[Pair], part: str, dtype: torch.dtype | None, *, tokens: bool = True
 ) -> tuple[Tensor, Tensor]:
@@ -129,7 +162,7 @@ def _as_pair(name: str, pair: Pair, part: str) -> tuple[Tensor, Tensor]:
             f"client '{name}': {part} data must be a pair (inputs, targets)", code="wrong-type", field=name
         )
     for what, values in zip(("inputs", "targets"), pair, strict=True):
-        _check_not_ragged(name, f"{part} {what}", values)
+        check_not_ragged(name, f"{part} {what}", values)
     try:
         # Copy, because a tensor that shares memory would change when the user's array does.
         x, y = (value.detach() if isinstance(value, Tensor) else torch.tensor(np.asarray(value)) for value in pair)
@@ -159,7 +192,7 @@ def _as_pair(name: str, pair: Pair, part: str) -> tuple[Tensor, Tensor]:
     return x, y
 
 
-def _check_not_ragged(name: str, what: str, values: object) -> None:
+def check_not_ragged(name: str, what: str, values: object) -> None:
     """Raise InputError for a list of samples of different lengths, such as texts; the message names the lengths."""
     if isinstance(values, np.ndarray) and values.dtype == object:
         values = list(values)
@@ -191,47 +224,6 @@ def _check_alike(names: Sequence[str], tensors: Sequence[Tensor], what: str) -> 
                 code="wrong-type",
                 field=name,
             )
-
-
-def stack(name: str, dataset: TorchDataset[tuple[object, object]]) -> Pair:
-    """Stack all items (x, y) of a map-style torch dataset.
-
-    Raises:
-        InputError: If the dataset has no length or no items, its items are not pairs, or they differ in shape.
-    """
-    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-        raise InputError(
-            f"client '{name}': its dataset must have __len__ and __getitem__ (a map-style torch dataset)",
-            code="wrong-type",
-            field=name,
-        )
-    length = len(cast(Sequence[object], dataset))
-    if not length:
-        raise InputError(
-            f"client '{name}' has an empty dataset. Add samples or remove the client", code="no-rows", field=name
-        )
-    try:
-        inputs, targets = zip(*(_item(dataset[k]) for k in range(length)), strict=True)
-        _check_not_ragged(name, "inputs", inputs)
-        # Eight, because a randomly flipped image is unchanged in every other reading.
-        if not all(torch.equal(_item(dataset[k])[0], inputs[k]) for k in range(min(length, 8))):
-            notice = Notice(
-                f"client '{name}': its dataset returns different items each time it is read. drfl reads "
-                "it once, so all epochs use the same samples. To augment, use drfl.Task(…, augment=…)",
-                "random-dataset",
-                name,
-            )
-            warnings.warn(notice, DataWarning, stacklevel=4)
-        return torch.stack(inputs), torch.stack(targets)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(
-            f"client '{name}': cannot stack the items of its dataset: {error}", code="wrong-type", field=name
-        ) from error
-
-
-def _item(item: tuple[object, object]) -> tuple[Tensor, Tensor]:
-    x, y = (value if isinstance(value, Tensor) else torch.tensor(np.asarray(value)) for value in item)
-    return x, y
 
 
 def feature_columns(

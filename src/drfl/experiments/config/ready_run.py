@@ -20,6 +20,7 @@ from drfl.experiments.config.learned import Origin
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.federation.algorithm import Algorithm
 from drfl.federation.federation import Federation
+from drfl.task.input_fields import InputFields
 from drfl.task.task import Task
 from drfl.training.certificate import Certifier
 from drfl.training.model_selection import ModelSelection
@@ -52,6 +53,11 @@ class Clients(Protocol):
     @property
     def dtype(self) -> torch.dtype:
         """The type of the inputs before they get the type of the model."""
+        ...
+
+    @property
+    def fields(self) -> InputFields | None:
+        """The tensors that a row of the inputs holds; None if the inputs are one tensor."""
         ...
 
     @property
@@ -128,7 +134,8 @@ class ReadyRun(Generic[C_co, F_co]):
         """Digests of the clients' "data" and of the initial "model", which identify the run."""
         # Names are part of them, as equal numbers under other names are other clients.
         layout = self.task.layout
-        named = "\n".join((*self.data.names, *layout.names, *map(str, layout.shapes)))
+        fields = () if self.data.fields is None else (str(self.data.fields),)
+        named = "\n".join((*self.data.names, *layout.names, *map(str, layout.shapes), *fields))
         return {"data": digest_of(self.data.tensors(), named), "model": digest_of([self.task.w0], named)}
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import torch
 
+from drfl.core.errors import InputError
 from drfl.core.key import Key
 from drfl.data.validation_split import held_out_training
 from drfl.experiments.config.build import VALIDATION, Setup, make_setup
@@ -87,8 +88,18 @@ class FitJobs:
             settings: The settings of the runs.
             make: See :class:`FitJobs`.
             config: See :class:`FitJobs`.
+
+        Raises:
+            InputError: If the loss is a :class:`drfl.BatchLoss`.
         """
         data, task = setup.data, setup.task
+        if task.criterion.of_batch:
+            raise InputError(
+                "fit compares models by the losses of validation rows, which a BatchLoss does not give. Use a loss "
+                "with one value per row",
+                code="unsupported-combination",
+                field="loss",
+            )
         held = held_out_training(data, VALIDATION, Key(settings.seed))
         loss = Metric(ROW_LOSS, task.criterion, more_is_better=False, rows=Rows.REAL, per_sample=True)
         selection = make_setup(settings, setup.partition, held, replace(task, score=loss, metrics=()), setup.origin)

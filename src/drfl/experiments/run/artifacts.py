@@ -105,6 +105,7 @@ def run_files(finished: FinishedRun) -> Iterator[tuple[str, bytes]]:
                 schema=job.data.schema,
                 standardisation=job.data.standardisation,
                 features=_features(job),
+                fields=job.data.fields,
             ),
         )
     if isinstance(job.fed, Simulation):
@@ -252,12 +253,14 @@ def about_model(job: Running, data: str) -> dict[str, object]:
     """
     clients, task, about = job.data, job.task, job.about
     columns, classes, schema = clients.columns, clients.classes, clients.schema_digest
-    architecture = describe(task.model)
+    # A description is for modules that take one tensor.
+    architecture = describe(task.model) if clients.fields is None else None
+    outputs = {"outputs": job.fed.outputs} if classes is None and isinstance(job.fed, Simulation) else {}
     return {
         "drfl": _version_of("drfl"),
         "module": dict(job.origin.module),
         **({} if architecture is None else {"architecture": architecture}),
-        "task": {"kind": task_kind(job), "loss": job.origin.loss, "score": job.fed.measures[0].name},
+        "task": {"kind": task_kind(job), "loss": job.origin.loss, "score": job.fed.measures[0].name, **outputs},
         "inputs": {"shape": list(clients.shape), "dtype": str(clients.dtype).removeprefix("torch.")},
         **({} if columns is None else {"columns": list(columns)}),
         **({} if classes is None else {"classes": list(classes)}),

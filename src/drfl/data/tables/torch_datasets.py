@@ -1,0 +1,146 @@
+"""Clients from map-style torch datasets, whose items are inputs, a target and perhaps metadata."""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import Subset
+
+from drfl.core.errors import DataWarning, InputError, Notice, unknown
+from drfl.data.tables.convert import Pair, check_not_ragged
+from drfl.task.input_fields import has_fields
+
+Item = tuple[object, ...]
+TorchDatasets = Mapping[str, TorchDataset[Item]] | Sequence[TorchDataset[Item]]
+
+
+def by_client(datasets: TorchDatasets | TorchDataset[Item], group: int | str | None) -> TorchDatasets:
+    """Return one dataset per client: the given ones, or the parts of a single one that :func:`divide` returns.
+
+    Raises:
+        InputError: If there is a single dataset without a group, or several with one.
+    """
+    is_single = not isinstance(datasets, Mapping | Sequence)
+    if is_single and group is not None:
+        return divide(datasets, group)
+    if is_single or group is not None:
+        problem = "a single dataset needs" if is_single else "several datasets must not have"
+        raise InputError(
+            f"{problem} group, the entry of the items' metadata that names the client. Give one dataset per client, or "
+            "one with group",
+            code="missing-option" if is_single else "conflicting-options",
+            field="group",
+        )
+    return datasets
+
+
+def divide(dataset: TorchDataset[Item], group: int | str) -> dict[str, Subset[Item]]:
+    """Divide a dataset of items (x, y, metadata) among clients that an entry of the metadata names.
+
+    Args:
+        dataset: The items. Their metadata are dictionaries, vectors, or single values. If the dataset has the attribute
+            ``metadata_array`` (n, fields), as data sets of WILDS have, the items are not read.
+        group: The name of the entry, or its number. Entries of vectors have names if the dataset has the attribute
+            ``metadata_fields``.
+
+    Returns:
+        The items of each client, in sorted order of the values.
+
+    Raises:
+        InputError: If an item has no metadata, or these have no such entry.
+    """
+    length, known = _length("the dataset", dataset, "train"), getattr(dataset, "metadata_fields", None)
+    entry = group
+    if isinstance(group, str) and known is not None:
+        if group not in known:
+            raise unknown("metadata field", group, list(known), field="group")
+        entry = list(known).index(group)
+    array: Any = getattr(dataset, "metadata_array", None)
+    rows: dict[object, list[int]] = {}
+    for k in range(length):
+        item = dataset[k] if array is None else (None, None, array[k])
+        try:
+            value = _entry(item[2], entry)
+        except (IndexError, KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                f"item {k} of the dataset has no metadata {group!r}: give items (x, y, metadata) with this entry",
+                code="missing-option",
+                field="group",
+            ) from error
+        # Metadata in one tensor with real numbers are floats.
+        rows.setdefault(int(value) if isinstance(value, float) and value.is_integer() else value, []).append(k)
+    ordered = sorted(rows, key=lambda value: (isinstance(value, str), value))
+    return {str(value): Subset(dataset, rows[value]) for value in ordered}
+
+
+def _entry(metadata: object, entry: int | str) -> object:
+    is_named = isinstance(metadata, Mapping)
+    value = metadata[entry] if is_named else np.atleast_1d(np.asarray(metadata))[operator.index(cast(int, entry))]
+    return np.asarray(value).reshape(()).item()
+
+
+def _length(what: str, dataset: object, field: str) -> int:
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise InputError(
+            f"{what} must have __len__ and __getitem__ (a map-style torch dataset)", code="wrong-type", field=field
+        )
+    return len(cast(Sequence[object], dataset))
+
+
+def stack(name: str, dataset: TorchDataset[Item]) -> Pair:
+    """Stack the inputs and targets of all items of a map-style torch dataset.
+
+    Raises:
+        InputError: If the dataset has no length or no items, or its items are not pairs or differ in shape.
+    """
+    length = _length(f"client '{name}': its dataset", dataset, name)
+    if not length:
+        raise InputError(
+            f"client '{name}' has an empty dataset. Add samples or remove the client", code="no-rows", field=name
+        )
+    try:
+        inputs, targets = zip(*(_item(dataset[k]) for k in range(length)), strict=True)
+        if any(x.keys() != inputs[0].keys() for x in inputs):
+            raise ValueError("their inputs have different fields")
+        fields = {field: [x[field] for x in inputs] for field in inputs[0]}
+        for field, values in fields.items():
+            check_not_ragged(name, "inputs" if field is None else f"inputs '{field}'", values)
+        # Eight, because a randomly flipped image is unchanged in every other reading.
+        again = [_item(dataset[k])[0] for k in range(min(length, 8))]
+        if not all(torch.equal(x[field], inputs[k][field]) for k, x in enumerate(again) for field in fields):
+            notice = Notice(
+                f"client '{name}': its dataset returns different items each time it is read. drfl reads "
+                "it once, so all epochs use the same samples. To augment, use drfl.Task(…, augment=…)",
+                "random-dataset",
+                name,
+            )
+            warnings.warn(notice, DataWarning, stacklevel=4)
+        stacked = {field: torch.stack(values) for field, values in fields.items()}
+        if None in stacked:
+            return stacked[None], torch.stack(targets)
+        named = {field: values for field, values in stacked.items() if isinstance(field, str)}
+        return named or tuple(stacked.values()), torch.stack(targets)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"client '{name}': cannot stack the items of its dataset: {error}", code="wrong-type", field=name
+        ) from error
+
+
+def _item(item: Item) -> tuple[dict[str | int | None, Tensor], Tensor]:
+    """Return the inputs of an item by name, by number for a tuple, or by None for one tensor; and its target."""
+    x, y = item[:2] if len(item) == 3 else item
+    named = {None: x}
+    if has_fields(x):
+        named = {str(name): value for name, value in x.items()} if isinstance(x, Mapping) else dict(enumerate(x))
+    return {name: _tensor(value) for name, value in named.items()}, _tensor(y)
+
+
+def _tensor(value: object) -> Tensor:
+    return value if isinstance(value, Tensor) else torch.tensor(np.asarray(value))
