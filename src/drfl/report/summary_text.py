@@ -228,7 +228,8 @@ def takeaway(groups: Sequence[Group], ranking: Ranking | None) -> Paragraph | No
     value += rival.rival.label
     if gain.n >= T_FROM and not math.isnan(gain.low):
         _, ends = signed_interval(score, gain.mean, gain.low, gain.high)
-        value += f" (95{THIN}% confidence interval of the worst client's gain over seeds: {ends})"
+        alone = ", of this pair alone" if ranking.tests > 1 else ""  # the verdict corrects for all differences
+        value += f" (95{THIN}% confidence interval of the worst client's gain over seeds{alone}: {ends})"
     value += rival_note if rival_note != note else ""
     rest = " ".join([f"{value}.", *_significance(ranking)])
     rest += f" Ranked last: {listing(ranking.failed)}." if ranking.failed else ""

@@ -208,7 +208,7 @@ def test_differences_over_seeds_are_those_of_the_table_and_say_what_they_show():
     assert table.index.tolist() == ["mine", "again"]
     expected = seed_difference((wide["mine"] - wide["DRFA"]).to_numpy())
     assert table.loc["mine", ["seeds", "difference", "low", "high"]].tolist() == pytest.approx(expected[:4])
-    assert table.loc["mine", "p"] == pytest.approx(min(1.0, 2 * expected.p_t))  # Holm, of two
+    assert table.loc["mine", "p_holm"] == pytest.approx(min(1.0, 2 * expected.p_t))  # Holm, of two
     assert table.loc["again", ["difference", "verdict"]].tolist() == [0, "not significant"]
     sign = "better" if expected.mean < 0 else "worse"
     assert table.loc["mine", "verdict"] == (sign if 2 * expected.p_t < 0.05 else "not significant")

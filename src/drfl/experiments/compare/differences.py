@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from drfl.task.measure import Measure
 
-COLUMNS = ("seeds", "difference", "low", "high", "p", "verdict")
+COLUMNS = ("seeds", "difference", "low", "high", "p_holm", "verdict")
 
 ON_TEST = "stopped on test rows"
 """The verdict on an algorithm with a run that test rows stopped: the other seeds would be a selected subset."""
