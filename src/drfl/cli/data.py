@@ -48,7 +48,7 @@ WRONG = 2
 @app.command(cls=Command)
 def describe(
     paths: Paths,
-    target: Annotated[list[str], typer.Option(help="Column to predict; repeatable for several numbers or labels")],
+    target: Annotated[list[str], typer.Option(help="Column to predict, or a condition such as 'age > 60'; repeatable")],
     group: Annotated[
         str | None, typer.Option(help="Column that names each row's client (default: a client per file)")
     ] = None,

@@ -24,6 +24,7 @@ from drfl.data.partition.row_lists import as_tensors, blocks, join, lengths, pie
 from drfl.data.pools import ConstantAnswer, check_fields, check_indices, check_pool, constant_answer, majority_shares
 from drfl.data.standardisation import Standardisation, client_moments, is_table
 from drfl.data.tables import convert
+from drfl.data.tables.conditions import text_columns, used_columns
 from drfl.data.tables.conform import conform, target_tensor
 from drfl.data.tables.convert import encode_targets, feature_columns, feature_matrix, require_present
 from drfl.data.tables.patients import check_spelling, numbered, patients_of, repeated_ids, shared_ids
@@ -521,7 +522,8 @@ class ClientData:
                 if all values are numbers, and of texts otherwise.
             target: Column to predict. Floating-point values stay numbers (regression); other values become classes
                 0..C-1 in sorted order, with their names in `classes`. Several columns are read as numbers (n, k), such
-                as the labels 0 and 1 of a multi-label task.
+                as the labels 0 and 1 of a multi-label task. A condition such as "price > 100000" makes the classes "no"
+                and "yes", or a label, of a column.
             features: Numeric columns to learn from; None uses all other columns.
             schema: Meaning of each column, or the path of a schema file. It names the client, the target and the
                 features, and encodes categories, dates and missing values.
@@ -551,9 +553,9 @@ class ClientData:
                 raise InputError(f"{name} has no effect on a data frame: remove it", code="unused-option", field=name)
         table, proposed = Table("the table", frame), tuple[Notice, ...]()
         if schema is None and reading != DETECT and group is not None:
-            names = [name for name in (group, patient) if name is not None]
+            names = [*(name for name in (group, patient) if name is not None), *text_columns(targets or ())]
             if features is not None:
-                frame = frame[[name for name in frame if name in (*features, *(targets or ()), *names)]]
+                frame = frame[[name for name in frame if name in (*features, *used_columns(targets or ()), *names)]]
             table = Table("the table", frame).prepared(names, reading, _row)
             if reading.missing:
                 schema, proposed = propose([table.frame], targets or (), group, (), None, patient, reading)
@@ -570,6 +572,9 @@ class ClientData:
         else:
             if group is None:
                 raise InputError("group or schema must name each row's client", code="missing-option", field="group")
+            frame = (
+                Table("the table", frame).with_answers(targets or (), (group, patient, *(features or ())), _row).frame
+            )
             columns = tuple(feature_columns(frame, group, targets or (), features, patient))
             inputs = feature_matrix(frame, columns)
             y, classes = encode_targets(frame, targets or ())

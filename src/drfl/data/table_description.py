@@ -17,7 +17,8 @@ from drfl.data.client_data import ClientData
 from drfl.data.dataset import TaskName
 from drfl.data.partition.natural import split_groups
 from drfl.data.partition.row_lists import as_tensors
-from drfl.data.tables.conform import SchemaRows, encode, level_text, stripped, target_tensor
+from drfl.data.tables.conditions import text_columns, used_columns
+from drfl.data.tables.conform import SchemaRows, encode, level_text, stripped, target_tensor, with_answers
 from drfl.data.tables.levels import check_levels, level_notices
 from drfl.data.tables.patients import check_spelling, numbered, repeated_ids
 from drfl.data.tables.propose import propose
@@ -184,7 +185,7 @@ def describe(
     import pandas as pd
 
     targets = (target,) if isinstance(target, str) else tuple(target)
-    texts = (*targets, *drop, *(name for name in (group, patient) if name is not None))
+    texts = (*targets, *text_columns(targets), *drop, *(name for name in (group, patient) if name is not None))
     tables, problems = list[Table](), list[InputError]()
     files = files_of(paths)
     damaged = list[Path]()
@@ -206,7 +207,7 @@ def describe(
         rows = encode(schema, table.frame, table.row_names(), table.place)
         problems += rows.problems
         parts.append(rows)
-        used.append(table)
+        used.append(table._replace(frame=with_answers(table.frame, targets, str, table.place)[0]))
     try:
         clients = client_of_rows(used, group) or ["all rows"] * len(parts[0].targets)
     except InputError as error:
@@ -220,7 +221,7 @@ def describe(
     collected = [*unread, *notices]
     if patient is None:
         whole = pd.concat([table.frame for table in tables], ignore_index=True)
-        collected += repeated_ids(whole, clients, (*targets, group))
+        collected += repeated_ids(whole, clients, (*used_columns(targets), group))
     frame = _together(used, schema)
     for words, is_feature in ((frame[_words(schema, True)], True), (frame[_words(schema, False)], False)):
         _collect_levels(words, is_feature, clients, problems, collected)

@@ -77,7 +77,7 @@ class SiteData(BaseModel):
         npz: File with ``train_inputs``, ``train_targets``, and both or none of ``test_inputs``, ``test_targets``.
         csv: CSV, TSV or Parquet file with one row per sample; needs ``target`` or ``schema``.
         images: IDX file of images; needs ``labels``.
-        target: Column of the table to predict.
+        target: Column of the table to predict, or a condition such as "price > 100000".
         task: What the target is, by default "classification". A schema says it.
         schema_file: ``schema`` in the file: a :class:`drfl.TableSchema`, the same at all sites.
         labels: IDX file of labels.

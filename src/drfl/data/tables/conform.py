@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from drfl.core.errors import InputError, listing, suggestion
 from drfl.data.tables.columns import LARGEST, RowName
+from drfl.data.tables.conditions import ANSWERS, Condition
 from drfl.data.tables.schema import NUMBERS, Column, TableSchema
 from drfl.data.tables.targets import FAR
 from drfl.data.tables.written import ORDERS, days_of
@@ -64,10 +65,19 @@ def conform(schema: TableSchema, table: pd.DataFrame, row_name: RowName, place: 
 def encode(schema: TableSchema, table: pd.DataFrame, row_name: RowName, place: str = "the table") -> SchemaRows:
     """Encode a table and list all its problems, see :func:`conform`."""
     names, n = [str(name) for name in table.columns], len(table)
-    problems = _column_problems(schema.columns, names, place)
+    conditions, problems = _conditions(schema, names, place)
+    if not problems:
+        problems = _column_problems(schema.columns, names, place, conditions)
     inputs, targets, wrong = list[np.ndarray](), list[np.ndarray](), np.zeros(n, bool)
     for column in schema.columns:
         if not column.is_feature and column.role != "target":
+            continue
+        if column.name in conditions:
+            condition = conditions[column.name]
+            cells = _Cells.of_condition(condition, table.iloc[:, names.index(condition.column)], column.missing)
+            problems += cells.problems(row_name)
+            wrong |= cells.wrong
+            targets.append(condition.holds(cells.values))
             continue
         if column.name not in names:
             inputs += [np.full(n, np.nan)] * len(column.features)
@@ -119,6 +129,53 @@ def encode_features(
     return np.stack([feature for each in cells for feature in each.features()], axis=1)
 
 
+def with_answers(
+    table: pd.DataFrame, targets: Sequence[str], row_name: RowName, place: str, others: Sequence[str | None] = ()
+) -> tuple[pd.DataFrame, list[InputError]]:
+    """Replace the columns in conditions such as ``price > 9`` by the answers, for a table without a schema.
+
+    Args:
+        table: The table.
+        targets: The columns to predict. Those that are no columns are conditions.
+        row_name: See :func:`conform`.
+        place: See :func:`conform`.
+        others: Columns with another role.
+
+    Returns:
+        The table, with the columns "no" and "yes" for a single target, and 0 and 1 for several, blank if the value is
+        unknown; and wrong values, which are blank, too.
+
+    Raises:
+        InputError: If the column of a condition does not exist or has another role.
+    """
+    names, problems = [str(name) for name in table.columns], list[InputError]()
+    found = {target: Condition.of(target, names, place) for target in targets}
+    conditions = {target: condition for target, condition in found.items() if condition is not None}
+    answers = dict[str, np.ndarray]()
+    for target, condition in conditions.items():
+        if condition.column in (*others, *targets):
+            raise InputError(
+                f"column '{condition.column}' decides the target '{target}', so it cannot have another role: remove "
+                "it from the other options",
+                code="conflicting-options",
+                field="target",
+            )
+        answers[target], wrong = answers_of(condition, table[condition.column], row_name, words=len(targets) == 1)
+        problems += wrong
+    used = {condition.column for condition in conditions.values()}
+    return (table.drop(columns=[*used]).assign(**answers) if used else table), problems
+
+
+def answers_of(
+    condition: Condition, cells: pd.Series, row_name: RowName, *, words: bool
+) -> tuple[np.ndarray, list[InputError]]:
+    """Return the answers to a condition, (n,) "no", "yes" and None, or 0, 1 and NaN; and the problems of the cells."""
+    read = _Cells.of_condition(condition, cells, ("",))
+    holds = condition.holds(read.values)
+    named = np.array([*ANSWERS, None], dtype=object)[np.nan_to_num(holds, nan=2).astype(int)]
+    return (named if words else holds), read.problems(row_name)
+
+
 def target_tensor(schema: TableSchema, targets: np.ndarray) -> tuple[Tensor, int]:
     """Return the targets of a :class:`drfl.data.Dataset`, and the number of outputs that a model needs."""
     if schema.classes is not None:
@@ -126,12 +183,34 @@ def target_tensor(schema: TableSchema, targets: np.ndarray) -> tuple[Tensor, int
     return torch.from_numpy(targets.astype(np.float32)), len(schema.targets)
 
 
-def _column_problems(columns: Sequence[Column], names: Sequence[str], place: str) -> list[InputError]:
-    """List columns that a table lacks, has twice, or has in addition to these of a schema."""
-    known = [column.name for column in columns]
+def _conditions(schema: TableSchema, names: Sequence[str], place: str) -> tuple[dict[str, Condition], list[InputError]]:
+    """Return the conditions among the targets that are no columns of a table, and their problems."""
+    conditions, problems = dict[str, Condition](), list[InputError]()
+    for column in schema.targets:
+        try:
+            condition = Condition.of(column.name, names, place) if len(column.levels) == 2 else None
+        except InputError as error:
+            problems.append(error)
+            continue
+        if condition is None:
+            continue
+        conditions[column.name] = condition
+        if any(condition.column == other.name and other.is_feature for other in schema.columns):
+            text = f"column '{condition.column}' decides the target '{column.name}', so it cannot be a feature: set "
+            text += 'role = "excluded" in the schema'
+            problems.append(InputError(text, code="conflicting-options", field=condition.column))
+    return conditions, problems
+
+
+def _column_problems(
+    columns: Sequence[Column], names: Sequence[str], place: str, conditions: Mapping[str, Condition] | None = None
+) -> list[InputError]:
+    """List columns that a table lacks, has twice, or has in addition to these of a schema and of its conditions."""
+    conditions = conditions or {}
+    known = [*(column.name for column in columns), *(condition.column for condition in conditions.values())]
     found = []
     for column in columns:
-        needed = column.is_feature or column.role == "target"
+        needed = (column.is_feature or column.role == "target") and column.name not in conditions
         if needed and column.name not in names:
             hint = suggestion(column.name, names)
             text = f"{place} has no column '{column.name}', which the schema needs" + (f". {hint}" if hint else "")
@@ -141,7 +220,7 @@ def _column_problems(columns: Sequence[Column], names: Sequence[str], place: str
             text = f"{place} has the column '{name}', which the schema lacks. {suggestion(name, known)}".rstrip()
             text += ' Remove it, or add it to the schema, with role = "excluded" if it is not a feature'
             found.append(InputError(text, code="extra-column", field=name))
-    for name in known:
+    for name in dict.fromkeys(known):
         if names.count(name) > 1:
             found.append(InputError(f"{place}: column '{name}' is there twice", code="duplicate-column", field=name))
     return found
@@ -202,6 +281,14 @@ class _Cells(NamedTuple):
             plain = [str(text) if str(text) in by_text else level_text(text) for text in texts]
             numbers = np.array([by_text.get(text, beside) for text in plain], dtype=np.float64)
         return cls(column, codes, texts, numbers, is_code, is_ambiguous)
+
+    @classmethod
+    def of_condition(cls, condition: Condition, cells: pd.Series, missing: tuple[str, ...]) -> _Cells:
+        """Read the cells that a condition compares: numbers, or 0 for its text and 1 for others."""
+        if isinstance(condition.value, str):
+            levels = (level_text(condition.value),)
+            return cls.of(Column(condition.column, "category", missing=missing, levels=levels, other=True), cells)
+        return cls.of(Column(condition.column, "number", missing=missing, role="target"), cells)
 
     @property
     def missing(self) -> np.ndarray:

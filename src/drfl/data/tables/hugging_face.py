@@ -20,6 +20,7 @@ from torch import Tensor
 from drfl.core.errors import InputError, unknown
 from drfl.data.dataset import Dataset, TaskName
 from drfl.data.tables.columns import check_alike, check_blanks, check_known, values_of
+from drfl.data.tables.conditions import Condition, text_columns, used_columns
 from drfl.data.tables.npz_arrays import TableRows
 from drfl.data.tables.patients import check_spelling, patients_of
 from drfl.data.tables.schema import TableSchema
@@ -247,8 +248,11 @@ def from_splits(name: str, place: str, found: datasets.Dataset | datasets.Datase
     Raises:
         InputError: If a column does not exist, has blanks or is not supported; the message names split, row and column.
     """
+    schema = columns.schema
     parts = {f"{place}, split '{split}'": rows for split, rows in _splits(place, found).items()}
-    first, schema = next(iter(parts.values())), columns.schema
+    if schema is None:
+        parts = {where: _with_answers(where, rows, columns) for where, rows in parts.items()}
+    first = next(iter(parts.values()))
     if schema is None:
         check_known(place, first.column_names, columns.targets, columns.group, columns.drop, columns.patient)
     else:
@@ -278,6 +282,23 @@ def from_splits(name: str, place: str, found: datasets.Dataset | datasets.Datase
         test_groups=groups[1] if len(parts) > 1 else None, class_names=class_names, notices=notices,
         schema=schema, patients=patients,
     )  # fmt: skip
+
+
+def _with_answers(place: str, rows: datasets.Dataset, columns: Columns) -> datasets.Dataset:
+    """Replace the columns of conditions among the targets by the answers."""
+    new = [name for name in columns.targets if Condition.of(name, rows.column_names, place) is not None]
+    if not new:
+        return rows
+    used = [name for name in rows.column_names if name in used_columns(columns.targets)]
+    frame = cast("pd.DataFrame", rows.select_columns(used).to_pandas())
+    frame = frame.assign(**{name: _words(frame[name], rows.features[name]) for name in used})
+    table = Table(place, frame).prepared(text_columns(columns.targets), columns.reading)
+    table = table.with_answers(columns.targets, (columns.group, columns.patient, *columns.drop))
+    rows = rows.remove_columns([name for name in used if name not in table.frame])
+    for name in new:
+        values = [None if value is None or value != value else value for value in table.frame[name].tolist()]
+        rows = rows.add_column(name, values)  # pyright: ignore[reportCallIssue] - the fingerprint is a default
+    return rows
 
 
 def _patients(parts: Mapping[str, datasets.Dataset], patient: str | None) -> tuple[str, ...] | None:

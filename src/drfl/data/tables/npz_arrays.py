@@ -14,6 +14,8 @@ from drfl.core.errors import InputError, Notice, unknown
 from drfl.core.files import open_arrays
 from drfl.data.dataset import TaskName
 from drfl.data.tables.columns import check_roles
+from drfl.data.tables.conditions import Condition
+from drfl.data.tables.conform import answers_of
 from drfl.data.tables.schema import TableSchema
 from drfl.data.tables.table_paths import name_of
 from drfl.data.tables.targets import check_values, columns_of, encoded
@@ -147,8 +149,10 @@ def _npz(
 
     Each target in an array gets a name. If ``has_unknown``, targets may be NaN.
     """
-    names = ("inputs", *targets, *(name for name in (group, patient) if name is not None))
     with open_arrays(path) as arrays:
+        conditions = [Condition.of(name, arrays.names, str(path)) for name in targets]
+        read = [name if one is None else one.column for name, one in zip(targets, conditions, strict=True)]
+        names = ("inputs", *read, *(name for name in (group, patient) if name is not None))
         for name in names:
             if name not in arrays.names:
                 raise unknown(f"array in {path}", name, arrays.names, field=name)
@@ -171,8 +175,27 @@ def _npz(
     if not len(x):
         raise InputError(f"{path} has no rows", code="no-rows", field=str(path))
     _check_finite(path, "inputs", x)
+    for k, condition in enumerate(conditions):
+        if condition is not None:
+            ys[k] = _answers(path, condition, ys[k], words=len(targets) == 1)
     columns = (columns_of(name, y) for name, y in zip(targets, ys, strict=True))
     return x, {name: values for each in columns for name, values in each.items()}, who, units
+
+
+def _answers(path: Path, condition: Condition, values: np.ndarray, *, words: bool) -> np.ndarray:
+    """Return the answers to a condition on an array (n,)."""
+    import pandas as pd
+
+    if values.ndim > 1:
+        raise InputError(
+            f"{path}: a condition needs one value per row, but '{condition.column}' has shape {values.shape}",
+            code="wrong-shape",
+            field=condition.column,
+        )
+    answers, problems = answers_of(condition, pd.Series(values), lambda row: f"{path}, row {row + 1}", words=words)
+    for problem in problems:
+        raise problem
+    return answers
 
 
 def _check_finite(path: Path, name: str, values: np.ndarray) -> None:

@@ -11,7 +11,7 @@ from drfl.core.errors import InputError, Notice, unknown
 from drfl.data.dataset import TaskName
 from drfl.data.tables.columns import CATEGORIES, NA_WORDS, RARE, check_roles
 from drfl.data.tables.columns import NUMBERS as SHARE_OF_NUMBERS
-from drfl.data.tables.conform import level_text, stripped
+from drfl.data.tables.conform import level_text, stripped, with_answers
 from drfl.data.tables.schema import Column, TableSchema
 from drfl.data.tables.text_form import DETECT, ReadOptions
 from drfl.data.tables.written import ISO, LIKE_DATE, days_of
@@ -57,7 +57,7 @@ def propose(
 
     Args:
         tables: Tables with the same columns in any order. Blank cells are NaN or empty text.
-        target: The columns to predict.
+        target: The columns to predict, or conditions such as "price > 100000".
         group: The column that names the client.
         drop: Columns that get the role "excluded".
         task: Kind of task; by default inferred.
@@ -70,7 +70,11 @@ def propose(
     import pandas as pd
 
     targets = (target,) if isinstance(target, str) else tuple(target)
-    tables = [table.rename(columns=str) for table in tables]
+    # Wrong values are errors later, when the schema encodes the tables.
+    tables = [
+        with_answers(table.rename(columns=str), targets, str, "the table", (group, patient, *drop))[0]
+        for table in tables
+    ]
     names = list(dict.fromkeys(name for table in tables for name in table.columns))
     named = [
         *((name, "target") for name in targets),

@@ -16,6 +16,7 @@ from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import InputError, unknown
 from drfl.core.files import read_toml
 from drfl.data.dataset import TaskName
+from drfl.data.tables.conditions import text_columns
 from drfl.data.tables.targets import check_count
 from drfl.data.tables.text_form import DETECT, ReadOptions
 from drfl.data.tables.written import ORDERS
@@ -263,8 +264,9 @@ class TableSchema:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The names of the columns that do not hold numbers."""
-        return tuple(column.name for column in self.columns if column.type not in NUMBERS)
+        """The names of the columns that do not hold numbers, or that the target compares with a text."""
+        compared = text_columns([column.name for column in self.targets])
+        return (*(column.name for column in self.columns if column.type not in NUMBERS), *compared)
 
     @property
     def has_missing(self) -> bool:

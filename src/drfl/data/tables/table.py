@@ -15,7 +15,8 @@ import numpy as np
 from drfl.core.errors import InputError, listing, unknown
 from drfl.core.files import check_expansion, lines, open_file, open_text, read_csv, read_parquet, reading
 from drfl.data.tables.columns import NA_WORDS, NUMBERS, RowName
-from drfl.data.tables.conform import amount_of, stripped
+from drfl.data.tables.conditions import text_columns, used_columns
+from drfl.data.tables.conform import amount_of, stripped, with_answers
 from drfl.data.tables.npz_arrays import named_arrays
 from drfl.data.tables.schema import TableSchema
 from drfl.data.tables.table_paths import check_format, workbook
@@ -91,6 +92,7 @@ class Table(NamedTuple):
             return cls.read(path, [*text, *schema.texts], options)
         # An inferred schema is of tables that were read like those without a schema.
         names = [*text, *(name for name in (schema.client, schema.patient) if name is not None)]
+        names += text_columns([column.name for column in schema.targets])
         return cls.read(path, names, options).with_numbers(names)
 
     @classmethod
@@ -167,10 +169,14 @@ class Table(NamedTuple):
 
     def without_unused(self, schema: TableSchema) -> Table:
         """Return the table without the columns that the schema does not use."""
+        used = used_columns([column.name for column in schema.targets])
         unused = [
             column.name
             for column in schema.columns
-            if not column.is_feature and column.role not in USED and column.name in self.frame
+            if not column.is_feature
+            and column.role not in USED
+            and column.name not in used
+            and column.name in self.frame
         ]
         return self._replace(frame=self.frame.drop(columns=unused))
 
@@ -196,6 +202,19 @@ class Table(NamedTuple):
                 frame[name] = numbers.reindex(cells.index)
             elif len(known) and known.str.lower().isin(("true", "false")).all() and len(known) == len(cells):
                 frame[name] = known.str.lower() == "true"
+        return self._replace(frame=frame)
+
+    def with_answers(
+        self, targets: Sequence[str], others: Sequence[str | None], row_name: RowName | None = None
+    ) -> Table:
+        """Return the table with the answers to the conditions among the targets, in place of their columns.
+
+        Raises:
+            InputError: If a value is wrong, or see :func:`drfl.data.tables.conform.with_answers`.
+        """
+        frame, problems = with_answers(self.frame, targets, row_name or self.row_names(), self.place, others)
+        for problem in problems:
+            raise problem
         return self._replace(frame=frame)
 
     def row_names(self) -> RowName:

@@ -25,6 +25,7 @@ from drfl.data.tables.columns import (
     one_hot,
     values_of,
 )
+from drfl.data.tables.conditions import text_columns
 from drfl.data.tables.conform import conform, level_text, stripped, target_tensor
 from drfl.data.tables.levels import check_levels, level_notices
 from drfl.data.tables.npz_arrays import TableRows, is_table, read_arrays
@@ -59,7 +60,8 @@ def read_tables(
     Args:
         paths: Files, or folders of them. All have the same columns, in any order.
         target: The columns to predict. Classification: one of whole numbers, truth values or text, which become classes
-            in sorted order; regression: numbers; multi-label: several of 0 and 1, blank or NaN where unknown.
+            in sorted order; regression: numbers; multi-label: several of 0 and 1, blank or NaN where unknown. A
+            condition such as "price > 100000" makes the classes "no" and "yes", or a label, of a column.
         group: The column that names the client; None if each file is a client, or if no column names it.
         drop: Columns to leave out.
         task: Kind of task; None for classification.
@@ -75,7 +77,9 @@ def read_tables(
     names = (target,) if isinstance(target, str) else None if target is None else tuple(target)
     files, proposed = files_of(paths), tuple[Notice, ...]()
     if schema is None and reading.missing:
-        texts = [name for name in (*(names or ()), group, patient, *drop) if name is not None]
+        texts = [
+            name for name in (*(names or ()), *text_columns(names or ()), group, patient, *drop) if name is not None
+        ]
         tables = [Table.read(path, texts, reading) for path in files]
         frames = [table.frame for table in tables]
         schema, proposed = propose(frames, names or (), group, drop, task or "classification", patient, reading)
@@ -206,7 +210,7 @@ def _encoded(
         for name in reading.content():
             raise InputError(f"{name} has no effect on npz files: remove it", code="unused-option", field=name)
         return read_arrays(files, targets, group, drop, task, patient)
-    texts = [name for name in (group, patient, *drop) if name is not None]
+    texts = [name for name in (group, patient, *drop, *text_columns(targets)) if name is not None]
     tables = [Table.read(path, texts, reading, drop) for path in files]
     rows = rows_of_tables(tables, targets, group, drop, task, patient, words=words, files=words)
     # A model reads new tables as those of its training were read.
@@ -305,9 +309,11 @@ def rows_of_tables(
 
     names = [name for name in (group, patient) if name is not None]
     roles = [*targets, *names]
-    tables = [table.with_numbers(names) for table in tables]
+    place, read = tables[0].place, tables[0].frame.columns
+    tables = [
+        table.with_numbers([*names, *text_columns(targets)]).with_answers(targets, [*names, *drop]) for table in tables
+    ]
     first = list(tables[0].frame.columns)
-    place = tables[0].place
     check_known(place, first, targets, group, drop, patient)
     patients = patients_of_tables(tables, patient)
     for table in tables:
@@ -344,7 +350,8 @@ def rows_of_tables(
     x = torch.from_numpy(features.to_numpy(dtype=np.float64, copy=True))  # pandas returns a read-only array
     values = {name: values_of(whole[name]) for name in targets}
     if not words:
-        values = {name: _site_target(name, y, place) for name, y in values.items()}
+        # The answers to a condition identify nobody.
+        values = {name: _site_target(name, y, place) if name in read else y for name, y in values.items()}
     y, outputs, class_names = encoded(values, task)
     # Sites cannot see each other's words, so they need a schema that was given to all of them.
     schema = inferred_schema(inputs, values, task, class_names, group, patient) if words else None

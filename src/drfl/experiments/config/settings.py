@@ -85,7 +85,7 @@ class DataFields:
     ] = None
     target: Annotated[
         tuple[str, ...] | None,
-        Setting("Column to predict in --data; repeatable for several numbers or labels", DATA, common=True),
+        Setting("Column of --data to predict, or a condition such as 'age > 60'; repeatable", DATA, common=True),
     ] = None
     task: Annotated[
         Literal["classification", "regression", "multi-label"] | None,
