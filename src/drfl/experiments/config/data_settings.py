@@ -13,6 +13,7 @@ from pydantic import ValidationInfo, field_validator, model_validator
 from drfl.core.errors import InputError
 from drfl.core.key import Key
 from drfl.data import DATASETS, PARTITIONS, ClientData, Dataset, Partition, load, make_partition
+from drfl.data.datasets.leaf import read_leaf
 from drfl.data.features import featurise
 from drfl.data.features.images import folder as feature_cache
 from drfl.data.features.images import load_images
@@ -24,7 +25,7 @@ from drfl.data.tables.table_files import read_tables
 from drfl.data.tables.text_form import ReadOptions
 from drfl.experiments.config.hyperparameters import canonical
 from drfl.experiments.config.latest import Latest
-from drfl.experiments.config.own_data import CLASSIFICATION, is_hub, saved_folder, with_data_defaults
+from drfl.experiments.config.own_data import CLASSIFICATION, is_hub, leaf_data, saved_folder, with_data_defaults
 from drfl.experiments.config.settings import DataFields
 from drfl.experiments.config.strict import StrictSettings
 
@@ -195,11 +196,13 @@ def load_data(data: DataSettings, log: Callable[[str], None] | None = None, devi
         schema = None if data.data_schema is None else TableSchema.read(data.data_schema)
         reading = data.reading()
         columns = Columns(data.target or (), data.group, data.drop or (), task, schema, data.patient, reading)
-        saved = None if data.data is None else saved_folder(data.data)
+        saved, leaf = (None, None) if data.data is None else (saved_folder(data.data), leaf_data(data.data))
         if data.data is None:
             dataset = read_hub(data.dataset, columns)
         elif saved is not None:
             dataset = read_saved(saved, columns)
+        elif leaf is not None:
+            dataset = read_leaf(leaf, task)
         else:
             # A schema's client column may be absent from files that are one client each.
             group = columns.group if schema is None else None

@@ -9,6 +9,7 @@ from drfl.core import user_code
 from drfl.core.errors import InputError
 from drfl.data import DATASETS
 from drfl.data.dataset import TaskName
+from drfl.data.datasets.leaf import leaf_files
 from drfl.data.partition.natural import WITHOUT_CLASSES, needs_classes_message
 from drfl.data.tables.columns import check_roles
 from drfl.data.tables.hugging_face import PREFIX, check_installed, folder_name, hub_name, is_saved, pin_revision
@@ -64,7 +65,11 @@ def with_data_defaults(values: Mapping[str, object]) -> dict[str, object]:
         paths = paths_of(settings["data"])
         settings["dataset"] = _label(settings, paths)
         # If there are several files, each one is a client.
-        groups = settings.get("group") is not None or (saved_folder(paths) is None and len(files_of(paths)) > 1)
+        groups = (
+            settings.get("group") is not None
+            or leaf_data(paths) is not None
+            or (saved_folder(paths) is None and len(files_of(paths)) > 1)
+        )
         _default(settings, "partition", "natural" if groups else free)
     elif is_hub(settings.get("dataset")):
         name = str(settings["dataset"])
@@ -138,6 +143,31 @@ def is_hub(dataset: object) -> bool:
     return isinstance(dataset, str) and dataset.startswith(PREFIX)
 
 
+def data_files(paths: Sequence[Path]) -> list[Path]:
+    """Return the files that hold the user's data."""
+    saved, leaf = saved_folder(paths), leaf_data(paths)
+    if saved is not None:
+        return sorted(path for path in saved.rglob("*") if path.is_file())
+    files = None if leaf is None else leaf_files(leaf)
+    return files_of(paths) if files is None else [*files[0], *files[1]]
+
+
+def leaf_data(paths: Sequence[Path]) -> Path | None:
+    """Return the file or folder in LEAF's format, if the user's data are one.
+
+    Raises:
+        InputError: If other paths are given, too.
+    """
+    leaf = next((path for path in paths if leaf_files(path) is not None), None)
+    if leaf is not None and len(paths) > 1:
+        raise InputError(
+            f"data: {leaf} in LEAF's format cannot be combined with other paths: put its files in one folder",
+            code="conflicting-options",
+            field="data",
+        )
+    return leaf
+
+
 def saved_folder(paths: Sequence[Path]) -> Path | None:
     """Return the folder that ``save_to_disk`` of Hugging Face wrote, if the user's data are one.
 
@@ -176,14 +206,23 @@ def _label(values: Mapping[str, object], paths: Sequence[Path]) -> str:
     """
     if not paths:
         raise InputError("data is empty: give at least one file", code="empty", field="data")
-    saved, label = saved_folder(paths), values.get("dataset")
+    saved, leaf, label = saved_folder(paths), leaf_data(paths), values.get("dataset")
     # In a saved folder or in arrays, one column may hold several targets per row.
-    if saved is None:
+    if leaf is not None:
+        for name in OWN_DATA:
+            if values.get(name) is not None and name != "task":
+                raise InputError(
+                    f"{name} has no effect on data in LEAF's format, which name inputs, targets and users: remove it",
+                    code="unused-option",
+                    field=name,
+                )
+        arrays = True
+    elif saved is None:
         arrays = any(path.suffix.lower() == ".npz" for path in files_of(paths))
     else:
         check_installed(f"the folder {saved}")
         arrays = True
-    if not values.get("target"):
+    if leaf is None and not values.get("target"):
         raise InputError("data needs target, the column with the classes", code="missing-option", field="target")
     # The file of a finished run has both.
     if label is not None and label != label_of_files(paths):
@@ -198,7 +237,8 @@ def _label(values: Mapping[str, object], paths: Sequence[Path]) -> str:
             code="unused-option",
             field="data_dir",
         )
-    _check_roles(values, may_have_columns=arrays)
+    if leaf is None:
+        _check_roles(values, may_have_columns=arrays)
     return label_of_files(paths)
 
 

@@ -78,7 +78,7 @@ class DataFields:
     data: Annotated[
         tuple[Path, ...] | None,
         Setting(
-            "Your data: CSV, Parquet or npz files, or a folder, also from save_to_disk; repeatable",
+            "Your data: tables, npz files, or a folder (also save_to_disk, LEAF); repeatable",
             DATA,
             common=True,
         ),

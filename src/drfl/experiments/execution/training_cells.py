@@ -12,11 +12,11 @@ from typing import cast
 from drfl.core.errors import DivergedError, InputError
 from drfl.core.files import sha256_of
 from drfl.core.run_end import Marks
-from drfl.data.tables.table_paths import files_of
 from drfl.experiments.config.about_run import AboutRun
 from drfl.experiments.config.build import build
 from drfl.experiments.config.config import Config, load_config
 from drfl.experiments.config.data_settings import DataSettings, load_latest
+from drfl.experiments.config.own_data import data_files
 from drfl.experiments.config.ready_run import Job
 from drfl.experiments.execution.cells import Cell
 from drfl.experiments.execution.records import Record
@@ -37,7 +37,7 @@ def job_from_config(config: Config) -> dict[str, object]:
     # The tables of other algorithms would give equal runs different digests.
     table = {config.algorithm: config.algorithms.get(config.algorithm, {})}
     files = config.user_files(config.algorithm)
-    for path in files_of(config.data) if config.data is not None else []:
+    for path in data_files(config.data) if config.data is not None else []:
         state = path.stat()
         files[path.as_posix()] = _sha256(path, state.st_mtime_ns, state.st_size)
     plain = config.model_copy(update={"algorithms": table, "files": files}).to_plain()

@@ -1,0 +1,217 @@
+"""Data in the JSON format of LEAF (Caldas et al. 2018, "LEAF: A Benchmark for Federated Settings")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from drfl.core.errors import InputError
+from drfl.core.files import parse_json, read_bytes
+from drfl.data.dataset import Dataset, TaskName
+from drfl.data.datasets.shakespeare import VOCABULARY
+from drfl.data.tables.hugging_face import is_saved
+from drfl.data.tables.table_paths import is_table_file
+from drfl.data.tables.targets import check_values, columns_of, encoded
+
+KEYS = ("users", "num_samples", "user_data")
+"""The keys of a file. "hierarchies", the groups of the users, is ignored."""
+
+PLACES = {character: k for k, character in enumerate(VOCABULARY)}
+"""The token of each character."""
+
+
+class _Rows(NamedTuple):
+    """The rows of one user: inputs (n, …) float32, or int64 tokens of texts, and targets (n, …)."""
+
+    place: str
+    user: str
+    inputs: np.ndarray
+    targets: np.ndarray
+
+
+def leaf_files(path: Path) -> tuple[list[Path], list[Path]] | None:
+    """List the JSON files of the training part, or of all rows, and of the test part; None if the data are not LEAF's.
+
+    The data are a file, a folder of them without tables, or a folder with the subfolders ``train`` and ``test``.
+    """
+    if path.suffix == ".json" and path.is_file():
+        return [path], []
+    if not path.is_dir() or is_saved(path) or any(map(is_table_file, path.iterdir())):
+        return None
+    train, test = (sorted((path / part).glob("*.json")) for part in ("train", "test"))
+    found = (train, test) if train else (sorted(path.glob("*.json")), [])
+    return found if found[0] else None
+
+
+def read_leaf(path: Path, task: TaskName = "classification") -> Dataset:
+    """Read data in LEAF's format. The groups are the users.
+
+    If there are the subfolders ``train`` and ``test``, this split is that of the data set. Otherwise test rows are
+    drawn when the data set is divided.
+
+    Inputs are arrays of numbers of one shape; or texts of one length whose targets are the next character, as in LEAF's
+    Shakespeare data. Their characters are tokens, positions in ``drfl.data.datasets.shakespeare.VOCABULARY``.
+
+    Args:
+        path: See :func:`leaf_files`.
+        task: Kind of task.
+
+    Raises:
+        InputError: If a file cannot be read or is incomplete; the message names the file, the user and the row.
+    """
+    files = leaf_files(path)
+    if files is None:
+        raise InputError(f"{path} has no JSON files in LEAF's format", code="file-not-found", field=str(path))
+    parts = [list(_users(part)) for part in files if part]
+    everybody = [rows for part in parts for rows in part]
+    for rows in everybody:
+        if rows.inputs.shape[1:] != everybody[0].inputs.shape[1:] or rows.inputs.dtype != everybody[0].inputs.dtype:
+            raise InputError(
+                f"{rows.place}, user '{rows.user}': inputs have shape {rows.inputs.shape[1:]}, but those of user "
+                f"'{everybody[0].user}' have {everybody[0].inputs.shape[1:]}. Give all rows the same shape",
+                code="wrong-shape",
+                field=rows.user,
+            )
+    is_text = everybody[0].inputs.dtype == np.int64
+    targets = [columns_of("y", rows.targets) for rows in everybody]
+    for rows, columns in zip(everybody, targets, strict=True):
+        if columns.keys() != targets[0].keys():
+            raise InputError(
+                f"{rows.place}, user '{rows.user}': targets have another shape than those of user "
+                f"'{everybody[0].user}'",
+                code="wrong-shape",
+                field=rows.user,
+            )
+        for name, values in columns.items():
+            check_values(name, values, task, lambda row, rows=rows: _row(rows.place, rows.user, row))
+    if is_text:
+        y, outputs, classes = torch.from_numpy(np.concatenate([rows.targets for rows in everybody])), len(PLACES), None
+        if task != "classification":
+            raise InputError(f"{path} holds texts, so task must be classification", code="wrong-task", field="task")
+    else:
+        whole = {name: np.concatenate([columns[name] for columns in targets]) for name in targets[0]}
+        y, outputs, classes = encoded(whole, task)
+    inputs = [torch.from_numpy(np.concatenate([rows.inputs for rows in part])) for part in parts]
+    ys = y.split([len(x) for x in inputs])
+    groups = [tuple(rows.user for rows in part for _ in range(len(rows.targets))) for part in parts]
+    return Dataset(
+        path.stem, inputs[0], ys[0], inputs[-1], ys[-1], outputs, groups[0],
+        standardise=inputs[0].ndim == 2 and not is_text, task=task, class_names=classes,
+        test_groups=groups[1] if len(parts) > 1 else None,
+    )  # fmt: skip
+
+
+def _users(files: Sequence[Path]) -> Iterator[_Rows]:
+    """Yield the users with rows."""
+    seen: dict[str, Path] = {}
+    for path in files:
+        content = parse_json(read_bytes(path, limit=None), path)
+        users, counts, data = _content(path, content)
+        for user, count in zip(users, counts, strict=True):
+            if user in seen:
+                raise InputError(
+                    f"user '{user}' is in {seen[user]} and in {path}, or twice in one file: give each user once",
+                    code="duplicate-name",
+                    field=user,
+                )
+            seen[user] = path
+            rows = _rows(str(path), user, data.get(user), count)
+            if len(rows.targets):
+                yield rows
+    if not seen:
+        raise InputError(f"{files[0].parent} has no users", code="no-rows", field=str(files[0].parent))
+
+
+def _content(path: Path, content: object) -> tuple[list[str], list[int], dict[str, Any]]:
+    if not isinstance(content, dict) or any(key not in content for key in KEYS):
+        lacking = next((key for key in KEYS if not isinstance(content, dict) or key not in content), KEYS[0])
+        raise InputError(
+            f"{path} is not in LEAF's format: it has no '{lacking}'. A file has {', '.join(KEYS)}",
+            code="unsupported-file",
+            field=lacking,
+        )
+    users, counts, data = (content[key] for key in KEYS)
+    for key, fits in (
+        ("users", isinstance(users, list) and all(isinstance(user, str) for user in users)),
+        ("num_samples", isinstance(counts, list) and all(type(count) is int for count in counts)),
+        ("user_data", isinstance(data, dict)),
+    ):
+        if not fits:
+            raise InputError(f"{path}: '{key}' has the wrong type", code="wrong-type", field=key)
+    if len(users) != len(counts):
+        raise InputError(
+            f"{path} has {len(users)} users, but num_samples has {len(counts)} numbers",
+            code="count-mismatch",
+            field="num_samples",
+        )
+    return users, counts, data
+
+
+def _rows(place: str, user: str, data: object, count: int) -> _Rows:
+    where = f"{place}, user '{user}'"
+    x, y = (data.get("x"), data.get("y")) if isinstance(data, dict) else (None, None)
+    if not isinstance(x, list) or not isinstance(y, list):
+        raise InputError(
+            f"{where}: 'user_data' has no lists 'x' and 'y' of this user", code="missing-column", field=user
+        )
+    if not len(x) == len(y) == count:
+        raise InputError(
+            f"{where}: there are {len(x)} inputs and {len(y)} targets, but num_samples says {count}",
+            code="count-mismatch",
+            field=user,
+        )
+    if x and all(isinstance(text, str) for text in x):
+        return _Rows(place, user, *_tokens(place, user, x, y))
+    inputs = _numbers(place, user, "x", x).astype(np.float32)
+    words = bool(y) and all(isinstance(word, str) for word in y)
+    return _Rows(place, user, inputs, np.array(y, dtype=object) if words else _numbers(place, user, "y", y))
+
+
+def _tokens(place: str, user: str, x: list[str], y: list[object]) -> tuple[np.ndarray, np.ndarray]:
+    """Return texts as tokens (n, T), and the next characters (n,)."""
+    for row, (text, following) in enumerate(zip(x, y, strict=True)):
+        if len(text) != len(x[0]) or not isinstance(following, str) or len(following) != 1:
+            raise InputError(
+                f"{_row(place, user, row)}: drfl reads texts of one length whose target is the next character, as in "
+                f"LEAF's Shakespeare data; found '{text[:40]}' with the target {following!r:.40}",
+                code="unsupported-data",
+                field=user,
+            )
+    # As in drfl's own Shakespeare data, except that other characters become blanks, which keeps the length.
+    texts = ["".join(map(str, (text, following))) for text, following in zip(x, y, strict=True)]
+    tokens = np.array([[PLACES.get(character, PLACES[" "]) for character in text] for text in texts], dtype=np.int64)
+    return tokens[:, :-1], tokens[:, -1]
+
+
+def _numbers(place: str, user: str, key: str, values: list[object]) -> np.ndarray:
+    """Return numbers (n, …) of one shape: int64 if all are whole, or float64."""
+    try:
+        found = np.array(values)
+    except ValueError:
+        found = np.array([], dtype=object)
+    if found.dtype.kind == "b":
+        found = found.astype(np.int64)
+    if found.dtype.kind in "iuf" and np.isfinite(found).all():
+        return found
+    shapes: list[tuple[int, ...]] = []
+    for row, value in enumerate(values):
+        try:
+            array = np.array(value, dtype=np.float64)
+        except (TypeError, ValueError, OverflowError):
+            array = np.array(np.nan)
+        shapes.append(array.shape)
+        if not np.isfinite(array).all() or array.shape != shapes[0]:
+            raise InputError(
+                f"{_row(place, user, row)}: '{key}' must hold finite numbers of one shape, found {value!r:.60}",
+                code="not-a-number",
+                field=user,
+            )
+    raise InputError(f"{place}, user '{user}': '{key}' mixes types", code="wrong-type", field=user)
+
+
+def _row(place: str, user: str, row: int) -> str:
+    return f"{place}, user '{user}', row {row + 1}"
