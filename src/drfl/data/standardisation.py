@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from drfl.core.checks import AT_A_TIME
 from drfl.core.errors import InputError
+from drfl.core.mapped_files import empty_in_file, is_mapped
 
 LARGEST = 1e100
 """Largest mean or standard deviation, so that no square and no product with a number of rows overflows."""
@@ -196,6 +197,8 @@ class Standardisation:
     def apply(self, inputs: Tensor) -> Tensor:
         """Return a standardised copy of the pool (n, p) with the same type; computations are in float64.
 
+        The copy of a pool in a file that is mapped into memory is in a temporary file, which is mapped too.
+
         Raises:
             InputError: If the number of columns differs, or the pool is not floating-point.
         """
@@ -207,7 +210,8 @@ class Standardisation:
                 field="inputs",
             )
         # Scale with the layer that is saved with a model, so that both round in the same way.
-        layer, scaled = Standardise(self).to(inputs.device), torch.empty_like(inputs)
+        layer = Standardise(self).to(inputs.device)
+        scaled = empty_in_file(inputs) if is_mapped(inputs) else torch.empty_like(inputs)
         size = max(1, AT_A_TIME // max(1, inputs.shape[1]))
         for part, out in zip(inputs.split(size), scaled.split(size), strict=True):
             out.copy_(layer(part))

@@ -16,6 +16,7 @@ from torch import Tensor
 from drfl.core.errors import InputError, Notice
 from drfl.core.free_memory import free_memory
 from drfl.core.intraop import in_parallel
+from drfl.core.mapped_files import scratch_folder
 
 
 class RowFile:
@@ -385,7 +386,7 @@ class ClientTable:
         free = free_memory()
         if free is None or 2 * size <= free + row * sum(map(len, self._blocks)):
             return None
-        folder = "/var/tmp" if "TMPDIR" not in os.environ and Path("/var/tmp").is_dir() else tempfile.gettempdir()
+        folder = scratch_folder()
         text = (
             f"the server's vectors per client need {size / 2**30:.1f} GiB, more than half of the free memory, so new "
             f"ones are stored in a file in '{folder}'. Choose another folder with table_dir."

@@ -1,4 +1,4 @@
-"""Read npz files: arrays without named columns, or a table of named ones."""
+"""Read npz files and folders of npy files: arrays without named columns, or a table of named ones."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from drfl.core.checks import AT_A_TIME
 from drfl.core.errors import InputError, Notice, unknown
 from drfl.core.files import open_arrays
+from drfl.core.mapped_files import tensor_of
 from drfl.data.dataset import TaskName
 from drfl.data.tables.columns import check_roles
 from drfl.data.tables.conditions import Condition
@@ -106,7 +107,7 @@ def read_arrays(
     task: TaskName,
     patient: str | None,
 ) -> TableRows:
-    """Read npz files, with inputs (n, …) float32."""
+    """Read npz files or folders of npy files, with inputs (n, …) float32, mapped into memory if possible."""
     if drop:
         raise InputError(
             "drop has no effect on npz files, which have no columns: remove it", code="unused-option", field="drop"
@@ -120,7 +121,7 @@ def read_arrays(
         for name, values in ys.items():
             check_values(name, values, task, lambda row, path=path: f"{path}, row {row + 1}")
             found.setdefault(name, []).append(values)
-        inputs.append(x.astype(np.float32))
+        inputs.append(x.astype(np.float32, copy=False))
         groups += who
         patients += units
     if len({x.shape[1:] for x in inputs}) > 1:
@@ -139,7 +140,9 @@ def read_arrays(
     y, outputs, classes = encoded({name: np.concatenate(parts) for name, parts in found.items()}, task)
     owners, sizes = None if group is None and len(files) == 1 else groups, tuple(map(len, inputs))
     units = None if patient is None else patients
-    return TableRows(torch.from_numpy(np.concatenate(inputs)), y, outputs, classes, owners, sizes=sizes, patients=units)
+    # A single array may be mapped from a file.
+    x = inputs[0] if len(inputs) == 1 else np.concatenate(inputs)
+    return TableRows(tensor_of(x), y, outputs, classes, owners, sizes=sizes, patients=units)
 
 
 def _npz(
@@ -152,11 +155,13 @@ def _npz(
     with open_arrays(path) as arrays:
         conditions = [Condition.of(name, arrays.names, str(path)) for name in targets]
         read = [name if one is None else one.column for name, one in zip(targets, conditions, strict=True)]
-        names = ("inputs", *read, *(name for name in (group, patient) if name is not None))
+        names = (INPUTS, *read, *(name for name in (group, patient) if name is not None))
         for name in names:
             if name not in arrays.names:
                 raise unknown(f"array in {path}", name, arrays.names, field=name)
-        found = [np.atleast_1d(each) for each in arrays.read(names)]
+        x = arrays.mapped(INPUTS, np.float32)
+        found = [np.atleast_1d(each) for each in arrays.read(names if x is None else names[1:])]
+    found = found if x is None else [x, *found]
     x, ys = found[0], found[1 : 1 + len(targets)]
     units = [] if patient is None else [*map(str, found[-1].tolist())]
     who = [name_of(path)] * len(x) if group is None else [*map(str, found[1 + len(targets)].tolist())]
@@ -208,13 +213,22 @@ def _check_finite(path: Path, name: str, values: np.ndarray) -> None:
         raise InputError(
             f"{path}: the array '{name}' holds {values.dtype}, not numbers", code="not-a-number", field=name
         )
-    bad = ~np.isfinite(values) if values.dtype.kind == "f" else np.zeros(values.shape, bool)
-    if bad.any():
-        row, *rest = np.argwhere(bad)[0].tolist()
+    if values.dtype.kind != "f":
+        return
+    count, first = 0, None
+    # A few rows at a time, because the array may be larger than the memory.
+    size = max(1, AT_A_TIME // max(1, values[:1].size))
+    for start in range(0, len(values), size):
+        bad = ~np.isfinite(values[start : start + size])
+        if first is None and bad.any():
+            first = np.argwhere(bad)[0] + [start, *[0] * (bad.ndim - 1)]
+        count += int(bad.sum())
+    if first is not None:
+        row, *rest = first.tolist()
         at = f" at {tuple(rest)}" if rest else ""
         raise InputError(
-            f"{path}, row {row + 1}: the array '{name}' is NaN or infinite{at} ({int(bad.sum())} such values in the "
-            "file): fill or remove such rows",
+            f"{path}, row {row + 1}: the array '{name}' is NaN or infinite{at} ({count} such values in the file): fill "
+            "or remove such rows",
             code="not-finite",
             field=name,
         )

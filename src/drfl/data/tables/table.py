@@ -19,7 +19,7 @@ from drfl.data.tables.conditions import text_columns, used_columns
 from drfl.data.tables.conform import amount_of, stripped, with_answers
 from drfl.data.tables.npz_arrays import named_arrays
 from drfl.data.tables.schema import TableSchema
-from drfl.data.tables.table_paths import check_format, workbook
+from drfl.data.tables.table_paths import check_format, is_arrays, workbook
 from drfl.data.tables.text_form import DETECT, ReadOptions, TextForm
 from drfl.data.tables.written import LIKE_NUMBER, Undecided, number_form
 
@@ -258,7 +258,7 @@ def is_text(path: Path) -> bool:
 
 def _typed_frame(path: Path, drop: Sequence[str]) -> pd.DataFrame:
     """Read a file whose cells have types."""
-    suffix = workbook(path)[0].suffix.lower()
+    suffix = ".npz" if is_arrays(path) else workbook(path)[0].suffix.lower()
     package, read = {
         ".parquet": ("pyarrow", read_parquet),
         ".xlsx": ("openpyxl", _read_sheet),

@@ -33,7 +33,7 @@ from drfl.data.tables.patients import check_spelling, patients_of, repeated_ids,
 from drfl.data.tables.propose import inferred_schema, propose
 from drfl.data.tables.schema import TableSchema
 from drfl.data.tables.table import Table
-from drfl.data.tables.table_paths import check_stems, files_of, label_of_files, name_of, unread_notices
+from drfl.data.tables.table_paths import check_stems, files_of, is_arrays, label_of_files, name_of, unread_notices
 from drfl.data.tables.targets import check_values, check_varies, encoded
 from drfl.data.tables.text_form import DETECT, ReadOptions
 
@@ -199,7 +199,7 @@ def _encoded(
     """Read files without a schema. Features may be text if ``words``."""
     if not targets:
         raise InputError("there is no target: name the column to predict", code="missing-option", field="target")
-    kinds = {path.suffix.lower() == ".npz" and not is_table(path) for path in files}
+    kinds = {is_arrays(path) and not is_table(path) for path in files}
     if len(kinds) > 1:
         raise InputError(
             "npz files without names of columns and tables cannot be mixed: give files of one kind",

@@ -18,7 +18,7 @@ SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".npz", ".xlsx")
 
 
 def files_of(paths: Sequence[Path]) -> list[Path]:
-    """List the files. A folder is replaced by the files in it that drfl reads, sorted by name.
+    """List the files. A folder is replaced by the files in it that drfl reads, sorted by name, or is one of arrays.
 
     Workbooks next to other tables are left out, because they are often the originals of these tables.
 
@@ -30,6 +30,9 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
         if os.path.isdir(path):  # unlike pathlib's, False for a name that is too long
             # Excel keeps a file "~$…" next to an open workbook.
             inside = sorted(file for file in path.iterdir() if is_table_file(file) and not file.name.startswith("~$"))
+            if not inside and is_array_folder(path):
+                found.append(path)
+                continue
             if not inside:
                 raise InputError(
                     f"the folder {path} has no {' or '.join(SUFFIXES)} file", code="file-not-found", field=str(path)
@@ -49,13 +52,32 @@ def check_format(path: Path) -> None:
     Raises:
         InputError: If it does not.
     """
-    if not is_table_file(path):
+    if path.suffix == ".npy":
+        raise InputError(
+            f"{path} is one array: give its folder, with an npy file each for inputs, target and group",
+            code="unsupported-file",
+            field=str(path),
+        )
+    if not is_table_file(path) and not is_array_folder(path):
         raise InputError(f"{path} is not a {' or '.join(SUFFIXES)} file", code="unsupported-file", field=str(path))
 
 
 def is_table_file(path: Path) -> bool:
     """Return whether drfl reads a file with this name as a table."""
     return workbook(path)[0].name.lower().endswith(SUFFIXES)
+
+
+def is_arrays(path: Path) -> bool:
+    """Return whether the data are arrays: an npz file, or a folder of npy files."""
+    return path.suffix.lower() == ".npz" or is_array_folder(path)
+
+
+def is_array_folder(path: Path) -> bool:
+    """Return whether a folder holds arrays, an npy file for each, and no tables."""
+    if not os.path.isdir(path):
+        return False
+    files = [*path.iterdir()]
+    return any(file.suffix == ".npy" for file in files) and not any(map(is_table_file, files))
 
 
 def is_workbook(path: Path) -> bool:
@@ -71,6 +93,8 @@ def workbook(path: Path) -> tuple[Path, str | None]:
 
 def name_of(path: Path) -> str:
     """Return the name of a file without its ending, which becomes the client's name; that of a sheet follows it."""
+    if os.path.isdir(path):
+        return path.resolve().name
     file, sheet = workbook(path)
     end = next(end for end in sorted(SUFFIXES, key=len, reverse=True) if file.name.lower().endswith(end))
     return file.name[: -len(end)] + ("" if sheet is None else f" {sheet}")
@@ -90,7 +114,7 @@ def unread_notices(
     left = [
         item.name + "/" * item.is_dir()
         for path in paths
-        if os.path.isdir(path)
+        if os.path.isdir(path) and path not in files
         for item in sorted(path.iterdir())
         if not item.name.startswith((".", "~$")) and item not in files
     ]

@@ -14,7 +14,7 @@ from drfl.data.partition.natural import WITHOUT_CLASSES, needs_classes_message
 from drfl.data.tables.columns import check_roles
 from drfl.data.tables.hugging_face import PREFIX, check_installed, folder_name, hub_name, is_saved, pin_revision
 from drfl.data.tables.schema import TableSchema
-from drfl.data.tables.table_paths import files_of, label_of_files
+from drfl.data.tables.table_paths import files_of, is_arrays, label_of_files
 from drfl.data.tables.targets import check_count
 from drfl.task.metrics import METRICS, OF_CLASSES, Metric
 
@@ -149,7 +149,9 @@ def data_files(paths: Sequence[Path]) -> list[Path]:
     if saved is not None:
         return sorted(path for path in saved.rglob("*") if path.is_file())
     files = None if leaf is None else leaf_files(leaf)
-    return files_of(paths) if files is None else [*files[0], *files[1]]
+    if files is not None:
+        return [*files[0], *files[1]]
+    return [file for path in files_of(paths) for file in (sorted(path.glob("*.npy")) if path.is_dir() else [path])]
 
 
 def leaf_data(paths: Sequence[Path]) -> Path | None:
@@ -218,7 +220,7 @@ def _label(values: Mapping[str, object], paths: Sequence[Path]) -> str:
                 )
         arrays = True
     elif saved is None:
-        arrays = any(path.suffix.lower() == ".npz" for path in files_of(paths))
+        arrays = any(map(is_arrays, files_of(paths)))
     else:
         check_installed(f"the folder {saved}")
         arrays = True
