@@ -23,11 +23,12 @@ from drfl.core.user_code import digests
 from drfl.data import ClientData
 from drfl.data.standardisation import Standardisation
 from drfl.data.tables.schema import TableSchema
+from drfl.data.warm_start import warm_start
 from drfl.experiments.config.about_run import run_toml
+from drfl.experiments.config.kept_weights import with_kept_weights
 from drfl.experiments.config.learned import Origin, model_source
 from drfl.experiments.config.ready_run import ReadyRun
 from drfl.experiments.config.run_settings import engine_text
-from drfl.experiments.config.warm_start import warm_start, with_kept_weights
 from drfl.experiments.config.wrap import add_over_selection, wrap_algorithm
 from drfl.experiments.run.artifacts import json_text, run_files
 from drfl.experiments.run.finished import FinishedRun
