@@ -132,6 +132,7 @@ CODES = {
     "protocol": "A message of a deployment does not follow the protocol.",
     "random-dataset": "A data set returns different items at every reading.",
     "rare-levels": "Few rows have a value, and its name must not leave the site.",
+    "redrawn-test-rows": "One set of predictions is tested at seeds with different test rows.",
     "repeated-id": "A column seems to name patients, or other units with several rows.",
     "reply-failed": "A site reported an error instead of a reply.",
     "reply-rejected": "A reply of a client was rejected.",

@@ -155,6 +155,30 @@ class Trial:
         log = (self.folder / "run.log").open("wb")
         return subprocess.Popen([BIN / "drfl", "deploy", "run", str(self.folder)], stdout=log, stderr=log)
 
+    def run_with(self, interfere: Callable[[], None], rounds: int, after: int = 1) -> tuple[int, str]:
+        """Do something after a round of ``drfl deploy run``: its exit code, and what it printed."""
+        run = self.submit()
+        text = f"round {after} of {rounds}"
+        wait_for(lambda: self.log_has(text) or run.poll() is not None, text, 240)
+        interfere()
+        code = run.wait(900)
+        return code, (self.folder / "run.log").read_text(errors="replace")
+
+    def restart_site(self, name: str) -> None:
+        """Kill a SuperNode, and start it again."""
+        self.kill(name)
+        self.keep_starting(name)
+
+    def kill_server_program(self) -> None:
+        """Kill the server's program, but not the SuperLink."""
+        for pid in named("flwr-serverapp", self.programs["superlink"].pid):
+            kill_group(pid, signal.SIGKILL)
+
+    def restart_link(self) -> None:
+        """Kill the SuperLink with all its programs, and start it again."""
+        self.kill("superlink")
+        self.start_link()
+
     def log_has(self, text: str, name: str = "run") -> bool:
         """Whether a log has a text."""
         path = self.folder / f"{name}.log"

@@ -22,7 +22,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -30,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import try_story
-from trial_folder import Trial, descendants, kept, named, wait_for
+from trial_folder import Trial, kept, wait_for
 
 import drfl
 from drfl.core.key import Key
@@ -166,11 +165,7 @@ def followed(trial: Trial, out: str, rounds: int, timeout: float = 60.0) -> Call
 
     def play(interfere: Callable[[], None]) -> str:
         trial.job(out, timeout=timeout, **JOB, algorithm="DRDM", rounds=rounds)
-        run = trial.submit()
-        wait_for(lambda: trial.log_has(f"round 1 of {rounds}") or run.poll() is not None, "round 1", 240)
-        interfere()
-        code = run.wait(900)
-        log = (trial.folder / "run.log").read_text(errors="replace")
+        code, log = trial.run_with(interfere, rounds)
         said = [x.split(" WARNING ")[-1] for x in log.splitlines() if " WARNING " in x or x.startswith("drfl: ")]
         events = [line for line in dict.fromkeys(said) if not line.startswith(UNBOUNDED)]
         told = "; ".join(events[:3]) or "no warning"
@@ -182,14 +177,9 @@ def followed(trial: Trial, out: str, rounds: int, timeout: float = 60.0) -> Call
 def killed(trial: Trial) -> Rows:
     """Kill a site during a round, and start it again."""
     rows: Rows = []
-
-    def restart() -> None:
-        trial.kill(trial.sites[0])
-        trial.keep_starting(trial.sites[0])
-
     play = followed(trial, "f-kill", 4, timeout=300.0)
     what = "SIGKILL of a SuperNode in mid-round, started again (timeout 300 s)"
-    event(rows, what, ("ended well", "asked again"), lambda: play(restart))
+    event(rows, what, ("ended well", "asked again"), lambda: play(lambda: trial.restart_site(trial.sites[0])))
     return rows
 
 
@@ -252,19 +242,9 @@ def quorum(trial: Trial) -> Rows:
 def servers(trial: Trial) -> Rows:
     """Kill the server's program, and then the SuperLink with all its programs; finished rounds are kept."""
     rows: Rows = []
-
-    def kill_program() -> None:
-        for pid in named("flwr-serverapp", trial.programs["superlink"].pid):
-            for one in [*descendants(pid), pid]:
-                _kill(one)
-
-    def kill_link() -> None:
-        trial.kill("superlink")
-        trial.start_link()
-
     for out, what, kill in (
-        ("f-server", "SIGKILL of the server program", kill_program),
-        ("f-link", "SIGKILL of the SuperLink, started again", kill_link),
+        ("f-server", "SIGKILL of the server program", trial.kill_server_program),
+        ("f-link", "SIGKILL of the SuperLink, started again", trial.restart_link),
     ):
         event(rows, what, ("ended with 1",), partial(followed(trial, out, 4), kill))
         trial.wait_online()
@@ -286,11 +266,6 @@ def resumed(trial: Trial, out: str, undisturbed: dict[str, object]) -> str:
 
 def _write(path: Path, text: str) -> None:
     path.write_text(text)
-
-
-def _kill(pid: int) -> None:
-    with suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
 
 
 def refusals(trial: Trial) -> Rows:

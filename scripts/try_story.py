@@ -1,6 +1,10 @@
 """The story of a deployment on this machine: from four messy tables to predictions at the sites, and the next model.
 
     scripts/try_deployment.sh --quick
+    .venv/bin/python scripts/try_story.py --long
+
+With --long, a SuperNode, the server's program and the SuperLink are also killed in the middle of a training. It
+resumes, and ends like a training that nothing disturbed. `make test-all` tells the long version.
 
 SuperLink and SuperNodes are processes of their own and speak TLS with node authentication on loopback. Every command is
 one that the documentation names. Ends with 1 if something is not as it should be. Nothing is left running.
@@ -24,7 +28,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
-from trial_folder import BIN, Trial
+from trial_folder import BIN, Trial, wait_for
 from trial_messy import NAMES, write_tables
 
 import drfl
@@ -196,7 +200,33 @@ def evaluate(trial: Trial, first: Path, second: Path) -> None:
     check(bool((counts == paired["site"].map({n: s["samples"] for n, s in sites.items()})).all()), "2×2 counts")
 
 
-def tell(place: Path) -> None:
+def disturb(trial: Trial) -> None:
+    """Kill one program after another in the middle of a training, which ends like one that nothing disturbed."""
+    job = {**JOB, "algorithm": "DRDM", "rounds": 4, "checkpoint_every": 1}
+    train(trial, "undisturbed", **job)
+    trial.job("disturbed", timeout=300.0, **job)
+
+    def kill_two() -> None:
+        trial.restart_site("west")
+        wait_for(lambda: trial.log_has("round 2 of 4"), "round 2", 300)
+        trial.kill_server_program()
+
+    for what, interfere, after in (
+        ("a SuperNode and the server's program", kill_two, 1), ("the SuperLink", trial.restart_link, 3),
+    ):  # fmt: skip
+        code, told = trial.run_with(interfere, 4, after)
+        check(code == 1, f"the run ended with {code} although {what} was killed\n{told}")
+        trial.wait_online()
+    code, told = trial.run()
+    check(code == 0, f"the last part of the run ended with {code}\n{told}")
+    for name in ("history.csv", "lambda.csv", "clients.csv"):
+        one, other = (trial.folder / out / name for out in ("undisturbed", "disturbed"))
+        check(one.read_bytes() == other.read_bytes(), f"{name} is that of the undisturbed run")
+    one, other = (drfl.load_model(trial.folder / out).weights for out in ("undisturbed", "disturbed"))
+    check(all(torch.equal(one[key], other[key]) for key in one), "the model is that of the undisturbed run")
+
+
+def tell(place: Path, long: bool = False) -> None:
     """Play the whole story in a folder."""
     tables, schema = write_tables(place), place / "schema.toml"
     with ExitStack() as stack:
@@ -225,6 +255,9 @@ def tell(place: Path) -> None:
             roll_back(trial, old, second)
         with step("evaluate the old and the new model at all sites, row by row"):
             evaluate(trial, first, second)
+        if long:
+            with step("kill a SuperNode, the server's program and the SuperLink; resume; the same results"):
+                disturb(trial)
         with step("remove a site; check the audit logs; write one report of both runs"):
             logs = [trial.folder / "audit.jsonl", *(trial.folder / "sites" / n / "audit.jsonl" for n in trial.sites)]
             drfl_command("deploy", "audit", *logs)
@@ -233,13 +266,13 @@ def tell(place: Path) -> None:
             check((place / "report.html").stat().st_size > 10_000, "the report")
 
 
-def main(keep: bool = False) -> None:
+def main(keep: bool = False, long: bool = False) -> None:
     """Tell the story, and remove its folder unless it is to be kept."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is taken down
     place, start = Path(tempfile.mkdtemp(prefix="drfl-story-")), time.monotonic()
     try:
-        tell(place)
+        tell(place, long)
     finally:
         if keep:
             print(place)
@@ -249,4 +282,4 @@ def main(keep: bool = False) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(long="--long" in sys.argv[1:])

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import tomli_w
 import torch
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -162,11 +163,11 @@ def test_nothing_is_delivered_without_a_key_or_with_deliver_false(tmp_path, key,
     assert not (tmp_path / "a/models").exists()
 
 
-def request(folder, task, *models):
+def request(folder, task, *models, code=()):
     place = folder / task
     place.mkdir()
-    names = ", ".join(f'"{path}"' for path in models)
-    (place / "request.toml").write_text(f'task = "{task}"\nmodels = [{names}]\n')
+    content = {"task": task, "models": [*map(str, models)], "code": [*code]}
+    (place / "request.toml").write_text(tomli_w.dumps(content))
     return place
 
 

@@ -1,5 +1,6 @@
 """Models, losses and metrics of the user's own in a deployment, approved by digest at every site."""
 
+import csv
 import hashlib
 import json
 import uuid
@@ -8,16 +9,19 @@ import pytest
 import torch
 from tests.support.refusals import logged, refused
 
+from drfl.core.errors import DrflError
 from drfl.data.model_file import read_model_file
 from drfl.flower import nodes, server_app
 from drfl.flower.client_app import client_app
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import CodeFile, Model
 from drfl.flower.records import ProtocolError, read, write
+from drfl.flower.server_tasks import carry_out
 from drfl.flower.site_policy import RefusedError, SitePolicy
 from drfl.flower.site_task import task_of
 
 from .conftest import site
+from .test_delivery import request
 from .test_server_app import settings
 
 CODE = """
@@ -62,13 +66,18 @@ def approved(helper):
     return {"own/net.py": sha(CODE.replace("{helper}", helper)), f"own/{helper}.py": sha(HELPER)}
 
 
-def deployed(folder, helper, policy, more="", before=""):
+def grid_with(folder, helper, policy, more=""):
+    """A grid of four sites with their own copies of the code."""
     with_code(folder, helper)
     sites = {}
     for name in "abcd":
         with_code(folder / name, helper, more)
         sites[name] = site(name, folder=folder / name, policy=SitePolicy(code=policy, receive_models="any"))
-    grid = InProcessGrid(client_app(lambda c: sites[c.node_config["name"]]), [{"name": name} for name in "abcd"])
+    return InProcessGrid(client_app(lambda c: sites[c.node_config["name"]]), [{"name": name} for name in "abcd"])
+
+
+def deployed(folder, helper, policy, more="", before=""):
+    grid = grid_with(folder, helper, policy, more)
     path = settings(folder, rounds=2, more=JOB)
     path.write_text(before + path.read_text())
     return server_app.serve(grid, path)
@@ -129,6 +138,61 @@ def test_a_site_runs_nothing_that_it_has_not_approved(tmp_path, caplog, helper, 
     assert any("own/" in text and "approved" in text for text in texts)
     assert not any("must not run" in text for text in texts)
     assert ("reply-failed", "a") in logged(caplog)
+
+
+def test_models_of_own_code_are_evaluated_like_the_run_that_trained_them(tmp_path, helper):
+    grid = grid_with(tmp_path, helper, approved(helper))
+    path = settings(tmp_path, rounds=2, more=JOB)
+    out = server_app.serve(grid, path)
+    for name in "ab":  # two copies, so that their comparison is of equal models
+        (tmp_path / f"{name}.safetensors").write_bytes((out / "model.safetensors").read_bytes())
+    place = request(tmp_path, "evaluate", tmp_path / "a.safetensors", tmp_path / "b.safetensors")
+    carry_out(grid, path, place)
+    found = json.loads((place / "evaluation.json").read_text())
+    assert [measure["name"] for measure in found["measures"]] == ["accuracy", "top_two"]
+    with (out / "clients.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row, tested in zip(rows, found["models"][0]["sites"], strict=True):
+        own = [float(row[name]) for name in ("accuracy", "loss", "top_two", "accuracy_low", "accuracy_high")]
+        assert [tested[name] for name in ("accuracy", "loss", "top_two", "low", "high")] == pytest.approx(own, abs=2e-6)
+    (gain,) = found["gains"]
+    assert [site["gain"] for site in gain["sites"]] == [0, 0, 0, 0]
+
+
+def test_code_is_evaluated_only_if_the_server_names_it_and_the_site_has_approved_it(tmp_path, helper):
+    first = tmp_path / "first"
+    out = deployed(first, helper, approved(helper))
+    model = out / "model.safetensors"
+    # a site that has not approved the code tests nothing
+    other = grid_with(tmp_path / "other", helper, {})
+    path = settings(tmp_path / "other", more=JOB)
+    place = request(tmp_path / "other", "evaluate", model)
+    with refused("site-untested", kind=DrflError):
+        carry_out(other, path, place)
+    # code of another digest is not that of the model, and the job's code must have the model's name
+    for number, (job, code) in enumerate(((JOB.replace("own/net.py:net", "linear"), []), (JOB, ["own/net.py:loss"]))):
+        folder = tmp_path / str(number)
+        grid = grid_with(folder, helper, approved(helper))
+        (folder / "own/net.py").write_text((folder / "own/net.py").read_text() + "# changed\n")
+        located = [str(folder / text) for text in code]
+        with refused("unknown-name", "model"):
+            carry_out(grid, settings(folder, more=job), request(folder, "evaluate", model, code=located))
+
+
+def test_an_older_version_of_the_code_is_named_for_its_model(tmp_path, helper):
+    out = deployed(tmp_path, helper, approved(helper))
+    old = CODE.replace("{helper}", helper)
+    new = old + "\n# next month\n"
+    for folder in (tmp_path, *(tmp_path / name for name in "abcd")):
+        (folder / "own/old.py").write_text(old)
+        (folder / "own/next.py").write_text(new)
+    policy = {**approved(helper), "own/old.py": sha(old), "own/next.py": sha(new)}
+    sites = {name: site(name, folder=tmp_path / name, policy=SitePolicy(code=policy)) for name in "abcd"}
+    grid = InProcessGrid(client_app(lambda c: sites[c.node_config["name"]]), [{"name": name} for name in "abcd"])
+    path = settings(tmp_path, more=JOB.replace("net.py", "next.py"))
+    place = request(tmp_path, "evaluate", out / "model.safetensors", code=[str(tmp_path / "own/old.py:net")])
+    carry_out(grid, path, place)
+    assert len(json.loads((place / "evaluation.json").read_text())["models"][0]["sites"]) == 4
 
 
 def test_a_file_outside_the_folder_of_the_deployment_is_refused(tmp_path, helper):

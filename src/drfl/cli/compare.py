@@ -34,6 +34,7 @@ from drfl.experiments.compare.comparison_results import (
     verdict_line,
 )
 from drfl.experiments.compare.outcomes import Outcome, Spread, failure_text, first_intervals, spreads
+from drfl.experiments.compare.predicted import read_all
 from drfl.experiments.compare.run_comparison import check_tracker, run_comparison
 from drfl.experiments.config.config import Config, config_of, read_file, references_of
 from drfl.experiments.config.hyperparameters import algorithm_name
@@ -44,6 +45,7 @@ from drfl.experiments.run.manifest import interruption
 from drfl.experiments.run.resume import check_folder_signatures, find_stored_config
 from drfl.experiments.run.run_directory import check_free, tidy
 from drfl.experiments.run.runner import parse_seeds
+from drfl.task.measure import NOTHING
 from drfl.task.metrics import ACCURACY
 from drfl.training.callbacks import describe
 from drfl.training.loop import Callback
@@ -69,10 +71,11 @@ def compare_command(options: CompareOptions) -> int:
     ready = PreparedComparison.of(design, from_config(config, console.lines(quiet)), kept)
     ready = ready._replace(track=options.track)
     check_strict(config.strict, ready.warnings)
-    if out is not None and resume and is_up_to_date(out, ready):
+    if out is not None and resume and is_up_to_date(out, ready) and not options.predictions:
         tidy(out, "comparison")
         console.warn(Notice(f"{out} is finished: there is nothing to resume", "nothing-to-resume", str(out)))
         return 0
+    predictions = read_all(options.predictions or ())
     place, total, bars = out or Path("runs") / f"compare-{config.data_label}", len(design.cells), ExitStack()
 
     def show(algorithm: str, seed: int) -> Sequence[Callback]:
@@ -87,7 +90,7 @@ def compare_command(options: CompareOptions) -> int:
     with console.interruptible() as watch, bars:
         comparison = run_comparison(
             ready, place, watch, workers, ended=ended, warn=console.warn, progress=show, resume=resume,
-            overwrite=overwrite, numbered=out is None,
+            overwrite=overwrite, numbered=out is None, predictions=predictions,
         )  # fmt: skip
     directory = comparison.folder
     if not comparison.outcomes:
@@ -162,7 +165,7 @@ def _print_end(outcome: Outcome, ready: PreparedComparison, number: str | None) 
 
 def print_headings(comparison: Comparison) -> None:
     """Explain the headings of a comparison's table that do not speak for themselves."""
-    score, intervals = comparison.measures[0], first_intervals(comparison.outcomes)
+    score, intervals = comparison.measures[0], first_intervals(comparison.rows)
     if intervals is not None:
         seed = "" if len(comparison.seeds) == 1 else f" at seed {intervals[0]}"
         console.out.print(f"95 %: interval of the worst client's true {score.words}{seed}; for details: drfl assess")
@@ -246,13 +249,13 @@ def _view(comparison: Comparison, shown: Mapping[str, str], title: str | None = 
     view.add_column(head[0], no_wrap=True)
     for text in (*head[1:], *(["rounds to target"] if reached else [])):
         view.add_column("\n".join(textwrap.wrap(text, HEADING, break_long_words=False)), justify="right", no_wrap=True)
-    names = spreads(comparison.outcomes, comparison.measures[0].name)  # in the order of the table
+    names = spreads(comparison.rows, comparison.measures[0].name)  # in the order of the table
     for name, cells in zip(names, rows, strict=True):
         row = list(cells)
         if reached:
             runs = [outcome for outcome in comparison.outcomes if outcome.algorithm == name]
             rounds = [outcome.rounds for outcome in runs if outcome.stopped == "target"]
             mean = f"{Spread.of(rounds).text('.0f', '.0f')} ({len(rounds)} of {len(runs)})" if rounds else ""
-            row.append(mean or f"none of {len(runs)}")
+            row.append(mean or (f"none of {len(runs)}" if runs else NOTHING))
         view.add_row(*row)
     return view

@@ -181,6 +181,10 @@ def run(
 def evaluate(
     directory: Place,
     models: Annotated[list[Path], typer.Argument(metavar="MODEL...", help="Model files; the first is the baseline")],
+    references: Annotated[
+        list[str] | None,
+        typer.Option("--model", help="Code of a model that is not that of the job: FILE.py:NAME; repeatable"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a single JSON object on stdout")] = False,
 ) -> int:
     """Test models at all sites, without training.
@@ -195,7 +199,7 @@ def evaluate(
         from drfl.flower.deploy.runs import submit
 
         folder = find_deployment(directory)
-        request = write_request(folder, "evaluate", models)
+        request = write_request(folder, "evaluate", models, references or ())
         code = _follow(directory, submit(folder, request=request), is_task=True)
         if code == 0:
             results = read_results(request, "evaluation.json")

@@ -304,6 +304,10 @@ class CompareOptions:
     ] = None
     ray: Ray = None
     track: Track = None
+    predictions: Annotated[
+        list[Path] | None,
+        option("CSV with another tool's predictions for the test rows, for a row of the table; repeatable", OUTPUT),
+    ] = None
     latex: Latex = None
     figure: FigureFile = None
     x_axis: XAxis = None

@@ -6,7 +6,8 @@ import copy
 import dataclasses
 import html
 from collections.abc import Sequence
-from typing import cast
+from pathlib import Path
+from typing import Self, cast
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from drfl.data.checks import data_warnings
 from drfl.data.checks.labels import unlabelled_rows
 from drfl.data.partition.row_lists import pieces
 from drfl.data.row_scores import RowScores
+from drfl.data.warm_start import differing_tensor, warm_start
 from drfl.engine import client_steps
 from drfl.engine.auto import Auto, choice
 from drfl.engine.base import Engine, PooledData, Selective, Summing, Tests
@@ -107,7 +109,7 @@ class Simulation(Federation):
             return t.to(place, dtype) if t.is_floating_point() else t.to(place)
 
         self.engine: Engine = Auto() if engine is None else engine
-        self._passes = _engine_of_passes(task, self.engine)
+        self._given, self._passes = task, _engine_of_passes(task, self.engine)
         task = task if data.fields is None else task.reading(data.fields)
         task = task if place.type == "cpu" else task.to(place, dtype)
         inputs, test_inputs = bring(data.inputs), bring(data.test_inputs)
@@ -169,6 +171,22 @@ class Simulation(Federation):
         with torch.no_grad():
             outputs = task.outputs(task.layout.views(task.w0), self._test.x[:1])
         return outputs.shape[1] if outputs.dim() > 1 else 1
+
+    def starting_from(self, path: Path) -> Self:
+        """See :class:`drfl.federation.federation.Federation`."""
+        started = warm_start(self._given, self.data, path).task
+        name = differing_tensor(self._given, started.model.state_dict(), started.w0)
+        if name is not None:
+            raise InputError(
+                f"init_from: '{name}' of {path} is frozen, and differs from that of the task: make the task from "
+                "drfl.load_model(…).module",
+                code="model-differs",
+                field="init_from",
+            )
+        fed = copy.copy(self)
+        fed.w0 = started.w0.to(self.w0)
+        fed.model = ClientModel.of(self._train.task, fed.w0)
+        return fed
 
     def data_warnings(self) -> tuple[Notice, ...]:
         """Return warnings about suspicious client data, see :func:`drfl.data.checks.data_warnings`."""

@@ -46,6 +46,7 @@ def compare(
     seeds: int | Sequence[int] = 5,
     init_from: str | Path | None = None,
     keep_weights: bool = False,
+    predictions: Mapping[str, pd.DataFrame | str | Path] | None = None,
     out: str | Path | None = None,
     jobs: int | Literal["ray"] = 1,
     resume: bool = False,
@@ -86,6 +87,8 @@ def compare(
         seeds: The number of seeds, from 0, or the seeds themselves.
         init_from: The model file to start from, of the same architecture, columns and classes; see ``drfl run``.
         keep_weights: Start the client weights λ of algorithms that have them from the run of that file.
+        predictions: Predictions of other tools by their names in tables, as data frames or CSV files. Each gets a row
+            that was tested on the same rows; see the page on trained models.
         out: The folder to fill: one run per algorithm and seed, the table and ``report.html``. None keeps no files.
         jobs: Runs at a time, each in its own process. Results do not depend on it. In a script, several need the call
             under ``if __name__ == "__main__":``. "ray" takes the CPUs of a Ray cluster: the one that the program is
@@ -146,7 +149,8 @@ def compare(
     # None leaves these to the other settings.
     settings |= {n: v for n, v in (("returned", returned), ("step_bound", step_bound)) if v is not None}
     place = None if out is None else Path(out)
-    options = ComparisonOptions(seeds, place, jobs, resume, overwrite, progress or (lambda line: None), track)
+    show = progress or (lambda line: None)
+    options = ComparisonOptions(seeds, place, jobs, resume, overwrite, show, track, predictions or {})
     return compare_objects(algorithms, data, task, settings, options)
 
 

@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 from torch import Tensor
 
@@ -203,6 +204,18 @@ class Federation(ABC):
             InputError: If ``table_dir`` cannot be used.
         """
         return ClientTable.zeros(self.n, self.w0, self.table_dir)
+
+    def starting_from(self, path: Path) -> Self:
+        """Return the same clients with the initial model of a file, see :func:`drfl.run`.
+
+        Raises:
+            InputError: If the file does not fit the clients, or they are not in this process.
+        """
+        raise InputError(
+            f"init_from needs a drfl.Simulation, which knows the clients' columns, not a {type(self).__name__}",
+            code="unsupported-combination",
+            field="init_from",
+        )
 
     def target_advice(self) -> str:
         """Return advice for failed training if targets are large; "" otherwise."""

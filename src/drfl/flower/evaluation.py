@@ -15,7 +15,7 @@ from drfl.core.errors import DrflError
 from drfl.core.files import sha256_of
 from drfl.experiments.run.artifacts import exact_text, json_text, sum_columns
 from drfl.federation.federation import Evaluation
-from drfl.flower.federation import combined, measures_of
+from drfl.flower.federation import combined
 from drfl.flower.messages import AnswerTests, Products, SiteTest
 from drfl.flower.model_description import DescribedModel
 from drfl.flower.possible_tests import are_possible_pairs, is_possible
@@ -68,6 +68,7 @@ class Evaluations:
     def of(
         cls,
         models: Sequence[DescribedModel],
+        measures: tuple[Metric, ...],
         names: Sequence[str],
         answers: Mapping[int, AnswerTests],
         reasons: Mapping[int, str],
@@ -76,6 +77,7 @@ class Evaluations:
 
         Args:
             models: The models.
+            measures: The metrics of the tests, the score first.
             names: (N,) names of the clients.
             answers: Answers by client.
             reasons: Why other clients did not answer.
@@ -83,7 +85,6 @@ class Evaluations:
         Raises:
             DrflError: If no site has usable results.
         """
-        measures = measures_of(models[0].model)
         missing = {names[client]: reason for client, reason in reasons.items()}
         usable = dict[int, AnswerTests]()
         for client, answer in sorted(answers.items()):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import copy
+import dataclasses
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
@@ -14,6 +16,8 @@ from drfl.core.errors import InputError
 from drfl.core.files import reading
 from drfl.data.model_file import ModelFile
 from drfl.data.standardisation import Standardisation
+from drfl.data.warm_start import differing_tensor
+from drfl.flower.job_code import JobCode
 from drfl.flower.messages import Model, SiteIdentity, short_name
 from drfl.flower.site_task import task_of
 from drfl.task.architecture import load_weights
@@ -87,45 +91,59 @@ class DescribedModel:
 
 
 def describe_model(
-    file: ModelFile, metrics: Sequence[str] = (), name: str = "", approved: Collection[str] = ()
+    file: ModelFile, code: JobCode | None = None, name: str = "", approved: Collection[str] = ()
 ) -> DescribedModel:
     """Describe a model file for the sites.
 
     Args:
         file: The file.
-        metrics: Names of the metrics of its tests, the score first; by default its own score.
+        code: Code of the user that the server may run, and the metrics of the tests; None for only drfl's own code.
         name: Name of the model in messages; by default that of the file.
-        approved: SHA-256 digests of the user's code. A model of such code is not built, so it cannot be tested.
+        approved: SHA-256 digests of code that may be used elsewhere. A model of such code is not built here.
 
     Raises:
-        InputError: If the file lacks a field, its model is neither one of drfl's nor of approved code, or its weights
-            are not finite or do not match the model.
+        InputError: If the file lacks a field, its model or loss is neither one of drfl's nor of known code, or its
+            weights are not finite or do not match the model.
     """
     about, name = file.about, name or file.path.name
     with reading(file.path, "has damaged metadata"):
         module, task, weights = about["module"], about["task"], list(file.weights.values())
-        names = [key for key, make in MODELS.items() if module.get("class") == f"drfl.models.{make.__name__}"]
         loss, score, digests = str(task["loss"]), str(task["score"]), set(module.get("sha256", {}).values())
         dtype = cast("Literal['float32', 'float64']", str(weights[0].dtype).removeprefix("torch."))
         is_approved = "reference" in module and bool(digests) and digests <= set(approved)
-        if not is_approved and (not names or loss not in LOSSES):
-            raise InputError(
-                f"'{name}' has the model {module.get('class') or module.get('reference')} with the loss '{loss}', "
-                "which is not built into drfl",
-                code="unknown-name",
-                field="model",
-            )
-        classes = 0 if is_approved else int(module["arguments"]["classes"])
+        names = [key for key, make in MODELS.items() if module.get("class") == f"drfl.models.{make.__name__}"]
+        own = code.reference_of(module) if code is not None and "reference" in module else None
+        known, known_loss = next(iter(names), own), loss if code is None else code.loss_of(loss)
+        classes = int(module["arguments"]["classes"]) if "arguments" in module else len(file.classes or ())
+    built = None
     if is_approved:
         model, w = Model("", "", dtype, 0), torch.cat([value.double().flatten() for value in weights])
+    elif known is None or known_loss is None or (code is None and loss not in LOSSES):
+        remedy = "" if "reference" not in module or code is None else ". Name the same code with --model FILE.py:NAME"
+        raise InputError(
+            f"'{name}' has the model {module.get('class') or module.get('reference')} with the loss '{loss}', "
+            f"which is neither built into drfl nor in server.toml{remedy}",
+            code="unknown-name",
+            field="model",
+        )
     else:
-        model = Model(names[0], loss, dtype, classes, metrics=tuple(metrics) or (score,))
-        built = task_of(model, file.shape)
-        load_weights(built.model, file.weights)
-        w = built.w0
+        metrics = (score,) if code is None else code.metrics
+        model = Model(known, known_loss, dtype, classes, metrics=metrics, code=() if code is None else code.files)
+        built = task_of(model, file.shape, None if code is None else code.folder)
+        loaded = copy.deepcopy(built.model)
+        load_weights(loaded, file.weights)
+        w = dataclasses.replace(built, model=loaded).w0
     if not bool(w.isfinite().all()):
         raise InputError(
             f"'{name}' has weights that are not finite. Use the model of another run", code="not-finite", field="model"
+        )
+    tensor = None if built is None else differing_tensor(built, file.weights, w)
+    if tensor is not None:
+        raise InputError(
+            f"'{name}' has values in '{tensor}' that the code of its model does not make, and sites get only the "
+            "parameters that are trained",
+            code="model-mismatch",
+            field="model",
         )
     columns, class_names = (tuple(map(short_name, names or ())) for names in (file.columns, file.classes))
     return DescribedModel(

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from drfl.core.errors import InputError
+from drfl.core.user_code import is_reference
 from drfl.data.row_scores import RowScores, products
 from drfl.engine import Loop, Simulation
 from drfl.flower.messages import AnswerTests, AskTests, Model, SiteTest
 from drfl.flower.site import Site
 from drfl.flower.site_task import check_same_model, engine_of, score_model
-from drfl.task.models import LOSSES
 from drfl.task.task import Task
 
 SMALLEST = 1e-12
@@ -65,10 +65,11 @@ class _Outputs(nn.Module):
 
 def _test_scores(site: Site, scores: Tensor, model: Model) -> tuple[SiteTest, RowScores]:
     """Test a site's own scores (n,) as if they were the outputs of a model."""
-    data = site.data
+    data, built = site.data, site.build_task(model)
+    is_own = is_reference(model.loss) and not data.targets.is_floating_point()
     # Rows whose target the loss ignores are dropped with their scores: both have the same place in the pool.
     pool = torch.zeros(len(data.test_inputs), dtype=torch.float64).index_copy(0, data.test[0], scores)
-    if model.loss in ("cross-entropy", "binary-cross-entropy"):
+    if is_own or model.loss in ("cross-entropy", "binary-cross-entropy"):
         outside = (scores < 0) | (scores > 1)
         if bool(outside.any()) or model.classes > 2:
             raise InputError(
@@ -81,8 +82,8 @@ def _test_scores(site: Site, scores: Tensor, model: Model) -> tuple[SiteTest, Ro
         outputs = odds if model.classes == 1 else torch.cat([torch.zeros_like(odds), odds], 1)
     else:
         outputs = pool[:, None]
-    score, *others = model.metrics
-    task = Task(_Outputs(), LOSSES[model.loss], score, tuple(others))
+    score, *others = built.measures
+    task = Task(_Outputs(), built.criterion.given, score, tuple(others))
     targets = data.test_targets
     tested = dataclasses.replace(
         data, inputs=outputs, targets=targets, train=data.test, test_inputs=outputs, test_targets=targets,

@@ -19,15 +19,15 @@ from drfl.core.errors import DivergedError, DrflError, InputError, Notice
 from drfl.core.files import read_text
 from drfl.core.key import Key
 from drfl.core.screen import OneLine
-from drfl.core.user_code import digests
 from drfl.data import ClientData
 from drfl.data.standardisation import Standardisation
 from drfl.data.tables.schema import TableSchema
+from drfl.data.warm_start import warm_start
 from drfl.experiments.config.about_run import run_toml
-from drfl.experiments.config.learned import Origin, model_source
+from drfl.experiments.config.kept_weights import with_kept_weights
+from drfl.experiments.config.learned import Origin
 from drfl.experiments.config.ready_run import ReadyRun
 from drfl.experiments.config.run_settings import engine_text
-from drfl.experiments.config.warm_start import warm_start, with_kept_weights
 from drfl.experiments.config.wrap import add_over_selection, wrap_algorithm
 from drfl.experiments.run.artifacts import json_text, run_files
 from drfl.experiments.run.finished import FinishedRun
@@ -46,12 +46,13 @@ from drfl.flower.closing import SERVER, AuditedRun
 from drfl.flower.delivery import FILE as DELIVERY_FILE
 from drfl.flower.delivery import deliver
 from drfl.flower.federation import FlowerFederation
+from drfl.flower.job_code import job_code
 from drfl.flower.messages import Model, SiteIdentity, short_name
 from drfl.flower.nodes import Roster, gather_members
 from drfl.flower.paired import paired_csv
 from drfl.flower.server_tasks import carry_out
 from drfl.flower.session import log_members, make_roster, resolve_settings
-from drfl.flower.settings import ServerSettings, code_of, read_server, sent_path
+from drfl.flower.settings import ServerSettings, read_server
 from drfl.flower.shared_rows import compare_sites
 from drfl.flower.site_data import load_probe_rows
 from drfl.flower.site_task import task_of
@@ -355,12 +356,10 @@ def prepare_deployment(
             code="out-of-range",
             field="classes",
         )
-    names, code = code_of(config, folder)
-    own = [config.score, *(config.metrics or ())]
-    metrics = tuple(names.get(str(text), metric.name) for text, metric in zip(own, config.measures, strict=True))
+    code = job_code(config, folder)
     model = Model(
-        names.get(config.model, config.model), names.get(config.loss, config.loss), config.dtype, classes,
-        engine_text(config.engine), metrics, code,
+        code.names.get(config.model, config.model), code.loss, config.dtype, classes, engine_text(config.engine),
+        code.metrics, code.files,
     )  # fmt: skip
     # Use the same key as a simulation, so that the same seed gives the same initial model.
     with Key(config.seed).fold("model").torch_scope():
@@ -409,22 +408,11 @@ def prepare_deployment(
         algorithm, fed, returned=config.returned, averaged=config.averaged, table_dir=config.tables,
         validates=selection.validates,
     )  # fmt: skip
-    origin = Origin(_sent_source(config.model, sites.members[0].shape, classes, names, folder), model.loss, start)
+    origin = Origin(code.source_of(config.model, sites.members[0].shape, classes), model.loss, start)
     return Deployment(
         settings=config, about=config.about(bare, sites.n), data=sites, task=task, fed=fed, algorithm=algorithm,
         first=state, origin=origin, selection=selection, replies=reply_log,
     )  # fmt: skip
-
-
-def _sent_source(
-    name: str, shape: tuple[int, ...], classes: int, names: Mapping[str, str], folder: Path
-) -> dict[str, object]:
-    """Return the origin of the module for the model file, which sites receive: with paths as messages have them."""
-    source = model_source(name, shape, classes)
-    if name not in names:
-        return source
-    files = {sent_path(path, folder): digest for path, digest in digests(name).items()}
-    return {**source, "reference": names[name], "sha256": files}
 
 
 def read_schema(

@@ -18,6 +18,8 @@ from drfl.flower.client_app import TESTS, TESTS_KIND
 from drfl.flower.delivery import FILE, deliver
 from drfl.flower.deploy.requests import REQUEST_FILE
 from drfl.flower.evaluation import Evaluations, evaluation_files
+from drfl.flower.federation import measures_of
+from drfl.flower.job_code import job_code
 from drfl.flower.messages import MOST_MODEL_BYTES, MOST_MODELS, AnswerTests, AskTests, FinishedModel
 from drfl.flower.model_description import describe_model
 from drfl.flower.records import write
@@ -27,7 +29,9 @@ from drfl.flower.settings import read_server
 LOG = logging.getLogger("drfl.flower")
 
 
-def deliver_model(grid: Grid, path: Path, models: Sequence[Path], out: Path, wait: float | None = None) -> None:
+def deliver_model(
+    grid: Grid, path: Path, models: Sequence[Path], out: Path, wait: float | None = None, code: Sequence[str] = ()
+) -> None:
     """Deliver a model to the sites, and write the outcome to a folder.
 
     Args:
@@ -36,13 +40,15 @@ def deliver_model(grid: Grid, path: Path, models: Sequence[Path], out: Path, wai
         models: The model file.
         out: Folder for ``delivery.json``.
         wait: Seconds to wait for the sites; None = as in ``server.toml``.
+        code: References to models of the user's code, besides that of the job.
 
     Raises:
         DrflError: If the file cannot be used, or sites are missing.
     """
     (model,) = models
     content = read_bytes(model, limit=MOST_MODEL_BYTES)
-    described = describe_model(read_model_file(model))
+    own = job_code(read_server(path).job, path.resolve().parent, code)
+    described = describe_model(read_model_file(model), own)
     with session(grid, path, wait) as (settings, folder, roster, members, audit):
         for client, member in members.items():
             described.check_fits(member, roster.names[client])
@@ -51,7 +57,9 @@ def deliver_model(grid: Grid, path: Path, models: Sequence[Path], out: Path, wai
         file.write((json_text(outcome, indent=2) + "\n").encode())
 
 
-def evaluate_models(grid: Grid, path: Path, models: Sequence[Path], out: Path, wait: float | None = None) -> None:
+def evaluate_models(
+    grid: Grid, path: Path, models: Sequence[Path], out: Path, wait: float | None = None, code: Sequence[str] = ()
+) -> None:
     """Test finished models at all sites, and write the results to a folder.
 
     Args:
@@ -60,6 +68,7 @@ def evaluate_models(grid: Grid, path: Path, models: Sequence[Path], out: Path, w
         models: The model files. The first is the baseline of the comparisons.
         out: Folder for the results.
         wait: Seconds to wait for the sites; None = as in ``server.toml``.
+        code: References to models of the user's code, besides that of the job.
 
     Raises:
         DrflError: If a file cannot be used, no site answers, or sites are missing.
@@ -71,8 +80,9 @@ def evaluate_models(grid: Grid, path: Path, models: Sequence[Path], out: Path, w
             field="MODEL",
         )
     # All models are tested by the metrics of server.toml, so that their results can be compared.
-    metrics = [metric.name for metric in read_server(path).job.measures]
-    described = [describe_model(read_model_file(model), metrics) for model in models]
+    job = read_server(path).job
+    own = job_code(job, path.resolve().parent, code)
+    described = [describe_model(read_model_file(model), own) for model in models]
     losses = {each.model.loss for each in described}
     if len(losses) > 1:
         raise InputError(
@@ -87,7 +97,9 @@ def evaluate_models(grid: Grid, path: Path, models: Sequence[Path], out: Path, w
         request = AskTests(tuple(FinishedModel(each.model, each.w, each.standardisation) for each in described))
         contents = dict.fromkeys(members, write(request))
         answers, reasons = ask_once(grid, roster, contents, TESTS, TESTS_KIND, AnswerTests, settings.timeout, audit)
-        evaluations = Evaluations.of(described, roster.names, answers, reasons)
+        has_labels = all(member.majority is not None for member in members.values())
+        measures = measures_of(described[0].model, job.measures, has_labels)
+        evaluations = Evaluations.of(described, measures, roster.names, answers, reasons)
     for name, reason in evaluations.missing.items():
         LOG.warning(Notice(f"{name} is not in the evaluation: {reason}", "site-untested", name))
     for name, text in evaluation_files(evaluations, models).items():
@@ -96,7 +108,7 @@ def evaluate_models(grid: Grid, path: Path, models: Sequence[Path], out: Path, w
     LOG.info("results: %s", out)
 
 
-TASKS: Mapping[str, Callable[[Grid, Path, Sequence[Path], Path, float | None], None]] = {
+TASKS: Mapping[str, Callable[[Grid, Path, Sequence[Path], Path, float | None, Sequence[str]], None]] = {
     "deliver": deliver_model,
     "evaluate": evaluate_models,
 }
@@ -116,11 +128,11 @@ def carry_out(grid: Grid, path: Path, folder: Path, wait: float | None = None) -
         DrflError: If the request or a model cannot be used, or sites are missing.
     """
     request = read_toml(folder / REQUEST_FILE)
-    task, models = request.get("task"), request.get("models")
-    if task not in TASKS or not isinstance(models, list) or not models:
+    task, models, code = request.get("task"), request.get("models"), request.get("code", [])
+    if task not in TASKS or not isinstance(models, list) or not models or not isinstance(code, list):
         raise InputError(
             f"{folder / REQUEST_FILE} is not a request. Run 'drfl deploy evaluate' or 'drfl deploy deliver' again",
             code="damaged-file",
             field=str(folder),
         )
-    TASKS[str(task)](grid, path, [Path(str(model)) for model in models], folder, wait)
+    TASKS[str(task)](grid, path, [Path(str(model)) for model in models], folder, wait, [*map(str, code)])

@@ -17,6 +17,7 @@ from drfl.core.errors import InputError, Notice
 from drfl.flower.claims import admit
 from drfl.flower.closing import SERVER, AuditedRun
 from drfl.flower.deploy.paths import DeploymentFolder
+from drfl.flower.deploy.run_folders import folder_to_fill, newest_file
 from drfl.flower.messages import SiteIdentity
 from drfl.flower.nodes import JoinedSite, KeyRoster, NameRoster, Roster, gather_members
 from drfl.flower.settings import ServerSettings, read_server
@@ -78,13 +79,14 @@ def log_members(joined: Mapping[int, JoinedSite], roster: Roster, audit: AuditLo
 
 
 def resolve_settings(settings: ServerSettings, folder: Path) -> ServerSettings:
-    """Add the sites' names to the job, and make the paths of its files absolute."""
+    """Add the sites' names to the job, make the paths of its files absolute, and choose the folder of the run."""
     job: dict[str, object] = {"sites": tuple(site.name for site in settings.sites)}
     for name in ("checkpoint_key", "init_from"):
         path = getattr(settings.job, name)
         if path is not None:
-            job[name] = folder / path
-    return settings.model_copy(update={"job": settings.job.model_copy(update=job)})
+            job[name] = newest_file(folder, path)
+    out = folder_to_fill(folder, settings.out).relative_to(folder)
+    return settings.model_copy(update={"out": out, "job": settings.job.model_copy(update=job)})
 
 
 def make_roster(settings: ServerSettings, folder: Path, audit: AuditLog | None = None) -> Roster:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, TypeVar
@@ -23,7 +22,7 @@ from drfl.core.audit_log import AuditLog, Role
 from drfl.core.audit_signatures import SigningKey, read_signing_key
 from drfl.core.errors import InputError, Notice
 from drfl.core.files import read_toml
-from drfl.core.user_code import digests, is_reference
+from drfl.core.user_code import is_reference
 from drfl.data.dataset import TEST_FRACTION
 from drfl.data.tables.text_form import ReadOptions
 from drfl.experiments.config.about_run import AboutRun
@@ -36,7 +35,7 @@ from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.config.settings import DataFields
 from drfl.experiments.config.task_settings import TaskSettings
 from drfl.federation.algorithm import Algorithm
-from drfl.flower.messages import CODE_NAME, CodeFile, HoldOut, site_name
+from drfl.flower.messages import HoldOut, site_name
 from drfl.flower.site_policy import SitePolicy
 from drfl.task.models import LOSSES, MODELS
 
@@ -329,7 +328,8 @@ class ServerSettings(AuditSettings):
     """The settings in ``server.toml``, besides those of :class:`AuditSettings`. Paths are relative to the file.
 
     Args:
-        out: Folder of the run's results.
+        out: Folder of the run's results. If it contains DATE, every run gets its own folder, with the time of its
+            start; an unfinished run is resumed.
         timeout: Seconds that an exchange may take.
         grace: Seconds for the other sites to answer after ``job.min_replies`` sites have answered; by default wait for
             all sites, up to ``timeout``.
@@ -415,45 +415,3 @@ def read_server(path: Path) -> ServerSettings:
 
 def _located(value: object, folder: Path) -> object:
     return str(folder / value) if isinstance(value, str) and is_reference(value) else value
-
-
-def sent_path(path: str, folder: Path) -> str:
-    """Return the path of a file as messages have it: relative to the folder of ``server.toml``.
-
-    Raises:
-        InputError: If it is outside the folder.
-    """
-    try:
-        return Path(path).resolve().relative_to(folder.resolve()).as_posix()
-    except ValueError:
-        raise InputError(
-            f"'{path}' is not in the folder of server.toml. Copy it there, and to the same place at every site",
-            code="wrong-folder",
-            field="job",
-        ) from None
-
-
-def code_of(config: DeployedConfig, folder: Path) -> tuple[dict[str, str], tuple[CodeFile, ...]]:
-    """Return the references in a job as messages have them, and the files that they need.
-
-    Args:
-        config: The job.
-        folder: Folder of ``server.toml``, to which names in messages are relative.
-
-    Raises:
-        InputError: If a file is outside the folder, or its name has other characters than letters, digits, - and _.
-    """
-    names, files = dict[str, str](), dict[str, str]()
-    for reference in (config.model, config.loss, config.score, *(config.metrics or ())):
-        if reference is not None and is_reference(reference):
-            place, _, name = reference.rpartition(":")
-            names[reference] = f"{sent_path(place, folder)}:{name}"
-            files |= {sent_path(path, folder): digest for path, digest in digests(reference).items()}
-    for name in files:
-        if not re.fullmatch(CODE_NAME, name):
-            raise InputError(
-                f"the path '{name}' may only have letters, digits, - and _, before .py. Rename the file",
-                code="invalid-name",
-                field="job",
-            )
-    return names, tuple(CodeFile(name, digest) for name, digest in sorted(files.items()))

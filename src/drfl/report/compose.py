@@ -7,7 +7,7 @@ import importlib.metadata
 from drfl.report.compared import rank_algorithms
 from drfl.report.content import Block, Cards, Caution, Document, Facts, Paragraph
 from drfl.report.evidence import Evidence
-from drfl.report.formatting import clean
+from drfl.report.formatting import clean, listing
 from drfl.report.groups import lost_algorithms
 from drfl.report.sections.baselines import baselines_section
 from drfl.report.sections.calibration import calibration_section
@@ -33,7 +33,11 @@ def compose(evidence: Evidence, title: str | None = None) -> Document:
     lost = lost_algorithms(groups, evidence.failed)
     ranking = rank_algorithms(groups, lost)
     cautions, summary = notices(groups, lost), takeaway(groups, ranking)
-    head: list[Block] = [Paragraph(lead(groups)), Facts(facts(groups))]
+    trained, predicted = evidence.trained, [group.label for group in groups if group.runs[0].is_predicted]
+    start = lead(trained.groups)
+    if predicted:
+        start += f" Predictions of {listing(predicted)} were tested on the same rows."
+    head: list[Block] = [Paragraph(start), Facts(facts(trained.groups))]
     head += [Paragraph("", start=BEFORE), Caution(cautions)] if cautions else []
     head += [Cards(cards(groups, ranking)), *([summary] if summary else [])]
     head += [summary_table(groups)] if len(evidence.runs) > 1 else []
@@ -45,9 +49,9 @@ def compose(evidence: Evidence, title: str | None = None) -> Document:
             comparisons_section(evidence),
             baselines_section(evidence),
             calibration_section(evidence),
-            training_section(evidence),
-            decisions_section(evidence),
-            identity_section(evidence),
+            training_section(trained),
+            decisions_section(trained),
+            identity_section(trained),
         ],
         writer=f"drfl {importlib.metadata.version('drfl')}",
     )

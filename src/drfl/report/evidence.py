@@ -133,6 +133,11 @@ class Evidence:
         """The runs by algorithm and configuration, in order."""
         return group_runs([run.record for run in self.runs], self.failed)
 
+    @cached_property
+    def trained(self) -> Evidence:
+        """The evidence without predictions of other tools, whose training is unknown."""
+        return dataclasses.replace(self, runs=tuple(run for run in self.runs if not run.record.is_predicted))
+
     def of(self, record: RunRecord) -> RunEvidence:
         """Return the evidence of a run."""
         return next(run for run in self.runs if run.record is record)

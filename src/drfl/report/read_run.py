@@ -134,6 +134,11 @@ class RunRecord:
         return self.summary.get("reference", self.algorithm in ("LocalOnly", "Pooled")) is True
 
     @property
+    def is_predicted(self) -> bool:
+        """Whether it is not a run, but predictions of another tool that were tested like one."""
+        return self.summary.get("predicted") is True
+
+    @property
     def shared_test_rows(self) -> bool:
         """Whether two clients share a test row; False for older runs, which do not record it."""
         return self.summary.get("shared_test_rows") is True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 from torch import Tensor
 
@@ -35,6 +36,7 @@ def run(
     *,
     rounds: int,
     seed: int = 0,
+    init_from: str | Path | None = None,
     evaluate_every: int = 1,
     returned: Returned = "average",
     averaged: bool = False,
@@ -58,6 +60,8 @@ def run(
         rounds: Number of communication rounds, ≥ 0. Step sizes follow their schedules, see
             :mod:`drfl.optim.schedules`.
         seed: Root of all randomness; round r draws from ``Key(seed).fold("round", r)``.
+        init_from: Model file to start from, of the same architecture, columns and classes. Columns are scaled by the
+            new rows; a first layer that is linear is changed so that the first model computes what the old one did.
         evaluate_every: Test the model every this many rounds. The initial and the last model are always tested.
         returned: The model that the run returns, and that callbacks and certificates see. "average" is the decaying
             average of the global models (see :class:`drfl.training.averages.DecayingAverage`), "last" the last
@@ -106,12 +110,14 @@ def run(
 
     Raises:
         InputError: If a number is out of range, the hyperparameters do not fit the federation, the certifier does not
-            fit the hyperparameters, the algorithm has no averaged solution, ``checkpoints`` belong to another run, or
-            ``algorithm`` or ``fed`` has the wrong type.
+            fit the hyperparameters, ``init_from`` does not fit the clients, the algorithm has no averaged solution,
+            ``checkpoints`` belong to another run, or ``algorithm`` or ``fed`` has the wrong type.
         DivergedError: If the model, or a loss used for the dual update, is not finite.
         DrflError: If the memory of a GPU is full. Checkpoints remain.
     """
     _check_objects(algorithm, fed)
+    if init_from is not None:
+        fed = fed.starting_from(Path(init_from))
     checks.integer("rounds", rounds, low=0)
     checks.integer("evaluate_every", evaluate_every)
     step_size.in_round(algorithm, max(rounds, 1))  # refuses a schedule that reaches 0 before any request

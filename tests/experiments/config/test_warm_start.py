@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from tests.data.test_model import SCHEMA, table
@@ -17,7 +18,8 @@ from tests.support.refusals import refused
 import drfl
 from drfl.cli.app import call
 from drfl.data import ClientData
-from drfl.experiments.config.warm_start import warm_start
+from drfl.data.warm_start import warm_start
+from drfl.testing.quadratic_federation import QuadraticFederation
 
 OLD = "old/model.safetensors"
 ROWS = ["--data", "t.csv", "--target", "ill", "--group", "site"]
@@ -86,6 +88,42 @@ def test_python_takes_the_same_arguments(tmp_path):
     assert histories[1][0]["avg_loss"] == histories[0][-1]["avg_loss"]
     fitted = drfl.fit(data, task, budget=1, init_from=path, progress=None)
     assert fitted.finished.job.origin.start["path"] == str(path)
+
+
+def test_a_run_of_objects_starts_from_a_file_like_the_command(old):
+    data = drfl.data_spec(data=["t.csv"], target="ill", group="site").for_seed(0)
+    before = drfl.load_model(OLD)
+    fed = drfl.Simulation(data, drfl.Task(drfl.models.linear(data.shape, 2)))
+    result = drfl.run(drfl.FedAvg(m=3), fed, rounds=0, init_from=OLD)
+    weight, bias = result.model[:-2].view(2, -1), result.model[-2:]
+    expected = before.predict_proba(pd.read_csv("t.csv"))
+    np.testing.assert_allclose((data.inputs @ weight.T + bias).softmax(1), expected, atol=2e-6)
+    assert not torch.equal(result.model, fed.w0)
+    one, two = (drfl.run(drfl.FedAvg(m=3), fed, rounds=2, init_from=path) for path in (OLD, Path(OLD)))
+    assert torch.equal(one.model, two.model)
+    assert not torch.equal(one.model, drfl.run(drfl.FedAvg(m=3), fed, rounds=2).model)
+
+
+def test_frozen_layers_of_a_file_must_be_those_of_the_task(tmp_path):
+    data = ClientData.from_frame(table(), schema=SCHEMA)
+
+    def task(seed):
+        torch.manual_seed(seed)
+        model = torch.nn.Sequential(torch.nn.Linear(7, 3), torch.nn.Linear(3, 2))
+        model[0].requires_grad_(False)
+        return drfl.Task(model)
+
+    drfl.compare({"FedAvg": drfl.FedAvg(m=3)}, data, task(0), rounds=1, seeds=1, out=tmp_path / "a", progress=None)
+    path = tmp_path / "a/FedAvg-seed0/model.safetensors"
+    own, other = (drfl.Simulation(data, task(seed)) for seed in (0, 1))
+    result = drfl.run(drfl.FedAvg(m=3), own, rounds=0, init_from=path)
+    assert result.model.tolist() == torch.cat([v.flatten() for n, v in drfl.load_model(path).module.state_dict().items()
+                                               if n.startswith("1.")]).tolist()  # fmt: skip
+    with refused("model-differs", "init_from"):
+        drfl.run(drfl.FedAvg(m=3), other, rounds=0, init_from=path)
+    elsewhere = QuadraticFederation(torch.eye(2).expand(3, 2, 2), torch.ones(3, 2), torch.zeros(3))
+    with refused("unsupported-combination", "init_from"):
+        drfl.run(drfl.FedAvg(m=2), elsewhere, rounds=0, init_from=path)
 
 
 def test_files_that_do_not_fit_are_refused(tmp_path):

@@ -50,7 +50,12 @@ def test_settings_say_what_was_planned(plan):
     made = {name: text for name, text in files(plan, ROOT).items() if name.endswith(".toml")}
     settings = {name: tomllib.loads(text) for name, text in made.items()}
     server = settings["server.toml"]
-    assert (server["out"], server["timeout"], server["wait"], server["insecure"]) == ("run", 600, 300, plan.insecure)
+    assert (server["out"], server["timeout"], server["wait"], server["insecure"]) == (
+        "runs/DATE",
+        600,
+        300,
+        plan.insecure,
+    )
     assert server["job"]["algorithm"] == "DRDM"
     keys = [{} if plan.insecure else {"public_key": f"keys/{name}.pub"} for name in plan.sites]
     assert server["sites"] == [{"name": name, **key} for name, key in zip(plan.sites, keys, strict=True)]

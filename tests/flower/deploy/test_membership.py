@@ -192,7 +192,7 @@ def test_a_removal_that_was_cut_off_before_the_settings_were_written_ends_with_t
 def test_what_no_longer_fits_the_sites_is_told(superlink, trio):
     path, folder = trio / "server.toml", DeploymentFolder(trio)
     path.write_text(path.read_text().replace('"keys/a.pub"', '"keys/a.pub"\nmax_share = 0.5'))
-    (trio / "run").mkdir()
+    (trio / "runs/20261127T090000.000000").mkdir(parents=True)
     assert {notice.code for notice in membership.remove_site(folder, "b").notices} == {
         "shares-change",
         "run-with-other-sites",

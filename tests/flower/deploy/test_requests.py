@@ -73,6 +73,19 @@ def test_an_evaluation_prints_the_scores_with_intervals_and_the_missing_sites(co
     assert json.loads(capsys.readouterr().out)["missing"] == {"b": "it is offline"}
 
 
+def test_code_is_named_as_on_the_command_line_and_sent_by_its_path(copy, tmp_path, answered, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m").write_bytes(model())
+    (tmp_path / "net.py").write_text("")
+    answered.files = {"evaluation.json": RESULTS}
+    assert call(["deploy", "evaluate", str(copy), "m", "--model", "net.py:net"]) == 0
+    (request,) = answered()
+    assert request["code"] == [f"{(tmp_path / 'net.py').resolve()}:net"]
+    check_refusal(["deploy", "evaluate", str(copy), "m", "--model", "other.py:net"], "invalid-reference", "--model")
+    check_refusal(["deploy", "evaluate", str(copy), "m", "--model", "net"], "invalid-reference", "model")
+    assert len(list((copy / "evaluations").iterdir())) == 1
+
+
 def test_a_file_that_is_no_model_is_refused_before_anything_is_submitted(copy, tmp_path, answered):
     (tmp_path / "no.safetensors").write_bytes(b"no model")
     check_refusal(["deploy", "evaluate", str(copy), str(tmp_path / "no.safetensors")], "damaged-file")
@@ -85,15 +98,19 @@ def test_a_file_that_is_no_model_is_refused_before_anything_is_submitted(copy, t
 
 @pytest.mark.parametrize(("outcome", "code"), [("received", 0), ("it is offline", 1)])
 def test_a_delivery_sends_the_runs_model_unless_another_is_given(copy, tmp_path, answered, capsys, outcome, code):
-    (copy / "run").mkdir(exist_ok=True)
-    (copy / "run/model.safetensors").write_bytes(model())
+    run = copy / "runs/20261127T090000.000000"
+    run.mkdir(parents=True, exist_ok=True)
+    (run / "model.safetensors").write_bytes(model())
     answered.files = {"delivery.json": {"sites": {"a": "received", "b": outcome}}}
     assert call(["deploy", "deliver", str(copy)]) == code
     assert f"b: {outcome}" in capsys.readouterr().out
     (tmp_path / "other").write_bytes(model(1.0))
     assert call(["deploy", "deliver", str(copy), str(tmp_path / "other")]) == code
     first, second = (request["models"] for request in answered())
-    assert (first, second) == ([str((copy / "run/model.safetensors").resolve())], [str((tmp_path / "other").resolve())])
+    assert (first, second) == (
+        [str((run / "model.safetensors").resolve())],
+        [str((tmp_path / "other").resolve())],
+    )
 
 
 @pytest.mark.parametrize("policy", ["", '[policy]\nmodels = "received"\n'])

@@ -64,8 +64,8 @@ def flwr(copy, tmp_path, monkeypatch):
 def test_a_run_that_completes(flwr, copy, capsys):
     final = {"avg_accuracy": 0.9, "worst_accuracy": 0.75, "std_accuracy": 0.05, "avg_loss": 0.3, "worst_loss": None}
     summary = {"algorithm": "DRDM", "clients": 2, "rounds": 3, "final": final}
-    (copy / "run").mkdir()
-    (copy / "run/summary.json").write_text(json.dumps(summary))
+    (copy / "runs/20261127T090000.000000").mkdir(parents=True)
+    (copy / "runs/20261127T090000.000000/summary.json").write_text(json.dumps(summary))
     flwr(list=ended("finished:completed"))
     assert call(["deploy", "run", str(copy)]) == 0
     printed = capsys.readouterr()
@@ -102,7 +102,7 @@ def test_a_run_that_does_not(flwr, copy, capsys, status, details, line):
 
 
 def test_a_run_that_did_not_end_continues(flwr, copy, capsys):
-    with pytest.raises(KeyboardInterrupt), claim_folder(copy / "run", config="rounds = 1"):
+    with pytest.raises(KeyboardInterrupt), claim_folder(copy / "runs/20261127T090000.000000", config="rounds = 1"):
         raise KeyboardInterrupt
     flwr(list=ended("finished:failed", "No heartbeat"))
     assert call(["deploy", "follow", str(copy), "7"]) == 1

@@ -55,7 +55,7 @@ def test_a_site_that_is_not_registered_or_whose_key_was_revoked(folder):
 
 
 def test_rounds_and_model_of_the_run(folder, capsys):
-    out = folder.root / "run"
+    out = folder.root / "runs/20261127T090000.000000"
     (out / "checkpoint/round-00000011").mkdir(parents=True)
     (out / "checkpoint/round-00000012").mkdir()
     assert (status.status_of(folder).state, status.status_of(folder).rounds) == ("unfinished", 12)
@@ -68,7 +68,7 @@ def test_rounds_and_model_of_the_run(folder, capsys):
         assert (status.status_of(folder).state, status.status_of(folder).rounds) == (state, 50)
     assert call(["deploy", "status", str(folder.root), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["model"] == "run/model.safetensors"
+    assert told["model"] == "runs/20261127T090000.000000/model.safetensors"
     assert told["sha256"].startswith("9372c470")
     assert told["sites"][1]["state"] == "offline"
     assert call(["deploy", "status", str(folder.root)]) == 0

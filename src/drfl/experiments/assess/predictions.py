@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,15 +19,16 @@ from drfl.data.row_scores import RowScores
 from drfl.engine import Simulation
 from drfl.experiments.config.build import build
 from drfl.experiments.config.config import load_config
-from drfl.experiments.run.artifacts import sum_columns
+from drfl.experiments.run.artifacts import LARGEST_PATIENT, sum_columns
 from drfl.federation.federation import Evaluation
 from drfl.report.read_run import RunRecord
 from drfl.task.metrics import METRICS
+from drfl.training.history import LEDGER_COLUMNS, Metrics, others_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-ROW, CLIENT, PREDICTION, PROBABILITY = "row", "client", "prediction", "probability"
+ROW, CLIENT, SEED, PREDICTION, PROBABILITY = "row", "client", "seed", "prediction", "probability"
 
 OF_ANSWERS = ("accuracy", "balanced_accuracy", "f1", "sensitivity", "specificity", "ppv")
 """Metrics that need only predicted classes."""
@@ -38,6 +40,20 @@ LEAST = 1e-15
 def read_predictions(path: Path) -> pd.DataFrame:
     """Read a CSV file of predictions, see :func:`tested_predictions`."""
     return read_csv(path, dtype={CLIENT: str, PREDICTION: str}, keep_default_na=False)
+
+
+def predictions_at(frame: pd.DataFrame, seed: int) -> pd.DataFrame:
+    """Return the predictions for the test rows of a seed: those of its rows in a column ``seed``, or all without it.
+
+    Raises:
+        InputError: If the column has no such seed.
+    """
+    if SEED not in frame.columns:
+        return frame
+    rows = frame[frame[SEED] == seed]
+    if rows.empty:
+        raise InputError(f"the column '{SEED}' of the predictions lacks seed {seed}", code="missing-rows", field=SEED)
+    return rows
 
 
 def tested_predictions(frame: pd.DataFrame, fed: Simulation) -> tuple[Evaluation, RowScores]:
@@ -160,15 +176,13 @@ def predicted_run(record: RunRecord, frame: pd.DataFrame, label: str, *, trust: 
 
     Args:
         record: The finished run. Its configuration names the data, which are loaded again.
-        frame: See :func:`tested_predictions`.
+        frame: See :func:`tested_predictions` and :func:`predictions_at`.
         label: Name of the predictions in tables.
         trust: Whether code that the folder names may be loaded.
 
     Raises:
         InputError: If the folder does not name its data, or they have changed; see also :func:`tested_predictions`.
     """
-    import pandas as pd
-
     folder = record.directory
     if folder is None or "dataset" not in record.config:
         raise InputError(
@@ -183,18 +197,44 @@ def predicted_run(record: RunRecord, frame: pd.DataFrame, label: str, *, trust: 
             code="runs-differ",
             field=record.label,
         )
-    evaluation, scores = tested_predictions(frame, job.fed)
-    others = job.fed.measures[1:]
+    return predicted_record(record, frame, label, job.fed)
+
+
+def predicted_record(record: RunRecord, frame: pd.DataFrame, label: str, fed: Simulation) -> RunRecord:
+    """Return predictions as a run without rounds and costs beside a finished one; see :func:`predicted_run`.
+
+    Args:
+        record: The finished run.
+        frame: See there.
+        label: See there.
+        fed: The clients of the run.
+    """
+    import pandas as pd
+
+    seed = record.summary.get("seed")
+    evaluation, scores = tested_predictions(predictions_at(frame, int(str(seed))), fed)
+    score, *others = fed.measures
+    shares = fed.data.shares
     columns: dict[str, object] = {
-        "client": job.data.names, "score": evaluation.score, "loss": evaluation.loss, "samples": evaluation.samples,
-        "train_samples": job.data.sizes, "lambda": job.data.shares,
+        "client": fed.data.names, "score": evaluation.score, "loss": evaluation.loss, "samples": evaluation.samples,
+        "train_samples": fed.data.sizes, "lambda": shares,
         **{measure.name: values for measure, values in zip(others, evaluation.others, strict=True)},
     }  # fmt: skip
     assert evaluation.sums is not None
-    columns |= {name: [*map(float, values)] for name, values in sum_columns(job.fed.measures, evaluation.sums).items()}
-    columns |= {name: record.clients[name] for name in ("patients", "largest_patient") if name in record.clients}
-    data = job.fed.data_digest() or digest_of(job.data.tensors())
+    columns |= {name: [*map(float, values)] for name, values in sum_columns(fed.measures, evaluation.sums).items()}
+    columns |= {name: record.clients[name] for name in ("patients", LARGEST_PATIENT) if name in record.clients}
+    metrics, unknown = Metrics.of(evaluation, score), dict.fromkeys((*LEDGER_COLUMNS, "flagged_mass"), math.nan)
+    summary = {
+        **record.summary, "algorithm": label, "parameters": {}, "reference": True, "predicted": True, "threshold": None,
+        "rounds": 0, "rollbacks": 0, "effective_rounds": 0, "last_rollback": 0, "stopped": "rounds", "stopped_on": None,
+        "failure": None, "warnings": [], "step_size": None, "selection": None, "averaged": None, "ledger": {},
+        "returned": "last", "wall_seconds": 0.0,
+        "final": {**metrics.as_dict(score.name), **others_of(evaluation, fed.measures)},
+    }  # fmt: skip
+    data = fed.data_digest() or digest_of(fed.data.tensors())
     return dataclasses.replace(
-        record, label=label, summary={**record.summary, "algorithm": label, "reference": True, "threshold": None},
-        clients=pd.DataFrame(columns), row_scores=lambda: scores._replace(data=data), directory=None,
+        record, label=f"{label}-seed{seed}", directory=None, summary=summary, clients=pd.DataFrame(columns),
+        config={**record.config, "algorithm": label, "algorithms": {}}, row_scores=lambda: scores._replace(data=data),
+        history=pd.DataFrame([{"round": 0, **metrics._asdict(), **unknown}]), effective=None,
+        lam=pd.DataFrame([[0, *shares.tolist()]], columns=["round", *fed.data.names]),
     )  # fmt: skip

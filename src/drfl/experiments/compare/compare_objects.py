@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
-from typing import Literal, NamedTuple, TypeVar, cast
+from types import MappingProxyType, ModuleType
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar, cast
 
 from torch import nn
 
@@ -19,6 +19,7 @@ from drfl.core.key import Key
 from drfl.core.python_wording import in_python
 from drfl.core.user_code import block_folder
 from drfl.data import ClientData
+from drfl.experiments.assess.predictions import read_predictions
 from drfl.experiments.compare.comparison import (
     Build,
     Design,
@@ -37,6 +38,7 @@ from drfl.experiments.compare.objects import (
     user_modules,
 )
 from drfl.experiments.compare.outcomes import Outcome
+from drfl.experiments.compare.predicted import Predictions
 from drfl.experiments.compare.run_comparison import check_tracker, run_comparison
 from drfl.experiments.config.data_settings import DataSettings
 from drfl.experiments.execution.executor import Workers, workers_of
@@ -46,6 +48,9 @@ from drfl.experiments.run.runner import stop_on_interrupt
 from drfl.federation.algorithm import Algorithm
 from drfl.task.task import Task
 from drfl.training.callbacks import bar, describe
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 T = TypeVar("T")
 
@@ -60,6 +65,7 @@ class ComparisonOptions(NamedTuple):
     overwrite: bool
     progress: Callable[[str], None] | Literal["bar"]
     track: str | None = None
+    predictions: Mapping[str, pd.DataFrame | str | Path] = MappingProxyType({})
 
 
 def compare_objects(
@@ -142,13 +148,13 @@ def _run_in_folder(
     check_tracker(options.track, workers)
     ready = PreparedComparison.of(design, build, stored_config)._replace(track=options.track)
     # If nothing is left to run, read the results.
-    if stored_config is not None and is_up_to_date(out, ready):
+    if stored_config is not None and is_up_to_date(out, ready) and not options.predictions:
         tidy(out, "comparison")
         return ready.to_comparison(read_outcomes(out, ready), out)
     with stop_on_interrupt("after this round") as watch, _show_progress(options.progress, ready) as (warn, ended):
         comparison = run_comparison(
             ready, out, watch, workers, ended=ended, warn=warn, resume=options.resume,
-            overwrite=options.overwrite, modules=modules,
+            overwrite=options.overwrite, modules=modules, predictions=_frames(options.predictions),
         )  # fmt: skip
         if not comparison.outcomes:
             raise StoppedError("interrupted before a run was finished")
@@ -159,6 +165,10 @@ def _run_in_folder(
         for notice in comparison.notices:
             warn(notice)
     return comparison
+
+
+def _frames(predictions: Mapping[str, pd.DataFrame | str | Path]) -> Predictions:
+    return {name: read_predictions(Path(of)) if isinstance(of, str | Path) else of for name, of in predictions.items()}
 
 
 @contextmanager

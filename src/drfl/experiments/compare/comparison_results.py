@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from drfl.core.errors import Notice
 from drfl.core.files import read_csv
@@ -57,6 +57,18 @@ def cell_name(algorithm: str, seed: int) -> str:
     return f"{label_of(algorithm)}-seed{seed}"
 
 
+class Predicted(NamedTuple):
+    """Predictions of another tool at a seed.
+
+    Args:
+        outcome: The outcome that a run with these predictions would have.
+        record: The same as a report reads it.
+    """
+
+    outcome: Outcome
+    record: RunRecord
+
+
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """The comparison of several algorithms at several seeds.
@@ -74,6 +86,7 @@ class Comparison:
         histories: The runs' histories, if no folder holds them; see :meth:`to_histories`.
         client_rows: The runs' clients, if no folder holds them; see :meth:`to_clients`.
         folders: The runs' folders by algorithm and seed, if they are not in ``directory``.
+        predicted: Predictions of other tools on the same test rows, as runs.
     """
 
     settings: RunSettings
@@ -88,11 +101,17 @@ class Comparison:
     histories: pd.DataFrame | None = None
     client_rows: pd.DataFrame | None = None
     folders: Mapping[tuple[str, int], Path] | None = None
+    predicted: tuple[Predicted, ...] = ()
 
     @property
     def is_complete(self) -> bool:
         """Whether all runs have ended."""
         return len(self.outcomes) == len(self.algorithms) * len(self.seeds)
+
+    @property
+    def rows(self) -> tuple[Outcome, ...]:
+        """The outcomes, and those of predictions, as tables show them."""
+        return (*self.outcomes, *(predicted.outcome for predicted in self.predicted))
 
     @property
     def folder(self) -> Path:
@@ -111,7 +130,8 @@ class Comparison:
         """The runs that did not fail, as reports read them from their folders."""
         from drfl.report import load_run
 
-        return [load_run(self.folder_of(outcome)) for outcome in self.outcomes if not outcome.failed]
+        runs = [load_run(self.folder_of(outcome)) for outcome in self.outcomes if not outcome.failed]
+        return [*runs, *(predicted.record for predicted in self.predicted)]
 
     @property
     def failed_runs(self) -> list[FailedRun]:
@@ -134,7 +154,7 @@ class Comparison:
 
     def undefined(self, measure: str, *algorithms: str) -> list[int]:
         """Return the number of clients at which a metric is undefined, for each run of these algorithms, or of all."""
-        ended = (o for o in self.outcomes if o.metrics is not None and (not algorithms or o.algorithm in algorithms))
+        ended = (o for o in self.rows if o.metrics is not None and (not algorithms or o.algorithm in algorithms))
         return [len(outcome.undefined.get(measure, ())) for outcome in ended]
 
     def to_frame(self) -> pd.DataFrame:
@@ -169,8 +189,8 @@ class Comparison:
         if target is not None:
             texts = _rounds_texts(self.costs_to(target))
             head = [*head, f"rounds to {target.strip()}"]
-            names = spreads(self.outcomes, self.measures[0].name)
-            rows = [[*row, texts[name]] for name, row in zip(names, rows, strict=True)]
+            names = spreads(self.rows, self.measures[0].name)
+            rows = [[*row, texts.get(name, NOTHING)] for name, row in zip(names, rows, strict=True)]
         lines = [" & ".join(cells) + r" \\" for cells in (head, *rows)]
         body = "\n".join((r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"))
         for legend in self.legends:
@@ -207,7 +227,17 @@ class Comparison:
 
     def to_clients(self) -> pd.DataFrame:
         """Return a row per run and client: algorithm, seed and the columns of clients.csv, such as client and auc."""
-        return read_runs(self, "clients.csv") if self.client_rows is None else self.client_rows
+        import pandas as pd
+
+        if self.client_rows is not None:
+            return self.client_rows
+        frames, score = [read_runs(self, "clients.csv")], self.measures[0].name
+        for outcome, record in self.predicted:
+            clients = record.clients.rename(columns={"score": score})
+            clients.insert(0, "seed", outcome.seed)
+            clients.insert(0, "algorithm", outcome.algorithm)
+            frames.append(clients)
+        return pd.concat(frames, ignore_index=True) if self.predicted else frames[0]
 
     def differences(self, against: str | None = None, column: str | None = None) -> pd.DataFrame:
         """Compare the algorithms with one of them, paired over seeds.
@@ -233,7 +263,7 @@ class Comparison:
         """
         from drfl.experiments.compare.differences import differences
 
-        names = tuple(label_of(name) for name in self.algorithms)
+        names = (*map(label_of, self.algorithms), *dict.fromkeys(p.outcome.algorithm for p in self.predicted))
         first, of = against or names[0], column or f"worst_{self.measures[0].name}"
         table = differences(self.to_frame(), names, self.measures, first, of)
         counts = [self.undefined(of.partition("_")[2], first, name) for name in table.index]
@@ -276,7 +306,7 @@ class Comparison:
 
     def summary(self) -> dict[str, object]:
         """Return everything as one object: the job, mean and std of each metric, versions."""
-        table, gap = spreads(self.outcomes, self.measures[0].name), gaps(self.outcomes)
+        table, gap = spreads(self.rows, self.measures[0].name), gaps(self.outcomes)
         about = {label_of(name): description for name, description in zip(self.algorithms, self.about, strict=True)}
         common = self.about[0]
         return {
@@ -292,7 +322,7 @@ class Comparison:
             "dtype": common.dtype,
             "algorithms": {
                 name: {
-                    "parameters": dict(about[name].parameters),
+                    "parameters": dict(about[name].parameters) if name in about else {},
                     "runs": sum(o.algorithm == name and o.metrics is not None for o in self.outcomes),
                     "diverged": sum(o.algorithm == name and o.stopped == "diverged" for o in self.outcomes),
                     "refused": sum(o.algorithm == name and o.stopped == "refused" for o in self.outcomes),
@@ -416,29 +446,29 @@ def table(
     if shown is None:
         shown = score_columns(measures[0]) | columns_beside(measures[1:])
     # Algorithms with a failed run come last, without means.
-    known, worst = spreads(comparison.outcomes, measures[0].name), f"worst_{measures[0].name}"
-    references = {o.algorithm for o in comparison.outcomes if o.reference}
+    known, worst = spreads(comparison.rows, measures[0].name), f"worst_{measures[0].name}"
+    references = {o.algorithm for o in comparison.rows if o.reference}
     rivals = {name: row for name, row in known.items() if name not in references}
     # References show the cost of federation, so they do not compete.
     winners = {name: best_algorithms(rivals, name, measures) for name in shown}
     beside = {f"worst_{m.name}": _undefined(comparison, m) for m in measures}
     if worst in shown:
         # These columns show the uncertainty of the worst client.
-        sure, score, intervals = {}, measures[0], first_intervals(comparison.outcomes)
+        sure, score, intervals = {}, measures[0], first_intervals(comparison.rows)
         if intervals is not None:
             digits, head = score.digits - 1, "95 %" if len(comparison.seeds) == 1 else f"95 %, seed {intervals[0]}"
             sure[head] = {
                 name: f"{score.scale * low:.{digits}f}–{score.scale * high:.{digits}f}"
                 for name, (low, high) in intervals[1].items()
             }
-        equal = equal_worst(comparison.outcomes) if score.name == ACCURACY.name else {}
+        equal = equal_worst(comparison.rows) if score.name == ACCURACY.name else {}
         if equal:
             sure["if equal %"] = {name: f"{100 * value:.1f}" for name, value in equal.items()}
         beside[worst] = sure | beside[worst]
     gap = gaps(comparison.outcomes) if comparison.settings.certificate is not None and worst in shown else None
     rows: list[list[str | T]] = []
     for name, row in known.items():
-        cells: list[str | T] = [add_marks(name, (o.marks for o in comparison.outcomes if o.algorithm == name))]
+        cells: list[str | T] = [add_marks(name, (o.marks for o in comparison.rows if o.algorithm == name))]
         for i, of in enumerate(shown):
             text = failure_text(comparison.outcomes, name) if i == 0 else NOTHING
             if of in row:
@@ -459,7 +489,7 @@ def _undefined(comparison: Comparison, measure: Measure) -> dict[str, dict[str, 
 
     It is empty if there are none.
     """
-    names = dict.fromkeys(outcome.algorithm for outcome in comparison.outcomes)
+    names = dict.fromkeys(outcome.algorithm for outcome in comparison.rows)
     counts = {name: comparison.undefined(measure.name, name) for name in names}
     if not any(map(any, counts.values())):
         return {}
@@ -500,7 +530,7 @@ def _columns(comparison: Comparison) -> list[str]:
 def _rows(comparison: Comparison) -> Iterator[list[object]]:
     certified = comparison.settings.certificate is not None
     measures = [measure.name for measure in comparison.measures]
-    for outcome in comparison.outcomes:
+    for outcome in comparison.rows:
         others = other_columns(comparison.measures)
         values = ["" for _ in (*Metrics._fields, "low", "high", "equal", *others, *measures)]
         if outcome.metrics is not None:

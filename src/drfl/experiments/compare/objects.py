@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from drfl.core.errors import InputError
 from drfl.data import ClientData
+from drfl.data.warm_start import warm_start
 from drfl.experiments.config.about_run import AboutRun
 from drfl.experiments.config.build import JobBuilder, Setup, make_job, make_setup
 from drfl.experiments.config.hyperparameters import parameters_of
@@ -23,7 +24,6 @@ from drfl.experiments.config.learned import Origin
 from drfl.experiments.config.ready_run import Job
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.config.strict import input_error
-from drfl.experiments.config.warm_start import warm_start
 from drfl.experiments.run.manifest import ALGORITHM_NAME
 from drfl.federation.algorithm import Algorithm
 from drfl.task.task import Task

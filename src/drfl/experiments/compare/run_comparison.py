@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 
 from drfl.core.errors import InputError
 from drfl.engine.ray_cluster import Cluster
@@ -18,6 +19,7 @@ from drfl.experiments.compare.comparison import (
 )
 from drfl.experiments.compare.comparison_results import Comparison, cell_name, write_comparison
 from drfl.experiments.compare.outcomes import Outcome, run_to_outcome
+from drfl.experiments.compare.predicted import Predictions, check_predictions, predicted_rows
 from drfl.experiments.compare.run_folders import recall_outcome, store_run
 from drfl.experiments.execution.executor import POLL_INTERVAL, Workers, executor_of
 from drfl.experiments.run.artifacts import run_files
@@ -29,6 +31,9 @@ from drfl.training.trackers import parse as parse_tracker
 
 Files = dict[str, bytes]
 """The files of a run's folder."""
+
+NO_PREDICTIONS: Predictions = MappingProxyType({})
+"""The default of :func:`run_comparison`."""
 
 
 def run_comparison(
@@ -44,6 +49,7 @@ def run_comparison(
     overwrite: bool = False,
     numbered: bool = False,
     modules: Collection[ModuleType] = (),
+    predictions: Predictions = NO_PREDICTIONS,
 ) -> Comparison:
     """Run the missing runs of a comparison, and write its results unless no run has ended.
 
@@ -59,12 +65,15 @@ def run_comparison(
         overwrite: See there.
         numbered: See there.
         modules: The user's modules, see :func:`drfl.experiments.execution.executor.pickle_for_workers`.
+        predictions: Predictions of other tools, which get rows beside the runs.
 
     Raises:
-        InputError: If a run cannot be built, or the folder holds something else or cannot be written to.
+        InputError: If a run cannot be built, predictions are wrong, or the folder holds something else or cannot be
+            written to.
         DrflError: If a worker was lost.
     """
     design, outcomes = ready.design, list[Outcome]()
+    check_predictions(predictions, ready)
     with claim_folder(
         place, "comparison", resume=resume, overwrite=overwrite, numbered=numbered, cells=design.cells,
         config=ready.config, warn=warn, key=key_of(design.settings, place),
@@ -83,6 +92,7 @@ def run_comparison(
             ended(outcome, len(outcomes))
         comparison = ready.to_comparison(outcomes, claim.directory)
         if outcomes:
+            comparison = replace(comparison, predicted=predicted_rows(predictions, ready, comparison, warn))
             with fill_folder(claim) as folder:
                 write_comparison(comparison, folder, ready.identity)
         # Checkpoints and records are needed until all runs have ended.

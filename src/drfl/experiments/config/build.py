@@ -12,16 +12,17 @@ from drfl.core.errors import InputError
 from drfl.core.key import Key
 from drfl.data import ClientData, Dataset, Partition
 from drfl.data.validation_split import held_out_training, training_as_test
+from drfl.data.warm_start import warm_start
 from drfl.engine import Simulation
 from drfl.experiments.config.about_run import AboutRun
 from drfl.experiments.config.as_published import check_step_sizes
 from drfl.experiments.config.config import Config
 from drfl.experiments.config.data_settings import divide, load_data
+from drfl.experiments.config.kept_weights import with_kept_weights
 from drfl.experiments.config.latest import Latest
 from drfl.experiments.config.learned import Origin, make_loss, model_source
 from drfl.experiments.config.ready_run import Job
 from drfl.experiments.config.run_settings import RunSettings
-from drfl.experiments.config.warm_start import warm_start, with_kept_weights
 from drfl.experiments.config.wrap import add_over_selection, wrap_algorithm
 from drfl.federation.algorithm import Algorithm
 from drfl.federation.federation import Ledger

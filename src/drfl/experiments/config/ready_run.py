@@ -12,8 +12,8 @@ from torch import Tensor
 
 from drfl.core.errors import Notice
 from drfl.core.hashing import digest_of
-from drfl.data import ClientData, Partition, Standardisation
-from drfl.data.tables.schema import TableSchema
+from drfl.data import ClientData, Partition
+from drfl.data.warm_start import InputDescription
 from drfl.engine import Simulation
 from drfl.experiments.config.about_run import AboutRun
 from drfl.experiments.config.learned import Origin
@@ -27,7 +27,7 @@ from drfl.training.model_selection import ModelSelection
 from drfl.training.run_state import RunState
 
 
-class Clients(Protocol):
+class Clients(InputDescription, Protocol):
     """The clients of a run, as its files describe them."""
 
     @property
@@ -46,11 +46,6 @@ class Clients(Protocol):
         ...
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of an input."""
-        ...
-
-    @property
     def dtype(self) -> torch.dtype:
         """The type of the inputs before they get the type of the model."""
         ...
@@ -58,31 +53,6 @@ class Clients(Protocol):
     @property
     def fields(self) -> InputFields | None:
         """The tensors that a row of the inputs holds; None if the inputs are one tensor."""
-        ...
-
-    @property
-    def columns(self) -> tuple[str, ...] | None:
-        """Names of the inputs' columns; None if they have none, or the sites have not agreed on them."""
-        ...
-
-    @property
-    def classes(self) -> tuple[str, ...] | None:
-        """Names of the classes; None if they have none, or the sites have not agreed on them."""
-        ...
-
-    @property
-    def schema(self) -> TableSchema | None:
-        """The schema that encoded the inputs; None if there is none, or it is unknown here."""
-        ...
-
-    @property
-    def schema_digest(self) -> str:
-        """The digest of the schema that encoded the inputs; "" without one."""
-        ...
-
-    @property
-    def standardisation(self) -> Standardisation | None:
-        """The scaling of their inputs' columns; None if they are not scaled."""
         ...
 
     @property

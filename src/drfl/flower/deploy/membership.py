@@ -16,6 +16,7 @@ from drfl.core.files import read_text, read_toml
 from drfl.flower.deploy import edit_settings, keys
 from drfl.flower.deploy.init import FIRST_SITE_PORT, DeploymentPlan, compose_service, site_files, write_files
 from drfl.flower.deploy.paths import DeploymentFolder, SitePaths
+from drfl.flower.deploy.run_folders import folder_to_fill
 from drfl.flower.deploy.runs import list_runs
 
 MIN_SITES = 2
@@ -235,8 +236,9 @@ def _consequences(folder: DeploymentFolder) -> list[Notice]:
         if any(site.max_share is not None for site in sites):
             text = "the sites' shares of all rows have changed: check that they do not exceed max_share"
             notices.append(Notice(text, "shares-change", "max_share"))
-    out = str(read_toml(folder.settings).get("out", "run"))
-    if (folder.root / out).exists():
-        text = f"'{out}' has a run with other sites: set another 'out' in server.toml for the next run"
+    out = folder_to_fill(folder.root, Path(str(read_toml(folder.settings).get("out", "run"))))
+    if out.exists():
+        shown = out.relative_to(folder.root)
+        text = f"'{shown}' has a run with other sites: remove it, or set another 'out' in server.toml for the next run"
         notices.append(Notice(text, "run-with-other-sites", "out"))
     return notices

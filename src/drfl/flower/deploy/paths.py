@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from drfl.core.errors import InputError
 from drfl.core.files import read_text, read_toml
+from drfl.flower.deploy.run_folders import newest_run
 
 _REVOKED = re.compile(r"(.+)-[0-9]{8}T[0-9]{6}\.[0-9]{6}\.pub")
 
@@ -170,9 +171,9 @@ class DeploymentFolder(_Folder):
         return tuple(sites)
 
     def summary(self) -> Path:
-        """Return the path of the run's ``summary.json``, which the server writes on this machine."""
+        """Return the path of the newest run's ``summary.json``, which the server writes on this machine."""
         out = read_toml(self.settings).get("out", "run")
-        return self.root / str(out) / "summary.json"
+        return newest_run(self.root, Path(str(out))) / "summary.json"
 
 
 def find_folder(path: Path) -> DeploymentFolder | SiteFolder:

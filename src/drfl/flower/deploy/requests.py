@@ -13,32 +13,47 @@ import tomli_w
 from drfl.core.errors import InputError
 from drfl.core.files import read_json, reading
 from drfl.core.screen import Screen, ScreenTable, say
+from drfl.core.user_code import split
 from drfl.data.model_file import read_model_file
 from drfl.flower.deploy.paths import DeploymentFolder
+from drfl.flower.deploy.run_folders import TIME
 
 REQUEST_FILE = "request.toml"
 FOLDERS = {"evaluate": "evaluations", "deliver": "deliveries"}
 """Folder of the requests of each task in the deployment's folder."""
 
 
-def write_request(folder: DeploymentFolder, task: Literal["evaluate", "deliver"], models: Sequence[Path]) -> Path:
+def write_request(
+    folder: DeploymentFolder, task: Literal["evaluate", "deliver"], models: Sequence[Path], code: Sequence[str] = ()
+) -> Path:
     """Write a request, and return its folder, to which the server writes the results.
 
     Args:
         folder: The deployment.
         task: What to do.
         models: The model files.
+        code: References to models of the user's code, besides that of the job.
 
     Raises:
-        InputError: If a file is not a model file, or is given twice.
+        InputError: If a file is not a model file, or is given twice, or a reference is not to a file.
     """
     for model in models:
         read_model_file(model)  # an error is cheaper here than in a run
     if len({model.resolve() for model in models}) < len(models):
         raise InputError("a model is given twice", code="duplicate-name", field="MODEL")
-    request = folder.root / FOLDERS[task] / datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
+    located = list[str]()
+    for reference in code:
+        place, name = split("model", reference)
+        if not Path(place).is_file():
+            raise InputError(
+                f"'{reference}' is not a reference FILE.py:NAME to a file that exists",
+                code="invalid-reference",
+                field="--model",
+            )
+        located.append(f"{Path(place).resolve()}:{name}")
+    request = folder.root / FOLDERS[task] / datetime.now(UTC).strftime(TIME)
     request.mkdir(parents=True)
-    content = {"task": task, "models": [str(model.resolve()) for model in models]}
+    content = {"task": task, "models": [str(model.resolve()) for model in models], "code": located}
     (request / REQUEST_FILE).write_text(tomli_w.dumps(content), encoding="utf-8")
     return request
 

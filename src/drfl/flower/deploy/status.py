@@ -98,6 +98,7 @@ def status_of(folder: DeploymentFolder) -> DeploymentStatus:
         replied, model = replies.get(site.name, ""), models.get(site.name, "")
         sites.append(SiteStatus(site.name, state, max(changes, default=""), replied, model))
     out = folder.summary().parent
+    shown = out.relative_to(folder.root)
     summary: object = None
     with suppress(InputError):
         summary = read_json(out / "summary.json")
@@ -107,12 +108,12 @@ def status_of(folder: DeploymentFolder) -> DeploymentStatus:
     state = "none"
     if out.exists():
         state = "diverged" if finished.get("failure") else "finished" if finished else "unfinished"
-    found = DeploymentStatus(problem, tuple(sites), active, str(settings.out), state, rounds, settings.job.rounds)
+    found = DeploymentStatus(problem, tuple(sites), active, str(shown), state, rounds, settings.job.rounds)
     file = out / MODEL
     if not file.is_file():
         return found
     written = datetime.fromtimestamp(file.stat().st_mtime, UTC).isoformat(timespec="seconds")
-    return found._replace(model=str(settings.out / MODEL), sha256=sha256_of(file), written=written)
+    return found._replace(model=str(shown / MODEL), sha256=sha256_of(file), written=written)
 
 
 def _delivered_models(root: Path) -> dict[str, str]:

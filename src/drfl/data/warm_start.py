@@ -1,25 +1,57 @@
-"""Start a run from the model of an earlier one, and from its client weights."""
+"""Start a task from a model file that was trained on the same columns."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from drfl.core.errors import InputError, listing
-from drfl.core.files import read_csv, sha256_of
-from drfl.data import Standardisation
+from drfl.core.files import sha256_of
 from drfl.data.model_file import ModelFile, read_model_file
-from drfl.experiments.config.ready_run import Clients
-from drfl.experiments.config.run_settings import RunSettings
-from drfl.federation.algorithm import Algorithm
+from drfl.data.standardisation import Standardisation
+from drfl.data.tables.schema import TableSchema
 from drfl.task.architecture import load_weights
 from drfl.task.task import Task
+
+
+class InputDescription(Protocol):
+    """What models must have in common with clients: their inputs, classes and scaling."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of an input."""
+        ...
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """Names of the inputs' columns; None if they have none, or the sites have not agreed on them."""
+        ...
+
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """Names of the classes; None if they have none, or the sites have not agreed on them."""
+        ...
+
+    @property
+    def schema(self) -> TableSchema | None:
+        """The schema that encoded the inputs; None if there is none, or it is unknown here."""
+        ...
+
+    @property
+    def schema_digest(self) -> str:
+        """The digest of the schema that encoded the inputs; "" without one."""
+        ...
+
+    @property
+    def standardisation(self) -> Standardisation | None:
+        """The scaling of their inputs' columns; None if they are not scaled."""
+        ...
 
 
 class WarmStart(NamedTuple):
@@ -34,7 +66,7 @@ class WarmStart(NamedTuple):
     origin: Mapping[str, str]
 
 
-def warm_start(task: Task, clients: Clients, path: Path) -> WarmStart:
+def warm_start(task: Task, clients: InputDescription, path: Path) -> WarmStart:
     """Load the weights of a model file into a copy of the task's model.
 
     If the columns are scaled by other means and scales than those of the file, the first linear layer is changed so
@@ -63,7 +95,20 @@ def warm_start(task: Task, clients: Clients, path: Path) -> WarmStart:
     return WarmStart(dataclasses.replace(task, model=model), origin)
 
 
-def _check_compatible(file: ModelFile, clients: Clients) -> None:
+def differing_tensor(task: Task, weights: Mapping[str, Tensor], w: Tensor) -> str | None:
+    """Return a tensor of a model that is not that of a task with the model's parameters w (d,); None if there is none.
+
+    Only the parameters that clients train are in the vector. Frozen ones and buffers must be those of the task.
+    """
+    model = copy.deepcopy(task.model)
+    task.layout.load(model, w)
+    state = model.state_dict()
+    return next(
+        (name for name, value in weights.items() if name in state and not torch.equal(value, state[name])), None
+    )
+
+
+def _check_compatible(file: ModelFile, clients: InputDescription) -> None:
     if file.shape != tuple(clients.shape):
         raise _differs(file, f"it takes inputs of shape {file.shape}, and the clients have {tuple(clients.shape)}")
     own, new = file.schema_digest, clients.schema_digest
@@ -106,36 +151,3 @@ def _rescale(layer: nn.Linear, before: Standardisation | None, now: Standardisat
         if layer.bias is not None:
             layer.bias.add_((weight @ ((new_mean - old_mean) / old_scale)).to(layer.bias.dtype))
         layer.weight.copy_(weight * (new_scale / old_scale))
-
-
-def with_kept_weights(algorithm: Algorithm, settings: RunSettings, names: Sequence[str]) -> Algorithm:
-    """Return the algorithm with the client weights at the end of the run from which the new one starts.
-
-    Args:
-        algorithm: The algorithm, without wrappers.
-        settings: The settings of the new run.
-        names: Names of its clients.
-
-    Returns:
-        The algorithm itself if the settings do not ask for it, or the algorithm has no λ.
-
-    Raises:
-        InputError: If the folder of the model file has no weights of these clients.
-    """
-    if not settings.keep_weights or not hasattr(algorithm, "lam0") or not dataclasses.is_dataclass(algorithm):
-        return algorithm
-    assert settings.init_from is not None  # the settings were checked
-    path = settings.init_from.parent / "clients.csv"
-    remedy = "remove keep_weights, or start from a model in the folder of its run"
-    frame = read_csv(path, dtype={"client": str}, remedy=remedy)
-    if not {"client", "lambda"} <= set(frame.columns) or frame["lambda"].dtype.kind not in "if":
-        raise InputError(f"{path} has no client weights: {remedy}", code="damaged-file", field=str(path))
-    weights = dict(zip(frame["client"], frame["lambda"].astype(float), strict=True))
-    if set(weights) != set(names):
-        odd = sorted(set(weights) ^ set(names))
-        raise InputError(
-            f"keep_weights: '{odd[0]}' is a client of only one of the two runs: remove keep_weights",
-            code="clients-differ",
-            field="keep_weights",
-        )
-    return dataclasses.replace(algorithm, lam0=tuple(weights[name] for name in names))

@@ -1,0 +1,99 @@
+"""Predictions of other tools as additional rows of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from drfl.core.errors import InputError, Notice
+from drfl.core.user_code import label_of
+from drfl.experiments.assess.predictions import (
+    SEED,
+    predicted_record,
+    predictions_at,
+    read_predictions,
+    tested_predictions,
+)
+from drfl.experiments.compare.comparison import PreparedComparison
+from drfl.experiments.compare.comparison_results import Comparison, Predicted
+from drfl.experiments.compare.stored_runs import outcome_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Predictions = Mapping[str, "pd.DataFrame"]
+"""Predictions by their names in tables."""
+
+
+def read_all(paths: Iterable[Path]) -> Predictions:
+    """Read files of predictions, which tables name after the files.
+
+    Raises:
+        InputError: If a file cannot be read, or two have the same name.
+    """
+    frames: dict[str, pd.DataFrame] = {}
+    for path in paths:
+        if path.stem in frames:
+            raise InputError(
+                f"two files of predictions are called '{path.stem}', the name of their rows in tables: rename one",
+                code="duplicate-name",
+                field="predictions",
+            )
+        frames[path.stem] = read_predictions(path)
+    return frames
+
+
+def check_predictions(predictions: Predictions, ready: PreparedComparison) -> None:
+    """Check predictions before the first run, at the first seed.
+
+    Raises:
+        InputError: If an algorithm has the same name, a seed is missing, or see
+            :func:`drfl.experiments.assess.predictions.tested_predictions`.
+    """
+    design = ready.design
+    for name, frame in predictions.items():
+        if name in map(label_of, design.algorithms):
+            raise InputError(
+                f"an algorithm and predictions are both called '{name}': rename the predictions",
+                code="duplicate-name",
+                field="predictions",
+            )
+        for seed in design.seeds:
+            predictions_at(frame, seed)
+        fed = ready.jobs[design.algorithms[0]].fed
+        tested_predictions(predictions_at(frame, design.seeds[0]), fed)
+
+
+def predicted_rows(
+    predictions: Predictions, ready: PreparedComparison, comparison: Comparison, warn: Callable[[str], None]
+) -> tuple[Predicted, ...]:
+    """Test predictions at each seed at which a run did not fail.
+
+    Args:
+        predictions: The predictions.
+        ready: Builds the clients of each seed.
+        comparison: The comparison with the runs that have ended.
+        warn: Called with a line if one set of predictions is used for different test rows.
+
+    Raises:
+        InputError: See :func:`drfl.experiments.assess.predictions.tested_predictions`.
+    """
+    from drfl.report import load_run
+
+    first = {o.seed: o for o in reversed(comparison.outcomes) if not o.failed} if predictions else {}
+    rows: dict[str, list[Predicted]] = {name: [] for name in predictions}
+    for seed in sorted(first):
+        run, fed = load_run(comparison.folder_of(first[seed])), ready.build(ready.design.algorithms[0], seed).fed
+        for name, frame in predictions.items():
+            record = predicted_record(run, frame, name, fed)
+            rows[name].append(Predicted(outcome_of(record), record))
+    redrawn = len({outcome.test_rows for outcome in first.values()}) > 1
+    for name, frame in predictions.items():
+        if redrawn and SEED not in frame.columns:
+            text = (
+                f"{name}: the seeds have different test rows, so a model that was trained on the other rows of one "
+                f"seed has seen test rows of the others: give predictions of a model per seed, in a column '{SEED}'"
+            )
+            warn(Notice(text, "redrawn-test-rows", "predictions"))
+    return tuple(row for of_name in rows.values() for row in of_name)

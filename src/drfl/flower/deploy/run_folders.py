@@ -1,0 +1,55 @@
+"""The folders of a deployment's runs: one per run, named after the time of its start."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+DATE = "DATE"
+"""Placeholder of the time in the name of a folder."""
+
+TIME = "%Y%m%dT%H%M%S.%f"
+"""Format of that time, in UTC. Names of later folders sort after those of earlier ones."""
+
+
+def run_folders(root: Path, out: Path) -> list[Path]:
+    """Return the folders of the runs so far, the newest last; without a placeholder, the only folder.
+
+    Args:
+        root: The deployment's folder.
+        out: Path of the runs relative to it; one of its parts may have the placeholder.
+    """
+    parts = out.parts
+    place = next((i for i, part in enumerate(parts) if DATE in part), None)
+    if place is None:
+        return [root / out] if (root / out).exists() else []
+    before, _, after = parts[place].partition(DATE)
+    name = re.compile(rf"{re.escape(before)}[0-9]{{8}}T[0-9]{{6}}\.[0-9]{{6}}{re.escape(after)}")
+    parent = root.joinpath(*parts[:place])
+    found = sorted(path for path in parent.iterdir() if name.fullmatch(path.name)) if parent.is_dir() else []
+    folders = (path.joinpath(*parts[place + 1 :]) for path in found)
+    return [path for path in folders if path.exists()]
+
+
+def newest_run(root: Path, out: Path) -> Path:
+    """Return the folder of the newest run; the path with its placeholder if there is none."""
+    return next(reversed(run_folders(root, out)), root / out)
+
+
+def folder_to_fill(root: Path, out: Path) -> Path:
+    """Return the folder of the newest run if that is unfinished, which then resumes, and otherwise a new one."""
+    from drfl.experiments.run.manifest import is_finished  # imports torch
+
+    newest = newest_run(root, out)
+    if DATE not in str(out) or (newest.exists() and not is_finished(newest)):
+        return newest
+    return root / str(out).replace(DATE, datetime.now(UTC).strftime(TIME))
+
+
+def newest_file(root: Path, path: Path) -> Path:
+    """Return a file in the folder of the newest finished run, such as ``runs/DATE/model.safetensors``.
+
+    Without a placeholder, or if there is no such file, it is the path itself.
+    """
+    return next(reversed(run_folders(root, path)), root / path)

@@ -1,0 +1,118 @@
+"""Predictions of other tools are rows of a comparison, tested on the same rows as its runs."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from tests.data.test_model import table
+from tests.support.refusals import refused
+
+import drfl
+from drfl.cli.app import call
+
+OWN = ["--data", "t.csv", "--target", "ill", "--group", "site", "--rounds", "2", "--algorithms", "FedAvg,DRFA"]
+
+
+@pytest.fixture
+def frame(tmp_path, monkeypatch):
+    """Rows in t.csv, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    frame = table().drop(columns=["note", "seen"]).dropna()
+    frame.to_csv("t.csv", index=False)
+    return frame
+
+
+def rows(path):
+    with Path(path).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_models_own_predictions_get_its_row(frame, capsys):
+    """Each seed's predictions are those of its FedAvg model, so the rows of both must be equal."""
+    shared = ["compare", *OWN, "--metric", "auc", "--seeds", "2", "--out", "c"]
+    assert call(shared) == 0
+    parts = []
+    for seed in range(2):
+        assert call(["predict", f"c/FedAvg-seed{seed}/model.safetensors", "t.csv", "--out", f"p{seed}.csv"]) == 0
+        parts.append(pd.read_csv(f"p{seed}.csv").rename(columns={"site": "client"}).assign(seed=seed))
+    pd.concat(parts).to_csv("other.csv", index=False)
+    before = {path.name: path.read_bytes() for path in Path("c/DRFA-seed1").iterdir() if path.is_file()}
+    # a finished comparison gets the row without another run, and the same table results from the start
+    assert call([*shared, "--resume", "--predictions", "other.csv"]) == 0
+    assert {path.name: path.read_bytes() for path in Path("c/DRFA-seed1").iterdir() if path.is_file()} == before
+    assert call([*shared[:-1], "d", "--predictions", "other.csv"]) == 0
+    assert Path("c/compare.csv").read_bytes() == Path("d/compare.csv").read_bytes()
+    found = rows("c/compare.csv")
+    assert [(row["algorithm"], row["seed"]) for row in found[-2:]] == [("other", "0"), ("other", "1")]
+    for own in found[:4]:
+        other = found[4 + int(own["seed"])]
+        same = own["algorithm"] == "FedAvg"
+        for name in ("avg_accuracy", "worst_accuracy", "worst_accuracy_low", "worst_accuracy_high", "worst_auc"):
+            assert not same or float(other[name]) == pytest.approx(float(own[name]), abs=1e-6)
+    summary = json.loads(Path("c/summary.json").read_text())
+    assert list(summary["algorithms"]) == ["FedAvg", "DRFA", "other"]
+    assert "other" in Path("c/table.md").read_text()
+    assert "other" in Path("c/report.html").read_text()
+    assert "redrawn-test-rows" not in capsys.readouterr().err
+    # without the option, the folder is that of a comparison of two algorithms
+    assert call([*shared[:-2], "--resume", "--out", "c", "--seeds", "3"]) == 0
+    assert {row["algorithm"] for row in rows("c/compare.csv")} == {"FedAvg", "DRFA"}
+
+
+def test_python_takes_data_frames_and_files(frame):
+    data = drfl.ClientData.from_frame(frame.drop(columns="stage"), group="site", target="ill")
+    task = drfl.Task(drfl.models.linear(data.shape, 2))
+    right = pd.DataFrame({"row": range(1, len(frame) + 1), "prediction": frame["ill"].to_numpy()})
+    right.to_csv("right.csv", index=False)
+    algorithms = {"FedAvg": drfl.FedAvg(m=3), "DRFA": drfl.DRFA(m=3)}
+    lines = []
+    found = drfl.compare(algorithms, data, task, rounds=1, seeds=2, progress=lines.append,
+                         predictions={"right": right, "file": "right.csv"})  # fmt: skip
+    assert found.to_frame()["worst_accuracy"].tolist()[-4:] == [1, 1, 1, 1]
+    assert list(found.differences().index) == ["DRFA", "right", "file"]
+    clients = found.to_clients()
+    assert clients[clients["algorithm"] == "right"]["accuracy"].tolist() == [1] * 6
+    assert "right" in found.to_markdown()
+    assert "right" in found.to_latex(target="worst_accuracy=0.99")
+    assert found.is_complete
+    # the rows of the data are the same at both seeds, so there is no warning
+    assert not any("test rows" in line and "right" in line for line in lines)
+
+
+def test_one_set_of_predictions_for_several_splits_is_a_warning(frame, capsys):
+    pd.DataFrame({"row": range(1, len(frame) + 1), "prediction": frame["ill"]}).to_csv("p.csv", index=False)
+    assert call(["compare", *OWN, "--seeds", "2", "--out", "c", "--predictions", "p.csv", "--json"]) == 0
+    assert "p: the seeds" in capsys.readouterr().err
+
+
+def test_wrong_predictions_are_refused_before_the_first_run(frame, capsys):
+    good = pd.DataFrame({"row": range(1, len(frame) + 1), "prediction": frame["ill"]})
+    Path("x").mkdir()
+    for name, wrong in (
+        ("missing-column", good.drop(columns="row")),
+        ("missing-rows", good.iloc[:5]),
+        ("missing-rows", good.assign(seed=0)),
+        ("invalid-value", good.assign(prediction="maybe")),
+    ):
+        wrong.to_csv("p.csv", index=False)
+        capsys.readouterr()
+        assert call(["compare", *OWN, "--seeds", "2", "--out", "c", "--predictions", "p.csv", "--json"]) == 2
+        assert json.loads(capsys.readouterr().out)["error"]["code"] == name
+        assert not Path("c").exists()
+    for path in ("DRFA.csv", "x/p.csv", "p.csv"):
+        good.to_csv(path, index=False)
+    for given, code in ((["DRFA.csv"], "duplicate-name"), (["p.csv", "x/p.csv"], "duplicate-name"),
+                        (["none.csv"], "file-not-found")):  # fmt: skip
+        more = [word for path in given for word in ("--predictions", path)]
+        capsys.readouterr()
+        assert call(["compare", *OWN, "--seeds", "1", "--out", "c", *more, "--json"]) == 2
+        assert json.loads(capsys.readouterr().out)["error"]["code"] == code
+        assert not Path("c").exists()
+    data = drfl.ClientData.from_frame(frame.drop(columns="stage"), group="site", target="ill")
+    task = drfl.Task(drfl.models.linear(data.shape, 2))
+    with refused("missing-column", "row"):
+        drfl.compare({"A": drfl.FedAvg(m=3)}, data, task, rounds=1, seeds=1, predictions={"x": frame}, progress=None)

@@ -1,0 +1,92 @@
+"""Every run of a deployment has its own folder, and an unfinished one is resumed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from drfl.core.files import sha256_of
+from drfl.data.model_file import read_model_file
+from drfl.experiments.run.manifest import is_finished
+from drfl.flower import nodes, server_app
+from drfl.flower.deploy import run_folders
+from drfl.flower.deploy.paths import DeploymentFolder
+from drfl.flower.in_process import InProcessGrid
+
+from ..conftest import grid_of
+from ..test_server_app import settings
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch):
+    monkeypatch.setattr(nodes, "PAUSE", 0.01)
+
+
+def dated(folder, **job):
+    """A deployment with dated run folders."""
+    path = settings(folder, **job)
+    path.write_text(path.read_text().replace('out = "run"', 'out = "runs/DATE"'))
+    return path
+
+
+def test_a_run_that_has_ended_is_followed_by_another_one(tmp_path):
+    path = dated(tmp_path)
+    first, second = (server_app.serve(grid_of(), path) for _ in range(2))
+    assert first.parent == second.parent == tmp_path / "runs"
+    assert first.name < second.name
+    assert is_finished(first)
+    assert is_finished(second)
+    assert (first / "history.csv").read_bytes() == (second / "history.csv").read_bytes()
+    assert DeploymentFolder(tmp_path).summary() == second / "summary.json"
+
+
+def test_a_run_that_died_is_resumed_in_its_folder(tmp_path):
+    class Dying(InProcessGrid):
+        count = 0
+
+        def answer(self, message, context):
+            Dying.count += 1
+            if Dying.count > 20:
+                raise KeyboardInterrupt
+            return super().answer(message, context)
+
+    path = dated(tmp_path, rounds=6, more="checkpoint_every = 1")
+    with pytest.raises(KeyboardInterrupt):
+        server_app.serve(grid_of(grid=Dying), path)
+    (begun,) = (tmp_path / "runs").iterdir()
+    assert not is_finished(begun)
+    assert server_app.serve(grid_of(), path) == begun
+    again = server_app.serve(grid_of(), path)
+    assert again != begun
+    for name in ("history.csv", "lambda.csv"):
+        assert (begun / name).read_bytes() == (again / name).read_bytes()
+
+
+def test_the_next_run_starts_from_the_newest_model(tmp_path):
+    path = dated(tmp_path)
+    first = server_app.serve(grid_of(), path)
+    path.write_text(path.read_text().replace("[job]", '[job]\ninit_from = "runs/DATE/model.safetensors"'))
+    second = server_app.serve(grid_of(), path)
+    about = read_model_file(second / "model.safetensors").about
+    assert about["training"]["init_from"] == sha256_of(first / "model.safetensors")
+
+
+@pytest.mark.parametrize("out", ["runs/DATE", "a-DATE-b/x", "DATE"])
+def test_names_of_folders(tmp_path, out):
+    path = Path(out)
+    assert run_folders.run_folders(tmp_path, path) == []
+    assert run_folders.newest_run(tmp_path, path) == tmp_path / out
+    new = run_folders.folder_to_fill(tmp_path, path)
+    assert "DATE" not in str(new.relative_to(tmp_path))
+    old = tmp_path / out.replace("DATE", "20250101T000000.000000")
+    for folder in (new, old, tmp_path / out.replace("DATE", "other")):
+        folder.mkdir(parents=True)
+    assert run_folders.run_folders(tmp_path, path) == [old, new]
+    # an empty folder is that of a run that has just begun
+    assert run_folders.folder_to_fill(tmp_path, path) == new
+
+
+def test_one_folder_without_a_date(tmp_path):
+    assert run_folders.folder_to_fill(tmp_path, Path("run")) == tmp_path / "run"
+    assert run_folders.newest_file(tmp_path, Path("run/model.safetensors")) == tmp_path / "run/model.safetensors"
