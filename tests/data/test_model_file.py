@@ -141,7 +141,7 @@ def test_the_metadata_say_what_is_known(tmp_path):
     assert about["module"]["class"].endswith("test_model_file.Tied")
     assert len(about["module"]["sha256"]) == 64
     loss = "torch.nn.modules.loss.CrossEntropyLoss"
-    assert about["task"] == {"kind": "classification", "loss": loss, "score": "accuracy"}
+    assert about["task"] == {"kind": "classification", "loss": loss, "score": "accuracy", "outputs": 2}
     assert about["inputs"] == {"shape": [4], "dtype": "float32"}
     assert about["training"] | {"rows": 0} == {
         "algorithm": "FedAvg", "rounds": 2, "seed": 0, "data": "own data", "clients": 3, "rows": 0,
