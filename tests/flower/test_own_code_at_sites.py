@@ -160,23 +160,21 @@ def test_models_of_own_code_are_evaluated_like_the_run_that_trained_them(tmp_pat
 
 
 def test_code_is_evaluated_only_if_the_server_names_it_and_the_site_has_approved_it(tmp_path, helper):
-    first = tmp_path / "first"
-    out = deployed(first, helper, approved(helper))
-    model = out / "model.safetensors"
-    # a site that has not approved the code tests nothing
-    other = grid_with(tmp_path / "other", helper, {})
-    path = settings(tmp_path / "other", more=JOB)
-    place = request(tmp_path / "other", "evaluate", model)
+    model = deployed(tmp_path, helper, approved(helper)) / "model.safetensors"
+    # sites that have not approved the code test nothing
+    path = settings(tmp_path, more=JOB)
     with refused("site-untested", kind=DrflError):
-        carry_out(other, path, place)
-    # code of another digest is not that of the model, and the job's code must have the model's name
-    for number, (job, code) in enumerate(((JOB.replace("own/net.py:net", "linear"), []), (JOB, ["own/net.py:loss"]))):
+        carry_out(grid_with(tmp_path, helper, {}), path, request(tmp_path, "evaluate", model))
+    # the code must have the digest and the name of the model's, whatever the job calls its model
+    grid = grid_with(tmp_path, helper, approved(helper))
+    code = tmp_path / "own/net.py"
+    for number, job in enumerate((JOB.replace("own/net.py:net", "linear"), JOB)):
         folder = tmp_path / str(number)
-        grid = grid_with(folder, helper, approved(helper))
-        (folder / "own/net.py").write_text((folder / "own/net.py").read_text() + "# changed\n")
-        located = [str(folder / text) for text in code]
+        folder.mkdir()
+        path = settings(tmp_path, more=job)
         with refused("unknown-name", "model"):
-            carry_out(grid, settings(folder, more=job), request(folder, "evaluate", model, code=located))
+            carry_out(grid, path, request(folder, "evaluate", model, code=[f"{code}:loss"]))
+        code.write_text(code.read_text() + "# changed\n")
 
 
 def test_an_older_version_of_the_code_is_named_for_its_model(tmp_path, helper):

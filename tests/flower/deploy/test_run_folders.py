@@ -12,10 +12,9 @@ from drfl.experiments.run.manifest import is_finished
 from drfl.flower import nodes, server_app
 from drfl.flower.deploy import run_folders
 from drfl.flower.deploy.paths import DeploymentFolder
-from drfl.flower.in_process import InProcessGrid
 
 from ..conftest import grid_of
-from ..test_server_app import settings
+from ..test_server_app import Dying, settings
 
 
 @pytest.fixture(autouse=True)
@@ -42,16 +41,7 @@ def test_a_run_that_has_ended_is_followed_by_another_one(tmp_path):
 
 
 def test_a_run_that_died_is_resumed_in_its_folder(tmp_path):
-    class Dying(InProcessGrid):
-        count = 0
-
-        def answer(self, message, context):
-            Dying.count += 1
-            if Dying.count > 20:
-                raise KeyboardInterrupt
-            return super().answer(message, context)
-
-    path = dated(tmp_path, rounds=6, more="checkpoint_every = 1")
+    path = dated(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         server_app.serve(grid_of(grid=Dying), path)
     (begun,) = (tmp_path / "runs").iterdir()
