@@ -18,6 +18,7 @@ from drfl.engine.sgd import IMAGES
 from drfl.engine.threads import Replica
 from drfl.optim.local import LocalSGD
 from drfl.task import models
+from drfl.task.losses import Loss
 
 LOCAL = LocalSGD(steps=3, lr=0.1, batch=8, momentum=0.5)
 SIZES = (1, 2, 9, 20, 40)
@@ -88,7 +89,7 @@ def test_a_mistake_on_a_thread_comes_out(workers, monkeypatch):
     def broken(outputs, y):
         raise IndexError("out of range")
 
-    object.__setattr__(fed._train.task, "loss", broken)
+    object.__setattr__(fed._train.task, "loss", Loss.of(broken))
     with pytest.raises(IndexError, match="out of range"):
         fed.train(torch.arange(5), fed.w0, LOCAL, Key(1))
     assert torch.get_num_threads() == before

@@ -31,6 +31,7 @@ def finished(accuracy, majority, *, partition="natural", losses=(1.0, 0.5), roun
     result = SimpleNamespace(
         rounds=rounds,
         skipped=skipped,
+        state=None,
         history=SimpleNamespace(rows=rows, last=rows[-1]),
         evaluation=SimpleNamespace(score=torch.tensor(accuracy, dtype=torch.float64), others=()),
         selection=None,
