@@ -112,6 +112,7 @@ def test_the_command_runs_them_with_their_options(name, tmp_path, capsys):
     assert (out / "summary.json").exists()
 
 
+@pytest.mark.long
 def test_a_class_in_a_file_of_ones_own(tmp_path, monkeypatch, capsys):
     (tmp_path / "mine.py").write_text(OWN_FILE)
     monkeypatch.chdir(tmp_path)

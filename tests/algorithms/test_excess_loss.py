@@ -50,6 +50,7 @@ def subject(name):
 SUBJECTS = {name: subject(name) for name in DUAL}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "check"), crossed(DUAL, ALGORITHM_CHECKS))
 def test_every_dual_algorithm_passes_the_conformance_suite(name, check):
     said = verdict(check, SUBJECTS[name])
@@ -74,7 +75,10 @@ def federation():
     return drfl.Simulation(clients(), drfl.Task(torch.nn.Linear(3, 2)), engine=Loop())
 
 
-@pytest.mark.parametrize("make", [drfl.AFL, drfl.DRFA, drfl.DualDRDM, drfl.ScaffPD], ids=lambda make: make.__name__)
+RIVALS = [pytest.param(make, marks=pytest.mark.long) for make in (drfl.AFL, drfl.DRFA, drfl.ScaffPD)]
+
+
+@pytest.mark.parametrize("make", [drfl.DualDRDM, *RIVALS], ids=lambda make: make.__name__)
 def test_a_client_with_label_noise_does_not_get_most_of_lambda(make):
     """Its loss is the largest with any model, but no model is much better for it."""
     options = {} if make is drfl.AFL else {"m": 4}

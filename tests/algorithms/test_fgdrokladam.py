@@ -71,6 +71,7 @@ def test_local_solvers_that_do_not_fit_are_refused():
         FGDROKLAdam(local=LocalSGD(lr=0.1, optimizer=Adam()))
 
 
+@pytest.mark.long
 def test_the_command_tunes_it_over_its_own_step_sizes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.toml").write_text('dataset = "digits"\nclients = 4\nrounds = 2\n')

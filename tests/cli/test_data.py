@@ -168,6 +168,7 @@ def test_a_column_of_clients_in_the_schema_divides_the_data():
     assert not job.data.inputs.isnan().any()
 
 
+@pytest.mark.long
 def test_a_search_takes_a_schema(capsys):
     describe("--out", "s.toml")
     Path("job.toml").write_text('data = "in"\nmodel = "linear"\nalgorithm = "FedAvg"\n')

@@ -180,6 +180,7 @@ def test_same_seed_same_bytes_and_the_saved_config_repeats_the_run(algorithm, tm
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
 
 
+@pytest.mark.long
 def test_engines_and_threads_give_the_same_history_in_float64(tmp_path):
     call(["run", *SMALL, "--dtype", "float64", "--threads", "1", "--out", "a"])
     call(["run", *SMALL, "--dtype", "float64", "--threads", "2", "--out", "b"])

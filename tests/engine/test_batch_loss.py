@@ -164,6 +164,7 @@ def test_dropout_and_client_side_methods_work_with_it():
             same(model, models[0], 1e-10)
 
 
+@pytest.mark.long
 def test_it_runs_resumes_and_compares_in_two_processes(tmp_path):
     *_, data, task = setting("module")
     pair = {"FedAvg": drfl.FedAvg(m=2), "DualDRDM": drfl.DualDRDM(m=2)}

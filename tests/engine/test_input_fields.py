@@ -140,6 +140,7 @@ def test_minibatches_of_clients_of_unequal_size(kind, engine):
         same(replies.w[i], u)
 
 
+@pytest.mark.long
 @every_kind
 def test_every_part_of_a_run(kind, tmp_path, monkeypatch):
     """Validation rows, more precise types, a resumed comparison in two processes, and predictions from its file."""

@@ -108,6 +108,7 @@ def test_numbered_clients_are_others_at_every_seed(record):
         assert by_client(group_runs(runs)) == []
 
 
+@pytest.mark.long
 def test_of_many_clients_the_table_has_the_worst_with_any_algorithm(record):
     runs = [record(name, name, clients=40, rounds=1) for name in ("FedAvg", "DRFA")]
     for run, worst in zip(runs, (7, 31), strict=True):

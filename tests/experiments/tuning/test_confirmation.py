@@ -128,6 +128,7 @@ def test_killed_in_the_confirmation_it_ends_with_the_same_files(tmp_path):
     assert files(tmp_path / "b")[0] == whole
 
 
+@pytest.mark.long
 def test_in_python_a_search_that_looks_at_few_rows_overfits():
     """One tuning seed, and batches of 20 to 40 samples that are equally good: the best score is luck."""
     lines = list[str]()

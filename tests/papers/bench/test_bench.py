@@ -43,6 +43,7 @@ def test_what_makes_the_clients_of_the_jobs_differ():
         assert [rows.tolist() for rows in job.clients(4).test] != [rows.tolist() for rows in data.test]
 
 
+@pytest.mark.long
 def test_the_files_and_the_same_command_again(tmp_path, capsys, monkeypatch):
     assert bench_command(options(tmp_path)) == 0
     content = json.loads(capsys.readouterr().out)
