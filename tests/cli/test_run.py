@@ -70,7 +70,8 @@ def test_a_run_leaves_every_file_and_says_where(tmp_path, capsys):
     model = drfl.load_model(tmp_path / "a/model.safetensors")
     assert {name: tuple(t.shape) for name, t in model.weights.items()} == {"1.weight": (10, 64), "1.bias": (10,)}
     assert model.about["module"] == {"class": "drfl.models.linear", "arguments": {"shape": [1, 8, 8], "classes": 10}}
-    assert model.about["task"] == {"kind": "classification", "loss": "cross-entropy", "score": "accuracy", "outputs": 10}
+    task = {"kind": "classification", "loss": "cross-entropy", "score": "accuracy", "outputs": 10}
+    assert model.about["task"] == task
     assert model.about["metrics"]["worst_accuracy"] == float(history[-1]["worst_accuracy"])
 
 
