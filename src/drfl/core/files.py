@@ -684,7 +684,7 @@ def open_arrays(path: Path, remedy: str = "") -> Iterator[Arrays]:
     Raises:
         InputError: If it cannot be opened, or is neither.
     """
-    if path.is_dir():
+    if os.path.isdir(path):
         with reading(path, remedy=remedy):
             yield Arrays(path, None, sum(file.stat().st_size for file in path.glob("*.npy")))
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,9 +39,9 @@ def leaf_files(path: Path) -> tuple[list[Path], list[Path]] | None:
 
     The data are a file, a folder of them without tables, or a folder with the subfolders ``train`` and ``test``.
     """
-    if path.suffix == ".json" and path.is_file():
+    if path.suffix == ".json" and os.path.isfile(path):  # unlike pathlib's, False for a name that is too long
         return [path], []
-    if not path.is_dir() or is_saved(path) or any(map(is_table_file, path.iterdir())):
+    if not os.path.isdir(path) or is_saved(path) or any(map(is_table_file, path.iterdir())):
         return None
     train, test = (sorted((path / part).glob("*.json")) for part in ("train", "test"))
     found = (train, test) if train else (sorted(path.glob("*.json")), [])
