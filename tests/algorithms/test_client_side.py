@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
+import logging
+from dataclasses import dataclass
 
 import pytest
 import torch
 from tests.support import hidden
-from tests.support.refusals import refused
+from tests.support.refusals import logged, refused
 
 import drfl
 from drfl.algorithms import CLIENT_SIDE, PersonalClientSide
@@ -19,6 +21,7 @@ from drfl.experiments.config.hyperparameters import defaults_of
 from drfl.federation.local_method import OwnModels
 from drfl.optim.local import LocalSGD
 from drfl.resilience import Protected
+from drfl.resilience.failures import UnreliableFederation
 from drfl.task.models import with_federated_batch_norm
 from drfl.task.task import Task
 from drfl.training.checkpoint import Checkpoints
@@ -124,6 +127,64 @@ def test_a_class_in_a_file_of_ones_own(tmp_path, monkeypatch, capsys):
     (tmp_path / "job.toml").write_text('dataset = "digits"\nclients = 4\nrounds = 2\n')
     tune = ["tune", "job.toml", "--algorithms", "mine.py:Shrinking", "--trials", "2", "--seeds", "1"]
     assert app.call([*tune, "--confirm-seeds", "0", "--out", "tuned"]) == 0
+
+
+@dataclass(frozen=True)
+class Prototypes(PersonalClientSide):
+    """No parameter leaves the client, as in FedProto."""
+
+    def private(self, model):
+        return model.names
+
+    def shared(self, model):
+        return {"sums": model.vector.new_zeros(model.classes, model.width), "counts": torch.zeros(model.classes)}
+
+    def message_shapes(self, model):
+        return {name: tuple(value.shape) for name, value in self.shared(model).items()}
+
+    def message(self, model, data, context):
+        classes = torch.nn.functional.one_hot(data.targets, model.classes).double()
+        return {"sums": classes.T @ data.features(model), "counts": classes.sum(0)}
+
+    def merge(self, shared, messages, weights):
+        return {name: value.sum(0) for name, value in messages.items()}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "numbers"),
+    [
+        # The model has 5·3 = 15 numbers, its BatchNorm layer 4·3 = 12, and its head 4·3 = 12.
+        (drfl.FedAvg, 15 + 12 + 12),
+        (drfl.Ditto, 15 + 12 + 12),
+        (drfl.FedRep, 15 + 12),
+        (drfl.FedBN, 15 + 12),
+        (Prototypes, 3 * 3 + 3),  # no model, but a mean of 3 features and a count for each of 3 classes
+    ],
+)
+def test_private_parameters_are_counted_in_neither_direction(algorithm, numbers):
+    run = drfl.run(algorithm(m=4, local=LOCAL), simulation(), rounds=2, returned="last")
+    ledger = run.history.last.ledger
+    assert ledger["bytes_down"] == ledger["bytes_up"] == 2 * 4 * 8 * numbers
+    if algorithm is not drfl.FedAvg:
+        # A request that reaches nobody counts as much.
+        fed = simulation()
+        nobody = UnreliableFederation(fed, unavailable=torch.ones(fed.n, dtype=torch.bool))
+        made = algorithm(m=4, local=LOCAL)
+        made.round(made.init(nobody), nobody, Key(0))
+        assert (fed.ledger.bytes_down, fed.ledger.bytes_up) == (4 * 8 * numbers, 0)
+
+
+def test_a_loss_of_the_user_is_named_if_drfl_determines_the_step_size(caplog):
+    class Penalised(drfl.ClientSide):
+        def loss(self, model, batch, context):
+            return batch.loss(model) + model.vector.square().sum()
+
+    cases = [Penalised(m=4), Protected(Penalised(m=4)), Penalised(m=4, local=LOCAL), Prototypes(m=4), drfl.Ditto(m=4)]
+    for algorithm, named in zip(cases, (True, True, False, False, False), strict=True):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "drfl"):
+            drfl.run(algorithm, simulation(), rounds=1)
+        assert (("step-size-of-task-loss", "lr") in logged(caplog)) == named
 
 
 def test_the_model_must_suit_the_method():

@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 import torch
 from tests.support.problems import federation, pools, task_of
-from tests.support.refusals import refused
+from tests.support.refusals import quotes, refused
 from torch import nn
 
 import drfl
@@ -120,7 +120,7 @@ def test_private_parameters_and_states_stay_at_the_client():
     assert torch.equal(after.w[head], fed.w0[head])
     assert not torch.equal(after.w[~head], fed.w0[~head])
     cost = {name: value - before[name] for name, value in fed.ledger.totals().items()}
-    assert cost["bytes_down"] == 6 * 8 * (len(fed.w0) + 5)  # the model and the shared mean
+    assert cost["bytes_down"] == 6 * 8 * (int((~head).sum()) + 5)  # the body and the shared mean
     assert cost["bytes_up"] == 6 * 8 * (int((~head).sum()) + 5 + 1)
     assert cost["gradient_evaluations"] == sum(min(8, n) * 3 for n in (1, 2, 31, 32, 33, 180))
     models = algorithm.personal(after, after.w, fed, KEY).dense()
@@ -236,13 +236,50 @@ def boom(self, *arguments):
             {"state": lambda self, m: {"n": m.vector.sum()}, "remember": lambda self, m, d, c: {"n": m.vector}},
             "wrong-shape", "n",
         ),
-        ({"message_shapes": lambda self, m: {"n": (2,)}}, "wrong-shape", "n"),
+        ({"message_shapes": lambda self, m: {"n": (2,)}}, "incomplete-method", "message"),
+        ({"loss": lambda self, m, b, c: b.loss(m).detach()}, "no-gradient", "loss"),
+        ({"loss": lambda self, m, b, c: m.vector.new_zeros(())}, "no-gradient", "loss"),
+        ({"trains": boom}, "user-code-failed", "Faulty"),
+        ({"state": boom}, "user-code-failed", "Faulty"),
+        ({"private": boom}, "user-code-failed", "Faulty"),
+        ({"shared": boom}, "user-code-failed", "Faulty"),
+        ({"shared": lambda self, m: {"n": m.vector}, "merge": boom}, "user-code-failed", "Faulty"),
+        (
+            {
+                "message": lambda self, m, d, c: {}, "message_shapes": lambda self, m: {"n": (2,)},
+                "shared": lambda self, m: {"n": m.vector}, "merge": boom,
+            },
+            "wrong-shape", "n",
+        ),
     ],
 )  # fmt: skip
 def test_a_faulty_method_is_named(functions, code, field):
     for engine in (Loop(), Stacked()):
         with refused(code, field):
             drfl.run(faulty(**functions), federation(engine=engine), rounds=1)
+
+
+@pytest.mark.parametrize("engine", [Loop(), Stacked()])
+@pytest.mark.parametrize(
+    ("loss", "known"),
+    [
+        (lambda self, m, b, c: b.loss(m) + c["protos"].sum(), "prototypes"),
+        (lambda self, m, b, c: b.loss(m) + c.state["protos"].sum(), "none"),
+    ],
+)
+def test_a_tensor_that_does_not_exist_is_named_with_those_that_do(loss, known, engine, caplog):
+    functions = {"loss": loss, "shared": lambda self, m: {"prototypes": m.vector.new_zeros(2)}}
+    with caplog.at_level(logging.WARNING, "drfl"), refused("user-code-failed", "Faulty", "protos", known) as caught:
+        drfl.run(faulty(**functions), federation(engine=engine), rounds=1)
+    assert quotes(str(caught.value), "test_client_steps.py", str(loss.__code__.co_firstlineno))
+    assert not caplog.records, "that the loss cannot be vectorised is not the reason"
+
+
+def test_steps_that_train_nothing_need_no_gradient():
+    functions = {"trains": lambda self, m, s, n: (), "loss": lambda self, m, b, c: m.vector.new_zeros(())}
+    for engine in (Loop(), Stacked()):
+        fed = federation(engine=engine)
+        assert torch.equal(drfl.run(faulty(**functions), fed, rounds=1).state.w, fed.w0)
 
 
 def test_a_model_without_a_last_matrix_has_no_features():

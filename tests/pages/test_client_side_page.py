@@ -40,8 +40,8 @@ def page():
 @pytest.mark.long
 def test_the_blocks_run_and_print_what_the_page_shows(page):
     names, printed = page
-    (shown,) = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
-    assert "\n".join(printed) == shown.strip()
+    shown = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
+    assert "\n".join(printed) == "\n".join(text.strip() for text in shown)
     frame = names["result"].to_frame()
     assert frame.avg_loss.notna().all()
 
@@ -50,7 +50,7 @@ def test_the_blocks_run_and_print_what_the_page_shows(page):
 def test_the_classes_of_the_page_pass_the_checks(page):
     names, _ = page
     local = LocalSGD(steps=2, lr=0.1)
-    for kind in ("SmallOutputs", "Everybody"):
+    for kind in ("SmallOutputs", "FedDecorr", "FedProto", "Everybody"):
         assert not check_algorithm(names[kind](local=local)).failed
     fed = drfl.Simulation(names["data"], names["task"])
     end = run(names["FedProto"](local=local), fed, rounds=3)

@@ -10,7 +10,7 @@ import torch
 from tests.support.refusals import refused
 from torch import Tensor
 
-from drfl.algorithms import DRFA, SCAFFOLD, FedAvg, FedProx
+from drfl.algorithms import DRFA, SCAFFOLD, ClientSide, Ditto, FedAvg, FedLC, FedProx, FedRep, PersonalClientSide
 from drfl.core.key import Key
 from drfl.federation.algorithm import Info
 from drfl.federation.sampling import Cohort
@@ -20,6 +20,7 @@ from drfl.testing import (
     AVERAGE,
     SADDLE,
     WEIGHTED,
+    Classification,
     ConformanceError,
     Reduction,
     Solves,
@@ -195,3 +196,76 @@ def test_rounds_use_the_keys_that_run_uses():
     last_of(Keyed(), fed, 1, seed=4, state=half, done=2)
     assert keys == [Key(4).fold("round", r) for r in (1, 2, 3)]
     assert len(list(rounds_of(Mine(), fed, 3))) == 3
+
+
+@dataclass(frozen=True)
+class Private(PersonalClientSide):
+    """Needs class labels and a last linear layer, and shares no parameter; a method as in docs/client-side.md."""
+
+    def private(self, model):
+        return model.names
+
+    def shared(self, model):
+        return {"sums": model.vector.new_zeros(model.classes, model.width)}
+
+    def loss(self, model, batch, context):
+        features, outputs = model.features(batch.inputs)
+        away = (features - context["sums"][batch.targets]).square().mean(1)
+        return batch.mean(model.losses(outputs, batch.targets) + 0.1 * away)
+
+    def message_shapes(self, model):
+        return {"sums": (model.classes, model.width)}
+
+    def message(self, model, data, context):
+        features = data.features(model)
+        return {"sums": torch.nn.functional.one_hot(data.targets, model.classes).to(features).T @ features / 10}
+
+    def merge(self, shared, messages, weights):
+        return {"sums": (weights[:, None, None].to(messages["sums"]) * messages["sums"]).sum(0)}
+
+
+class Steep(Private):
+    """With the step size of the task's loss, the clients diverge."""
+
+    def loss(self, model, batch, context):
+        features, _ = model.features(batch.inputs)
+        return batch.loss(model) + 5 * batch.mean((features - context["sums"][batch.targets]).square().sum(1))
+
+
+class Unkeyed(Private):
+    def round(self, state, fed, key):
+        return super().round(state, fed, Key(0))
+
+
+class Fixed(FedRep):
+    def round(self, state, fed, key):
+        return super().round(state, fed, Key(0))
+
+
+class NeedsMore(Private):
+    def loss(self, model, batch, context):
+        return batch.loss(model) + context["more"].sum()
+
+
+def test_a_client_side_method_is_checked_on_classes_by_default():
+    for algorithm in (Private(m=3), Steep(m=3), FedRep(m=3, local=ONE), FedLC(m=3, local=ONE)):
+        report = check_algorithm(algorithm)
+        assert "another_seed_differs" in report.passed
+        assert "identical_clients_are_interchangeable" in {note.check for note in report.not_applicable}
+    assert isinstance(subject_of(Private()).trial, Classification)
+    # The optimum of a claim is that of a convex problem.
+    assert not isinstance(subject_of(Ditto(local=ONE), solves=WEIGHTED).trial, Classification)
+    with refused("unsuitable-problem", "problem", "NeedsMore", "more", "sums"):
+        check_algorithm(NeedsMore())
+
+
+@pytest.mark.parametrize("algorithm", [Unkeyed(m=3, local=ONE), Fixed(m=3, local=ONE)])
+def test_a_key_that_is_not_used_is_noticed_if_parameters_are_private(algorithm):
+    with pytest.raises(ConformanceError) as caught:
+        check_algorithm(algorithm)
+    assert "another_seed_differs" in {note.check for note in caught.value.report.failed}
+
+
+def test_a_class_with_a_mistake_is_refused_before_the_checks():
+    with refused("unknown-name", "los", "loss"):
+        check_algorithm(type("Mine", (ClientSide,), {"los": lambda self, model, batch, context: batch.loss(model)})())

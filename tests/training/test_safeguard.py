@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from tests.support.problems import federation
+from tests.support.refusals import quotes
 from tests.training.test_step_size import progress_of
 from torch import Tensor
 
@@ -219,6 +220,12 @@ def test_a_loss_above_the_start_is_a_warning_of_drfl_run():
     with pytest.warns(RunWarning) as told:
         run(Walking((2.5,), LocalSGD(lr=0.1)), fed, rounds=1, returned="last")
     assert [w.message.code for w in told] == ["loss-rose"]
+    with pytest.warns(RunWarning) as told:
+        chosen = run(Walking((2.5,)), fed, rounds=1, returned="last", safeguard="start")
+    (notice,) = [w.message for w in told if w.message.code == "loss-rose"]
+    assert quotes(str(notice), f"{float(chosen.step_size.eta):.3g}"), "the user can set a smaller one"
+    assert quotes(repr(chosen.step_size), f"{float(chosen.step_size.eta):.3g}")
+    assert len(repr(chosen.step_size).splitlines()) == 1
     worse = QuadraticFederation(torch.ones(3, 1, 1).double(), vector(1.0, 1.0, -1.0)[:, None], vector(0.5, 0.5, 0.5))
     with pytest.warns(RunWarning) as told:
         run(Walking((1.0,), LocalSGD(lr=0.1)), worse, rounds=4 - 3, returned="last")

@@ -16,6 +16,7 @@ from drfl.federation.algorithm import Info
 from drfl.federation.client_table import ClientTable
 from drfl.federation.federation import Federation
 from drfl.federation.local_method import LocalMethod, Named, OwnModels, flatten, unflatten
+from drfl.federation.method_checks import NamedTensors, hook_errors
 from drfl.optim.server_optimizers import ServerMoments
 from drfl.task.client_model import ClientModel
 
@@ -84,7 +85,7 @@ class ClientSide(Averaging, LocalMethod):
         """Return the state with the initial model, an empty client store, and the server's first tensors."""
         w, server = super().init(fed)
         fed.layout_of(self)  # raises if the method does not suit the federation and its model
-        tensors = {} if fed.model is None else self.shared(fed.model)
+        tensors = self._first_shared(fed)
         shared = flatten(tensors, {name: tuple(value.shape) for name, value in tensors.items()}, w)
         return ClientSideState(w, server, fed.client_store(self), shared if shared.numel() else None)
 
@@ -120,14 +121,19 @@ class ClientSide(Averaging, LocalMethod):
         flat = state.shared
         if flat is not None:
             messages = {} if up.messages is None else unflatten(up.messages, fed.layout_of(self).message)
-            merged = self.merge(shared, messages, a)
+            with hook_errors(self, "merge"):
+                merged = self.merge(NamedTensors("shared", shared), NamedTensors("messages", messages), a)
             flat = flatten(merged, {name: tuple(value.shape) for name, value in shared.items()}, flat)
         return ClientSideState(w, server, store, flat), Info(D, up.clients, average=model.average)
 
     def _shared(self, state: ClientSideState, fed: Federation) -> dict[str, Tensor]:
-        if state.shared is None or fed.model is None:
+        if state.shared is None:
             return {}
-        return unflatten(state.shared, {name: tuple(value.shape) for name, value in self.shared(fed.model).items()})
+        return unflatten(state.shared, {name: tuple(value.shape) for name, value in self._first_shared(fed).items()})
+
+    def _first_shared(self, fed: Federation) -> dict[str, Tensor]:
+        with hook_errors(self, "shared"):
+            return {} if fed.model is None else self.shared(fed.model)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,11 @@ def printable(text: object, limit: int = 10_000) -> str:
 def first_line(error: BaseException) -> str:
     """Return the type of an error and the first line of its message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    # A long line ends after a whole word.
+    text = lines[0] if len(lines[0]) <= 200 else f"{lines[0][:200].rpartition(' ')[0] or lines[0][:200]} …"
+    return f"{type(error).__name__}: {text}"
 
 
 class DrflError(Exception):

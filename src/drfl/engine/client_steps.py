@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, overload
 from weakref import WeakKeyDictionary
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
-from drfl.core.errors import DrflError, InputError, Notice, first_line
+from drfl.core.errors import InputError, Notice, first_line
 from drfl.core.intraop import threads_for
 from drfl.engine.base import Models, PooledData
 from drfl.engine.batches import Batches, ClientRows
@@ -26,6 +25,7 @@ from drfl.federation.local_method import (
     StepContext,
     flatten,
 )
+from drfl.federation.method_checks import hook_errors
 from drfl.federation.requests import MethodWork, TrainRequest
 from drfl.optim.local_optimizers import SAM, LocalOptimizer
 from drfl.task.client_model import ClientModel
@@ -74,7 +74,7 @@ def train(
     received = ClientModel.of(problem.task, w, problem.autocast)
     clients = [_Client(problem, request, work, received, rows, j) for j in range(k)]
     if _overrides(method, "prepare"):
-        with _named(method, "prepare"):
+        with hook_errors(method, "prepare"):
             for client in clients:
                 client.prepared = dict(method.prepare(client.model(client.start), client.data, client.context()))
     models = Models.empty(request)
@@ -102,10 +102,10 @@ def _after_steps(
     for j, client in enumerate(clients if (states, messages) != (None, None) else ()):
         model, context = client.model(w[j]), client.context()
         if messages is not None:
-            with _named(method, "message"):
+            with hook_errors(method, "message"):
                 messages[j] = flatten(method.message(model, client.data, context), layout.message, w)
         if states is not None:
-            with _named(method, "remember"):
+            with hook_errors(method, "remember"):
                 states[j] = layout.row(w[j], client.state | method.remember(model, client.data, context))
     return states, messages
 
@@ -127,7 +127,7 @@ class _Client:
         self._tensors = {**work.context, **{name: each[j] for name, each in work.per_client.items()}}
         self.data = ClientRowsView(lambda: take_rows(problem.x, index), lambda: take_rows(problem.y, index))
         start = request.w if request.start is None else request.start[j]
-        with _named(work.method, "state"):
+        with hook_errors(work.method, "state"):
             row = None if work.states is None else work.states[j]
             self.start, state = work.layout.load(row, work.method, start, received)
         self.state = dict(state)
@@ -149,25 +149,12 @@ def own_model(problem: PooledData, work: MethodWork, w: Tensor, row: Tensor | No
     """Return a client's own model (d,), from the global model w (d,) and its row of the client store."""
     received = ClientModel.of(problem.task, w)
     start, state = work.layout.load(row, work.method, w, received)
-    with _named(work.method, "own_model"), torch.no_grad():
+    with hook_errors(work.method, "own_model"), torch.no_grad():
         return work.method.own_model(received.at(start), StepContext(received, state, dict(work.context))).detach()
 
 
 def _overrides(method: LocalMethod, name: str) -> bool:
     return getattr(type(method), name) is not getattr(LocalMethod, name)
-
-
-@contextmanager
-def _named(method: LocalMethod, hook: str) -> Iterator[None]:
-    """Name the method and its function in an error that the user's code raises."""
-    try:
-        yield
-    except (DrflError, torch.OutOfMemoryError):
-        raise
-    except Exception as error:
-        name = type(method).__name__
-        reason = f"{type(error).__name__}: {first_line(error)}"
-        raise InputError(f"{name}.{hook} failed ({reason})", code="user-code-failed", field=name) from error
 
 
 def _is_serial(task: Task, method: LocalMethod) -> bool:
@@ -205,15 +192,17 @@ def _train_group(
         raise
     except Exception as error:
         if len(group) == 1:
-            with _named(method, "loss"):
+            with hook_errors(method, "loss"):
                 raise
+        # If the client alone fails too, its error is that of the user's code, and not of torch.func.
+        _train_group(problem, batches, request, clients, group[:1], models, ends)
         _serial.setdefault(problem.task, set()).add(type(method))
         text = (
             f"{type(method).__name__} cannot be vectorised for {model_of(problem.task)} ({first_line(error)}), so "
             "clients are trained one by one"
         )
         LOG.warning(Notice(text, "slow-method", type(method).__name__))
-        for j in group:
+        for j in group[1:]:
             _train_group(problem, batches, request, clients, [j], models, ends)
         return
     index = torch.tensor(group)
@@ -254,7 +243,9 @@ def _local_steps(
     weights = None if problem.averaged else problem.weights(batches, request.w)
     snapshot, total = None, torch.zeros_like(U) if request.average else None
     for t, count in enumerate(counts, start=1):
-        changes = tuple(OWN + name if name in method.trained else name for name in method.trains(model, t, len(counts)))
+        with hook_errors(method, "trains"):
+            trains = method.trains(model, t, len(counts))
+        changes = tuple(OWN + name if name in method.trained else name for name in trains)
         samples = _samples(problem, batches, index, t - 1, count, weights)
         arguments = (changes, *samples, fixed_state, per_client)
         gradients, losses, statistics = gradient(views, *arguments)
@@ -345,8 +336,8 @@ class _Gradient:
         loss, statistics = self._loss(leaves, *single)  # pyright: ignore[reportArgumentType]
         statistics = {name: value.detach()[None] for name, value in statistics.items()}
         value = loss.detach()[None]
-        if not loss.requires_grad:
-            return {name: torch.zeros_like(value) for name, value in changed.items()}, value, statistics
+        if not leaves:
+            return {}, value, statistics
         # A parameter on which the loss does not depend has gradient 0, as in vectorised steps.
         gradients = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
         return {name: g[None] for name, g in zip(leaves, gradients, strict=True)}, value, statistics
@@ -397,7 +388,7 @@ class _Gradient:
             if self._vectorised:
                 directions, new = vmap(one)(flat, losses, dict(state), dict(per_client))
             else:
-                with _named(self._method, "direction"):
+                with hook_errors(self._method, "direction"):
                     single, changed = one(flat[0], losses[0], _first(state), _first(per_client))
                 directions, new = single[None], {name: value[None] for name, value in changed.items()}
         views = layout.views(directions)
@@ -435,6 +426,13 @@ class _Gradient:
                 f"{type(self._method).__name__}.loss must return a number, a tensor of shape (), got {shape}. Average "
                 "losses of samples with batch.mean.",
                 code="wrong-shape",
+                field="loss",
+            )
+        if changed and not loss.requires_grad:
+            raise InputError(
+                f"{type(self._method).__name__}.loss has no gradient: it does not depend on {', '.join(changed)}. "
+                "Compute it from model(batch.inputs), without .detach(), .item() and torch.no_grad.",
+                code="no-gradient",
                 field="loss",
             )
         return loss, model.statistics

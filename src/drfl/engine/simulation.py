@@ -315,14 +315,13 @@ class Simulation(Federation):
         """
         size, total = request.w.element_size(), int(samples.sum())
         vector = request.w.numel() * size
-        down, up, per_step = request.vectors * vector, vectors * vector + scalars * SCALAR_BYTES, 1
+        down, up, per_step = request.sent_numbers * size, vectors * vector + scalars * SCALAR_BYTES, 1
         if isinstance(request, TrainRequest):
             per_step = request.local.optimizer.gradients
             if request.work is not None:
                 layout = request.work.layout
                 # Private parameters are not sent, and the state of a client is already there.
-                up -= vectors * int(layout.private.sum()) * size
-                up, down = up + layout.message_size * size, down + request.work.sent_numbers * size
+                up += (layout.message_size - vectors * int(layout.private.sum())) * size
                 per_step *= request.work.method.gradients
         self.ledger.down(len(request.cohort), down)
         self.ledger.up(len(request.cohort), up)

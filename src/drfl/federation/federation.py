@@ -76,8 +76,10 @@ class Ledger:
     """Counters of the communication and computation of a run.
 
     Args:
-        bytes_down: Payload in bytes from the server to clients: models and shifts.
-        bytes_up: Payload in bytes from clients to the server: models, snapshots, gradients, and 8 bytes per loss.
+        bytes_down: Payload in bytes from the server to clients: models without private parameters, shifts, and tensors
+            of client-side methods.
+        bytes_up: Payload in bytes from clients to the server: models without private parameters, snapshots, gradients,
+            messages of client-side methods, and 8 bytes per loss.
         messages: Number of requests sent to clients plus replies received.
         gradient_evaluations: Number of samples whose gradient was computed.
         loss_evaluations: Number of samples whose loss was computed without a gradient, except in evaluations.

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from drfl.core.errors import InputError
 from drfl.federation.client_table import ClientTable
+from drfl.federation.method_checks import NamedTensors, check_class, hook_errors, is_of_user
 from drfl.task.client_model import PASS, ClientModel
 
 Named = Mapping[str, Tensor]
@@ -92,7 +93,8 @@ class StepContext:
     """
 
     def __init__(self, received: ClientModel, state: Named, tensors: Named) -> None:
-        self.received, self.state, self._tensors = received, state, tensors
+        self.received, self.state = received, NamedTensors("context.state", state)
+        self._tensors = NamedTensors("context", tensors)
 
     def __getitem__(self, name: str) -> Tensor:
         return self._tensors[name]
@@ -188,6 +190,13 @@ class LocalMethod:
         return model.vector
 
 
+def has_user_loss(algorithm: object) -> bool:
+    """Whether an algorithm is a client-side method whose loss is a user's and not one of drfl's."""
+    if not isinstance(algorithm, LocalMethod):
+        return False
+    return is_of_user(next(c for c in type(algorithm).__mro__ if "loss" in vars(c)))
+
+
 class MethodLayout(NamedTuple):
     """The tensors of a method for a model, and their places in flat vectors.
 
@@ -210,9 +219,16 @@ class MethodLayout(NamedTuple):
         """Create the layout.
 
         Raises:
-            InputError: If the method names parameters or entries that do not exist, or its state is not of floats.
+            InputError: If the class has a mistake, see :func:`drfl.federation.method_checks.check_class`, or if the
+                method names parameters or entries that do not exist, or its state is not of floats.
         """
-        private, state = set(method.private(model)), method.state(model)
+        check_class(type(method))
+        with hook_errors(method, "private"):
+            private = set(method.private(model))
+        with hook_errors(method, "state"):
+            state = method.state(model)
+        with hook_errors(method, "message_shapes"):
+            message = dict(method.message_shapes(model))
         wrong = sorted(private - set(model.names)) + sorted(set(method.trained) - state.keys())
         if wrong:
             raise InputError(
@@ -233,7 +249,7 @@ class MethodLayout(NamedTuple):
         mask = torch.cat([torch.full((model.parameters[name].numel(),), name in private) for name in model.names])
         shapes = {name: tuple(value.shape) for name, value in state.items()}
         names = tuple(name for name in model.names if name in private)
-        return cls(names, mask, shapes, dict(method.message_shapes(model)))
+        return cls(names, mask, shapes, message)
 
     @property
     def size(self) -> int:

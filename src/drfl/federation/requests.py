@@ -146,6 +146,11 @@ class Request(ABC, Generic[R]):
         """Number of vectors (d,) sent to each client."""
         return 1
 
+    @property
+    def sent_numbers(self) -> int:
+        """Numbers that each client needs and does not have, for the ledger."""
+        return self.vectors * self.w.numel()
+
     def only(self, rows: Tensor) -> Self:
         """Return the request for a part of the cohort, selected by positions (k',) or a mask (k,)."""
         return replace(self, cohort=self.cohort[rows])
@@ -221,6 +226,14 @@ class TrainRequest(Request[Replies]):
     def vectors(self) -> int:
         """Number of vectors sent: the model, and the shift and the start model if there are any."""
         return 1 + (self.shift is not None) + (self.start is not None)
+
+    @property
+    def sent_numbers(self) -> int:
+        """See :class:`Request`. Clients have their private parameters, whose start values belong to the set-up."""
+        if self.work is None:
+            return super().sent_numbers
+        private = int(self.work.layout.private.sum())
+        return super().sent_numbers - self.vectors * private + self.work.sent_numbers
 
     def only(self, rows: Tensor) -> Self:
         """Return the request for a part of the cohort, with its rows of all tables."""

@@ -247,11 +247,9 @@ class Transport:
             self.traffic.down(size, size if is_only_test else second)
             if not is_only_test and pending.attempts == 1:
                 # Count the cost as a simulation does, with the shift even if the site holds it. A resumed server does
-                # not know which shifts the sites hold, and must count the same cost.
-                numbers = ask.w.numel() * request.vectors
-                if isinstance(request, TrainRequest) and request.work is not None:
-                    numbers += request.work.sent_numbers
-                cost.down(1, ask.w.element_size() * numbers)
+                # not know which shifts the sites hold, and must count the same cost. Private parameters are in the
+                # message, for a site that has lost its own, but are not counted either.
+                cost.down(1, ask.w.element_size() * request.sent_numbers)
         ids = list(self.grid.push_messages(messages)) if messages else []
         for message, (client, pending) in zip(ids, due.items(), strict=True):
             if message:

@@ -123,7 +123,7 @@ class UnreliableFederation(WrappedFederation):
         else:
             reply = request.empty_reply()
         # Count the download of unavailable clients too: the server does not know who is unavailable.
-        self.ledger.down(cohort_size - reached, request.vectors * request.w.numel() * request.w.element_size())
+        self.ledger.down(cohort_size - reached, request.sent_numbers * request.w.element_size())
         size = (self.ledger.bytes_up - up) // max(1, len(reply.clients))  # bytes of one reply
         if self.lost is not None and request.kind in self.lost.kinds:
             arrives = ~self.lost.clients[reply.clients]

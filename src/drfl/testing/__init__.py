@@ -31,7 +31,7 @@ from drfl.testing.hyperplane import Hyperplane
 from drfl.testing.quadratic_federation import QuadraticFederation
 from drfl.testing.report import CheckError, ConformanceError, NotApplicable, Note, Report, verdict
 from drfl.testing.subject import Oracle, Reduction, Reference, ReplayedRound, Solves, Subject
-from drfl.testing.toy_problem import ToyProblem, least_squares
+from drfl.testing.toy_problem import Classification, ToyProblem, least_squares
 
 __all__ = [
     "ALGORITHM_CHECKS",
@@ -46,6 +46,7 @@ __all__ = [
     "AmbiguitySubject",
     "Call",
     "CheckError",
+    "Classification",
     "ConformanceError",
     "ConstantFederation",
     "ConstantLosses",

@@ -8,13 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from drfl.core import checks
-from drfl.core.errors import InputError
+from drfl.core.errors import DrflError, InputError, first_line
 from drfl.core.key import Key
+from drfl.engine import Loop
 from drfl.federation.algorithm import Algorithm, State
+from drfl.federation.local_method import LocalMethod, has_user_loss
+from drfl.federation.method_checks import check_class
 from drfl.testing import convergence, determinism, partial_replies, statistics
 from drfl.testing.report import Report, examine
 from drfl.testing.subject import SEED, Reduction, Reference, Solves, Subject
-from drfl.testing.toy_problem import ToyProblem, least_squares
+from drfl.testing.toy_problem import Classification, ToyProblem, least_squares
 from drfl.training import step_size
 
 FEWEST = 3
@@ -85,9 +88,15 @@ def subject_of(
         )
     checks.integer("rounds", rounds)
     checks.positive("tolerance", tolerance)
-    trial = least_squares() if problem is None else problem
     # A copy, because a faulty algorithm may change itself during the checks.
     original = copy.deepcopy(algorithm)
+    if problem is not None:
+        trial = problem
+    elif isinstance(algorithm, LocalMethod):
+        check_class(type(algorithm))
+        trial = _trial_of(original, has_claim=solves is not None)
+    else:
+        trial = least_squares()
     subject = Subject(original, trial, solves, tuple(reductions), reference, rounds, tolerance)
     if subject.n < FEWEST:
         raise InputError(
@@ -102,12 +111,40 @@ def subject_of(
     return dataclasses.replace(subject, algorithm=_with_a_step_size(original, subject), reductions=tuple(cases))
 
 
+def _trial_of(algorithm: Algorithm, *, has_claim: bool) -> ToyProblem:
+    """Return the built-in problem on which a client-side method can play a round.
+
+    Classification comes first, because most methods need class labels, features or a last linear layer. Only least
+    squares have the unique optimum that a claim of ``solves`` is about.
+    """
+    problems: dict[str, ToyProblem] = {"classification": Classification(), "least squares": least_squares()}
+    reasons = []
+    for name in reversed(problems) if has_claim else problems:
+        trial = copy.deepcopy(algorithm)
+        trial = trial if trial.local.lr is not None else step_size.with_step_size(trial, 0.01)
+        fed = problems[name].federation(Loop())
+        try:
+            trial.round(trial.init(fed), fed, Key(SEED))
+        except Exception as error:  # the user's code can raise anything
+            reasons.append(f"{name}: {error if isinstance(error, DrflError) else first_line(error)}")
+        else:
+            return problems[name]
+    raise InputError(
+        f"{type(algorithm).__name__} cannot play a round on either built-in problem ({'; '.join(reasons)}). Correct "
+        "it, or pass a problem with suitable data and model",
+        code="unsuitable-problem",
+        field="problem",
+    )
+
+
 def _with_a_step_size(algorithm: Algorithm[S], subject: Subject) -> Algorithm[S]:
     """Set a missing local step size to the one that a run would find, because checks run single rounds."""
     if algorithm.local.lr is not None:
         return algorithm
     suggestion = step_size.find(algorithm, subject.exact, subject.exact.w0, Key(SEED))
-    return step_size.with_step_size(algorithm, float(suggestion.eta))
+    # The curvature of a user's loss is unknown, and a run that diverges shows rounding as a difference.
+    factor = 0.1 if has_user_loss(algorithm) else 1.0
+    return step_size.with_step_size(algorithm, factor * float(suggestion.eta))
 
 
 def examine_algorithm(subject: Subject, *, waive: Mapping[str, str] | None = None) -> Report:
@@ -139,7 +176,7 @@ def check_algorithm(
         reductions: Special cases in which it must equal another algorithm.
         reference: A second implementation of a round, in NumPy.
         problem: Makes the federations, such as one of :mod:`drfl.testing.problems`; None for five small least-squares
-            clients.
+            clients, or :class:`drfl.testing.Classification` for a client-side method without ``solves``.
         rounds: Number of rounds within which it converges.
         tolerance: Distance from the solution that counts as converged.
         waive: Names of checks to skip for this algorithm, with the reason.
@@ -149,7 +186,8 @@ def check_algorithm(
 
     Raises:
         ConformanceError: If a check fails; it lists every failed check with a sentence.
-        InputError: If ``algorithm`` is not an algorithm, or a waived check does not exist.
+        InputError: If ``algorithm`` is not an algorithm, a waived check does not exist, or a client-side method fits
+            neither of the built-in problems.
 
     Example:
         >>> from drfl import FedAvg, LocalSGD

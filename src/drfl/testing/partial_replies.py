@@ -93,7 +93,7 @@ def identical_clients_are_interchangeable(subject: Subject) -> None:
     """
     original = subject.exact
     if not isinstance(original, QuadraticFederation):
-        raise NotApplicable("the problem is not the built-in one")
+        raise NotApplicable("the clients' losses are not quadratics in closed form")
     # Every client gets the data of client 0.
     same = [part[:1].repeat(original.n, *[1] * (part.dim() - 1)) for part in (original.A, original.b, original.s)]
     fed = QuadraticFederation(*same, w0=original.w0)

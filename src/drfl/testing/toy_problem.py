@@ -10,9 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from drfl.core.key import Key
 from drfl.data import ClientData
-from drfl.engine import Engine
+from drfl.engine import Engine, Loop, Simulation
 from drfl.federation.federation import Federation
+from drfl.task.task import Task
 from drfl.testing.problems import LeastSquares, Problem, Quadratic
 from drfl.testing.quadratic_federation import QuadraticFederation
 
@@ -35,7 +37,11 @@ def exact(trial: ToyProblem, dtype: torch.dtype = torch.float64) -> Federation:
     return QuadraticFederation(*parts, shares=simulation.shares, w0=simulation.w0, dtype=dtype)
 
 
-def least_squares(sizes: Sequence[int] = (6, 9, 5, 12, 7), d: int = 3, seed: int = 0) -> Quadratic:
+SIZES = (6, 9, 5, 12, 7)
+"""Training samples of each client."""
+
+
+def least_squares(sizes: Sequence[int] = SIZES, d: int = 3, seed: int = 0) -> Quadratic:
     """f_i(w) = (1/2n_i) Σ_j (⟨x_ij, w⟩ − y_ij)²: clients of unequal size, each with its own true model and noise.
 
     At the saddle point some clients have λ_i = 0. The initial model is not at any optimum.
@@ -60,6 +66,31 @@ def least_squares(sizes: Sequence[int] = (6, 9, 5, 12, 7), d: int = 3, seed: int
         "least_squares", functions, data, partial(_linear, d), half_squared_error, closeness,
         float(eigenvalues.max()), float(eigenvalues.min()),
     )  # fmt: skip
+
+
+class Classification:
+    """Clients with class labels and a model with a hidden layer that ends in ``nn.Linear``, for client-side methods.
+
+    Inputs have 4 columns, and there are 3 classes, of which some clients have only two. The loss is the cross-entropy.
+
+    Example:
+        >>> from drfl.testing import Classification
+        >>> model = Classification().federation().model
+        >>> model.width, model.classes
+        (5, 3)
+    """
+
+    def federation(self, engine: Engine | None = None, dtype: torch.dtype = torch.float64) -> Simulation:
+        """See :class:`ToyProblem`."""
+        rng = np.random.default_rng(0)
+        pairs = []
+        for i, n in enumerate(SIZES):
+            labels = np.arange(n) % (2 if i % 2 else 3)
+            pairs.append((rng.normal(size=(n, 4)) + labels[:, None], labels))
+        with Key(0).fold("model").torch_scope():
+            model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).to(dtype)
+        data = ClientData.from_arrays(pairs, pairs, dtype=dtype)
+        return Simulation(data, Task(model), engine=Loop() if engine is None else engine)
 
 
 def _linear(d: int) -> nn.Module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,13 +11,14 @@ from pathlib import Path
 from torch import Tensor
 
 from drfl.core import checks
-from drfl.core.errors import DataWarning, DrflError, InputError, RunWarning
+from drfl.core.errors import DataWarning, DrflError, InputError, Notice, RunWarning
 from drfl.core.full_memory import explain_full_memory
 from drfl.core.intraop import VECTORS, threads_for
 from drfl.core.key import Key
 from drfl.core.run_end import StopReason
-from drfl.federation.algorithm import Algorithm
+from drfl.federation.algorithm import Algorithm, core_of
 from drfl.federation.federation import Bundling, DataChecked, Federation
+from drfl.federation.local_method import has_user_loss
 from drfl.training import step_size
 from drfl.training.certificate import Certifier
 from drfl.training.history import undefined_names, undefined_notices
@@ -25,6 +27,8 @@ from drfl.training.rounds import next_round
 from drfl.training.run_log import Result, RunLog, Tested, end_notices
 from drfl.training.run_state import CheckpointFolder, CheckpointWriter, Returned, RunState, first, view_of
 from drfl.training.safeguard import SafeguardRule
+
+LOG = logging.getLogger("drfl.training")
 
 Callback = Callable[[RunState], bool | None]
 """Called before the first round and after each round. A true result ends the run there, after a last evaluation."""
@@ -232,6 +236,14 @@ def _initialise(algorithm: Algorithm, fed: Federation, key: Key, start: RunState
     if size is not None and safe is not None and not size.is_known:
         size = step_size.find(algorithm, fed, start.state.w, key.fold("step size"), is_checked=rule == "best")
         safe = safe._replace(losses=size.losses.clone())
+        method = core_of(algorithm)
+        if has_user_loss(method):
+            name = type(method).__name__
+            text = (
+                f"lr = {float(size.eta):.3g} suits the task's loss, but the loss of {name} may need a smaller one. "
+                "Set lr if its accuracy is low"
+            )
+            LOG.warning(Notice(text, "step-size-of-task-loss", "lr"))
     # A resumed run does not report the round before it again.
     return start._replace(step_size=size, safe=safe, info=None)
 

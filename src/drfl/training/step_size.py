@@ -86,6 +86,10 @@ class StepSize(NamedTuple):
     restarted: Tensor
     lost: Tensor
 
+    def __repr__(self) -> str:
+        origin = f", from curvature {float(self.curvature):.3g} of client {int(self.client)}" * (int(self.client) >= 0)
+        return f"<StepSize {float(self.eta):.3g}{origin}, halved {int(self.lowered)} times>"
+
     @classmethod
     def unknown(cls, n: int) -> StepSize:
         """Return the state before the step size has been determined, for n clients."""

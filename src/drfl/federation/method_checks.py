@@ -1,0 +1,129 @@
+"""Errors in a user's client-side method: in the class itself, and in the functions that drfl calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from difflib import get_close_matches
+from functools import cache
+from inspect import get_annotations, isfunction
+from typing import ClassVar, get_origin
+
+import torch
+from torch import Tensor
+
+from drfl.core.errors import DrflError, InputError, first_line, suggestion
+from drfl.task.model_checks import place_of
+
+HOOKS = (
+    "loss", "state", "private", "trains", "direction", "prepare", "remember", "message", "message_shapes", "own_model",
+    "shared", "merge",
+)  # fmt: skip
+"""Functions of a client-side method that users override."""
+
+NEAR = 0.8
+"""Similarity of two names above which one is taken for a misspelling of the other; "los" and "loss" have 0.86."""
+
+
+class NamedTensors(dict[str, Tensor]):
+    """Tensors by name, with an error that lists the names if one is missing.
+
+    Args:
+        place: What the user's code calls them, such as ``"context"``.
+        tensors: The tensors.
+    """
+
+    def __init__(self, place: str, tensors: Mapping[str, Tensor]) -> None:
+        super().__init__(tensors)
+        self.place = place
+
+    def __missing__(self, name: str) -> Tensor:
+        raise MissingTensorError(self.place, name, list(self))
+
+
+class MissingTensorError(KeyError):
+    """The user's code asked for a tensor that does not exist. A KeyError, which code may catch to test for a name."""
+
+    def __str__(self) -> str:
+        place, name, names = self.args
+        hint = suggestion(str(name), names)
+        return f"{place} has no tensor '{name}'. {hint}{' ' if hint else ''}It has {', '.join(names) or 'none'}"
+
+
+@contextmanager
+def hook_errors(method: object, hook: str) -> Iterator[None]:
+    """Name the method, its function, and the file and line in an error that the user's code raises."""
+    try:
+        yield
+    except (DrflError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        name = type(method).__name__
+        reason = str(error) if isinstance(error, MissingTensorError) else first_line(error)
+        raise InputError(
+            f"{name}.{hook} failed{place_of(error)}: {reason}", code="user-code-failed", field=name
+        ) from error
+
+
+@cache
+def check_class(kind: type) -> None:
+    """Check the class of a method for mistakes that would otherwise change nothing, and so remain unnoticed.
+
+    Raises:
+        InputError: If a field is annotated in a class that is not a dataclass, if a function almost has the name of one
+            of :data:`HOOKS`, or if one of two functions that belong together is missing.
+    """
+    of_user = [c for c in kind.__mro__ if is_of_user(c)]
+    known = {name for c in kind.__mro__ if c not in of_user for name in vars(c)}
+    hooks = [name for name in HOOKS if hasattr(kind, name) and not _overrides(kind, name)]
+    for c in of_user:
+        fields = [name for name, kind_of in get_annotations(c).items() if not _is_class_variable(kind_of)]
+        if fields and "__dataclass_fields__" not in vars(c):
+            raise InputError(
+                f"{c.__name__} has the field '{fields[0]}', but is not a dataclass, so the field cannot be set. Put "
+                f"@dataclass(frozen=True) above the class.",
+                code="not-a-dataclass",
+                field=fields[0],
+            )
+        for name in (name for name, value in vars(c).items() if isfunction(value) and name not in known):
+            near = [] if name.startswith("_") else get_close_matches(name.casefold(), hooks, 1, NEAR)
+            if near:
+                raise InputError(
+                    f"drfl never calls {c.__name__}.{name}. Did you mean '{near[0]}'? If not, call it '_{name}'.",
+                    code="unknown-name",
+                    field=name,
+                )
+    # A method with its own rounds may use messages and the server's tensors as it likes.
+    has_own_rounds = not hasattr(kind, "merge") or _overrides(kind, "round") or _overrides(kind, "play")
+    pairs = [("message", "message_shapes"), ("message_shapes", "message")]
+    pairs += [] if has_own_rounds else [("message", "merge"), ("merge", "shared")]
+    uses = {
+        "message_shapes": "the shapes that it sends",
+        "message": "the tensors themselves",
+        "merge": "what the server does with messages",
+        "shared": "the first values of the server's tensors",
+    }
+    for name, other in pairs:
+        if _overrides(kind, name) and not _overrides(kind, other):
+            raise InputError(
+                f"{kind.__name__} has '{name}' without '{other}', so it has no effect. Add '{other}', which returns "
+                f"{uses[other]}.",
+                code="incomplete-method",
+                field=other,
+            )
+
+
+def is_of_user(c: type) -> bool:
+    """Whether a class is not one of drfl's."""
+    return c is not object and c.__module__.partition(".")[0] != "drfl"
+
+
+def _overrides(kind: type, name: str) -> bool:
+    """Whether a class replaces the default of a function, which is that of the first class that defines it."""
+    return sum(name in vars(c) for c in kind.__mro__) > 1
+
+
+def _is_class_variable(annotation: object) -> bool:
+    # With `from __future__ import annotations`, annotations are texts.
+    text = annotation if isinstance(annotation, str) else ""
+    return "ClassVar" in text.partition("[")[0] or annotation is ClassVar or get_origin(annotation) is ClassVar
