@@ -57,7 +57,7 @@ def helper():
 
 
 def with_code(folder, helper, more=""):
-    (folder / "own").mkdir(parents=True)
+    (folder / "own").mkdir(parents=True, exist_ok=True)
     (folder / "own/net.py").write_text(CODE.replace("{helper}", helper) + more)
     (folder / f"own/{helper}.py").write_text(HELPER)
 
