@@ -11,14 +11,14 @@ from drfl.engine import Simulation
 from drfl.flower.client_app import Site, client_app
 from drfl.flower.federation import FlowerFederation
 from drfl.flower.in_process import InProcessGrid
-from drfl.flower.messages import Model
+from drfl.flower.messages import ModelRecipe
 from drfl.flower.nodes import NameRoster, gather_members
 from drfl.flower.site_task import task_of
 from drfl.flower.transport import Deadline
 from drfl.task.models import MODELS
 from drfl.task.task import Task
 
-MODEL = Model("linear", "cross-entropy", "float32", 3, "loop")
+MODEL = ModelRecipe("linear", "cross-entropy", "float32", 3, "loop")
 SIZES = (30, 18, 41, 12)
 
 

@@ -11,7 +11,7 @@ from drfl.flower import nodes, server_app
 from drfl.flower.claims import admit
 from drfl.flower.client_app import client_app, identity
 from drfl.flower.in_process import InProcessGrid
-from drfl.flower.messages import Model, SiteIdentity, short_name
+from drfl.flower.messages import ModelRecipe, SiteIdentity, short_name
 from drfl.flower.records import read, write
 from drfl.flower.settings import SiteEntry, read_server
 from drfl.flower.site_task import task_of
@@ -159,7 +159,7 @@ def test_deadlines_that_are_none_are_refused(tmp_path, head, job, error):
 
 def test_a_model_that_sites_make_too_large_is_refused_before_it_is_made():
     with refused("model-too-large", "model", "1099511693312", "1073741824"):
-        task_of(Model("linear", "cross-entropy", "float32", 2**16), (2**24,))
+        task_of(ModelRecipe("linear", "cross-entropy", "float32", 2**16), (2**24,))
 
 
 def test_an_honest_site_tells_of_itself_and_a_site_without_test_rows_says_that_it_cannot_take_part():

@@ -13,7 +13,7 @@ from drfl.data import ClientData, Column, TableSchema
 from drfl.flower import nodes, server_app, transport
 from drfl.flower.client_app import client_app
 from drfl.flower.in_process import InProcessGrid
-from drfl.flower.messages import Model
+from drfl.flower.messages import ModelRecipe
 from drfl.flower.site import Site
 from drfl.flower.site_data import load_site
 from drfl.flower.site_task import task_of
@@ -83,7 +83,7 @@ def test_a_deployment_keeps_patients_whole_as_a_simulation_does(by_schema, tmp_p
         assert not set(own.patients[own.train[0]].tolist()) & set(own.patients[own.test[0]].tolist())
         assert (len(own.train[0]), len(own.test[0])) == (len(train), len(test))
     with Key(1).fold("model").torch_scope():
-        task = task_of(Model("linear", "cross-entropy", "float32", 2), (1,))
+        task = task_of(ModelRecipe("linear", "cross-entropy", "float32", 2), (1,))
     fed = drfl.Simulation(data, task, engine=drfl.engine.Loop())
     assert found["largest_patient"].tolist() == fed.row_counts_of_largest_patients().tolist()
     assert found["largest_patient"].max() > 1

@@ -16,7 +16,7 @@ from drfl.engine import Loop
 from drfl.flower.client_app import Site, client_app, identity
 from drfl.flower.federation import FlowerFederation
 from drfl.flower.in_process import InProcessGrid
-from drfl.flower.messages import Model, SiteIdentity
+from drfl.flower.messages import ModelRecipe, SiteIdentity
 from drfl.flower.nodes import NameRoster, gather_members
 from drfl.flower.records import read
 from drfl.flower.transport import Deadline
@@ -26,9 +26,9 @@ from drfl.task.task import Task
 
 NAMES = "abcd"
 LOCAL = LocalSGD(steps=3, lr=0.1, batch=4)
-NAMED = Model("linear", "cross-entropy", "float64", 3, "loop", ("accuracy", "log_loss", "auc"))
-OWN = Model("", "", "float64", 0, "loop", ("accuracy", "log_loss", "f1"))
-LABELS = Model("linear", "binary-cross-entropy", "float64", 3, "loop", ("accuracy", "log_loss", "auc"))
+NAMED = ModelRecipe("linear", "cross-entropy", "float64", 3, "loop", ("accuracy", "log_loss", "auc"))
+OWN = ModelRecipe("", "", "float64", 0, "loop", ("accuracy", "log_loss", "f1"))
+LABELS = ModelRecipe("linear", "binary-cross-entropy", "float64", 3, "loop", ("accuracy", "log_loss", "auc"))
 
 
 def arrays(n, seed, ignored, shape=()):

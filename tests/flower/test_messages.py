@@ -14,7 +14,7 @@ from tests.support.refusals import refused
 from drfl.core.audit_log import Head
 from drfl.core.key import Key
 from drfl.federation.requests import GradientRequest, LossRequest, TrainRequest
-from drfl.flower.messages import Answer, Ask, Model, SiteIdentity, SiteTest, request_of, work_of
+from drfl.flower.messages import Answer, Ask, ModelRecipe, SiteIdentity, SiteTest, request_of, work_of
 from drfl.flower.records import PROTOCOL, ProtocolError, array_of, read, read_head, write, write_head
 from drfl.optim.local import LocalSGD
 from drfl.optim.local_optimizers import SAM
@@ -23,7 +23,7 @@ from drfl.optim.schedules import Cosine
 from .conftest import with_field
 
 W, ONE, KEY = torch.arange(6.0), torch.tensor([1]), Key(2**64 - 1).fold("round", 3)
-MODEL = Model("linear", "cross-entropy", "float32", 2)
+MODEL = ModelRecipe("linear", "cross-entropy", "float32", 2)
 SUMS = ((15.0, 9.0, 9.0, 0.0, math.nan),)
 TEST = SiteTest(math.inf, math.nan, 15, (0.5,), SUMS)
 ANSWER = Answer((W, torch.tensor(0.1)), TEST, 16, 2, 0.1, "0" * 24, False, "f" * 32, TEST, ((5.0, -math.inf),))

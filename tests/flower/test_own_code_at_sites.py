@@ -14,7 +14,7 @@ from drfl.data.model_file import read_model_file
 from drfl.flower import nodes, server_app
 from drfl.flower.client_app import client_app
 from drfl.flower.in_process import InProcessGrid
-from drfl.flower.messages import CodeFile, Model
+from drfl.flower.messages import CodeFile, ModelRecipe
 from drfl.flower.records import ProtocolError, read, write
 from drfl.flower.server_tasks import carry_out
 from drfl.flower.site_policy import RefusedError, SitePolicy
@@ -205,18 +205,18 @@ def test_a_file_outside_the_folder_of_the_deployment_is_refused(tmp_path, helper
 
 @pytest.mark.parametrize("name", ["../net.py", "/etc/net.py", "a/../net.py", "net.pyc", "net.py:f", ""])
 def test_names_of_files_in_messages_stay_in_the_folder(name):
-    content = write(Model("linear", "cross-entropy", "float32", 3, code=(CodeFile(name, "0" * 64),)))
+    content = write(ModelRecipe("linear", "cross-entropy", "float32", 3, code=(CodeFile(name, "0" * 64),)))
     with refused("protocol", kind=ProtocolError):
-        read(content, Model)
+        read(content, ModelRecipe)
 
 
 def test_a_reference_to_a_file_without_a_digest_is_refused(tmp_path):
     with pytest.raises(ValueError, match="reference"):
-        Model("net.py:net", "cross-entropy", "float32", 3)
+        ModelRecipe("net.py:net", "cross-entropy", "float32", 3)
     with refused("unknown-name", "model"):
-        task_of(Model("net.py:net", "cross-entropy", "float32", 3, code=(CodeFile("net.py", "0" * 64),)), (6,))
+        task_of(ModelRecipe("net.py:net", "cross-entropy", "float32", 3, code=(CodeFile("net.py", "0" * 64),)), (6,))
     with refused("untrusted-code", "code", kind=RefusedError):
         site("a", folder=tmp_path).build_task(
-            Model("net.py:net", "cross-entropy", "float32", 3, code=(CodeFile("net.py", "0" * 64),))
+            ModelRecipe("net.py:net", "cross-entropy", "float32", 3, code=(CodeFile("net.py", "0" * 64),))
         )
-    assert torch.is_tensor(site("a").build_task(Model("linear", "cross-entropy", "float32", 3)).w0)
+    assert torch.is_tensor(site("a").build_task(ModelRecipe("linear", "cross-entropy", "float32", 3)).w0)

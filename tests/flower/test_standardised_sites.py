@@ -19,7 +19,7 @@ from drfl.flower import nodes, server_app, transport
 from drfl.flower.claims import standardisation_of
 from drfl.flower.client_app import Site, client_app, identity
 from drfl.flower.in_process import InProcessGrid
-from drfl.flower.messages import MOST_COLUMNS, Ask, Model, SiteIdentity
+from drfl.flower.messages import MOST_COLUMNS, Ask, ModelRecipe, SiteIdentity
 from drfl.flower.records import ProtocolError, array_of, read, write
 from drfl.flower.settings import read_server
 from drfl.flower.site_data import load_site
@@ -93,7 +93,7 @@ def test_tables_of_any_units_are_learned_as_well_as_in_a_simulation(algorithm, t
     data = ClientData.from_frame(frame(), group="site", target="ill")
     config = read_server(path).job
     with Key(1).fold("model").torch_scope():
-        task = task_of(Model("linear", "cross-entropy", "float32", 2), (4,))
+        task = task_of(ModelRecipe("linear", "cross-entropy", "float32", 2), (4,))
     fed = drfl.Simulation(data, task, engine=drfl.engine.Loop())
     inner = config.build_algorithm(algorithm, 3)
     found = drfl.run(wrap_algorithm(config, inner, None, None, task), fed, rounds=5, seed=1)
@@ -239,7 +239,7 @@ def test_a_site_does_not_standardise_by_itself():
 
 def ask(**changes):
     by = ClientData.from_arrays([(torch.randn(6, 2), torch.arange(6) % 2)], standardise=True).standardisation
-    model = Model("linear", "cross-entropy", "float32", 2)
+    model = ModelRecipe("linear", "cross-entropy", "float32", 2)
     return msgspec.structs.replace(Ask(0, model, torch.zeros(6), test=True, standardisation=by), **changes)
 
 
@@ -305,7 +305,7 @@ def test_a_federation_knows_the_majorities_where_all_sites_tell_them():
     from drfl.flower.transport import Deadline
 
     members = {i: member(site) for i, site in enumerate(tables().values())}
-    roster, model = SimpleNamespace(names=tuple("abcd")), Model("linear", "cross-entropy", "float32", 2)
+    roster, model = SimpleNamespace(names=tuple("abcd")), ModelRecipe("linear", "cross-entropy", "float32", 2)
 
     def majority(found):
         return FlowerFederation(None, roster, found, model, torch.zeros(8), Deadline(1.0)).majority
@@ -342,7 +342,7 @@ def test_missing_values_are_imputed_as_in_a_simulation(tmp_path):
     out = server_app.serve(grid_of(sites), path)
     data = ClientData.from_frame(whole, schema=schema)
     with Key(1).fold("model").torch_scope():
-        task = task_of(Model("linear", "cross-entropy", "float32", 2), (6,))
+        task = task_of(ModelRecipe("linear", "cross-entropy", "float32", 2), (6,))
     fed = drfl.Simulation(data, task, engine=drfl.engine.Loop())
     config = read_server(path).job
     inner = config.build_algorithm("FedAvg", 3)

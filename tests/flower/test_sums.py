@@ -16,7 +16,7 @@ from drfl.flower import messages
 from drfl.flower.client_app import Site, client_app, compute_answer
 from drfl.flower.federation import measures_of
 from drfl.flower.in_process import InProcessGrid
-from drfl.flower.messages import Answer, Ask, Model
+from drfl.flower.messages import Answer, Ask, ModelRecipe
 from drfl.flower.possible_tests import valid_tests
 from drfl.flower.records import ProtocolError, read, write
 from drfl.flower.site_task import task_of
@@ -42,7 +42,7 @@ def deployed(classes):
     fed = federation(grid, "ab", classes=classes, metrics=METRIC_NAMES)
     train, test = ({name: part(k + i, classes) for i, name in enumerate("ab")} for k in (0, 9))
     with Key(0).fold("model").torch_scope():
-        task = task_of(Model("linear", "cross-entropy", "float32", classes, "loop", METRIC_NAMES), (6,))
+        task = task_of(ModelRecipe("linear", "cross-entropy", "float32", classes, "loop", METRIC_NAMES), (6,))
     return fed, Simulation(ClientData.from_arrays(train, test), task, engine=Loop())
 
 
@@ -75,7 +75,7 @@ def test_products_of_two_models_are_those_of_their_rows():
 
 def test_an_answer_holds_aggregates_and_nothing_of_a_row():
     site = Site("a", ClientData.from_arrays({"a": part(0, 2)}, {"a": part(9, 2)}), threads=1)
-    model = Model("linear", "cross-entropy", "float32", 2, "loop", METRIC_NAMES)
+    model = ModelRecipe("linear", "cross-entropy", "float32", 2, "loop", METRIC_NAMES)
     w = task_of(model, (6,)).w0
     content = write(compute_answer(site, Ask(0, model, w, test=True, also=2 * w), None, RecordDict()))
     assert set(content) == {"vectors", "message"}
@@ -240,5 +240,5 @@ def test_products_without_a_second_test_and_sums_that_are_no_fives_cannot_be_rea
     ],
 )
 def test_the_server_knows_what_sites_metrics_say_of_a_row(loss, classes, rows):
-    model = Model(MODEL.model, loss, "float32", classes, metrics=("accuracy", "brier", "auc"))
+    model = ModelRecipe(MODEL.model, loss, "float32", classes, metrics=("accuracy", "brier", "auc"))
     assert [m.rows for m in measures_of(model)] == rows

@@ -20,7 +20,7 @@ from drfl.federation.requests import GradientRequest, LossRequest, TrainRequest
 from drfl.flower import nodes, transport
 from drfl.flower.client_app import identity
 from drfl.flower.in_process import InProcessGrid
-from drfl.flower.messages import Answer, Ask, Model, SiteTest, request_of, work_of
+from drfl.flower.messages import Answer, Ask, ModelRecipe, SiteTest, request_of, work_of
 from drfl.flower.nodes import member_of
 from drfl.flower.records import MESSAGE, PROTOCOL, VECTORS, read, write
 from drfl.optim.local import LocalSGD
@@ -43,7 +43,7 @@ KINDS = ("ask", "answer", "identity")
 def originals() -> dict[str, list[dict]]:
     """Messages of each kind, as plain values: {record: {name: value}}, the fields among them."""
     w = torch.arange(21, dtype=torch.float32)
-    model, key, one = Model("linear", "cross-entropy", "float32", 3), Key(3).fold("a"), torch.tensor([1])
+    model, key, one = ModelRecipe("linear", "cross-entropy", "float32", 3), Key(3).fold("a"), torch.tensor([1])
     requests = (
         TrainRequest(one, w, key, LocalSGD(lr=0.1), 0.1, None, 2, True), LossRequest(one, w, key, 8),
         GradientRequest(one, w, key, None), None,

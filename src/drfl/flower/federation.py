@@ -20,7 +20,17 @@ from drfl.federation.federation import Evaluation, Federation, Ledger, Part
 from drfl.federation.local_method import LocalMethod, OwnModels
 from drfl.federation.requests import R, Request, TrainRequest
 from drfl.flower.claims import check_same_shape
-from drfl.flower.messages import Ask, HoldOut, Model, Products, SentTensor, SiteIdentity, SiteTest, version, work_of
+from drfl.flower.messages import (
+    Ask,
+    HoldOut,
+    ModelRecipe,
+    Products,
+    SentTensor,
+    SiteIdentity,
+    SiteTest,
+    version,
+    work_of,
+)
 from drfl.flower.nodes import Roster
 from drfl.flower.possible_tests import valid_tests
 from drfl.flower.site_methods import sent_method
@@ -91,7 +101,7 @@ class FlowerFederation(Federation):
         grid: Grid,
         roster: Roster,
         members: Mapping[int, SiteIdentity],
-        model: Model,
+        model: ModelRecipe,
         w0: Tensor,
         deadline: Deadline,
         standardisation: Standardisation | None = None,
@@ -343,7 +353,9 @@ def combined(tests: Sequence[SiteTest]) -> Evaluation:
     )
 
 
-def measures_of(model: Model, metrics: Sequence[Metric] | None = None, has_labels: bool = False) -> tuple[Metric, ...]:
+def measures_of(
+    model: ModelRecipe, metrics: Sequence[Metric] | None = None, has_labels: bool = False
+) -> tuple[Metric, ...]:
     """Return the metrics of a model's tests, the score first, with the kind of value that each has for a row.
 
     Args:

@@ -122,7 +122,7 @@ class CodeFile(Message, frozen=True):
     sha256: Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 
 
-class Model(Message, frozen=True):
+class ModelRecipe(Message, frozen=True):
     """The description from which a site builds the model that it trains.
 
     Args:
@@ -260,7 +260,7 @@ class Ask(Message, frozen=True):
     """
 
     client: Index
-    model: Model
+    model: ModelRecipe
     w: Tensor
     work: TrainWork | LossWork | GradientWork | None = None
     test: bool = False
@@ -295,7 +295,7 @@ class FinishedModel(Message, frozen=True):
         standardisation: Mean and scale with which it was trained; None if its inputs are not standardised.
     """
 
-    model: Model
+    model: ModelRecipe
     w: Tensor
     standardisation: Standardisation | None = None
 

@@ -18,7 +18,7 @@ from drfl.data.model_file import ModelFile
 from drfl.data.standardisation import Standardisation
 from drfl.data.warm_start import differing_tensor
 from drfl.flower.job_code import JobCode
-from drfl.flower.messages import Model, SiteIdentity, short_name
+from drfl.flower.messages import ModelRecipe, SiteIdentity, short_name
 from drfl.flower.site_task import task_of
 from drfl.task.architecture import load_weights
 from drfl.task.models import CLASS_LOSSES, LOSSES, MODELS
@@ -41,7 +41,7 @@ class DescribedModel:
     """
 
     name: str
-    model: Model
+    model: ModelRecipe
     shape: tuple[int, ...]
     w: Tensor
     standardisation: Standardisation | None
@@ -117,7 +117,7 @@ def describe_model(
         classes = int(module["arguments"]["classes"]) if "arguments" in module else len(file.classes or ())
     built = None
     if is_approved:
-        model, w = Model("", "", dtype, 0), torch.cat([value.double().flatten() for value in weights])
+        model, w = ModelRecipe("", "", dtype, 0), torch.cat([value.double().flatten() for value in weights])
     elif known is None or known_loss is None or (code is None and loss not in LOSSES):
         remedy = "" if "reference" not in module or code is None else ". Name the same code with --model FILE.py:NAME"
         raise InputError(
@@ -128,7 +128,7 @@ def describe_model(
         )
     else:
         metrics = (score,) if code is None else code.metrics
-        model = Model(known, known_loss, dtype, classes, metrics=metrics, code=() if code is None else code.files)
+        model = ModelRecipe(known, known_loss, dtype, classes, metrics=metrics, code=() if code is None else code.files)
         built = task_of(model, file.shape, None if code is None else code.folder)
         loaded = copy.deepcopy(built.model)
         load_weights(loaded, file.weights)

@@ -11,7 +11,7 @@ from drfl.core.errors import InputError
 from drfl.core.user_code import is_reference
 from drfl.data.row_scores import RowScores, products
 from drfl.engine import Loop, Simulation
-from drfl.flower.messages import AnswerTests, AskTests, Model, SiteTest
+from drfl.flower.messages import AnswerTests, AskTests, ModelRecipe, SiteTest
 from drfl.flower.site import Site
 from drfl.flower.site_task import check_same_model, engine_of, score_model
 from drfl.task.task import Task
@@ -63,7 +63,7 @@ class _Outputs(nn.Module):
         return self.one * x
 
 
-def _test_scores(site: Site, scores: Tensor, model: Model) -> tuple[SiteTest, RowScores]:
+def _test_scores(site: Site, scores: Tensor, model: ModelRecipe) -> tuple[SiteTest, RowScores]:
     """Test a site's own scores (n,) as if they were the outputs of a model."""
     data, built = site.data, site.build_task(model)
     is_own = is_reference(model.loss) and not data.targets.is_floating_point()

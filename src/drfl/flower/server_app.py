@@ -47,7 +47,7 @@ from drfl.flower.delivery import FILE as DELIVERY_FILE
 from drfl.flower.delivery import deliver
 from drfl.flower.federation import FlowerFederation
 from drfl.flower.job_code import job_code
-from drfl.flower.messages import Model, SiteIdentity, short_name
+from drfl.flower.messages import ModelRecipe, SiteIdentity, short_name
 from drfl.flower.nodes import Roster, gather_members
 from drfl.flower.paired import paired_csv
 from drfl.flower.server_tasks import carry_out
@@ -357,7 +357,7 @@ def prepare_deployment(
             field="classes",
         )
     code = job_code(config, folder)
-    model = Model(
+    model = ModelRecipe(
         code.names.get(config.model, config.model), code.loss, config.dtype, classes, engine_text(config.engine),
         code.metrics, code.files,
     )  # fmt: skip

@@ -13,7 +13,7 @@ from drfl.core.audit_log import AuditLog
 from drfl.core.errors import InputError
 from drfl.core.hashing import digest_of
 from drfl.data import ClientData
-from drfl.flower.messages import Model
+from drfl.flower.messages import ModelRecipe
 from drfl.flower.site_policy import SitePolicy
 from drfl.flower.site_task import task_of
 from drfl.task.task import Task
@@ -26,7 +26,7 @@ class Site:
     Args:
         name: Name of the site.
         data: Samples of the site, a :class:`drfl.data.ClientData` of one client.
-        task: Model and loss of the site; by default those that the server names.
+        task: ModelRecipe and loss of the site; by default those that the server names.
         timeout: Seconds that a request may take.
         device: PyTorch device.
         threads: Number of PyTorch threads; by default PyTorch's.
@@ -73,7 +73,7 @@ class Site:
         """Digest of the data, from which the server notices changes during a run."""
         return digest_of(self.data.tensors())
 
-    def build_task(self, model: Model) -> Task:
+    def build_task(self, model: ModelRecipe) -> Task:
         """Build the task that the server names, for this site's inputs.
 
         Raises:

@@ -12,7 +12,7 @@ from drfl.core.user_code import is_reference
 from drfl.data.row_scores import RowScores
 from drfl.engine import ENGINES, Engine, Loop, Simulation, Threads
 from drfl.experiments.config.learned import make_loss, make_measures
-from drfl.flower.messages import Model, SiteTest
+from drfl.flower.messages import ModelRecipe, SiteTest
 from drfl.task.architecture import make_model
 from drfl.task.models import LOSSES, MODELS
 from drfl.task.task import Task
@@ -21,7 +21,7 @@ MOST_PARAMETERS = 2**30
 """Maximum number of parameters of a model that is built from a name, a shape and a number of classes."""
 
 
-def task_of(model: Model, shape: tuple[int, ...], folder: Path | None = None) -> Task:
+def task_of(model: ModelRecipe, shape: tuple[int, ...], folder: Path | None = None) -> Task:
     """Build the task that a server names, for inputs of this shape.
 
     Args:

@@ -49,7 +49,7 @@ from drfl.engine import ENGINES
 from drfl.federation.algorithm import Algorithm, Sized, Wrapping
 from drfl.flower.claims import agree
 from drfl.flower.federation import FlowerFederation
-from drfl.flower.messages import Model
+from drfl.flower.messages import ModelRecipe
 from drfl.flower.nodes import NameRoster, gather_sites
 from drfl.flower.transport import Deadline
 from drfl.resilience import Protected
@@ -171,7 +171,7 @@ class DrflStrategy(Strategy):
         log(INFO, "%d sites, in the order of lambda: %s", len(names), ", ".join(names))
         # The names are empty, because the sites define model and loss.
         dtype = "float64" if layout.dtype == torch.float64 else "float32"
-        model = Model("", "", dtype, 0, self.engine)
+        model = ModelRecipe("", "", dtype, 0, self.engine)
         fed = FlowerFederation(grid, roster, members, model, w0, Deadline(timeout))
         recorder = _Recorder(layout, evaluate_fn)
         algorithm = self.algorithm if self._is_protected else Protected(self.algorithm, names=tuple(names))
