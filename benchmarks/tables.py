@@ -190,6 +190,22 @@ def parallel() -> str:
     )
 
 
+def sweep() -> str:
+    """Compare a sweep with a loop of runs."""
+    found = stored("sweep")
+    seconds = found["seconds"]
+    return paragraph(
+        f"A sweep of {found['runs']} runs takes {seconds['sweep']:.0f} s in {found['jobs']} processes. The loop takes "
+        f"{seconds['loop_per_run']:.1f} s per run, {found['factor']:.0f} times as long in all."
+    )
+
+
+def server() -> str:
+    """Show the seconds of the server's arithmetic in a round."""
+    rows = [[name, f"{row['wall_s']:.2f}", f"{row['cpu_s']:.2f}"] for name, row in stored("server")["rows"].items()]
+    return markdown(["algorithm", "seconds", "seconds of the processor"], rows)
+
+
 def overhead() -> str:
     """Divide the time of a round into its parts."""
     jobs = stored("overhead")["jobs"]
@@ -367,6 +383,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "speed.auto": auto,
     "speed.loaded": loaded,
     "speed.parallel": parallel,
+    "speed.sweep": sweep,
+    "speed.server": server,
     "speed.overhead": overhead,
     "speed.algorithms": algorithms,
     "speed.full-batch": full_batch,
