@@ -51,6 +51,7 @@ from drfl.testing import (
     Subject,
     ToyProblem,
     also_sampled,
+    least_squares,
     subject_of,
 )
 from drfl.testing.convergence import losses_at, stationary
@@ -240,7 +241,12 @@ ROWS = {
         lambda ours: [Reduction("mu=0 is FedAvg", ours(m=3, mu=0.0, local=NOISY), FedAvg(m=3, local=NOISY))],
         problem=Hidden(),
     ),
-    "FGDROKLAdam": Row(FGDROKLAdam(local=FOUR, temperature=2.0, beta2=0.05), None, references.fgdro_kl_adam),
+    "FGDROKLAdam": Row(
+        FGDROKLAdam(local=FOUR, temperature=2.0, beta2=0.05),
+        None,
+        references.fgdro_kl_adam,
+        problem=least_squares(),
+    ),
 }
 
 

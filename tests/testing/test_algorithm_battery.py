@@ -10,7 +10,7 @@ import torch
 from tests.support.refusals import refused
 from torch import Tensor
 
-from drfl.algorithms import DRFA, SCAFFOLD, ClientSide, Ditto, FedAvg, FedLC, FedProx, FedRep, PersonalClientSide
+from drfl.algorithms import DRFA, SCAFFOLD, ClientSide, Ditto, FedAvg, FedProx, FedRep, PersonalClientSide
 from drfl.core.key import Key
 from drfl.federation.algorithm import Info
 from drfl.federation.sampling import Cohort
@@ -248,7 +248,7 @@ class NeedsMore(Private):
 
 
 def test_a_client_side_method_is_checked_on_classes_by_default():
-    for algorithm in (Private(m=3), Steep(m=3), FedRep(m=3, local=ONE), FedLC(m=3, local=ONE)):
+    for algorithm in (Private(m=3), Steep(m=3), FedRep(m=3, local=ONE)):
         report = check_algorithm(algorithm)
         assert "another_seed_differs" in report.passed
         assert "identical_clients_are_interchangeable" in {note.check for note in report.not_applicable}

@@ -81,7 +81,7 @@ def check_class(kind: type) -> None:
         if fields and "__dataclass_fields__" not in vars(c):
             raise InputError(
                 f"{c.__name__} has the field '{fields[0]}', but is not a dataclass, so the field cannot be set. Put "
-                f"@dataclass(frozen=True) above the class.",
+                "@dataclass(frozen=True) above the class.",
                 code="not-a-dataclass",
                 field=fields[0],
             )
@@ -98,10 +98,10 @@ def check_class(kind: type) -> None:
     pairs = [("message", "message_shapes"), ("message_shapes", "message")]
     pairs += [] if has_own_rounds else [("message", "merge"), ("merge", "shared")]
     uses = {
-        "message_shapes": "the shapes that it sends",
-        "message": "the tensors themselves",
-        "merge": "what the server does with messages",
-        "shared": "the first values of the server's tensors",
+        "message_shapes": "the shape of each tensor in a message",
+        "message": "the tensors that a client sends",
+        "merge": "the server's tensors after a round",
+        "shared": "the server's tensors before the first round",
     }
     for name, other in pairs:
         if _overrides(kind, name) and not _overrides(kind, other):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from torch import Tensor
@@ -238,14 +238,18 @@ def _initialise(algorithm: Algorithm, fed: Federation, key: Key, start: RunState
         safe = safe._replace(losses=size.losses.clone())
         method = core_of(algorithm)
         if has_user_loss(method):
-            name = type(method).__name__
-            text = (
-                f"lr = {float(size.eta):.3g} suits the task's loss, but the loss of {name} may need a smaller one. "
-                "Set lr if its accuracy is low"
-            )
-            LOG.warning(Notice(text, "step-size-of-task-loss", "lr"))
+            _warn_of_loss(type(method))
     # A resumed run does not report the round before it again.
     return start._replace(step_size=size, safe=safe, info=None)
+
+
+@cache  # once, and not for every seed of a comparison
+def _warn_of_loss(method: type) -> None:
+    text = (
+        f"drfl chooses lr for the task's loss, but the loss of {method.__name__} may need a smaller one. Set lr if its "
+        "accuracy is low"
+    )
+    LOG.warning(Notice(text, "step-size-of-task-loss", "lr"))
 
 
 def _advance(progress: RunState, ahead: RunState | DrflError | None, after: Callable[[RunState], RunState]) -> RunState:
