@@ -150,7 +150,14 @@ class UntrustedCodeError(InputError):
     code = "untrusted-code"
 
 
-def check_received(references: Mapping[str, str], recorded: object, folder: Path, given: Collection[str] = ()) -> None:
+def check_received(
+    references: Mapping[str, str],
+    recorded: object,
+    folder: Path,
+    given: Collection[str] = (),
+    *,
+    resuming: str | None = None,
+) -> None:
     """Check, without importing anything, that code named in a folder is the user's own, unchanged code.
 
     Anyone who can edit a reference in a folder can also edit the digest recorded beside it. A matching digest is
@@ -162,12 +169,18 @@ def check_received(references: Mapping[str, str], recorded: object, folder: Path
             of any type.
         folder: The folder. Code in it is never trusted.
         given: References that the user has named too. These are trusted.
+        resuming: Option for another folder if the folder is to be resumed, which changed code makes impossible.
 
     Raises:
         UntrustedCodeError: If a reference must not be loaded.
+        InputError: If code has changed and the folder is to be resumed.
     """
     # The digests come from the folder and may be anything. If they are not a mapping, there are none.
     known = recorded if isinstance(recorded, Mapping) else {}
+    for name in known if resuming else ():
+        # Neither naming the code again nor --trust helps here.
+        if _has_changed(str(name), known, folder):
+            raise changed_code(str(name), str(resuming))
     trusted = {_identity(reference) for reference in given}
     has_untrusted = False
     for reference, key in references.items():
@@ -193,6 +206,27 @@ def check_received(references: Mapping[str, str], recorded: object, folder: Path
                 "the code, then add --trust.",
                 field=name,
             )
+
+
+def changed_code(name: str, new_folder: str) -> InputError:
+    """Create the error for code that has changed since the run to resume started.
+
+    Args:
+        name: The file or module.
+        new_folder: The option for another folder.
+    """
+    return InputError(
+        f"{name} has changed since the run to resume started: restore it, or give {new_folder} to start again",
+        code="other-run",
+        field=name,
+    )
+
+
+def _has_changed(name: str, recorded: Mapping[str, object], folder: Path) -> bool:
+    file = Path(name) if name.endswith(SUFFIX) else _find_module(name, folder)
+    return (
+        file is not None and os.path.isfile(file) and not is_inside(file, folder) and sha256_of(file) != recorded[name]
+    )
 
 
 def _identity(reference: str) -> tuple[str, str]:

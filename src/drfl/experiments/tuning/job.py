@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol, cast
 from drfl.algorithms import ALGORITHMS
 from drfl.core.errors import InputError, unknown
 from drfl.core.plugins import plugins
-from drfl.core.user_code import is_reference
+from drfl.core.user_code import is_reference, label_of
 from drfl.experiments.config.build import VALIDATION
 from drfl.experiments.config.config import Config, config_of, load_config, read_file, references_of
 from drfl.experiments.config.hyperparameters import KNOWN, Value, algorithm_name, canonical
@@ -201,10 +201,13 @@ def chosen_methods(text: str | None, job: TuningJob) -> list[str]:
     """
     if text is None:
         return list(job.methods or ALGORITHMS)
-    known = dict.fromkeys((*job.methods, *KNOWN))
+    # A user's class can be named without its file.
+    labels = {label_of(name): name for name in job.methods}
+    known = dict.fromkeys((*job.methods, *labels, *KNOWN))
     names = [part.strip() for part in text.split(",")]
     kind = "method or algorithm" if job.methods.keys() - KNOWN else "algorithm"
-    return list(dict.fromkeys(algorithm_name(n) if is_reference(n) else canonical(kind, n, known) for n in names))
+    full = (algorithm_name(n) if is_reference(n) else canonical(kind, n, known) for n in names)
+    return list(dict.fromkeys(labels.get(name, name) for name in full))
 
 
 def changes_of(texts: Sequence[str]) -> dict[str, object]:
