@@ -433,12 +433,12 @@ def test_runs_that_were_set_back_are_marked_in_every_table_and_count(monkeypatch
 
 def test_clients_own_models_are_marked_in_every_table_and_compared_with_their_kind(tmp_path, capsys):
     algorithms = {
-        "FedAvg": drfl.FedAvg(m=3), "DRFA": drfl.DRFA(m=3), "Ditto": drfl.Ditto(m=3), "FedRep": drfl.FedRep(m=3),
-        "LocalOnly": drfl.LocalOnly(),
+        "FedAvg": drfl.FedAvg(m=3), "DRFA": drfl.DRFA(m=3), "Ditto": drfl.Ditto(m=3),
+        "Closer": drfl.Ditto(m=3, lam=5.0), "LocalOnly": drfl.LocalOnly(),
     }  # fmt: skip
     result = drfl.compare(algorithms, DATA, TASK, rounds=2, seeds=2, out=tmp_path / "runs", progress=None)
     personal = {outcome.algorithm for outcome in result.outcomes if outcome.personal}
-    assert personal == {"Ditto", "FedRep", "LocalOnly"}
+    assert personal == {"Ditto", "Closer", "LocalOnly"}
     for text in (result.to_markdown(), (tmp_path / "runs" / "table.md").read_text(), result._repr_html_()):
         assert f"{SECTION} {OWN_MODELS}" in text
         assert {name for name in algorithms if f"{name} {SECTION}" in text} == personal
@@ -456,7 +456,7 @@ def test_clients_own_models_are_marked_in_every_table_and_compared_with_their_ki
     assert stored.to_markdown() == result.to_markdown()
     capsys.readouterr()
     assert call(["assess", str(tmp_path / "runs")]) == 0
-    assert f"Ditto, FedRep, LocalOnly: {OWN_MODELS}" in " ".join(capsys.readouterr().out.split())
+    assert f"Ditto, Closer, LocalOnly: {OWN_MODELS}" in " ".join(capsys.readouterr().out.split())
 
 
 def test_data_that_were_described_are_named_in_results_and_folders(tmp_path):

@@ -184,7 +184,7 @@ def test_a_data_frame_has_the_step_size_that_was_used_and_no_empty_column(tmp_pa
         drfl.sweep({**SMALL, **values, "algorithm": "FedAvg", "grid": {"seed": [0]}}, out=tmp_path / f"{lr}", **QUIET)
     frame = drfl.load_runs(tmp_path)  # a folder above those of the sweeps
     assert len(frame) == 2
-    chosen, given = frame["eta"]
+    given, chosen = frame["eta"]  # in the order of the folders' names
     assert (chosen > 0, given) == (True, 0.25)
     assert frame.notna().any().all()
     assert "lr" not in drfl.load_runs(tmp_path / "None")
