@@ -238,9 +238,11 @@ def test_global_models_and_own_models_are_ranked_separately(groups, record):
     assert kinds == [mixed[:2], mixed[2:]]
     both, shared, personal = takeaways(mixed)
     assert all(group.label in both.text for group in mixed)
-    assert [f"{line.start} {line.text}".count(name) for line in (shared, personal) for name in ("DRFA", "Ditto")] == [
-        1, 0, 0, 1,
-    ]  # fmt: skip
+    names = {
+        kind.start: [name in f"{kind.start} {kind.text}" for name in WORST | {"Ditto": 0}]
+        for kind in (shared, personal)
+    }
+    assert list(names.values()) == [[True, True, False, False], [False, False, False, True]]
     bold = {cell.text for row in summary_table(mixed).rows for cell in row if not isinstance(cell, str) and cell.strong}
     assert {score_text(mixed[i].finals("worst_score"), mixed[i].score) for i in (1, 3)} <= bold
     assert score_text(mixed[0].finals("worst_score"), mixed[0].score) not in bold

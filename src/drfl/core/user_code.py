@@ -169,18 +169,13 @@ def check_received(
             of any type.
         folder: The folder. Code in it is never trusted.
         given: References that the user has named too. These are trusted.
-        resuming: Option for another folder if the folder is to be resumed, which changed code makes impossible.
+        resuming: Option for another folder if the folder is to be resumed, which needs unchanged code.
 
     Raises:
         UntrustedCodeError: If a reference must not be loaded.
-        InputError: If code has changed and the folder is to be resumed.
     """
     # The digests come from the folder and may be anything. If they are not a mapping, there are none.
     known = recorded if isinstance(recorded, Mapping) else {}
-    for name in known if resuming else ():
-        # Neither naming the code again nor --trust helps here.
-        if _has_changed(str(name), known, folder):
-            raise changed_code(str(name), str(resuming))
     trusted = {_identity(reference) for reference in given}
     has_untrusted = False
     for reference, key in references.items():
@@ -190,10 +185,9 @@ def check_received(
         has_untrusted = True
         reason = _distrust_reason(Path(place).as_posix() if place.endswith(SUFFIX) else place, known, folder)
         if reason:
+            remedy = _remedy(reason, resuming, "Check the code, then name it again on the command line, or add --trust")
             raise UntrustedCodeError(
-                f"{folder} names {key} = '{reference}', which drfl does not load: {reason}. Check the code, then name "
-                "it again on the command line, or add --trust.",
-                field=key,
+                f"{folder} names {key} = '{reference}', which drfl does not load: {reason}. {remedy}.", field=key
             )
     # The code will import its helper modules itself, so they are checked before it is loaded.
     places = {place for place, _ in trusted}
@@ -201,9 +195,9 @@ def check_received(
         if _identity(f"{name}:")[0] in places:
             continue
         if reason := _distrust_reason(name, known, folder):
+            remedy = _remedy(reason, resuming, "Check the code, then add --trust")
             raise UntrustedCodeError(
-                f"drfl does not load the code that {folder} names, because it may import {name}: {reason}. Check "
-                "the code, then add --trust.",
+                f"drfl does not load the code that {folder} names, because it may import {name}: {reason}. {remedy}.",
                 field=name,
             )
 
@@ -222,11 +216,14 @@ def changed_code(name: str, new_folder: str) -> InputError:
     )
 
 
-def _has_changed(name: str, recorded: Mapping[str, object], folder: Path) -> bool:
-    file = Path(name) if name.endswith(SUFFIX) else _find_module(name, folder)
-    return (
-        file is not None and os.path.isfile(file) and not is_inside(file, folder) and sha256_of(file) != recorded[name]
-    )
+CHANGED = "has changed since the run began"
+"""End of the reason for which code is not loaded that is not the code of the run."""
+
+
+def _remedy(reason: str, resuming: str | None, otherwise: str) -> str:
+    """Return what the user can do: a run does not resume with changed code, even if the user trusts it."""
+    is_final = resuming is not None and reason.endswith(CHANGED)
+    return f"Restore it, or give {resuming} to start again" if is_final else otherwise
 
 
 def _identity(reference: str) -> tuple[str, str]:
@@ -248,7 +245,7 @@ def _distrust_reason(name: str, recorded: Mapping[str, object], folder: Path) ->
     except InputError as error:
         return str(error)
     if digest != recorded[name]:
-        return f"{name} has changed since the run began"
+        return f"{name} {CHANGED}"
     if name.endswith(SUFFIX) and (_is_installed(file.resolve()) or is_inside(file, Path(sysconfig.get_path("stdlib")))):
         return f"{name} belongs to an installation of Python"
     if not name.endswith(SUFFIX) and (_is_standard(name) or name.partition(".")[0] == "drfl"):

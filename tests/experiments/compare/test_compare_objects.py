@@ -151,7 +151,8 @@ def test_objects_give_the_comparison_that_a_file_gives(tmp_path):
     rules = ("guards", "aggregator", "faults", "max_norm", "step_bound", "min_replies", "over_select", "engine")
     assert {name: kept[name] for name in rules} == {name: asked[name] for name in rules}
     assert kept["algorithms"] == asked["algorithms"]
-    assert "dataset" not in kept
+    described = ("dataset", "partition", "clients", "alpha")
+    assert {name: kept[name] for name in described} == {name: asked[name] for name in described}
 
 
 def test_rules_of_the_users_own_are_kept_by_their_source(tmp_path):
