@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+from rich import box
+
 from drfl.cli import console
 from drfl.core.errors import InputError, unknown
 from drfl.core.output_files import check_output, write_bytes
@@ -73,14 +75,16 @@ COSTS: dict[str, Callable[[float], str]] = {
 
 
 def _costs_view(comparison: Comparison, target: str) -> ScreenTable:
-    view = ScreenTable(title=f"first evaluated round with {target}, mean and 95 % interval", title_justify="left")
-    view.add_column("algorithm")
+    title = f"first evaluated round with {target}, mean and 95 % interval"
+    view = ScreenTable(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    view.add_column("algorithm", no_wrap=True)
     for heading in ("reached", *COSTS):
         view.add_column(heading, justify="right")
     for name, row in comparison.costs_to(target).iterrows():
-        cells = []
-        for cost, shown in COSTS.items():
-            low, high = (shown(row[f"{cost}_{end}"]) for end in ("low", "high"))
-            cells.append(shown(row[cost]) + (f" ({low}–{high})" if low != NOTHING else ""))
-        view.add_row(comparison.marked(str(name)), f"{row['reached']:.0f} of {row['seeds']:.0f}", *cells)
+        reached = f"{row['reached']:.0f} of {row['seeds']:.0f}"
+        view.add_row(comparison.marked(str(name)), reached, *(shown(row[cost]) for cost, shown in COSTS.items()))
+        # Both in one line would be too wide for a terminal.
+        ends = [[shown(row[f"{cost}_{end}"]) for end in ("low", "high")] for cost, shown in COSTS.items()]
+        if any(low != NOTHING for low, _ in ends):
+            view.add_row("", "", *(f"{low} – {high}" if low != NOTHING else "" for low, high in ends))
     return view
