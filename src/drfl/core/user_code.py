@@ -202,20 +202,6 @@ def check_received(
             )
 
 
-def changed_code(name: str, new_folder: str) -> InputError:
-    """Create the error for code that has changed since the run to resume started.
-
-    Args:
-        name: The file or module.
-        new_folder: The option for another folder.
-    """
-    return InputError(
-        f"{name} has changed since the run to resume started: restore it, or give {new_folder} to start again",
-        code="other-run",
-        field=name,
-    )
-
-
 CHANGED = "has changed since the run began"
 """End of the reason for which code is not loaded that is not the code of the run."""
 

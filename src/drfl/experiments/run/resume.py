@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from drfl.core.errors import InputError, Notice
 from drfl.core.files import read_toml
-from drfl.core.user_code import changed_code
 from drfl.experiments.config.about_run import run_toml
 from drfl.experiments.config.ready_run import Running
 from drfl.experiments.config.run_settings import RunSettings
@@ -108,7 +107,12 @@ def check_settings(job: Running, kept: Mapping[str, object]) -> None:
     # evaluate_every often follows from rounds, which is then the option to name.
     for name in sorted({*own, *stored} - {*ROUNDING}, key=lambda name: (name == "evaluate_every", name)):
         if own.get(name) != stored.get(name) and name.startswith(FILES):
-            raise changed_code(name.removeprefix(FILES), job.settings.new_folder)
+            raise InputError(
+                f"{name.removeprefix(FILES)} has changed since the run to resume started: restore it, or give "
+                f"{job.settings.new_folder} to start again",
+                code="other-run",
+                field=name.removeprefix(FILES),
+            )
         if own.get(name) != stored.get(name):
             raise InputError(
                 f"the run to resume has {name} = {_value_text(stored, name)}, not {_value_text(own, name)}: give the "
