@@ -158,10 +158,31 @@ def test_a_run_is_not_gone_on_with_under_another_program(folder, file, capsys):
     capsys.readouterr()
     error = said("run --resume --out r", capsys)
     assert error.code == "untrusted-code"
-    assert file in str(error)
+    assert quotes(str(error), file, "another --out")  # neither --trust nor naming the class again would help
+    assert "--trust" not in str(error)
     assert not [name for name in sys.modules if name == "scales" or name.startswith("drfl_user_")]
-    error = said("run --resume --out r --trust", capsys)
-    assert (error.code, error.field) == ("other-run", file)
+    for more in ("--trust", "--algorithm mine.py:Halfway"):
+        again = said(f"run --resume --out r {more}", capsys)
+        assert (again.code, again.field) == ("other-run", file)
+        assert quotes(str(again), file, "another --out")
+    error = said("run r/config.toml --out s", capsys)  # a new run can use the new code
+    assert error.code == "untrusted-code"
+    assert quotes(str(error), file, "--trust")
+
+
+@pytest.mark.parametrize("name", ["Halfway", "halfway", "mine.py:Halfway"])
+def test_its_parameters_are_named_with_or_without_its_file(folder, name):
+    (folder / "job.toml").write_text(f'[algorithms."{name}"]\nsteps = 3\n[algorithms.FedAvg]\nsteps = 2\n')
+    words = f"compare job.toml --algorithms mine.py:Halfway,FedAvg --param {name}.share=0.25 --clients 4 --rounds 1"
+    assert call([*words.split(), "--seeds", "1", "--out", "r"]) == 0
+    tables = tomllib.loads((folder / "r" / "config.toml").read_text())["algorithms"]
+    assert {key: table["steps"] for key, table in tables.items()} == {"mine.py:Halfway": 3, "FedAvg": 2}
+    assert tables["mine.py:Halfway"]["share"] == 0.25
+    (folder / "job.toml").write_text('[algorithms.Halfway]\nm = 1\n[algorithms."mine.py:Halfway"]\nm = 2\n')
+    check_refusal(words.split(), "given-twice", "algorithms.mine.py:Halfway")
+    (folder / "job.toml").write_text("[algorithms.Halfway]\nm = 1\n")
+    check_refusal(["run", "job.toml"], "unknown-name", "algorithm", "Halfway", "Ditto", "LocalOnly")
+    check_refusal(["run", "--param", "Halfway.m=1"], "unknown-name", "algorithm", "Halfway", "Ditto", "LocalOnly")
 
 
 @pytest.mark.parametrize(

@@ -125,3 +125,11 @@ def test_mistakes_are_one_line_and_leave_nothing(arguments, error, tmp_path, cap
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("name", ["Plain", "mine.py:Plain"])
+def test_its_table_and_its_space_are_named_with_or_without_its_file(name, tmp_path):
+    (tmp_path / "job.toml").write_text(f'{JOB}[algorithms."{name}"]\nmomentum = 0.5\n')
+    code, rows = tried("--algorithms", "mine.py:Plain", "--space", f"{name}=mine.py:wide")
+    assert (code, {row["algorithm"] for row in rows}) == (0, {"mine.py:Plain"})
+    assert all(0.6 <= float(row["share"]) <= 0.9 for row in rows[1:])

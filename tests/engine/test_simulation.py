@@ -10,6 +10,7 @@ from tests.support.problems import federation, pools, task_of
 from tests.support.refusals import refused
 from torch import nn
 
+import drfl
 from drfl.core.key import Key
 from drfl.engine import ENGINES, Loop, Simulation
 from drfl.optim.local import LocalSGD
@@ -165,3 +166,14 @@ def test_whatever_mode_the_caller_is_in(engine, mode):
         w = fed.w0 * 1
         assert torch.equal(fed.train(torch.arange(6), w, local, Key(0)).w, expected)
         assert fed.gradients(torch.arange(6), w, Key(0)).values.any()
+
+
+def test_a_description_of_data_is_refused_with_the_call_that_makes_the_samples():
+    spec = drfl.data_spec(dataset="digits", partition="iid", clients=3)
+    task = drfl.Task(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)))
+    with refused("wrong-type", "data", "DataSettings", "drfl.ClientData", "data.for_seed(0)"):
+        drfl.Simulation(spec, task)
+    samples = spec.for_seed(0)
+    assert drfl.Simulation(samples, task).n == 3
+    with refused("wrong-type", "task", "Linear", "drfl.Task"):
+        drfl.Simulation(samples, torch.nn.Linear(64, 10))

@@ -11,10 +11,11 @@ from drfl.assessment.scope import Reach, population_low
 from drfl.assessment.seeds import seed_difference
 from drfl.data.row_scores import RowScores
 from drfl.report.compared import pair_by_seed, rank_algorithms, verdicts_on_best
-from drfl.report.formatting import mean
-from drfl.report.groups import group_runs, lost_algorithms
+from drfl.report.formatting import mean, score_text
+from drfl.report.groups import OWN_MODELS, group_runs, kinds_of_models, lost_algorithms
 from drfl.report.read_run import FailedRun, measures_of
-from drfl.report.summary_text import takeaway
+from drfl.report.summary_text import takeaway, takeaways
+from drfl.report.tables import summary_table
 
 WORST = {"FedAvg": 0.70, "DRFA": 0.80, "DRDM": 0.801}
 NOISE = (0.003, -0.004, 0.002, -0.003, 0.004, 0.0)
@@ -219,3 +220,46 @@ def test_the_gain_is_paired_by_seed(groups):
         b.final("worst_score") - a.final("worst_score") for a, b in zip(found[0].runs, found[2].runs, strict=True)
     ]
     assert told.comparisons[1].gain == seed_difference(by_seed)
+
+
+def own(record, name, worst, seeds=5):
+    """Runs in which each client is tested with its own model."""
+    changes = {"rounds": 1, "summary": {"own_models": True}}
+    return [record(f"{name}-{s}", name, s, worst=worst + NOISE[s], **changes) for s in range(seeds)]
+
+
+def test_global_models_and_own_models_are_ranked_separately(groups, record):
+    runs = [run for group in groups(5, "FedAvg", "DRFA") for run in group.runs]
+    mixed = group_runs([*runs, *own(record, "Ditto", 0.9), *own(record, "FedProto", 0.95)])
+    assert [group.label for group in mixed] == [
+        "FedAvg", "DRFA", f"Ditto ({OWN_MODELS})", f"FedProto ({OWN_MODELS})",
+    ]  # fmt: skip
+    kinds = kinds_of_models(mixed)
+    assert kinds == [mixed[:2], mixed[2:]]
+    both, shared, personal = takeaways(mixed)
+    assert all(group.label in both.text for group in mixed)
+    names = {
+        kind.start: [name in f"{kind.start} {kind.text}" for name in WORST | {"Ditto": 0}]
+        for kind in (shared, personal)
+    }
+    assert list(names.values()) == [[True, True, False, False], [False, False, False, True]]
+    bold = {cell.text for row in summary_table(mixed).rows for cell in row if not isinstance(cell, str) and cell.strong}
+    assert {score_text(mixed[i].finals("worst_score"), mixed[i].score) for i in (1, 3)} <= bold
+    assert score_text(mixed[0].finals("worst_score"), mixed[0].score) not in bold
+
+
+def test_the_only_algorithm_of_its_kind_is_not_ranked(groups, record):
+    runs = [run for group in groups(5, "FedAvg") for run in group.runs]
+    mixed = group_runs([*runs, *own(record, "Ditto", 0.9)])
+    (line,) = takeaways(mixed)
+    assert all(group.label in line.text for group in mixed)
+    assert not any(cell.strong for row in summary_table(mixed).rows for cell in row if not isinstance(cell, str))
+
+
+def test_own_models_of_a_reference_do_not_divide_the_ranking(groups, record):
+    runs = [run for group in groups(5, "FedAvg", "DRFA") for run in group.runs]
+    alone = [record(f"alone-{s}", "LocalOnly", s, rounds=1, summary={"own_models": True}) for s in range(5)]
+    with_reference = group_runs([*runs, *alone])
+    assert len(kinds_of_models(with_reference)) == 1
+    (line,) = takeaways(with_reference)
+    assert line.start == "DRFA"

@@ -13,6 +13,7 @@ from drfl.experiments.assess.assess_runs import gain_of_folders
 from drfl.report import load_run
 from drfl.report.compose import compose
 from drfl.report.evidence import gather_evidence
+from drfl.report.groups import OWN_MODELS
 from drfl.report.read_run import TEST_ROWS
 from drfl.report.test_rows import content, read
 
@@ -54,11 +55,12 @@ def test_runs_are_known_by_digests_and_rows(runs):
 def test_every_configuration_is_compared_with_the_first(runs):
     found = gathered_from(runs)
     labels = [group.label for group in found.groups]
-    assert labels[1:3] == ["DualDRDM", "LocalOnly"]
+    alone = f"LocalOnly ({OWN_MODELS})"
+    assert labels[1:3] == ["DualDRDM", alone]
     assert [(row.first, row.second) for row in found.by_rows] == [(labels[0], label) for label in labels[1:]]
     direct = gain_of_folders(runs[0], runs[2])
     assert found.by_rows[0].gain.worst == direct.worst
-    assert [row.second for row in found.over_local] == [label for label in labels if label != "LocalOnly"]
+    assert [row.second for row in found.over_local] == [label for label in labels if label != alone]
     assert [(row.second, row.verdict) for row in found.over_seeds] == [(n, "not decided") for n in labels[1:3]]
     assert all(one.answer for one in compose(found).sections if one.name != "training")
 

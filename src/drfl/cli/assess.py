@@ -9,7 +9,7 @@ from drfl.assessment.clients import auc_interval_of
 from drfl.assessment.sentences import sentences, signed_interval
 from drfl.cli import console
 from drfl.cli.options import AssessOptions
-from drfl.core.run_end import has_ended
+from drfl.core.run_end import OWN_MODELS, has_ended
 from drfl.core.screen import ScreenTable
 from drfl.experiments.assess.assess_runs import assess_run
 from drfl.experiments.compare.comparison_results import UNDEFINED
@@ -49,6 +49,9 @@ def assess_command(options: AssessOptions) -> int:
         _print_one(runs[0])
     else:
         _print_several(runs, pairs, unpaired, seeds)
+    own = list(dict.fromkeys(run.record.algorithm for run in runs if run.record.is_personal))
+    if own:
+        console.out.print(f"{', '.join(own)}: {OWN_MODELS}", markup=False)
     for run in failed:
         console.out.print(f"{run.algorithm}, seed {run.seed}: {run.how}, no results", markup=False)
     return 0
@@ -206,6 +209,7 @@ def _content(
             "run": run.record.label,
             "algorithm": run.record.algorithm,
             "seed": run.record.seed,
+            "own_models": run.record.is_personal,
             "interrupted": not has_ended(run.record.summary),
         }
         if assessment is None:

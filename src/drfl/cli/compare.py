@@ -31,7 +31,7 @@ from drfl.experiments.compare.comparison_results import (
     columns_beside,
     score_columns,
     table,
-    verdict_line,
+    verdict_lines,
 )
 from drfl.experiments.compare.outcomes import Outcome, Spread, failure_text, first_intervals, spreads
 from drfl.experiments.compare.predicted import read_all
@@ -127,7 +127,7 @@ def _design(options: CompareOptions) -> tuple[Config, Design, Path | None]:
         check_free(options.out, "comparison", overwrite=options.overwrite)
     requested = dict.fromkeys((options.names or "").split(","))
     references = references_of({**options.settings, "algorithms": requested})
-    file = read_file(options.config or stored, references, trust=options.trust)
+    file = read_file(options.config or stored, references, trust=options.trust, resuming=options.resume)
     # Compare the algorithms of --algorithms, else those with a table in the file, else all.
     tables = file.get("algorithms")
     choices = list(tables) if isinstance(tables, dict) else []
@@ -145,7 +145,7 @@ def _design(options: CompareOptions) -> tuple[Config, Design, Path | None]:
     settings = dict(options.settings)
     if (options.jobs is not None or options.ray is not None) and "threads" not in {**file, **settings}:
         settings["threads"] = 1  # so that the number of processes changes no digit
-    config = config_of(file, overrides(settings, options.param, names))
+    config = config_of(file, overrides(settings, options.param, names), names)
     seeds = [] if stored is None or options.out is None else read_cells(options.out)[1]
     if options.seeds is not None or not seeds:
         seeds = parse_seeds(options.seeds or SEEDS)
@@ -188,8 +188,7 @@ def _print(comparison: Comparison) -> None:
     for line in notes[0] if notes else ():
         if all(line in others for others in notes):  # omit lines about one model, such as its threshold
             console.out.print(line, markup=False)
-    verdict = verdict_line(comparison)
-    if verdict is not None:
+    for verdict in verdict_lines(comparison):
         console.out.print(verdict, markup=False)
     if any(outcome.metrics for outcome in comparison.outcomes):
         console.out.print(f"report: {comparison.folder / 'report.html'}", markup=False)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from pathlib import Path
+
+from rich import box
 
 from drfl.cli import console
 from drfl.core.errors import InputError, unknown
 from drfl.core.output_files import check_output, write_bytes
 from drfl.core.screen import ScreenTable
 from drfl.experiments.compare.comparison_results import Comparison
+from drfl.report.formatting import size
 from drfl.task.measure import NOTHING, number
 from drfl.training.plots import AXES
 
@@ -60,15 +65,26 @@ def write_paper_files(
         console.err.print(f"figure: {figure}", markup=False)
 
 
+COSTS: dict[str, Callable[[float], str]] = {
+    "rounds": lambda value: number(value, 1),
+    "bytes": size,
+    "gradients": lambda value: NOTHING if math.isnan(value) else f"{value:,.0f}",
+    "seconds": lambda value: number(value, 2),
+}
+"""The costs of reaching a target, and how each is shown."""
+
+
 def _costs_view(comparison: Comparison, target: str) -> ScreenTable:
-    view = ScreenTable(title=f"first evaluated round with {target}, mean and 95 % interval", title_justify="left")
-    view.add_column("algorithm")
-    for heading in ("reached", "rounds", "bytes", "gradients", "seconds"):
+    title = f"first evaluated round with {target}, mean and 95 % interval"
+    view = ScreenTable(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    view.add_column("algorithm", no_wrap=True)
+    for heading in ("reached", *COSTS):
         view.add_column(heading, justify="right")
     for name, row in comparison.costs_to(target).iterrows():
-        cells = []
-        for cost, digits in (("rounds", 1), ("bytes", 0), ("gradients", 0), ("seconds", 2)):
-            low, high = (number(row[f"{cost}_{end}"], digits) for end in ("low", "high"))
-            cells.append(number(row[cost], digits) + (f" ({low}–{high})" if low != NOTHING else ""))
-        view.add_row(str(name), f"{row['reached']:.0f} of {row['seeds']:.0f}", *cells)
+        reached = f"{row['reached']:.0f} of {row['seeds']:.0f}"
+        view.add_row(comparison.marked(str(name)), reached, *(shown(row[cost]) for cost, shown in COSTS.items()))
+        # Both in one line would be too wide for a terminal.
+        ends = [[shown(row[f"{cost}_{end}"]) for end in ("low", "high")] for cost, shown in COSTS.items()]
+        if any(low != NOTHING for low, _ in ends):
+            view.add_row("", "", *(f"{low} – {high}" if low != NOTHING else "" for low, high in ends))
     return view

@@ -8,7 +8,7 @@ from drfl.cli import console, signals
 from drfl.cli.options import RunOptions
 from drfl.cli.to_config import overrides
 from drfl.core.errors import Notice
-from drfl.core.run_end import RESET
+from drfl.core.run_end import OWN_MODELS, RESET
 from drfl.core.screen import ScreenTable
 from drfl.core.user_code import block_folder, label_of
 from drfl.experiments.compare.comparison_results import UNDEFINED, score_columns
@@ -113,7 +113,7 @@ def _config(options: RunOptions) -> Config:
     elif out is not None:
         check_free(out, "run", overwrite=options.overwrite)
     # --param without the name of an algorithm applies to the algorithm that runs, which the file may name.
-    file = read_file(path, references_of(options.settings), trust=options.trust)
+    file = read_file(path, references_of(options.settings), trust=options.trust, resuming=options.resume)
     algorithm = options.settings.get("algorithm") or file.get("algorithm", Config.model_fields["algorithm"].default)
     return config_of(file, overrides(options.settings, options.param, [str(algorithm)]))
 
@@ -165,7 +165,8 @@ def _print(finished: FinishedRun, directory: Path) -> None:
     console.out.print(table)
     line, more = finished.interval_line(), "" if result.stopped_on == "test" else "; for details: drfl assess"
     intervals = [] if line is None else [f"{line}{more}"]
-    for text in (*intervals, *remark_lines(finished.reading_aids)):
+    own = [OWN_MODELS] if finished.is_personal else []
+    for text in (*own, *intervals, *remark_lines(finished.reading_aids)):
         console.out.print(text, markup=False)
     for name, (_, certificate) in rows.items():
         if has_gap and name in (returned, "averaged"):

@@ -6,11 +6,9 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from drfl.algorithms import ALGORITHMS
 from drfl.core.errors import InputError
-from drfl.core.user_code import label_of
 from drfl.experiments.config.algorithm_settings import COMMON
-from drfl.experiments.config.hyperparameters import algorithm_name, canonical, has_parameter
+from drfl.experiments.config.hyperparameters import algorithm_name, has_parameter
 
 
 class _Param(NamedTuple):
@@ -81,12 +79,12 @@ def _parse_params(texts: Sequence[str], names: Sequence[str]) -> list[_Param]:
         if not dot:
             params.append(_Param(text, None, parameter, _plain(value)))
             continue
-        target = canonical("algorithm", algorithm, {**ALGORITHMS, **{label_of(name): None for name in names}})
-        if target not in map(label_of, names):
+        target = algorithm_name(algorithm, names)
+        if target not in names:
             raise InputError(
                 f"--param '{text}' is for {target}, which does not run: remove it", code="unused-option", field="param"
             )
-        params.append(_Param(text, next(name for name in names if label_of(name) == target), parameter, _plain(value)))
+        params.append(_Param(text, target, parameter, _plain(value)))
     seen: dict[tuple[str | None, str], str] = {}
     for param in params:
         key = (param.algorithm, param.name)

@@ -45,7 +45,8 @@ def tune_command(options: TuneOptions) -> int:
         workers = workers_of_options(options.jobs, options.ray, os.cpu_count() or 1)
         quiet, changes = options.as_json, _changes(options)
         check_seeds(options.confirm_seeds)
-        job = resolve(options.job, changes, stand_in=options.stand_in, trust=options.trust)
+        own = [name.strip() for name in (options.names or "").split(",")]
+        job = resolve(options.job, changes, stand_in=options.stand_in, trust=options.trust, algorithms=own)
         folder = options.out or RESULTS / job.name
         check_place(folder, job.name)
         data_dir, names = options.data_dir or job.data_dir, chosen_methods(options.names, job)

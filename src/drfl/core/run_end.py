@@ -28,6 +28,12 @@ DOUBLE_DAGGER = "‡"
 RESET = "reset to an earlier model"
 """Explanation of :data:`DOUBLE_DAGGER`."""
 
+SECTION = "§"
+"""Mark in tables for runs in which each client has its own model."""
+
+OWN_MODELS = "each client is tested with its own model"
+"""Explanation of :data:`SECTION`."""
+
 
 class Marks(NamedTuple):
     """Facts about a run that tables mark.
@@ -38,6 +44,7 @@ class Marks(NamedTuple):
         rounds: Number of rounds done.
         effective_rounds: Number of rounds that count; see :attr:`drfl.training.run_log.Result.effective_rounds`.
         last_rollback: Number of rounds done before the last reset.
+        is_personal: Whether each client is tested with its own model.
     """
 
     on_test: bool
@@ -45,6 +52,7 @@ class Marks(NamedTuple):
     rounds: int
     effective_rounds: int
     last_rollback: int = 0
+    is_personal: bool = False
 
     @property
     def is_late(self) -> bool:
@@ -65,7 +73,11 @@ class Marks(NamedTuple):
 def add_marks(name: str, runs: Iterable[Marks]) -> str:
     """Append the marks of its runs to the name of an algorithm in a table."""
     all_runs = list(runs)
-    marks = {DAGGER: any(run.on_test for run in all_runs), DOUBLE_DAGGER: any(run.is_reset for run in all_runs)}
+    marks = {
+        DAGGER: any(run.on_test for run in all_runs),
+        DOUBLE_DAGGER: any(run.is_reset for run in all_runs),
+        SECTION: any(run.is_personal for run in all_runs),
+    }
     return " ".join((name, *(mark for mark, is_present in marks.items() if is_present)))
 
 
@@ -78,7 +90,9 @@ def legends(runs: Iterable[tuple[str, Marks]]) -> list[str]:
     all_runs = list(runs)
     on_test = [f"{DAGGER} {ON_TEST}"] if any(run.on_test for _, run in all_runs) else []
     reset = [f"{name} ({run.rounds_text})" for name, run in all_runs if run.is_reset]
-    return [*on_test, f"{DOUBLE_DAGGER} {RESET}: {', '.join(reset)}"] if reset else on_test
+    resets = [f"{DOUBLE_DAGGER} {RESET}: {', '.join(reset)}"] if reset else []
+    own = [f"{SECTION} {OWN_MODELS}"] if any(run.is_personal for _, run in all_runs) else []
+    return [*on_test, *resets, *own]
 
 
 def late_rollbacks(which: Sequence[str]) -> list[Notice]:

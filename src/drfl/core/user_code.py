@@ -150,7 +150,14 @@ class UntrustedCodeError(InputError):
     code = "untrusted-code"
 
 
-def check_received(references: Mapping[str, str], recorded: object, folder: Path, given: Collection[str] = ()) -> None:
+def check_received(
+    references: Mapping[str, str],
+    recorded: object,
+    folder: Path,
+    given: Collection[str] = (),
+    *,
+    resuming: str | None = None,
+) -> None:
     """Check, without importing anything, that code named in a folder is the user's own, unchanged code.
 
     Anyone who can edit a reference in a folder can also edit the digest recorded beside it. A matching digest is
@@ -162,6 +169,7 @@ def check_received(references: Mapping[str, str], recorded: object, folder: Path
             of any type.
         folder: The folder. Code in it is never trusted.
         given: References that the user has named too. These are trusted.
+        resuming: Option for another folder if the folder is to be resumed, which needs unchanged code.
 
     Raises:
         UntrustedCodeError: If a reference must not be loaded.
@@ -177,10 +185,9 @@ def check_received(references: Mapping[str, str], recorded: object, folder: Path
         has_untrusted = True
         reason = _distrust_reason(Path(place).as_posix() if place.endswith(SUFFIX) else place, known, folder)
         if reason:
+            remedy = _remedy(reason, resuming, "Check the code, then name it again on the command line, or add --trust")
             raise UntrustedCodeError(
-                f"{folder} names {key} = '{reference}', which drfl does not load: {reason}. Check the code, then name "
-                "it again on the command line, or add --trust.",
-                field=key,
+                f"{folder} names {key} = '{reference}', which drfl does not load: {reason}. {remedy}.", field=key
             )
     # The code will import its helper modules itself, so they are checked before it is loaded.
     places = {place for place, _ in trusted}
@@ -188,11 +195,21 @@ def check_received(references: Mapping[str, str], recorded: object, folder: Path
         if _identity(f"{name}:")[0] in places:
             continue
         if reason := _distrust_reason(name, known, folder):
+            remedy = _remedy(reason, resuming, "Check the code, then add --trust")
             raise UntrustedCodeError(
-                f"drfl does not load the code that {folder} names, because it may import {name}: {reason}. Check "
-                "the code, then add --trust.",
+                f"drfl does not load the code that {folder} names, because it may import {name}: {reason}. {remedy}.",
                 field=name,
             )
+
+
+CHANGED = "has changed since the run began"
+"""End of the reason for which code is not loaded that is not the code of the run."""
+
+
+def _remedy(reason: str, resuming: str | None, otherwise: str) -> str:
+    """Return what the user can do: a run does not resume with changed code, even if the user trusts it."""
+    is_final = resuming is not None and reason.endswith(CHANGED)
+    return f"Restore it, or give {resuming} to start again" if is_final else otherwise
 
 
 def _identity(reference: str) -> tuple[str, str]:
@@ -214,7 +231,7 @@ def _distrust_reason(name: str, recorded: Mapping[str, object], folder: Path) ->
     except InputError as error:
         return str(error)
     if digest != recorded[name]:
-        return f"{name} has changed since the run began"
+        return f"{name} {CHANGED}"
     if name.endswith(SUFFIX) and (_is_installed(file.resolve()) or is_inside(file, Path(sysconfig.get_path("stdlib")))):
         return f"{name} belongs to an installation of Python"
     if not name.endswith(SUFFIX) and (_is_standard(name) or name.partition(".")[0] == "drfl"):

@@ -101,6 +101,7 @@ class Simulation(Federation):
                 code="wrong-type",
                 field="engine",
             )
+        _check_types(data, task)
         _check_complete(data)
         place, dtype = device_of(device), task.layout.dtype
 
@@ -457,6 +458,16 @@ def _engine_of_passes(task: Task, engine: Engine) -> Engine:
     LOG.info("the loss is one of a whole batch, so reports and tests are computed one client after another")
     # Only the loop computes all rows of a client in one pass, without fillers.
     return Loop()
+
+
+def _check_types(data: object, task: object) -> None:
+    for name, thing, kind in (("data", data, ClientData), ("task", task, Task)):
+        if not isinstance(thing, kind):
+            # A description of data gives the samples of any seed, and a simulation needs those of one.
+            made = f", such as {name}.for_seed(0)" if hasattr(thing, "for_seed") else ""
+            raise InputError(
+                f"{name} is a {type(thing).__name__}: give a drfl.{kind.__name__}{made}", code="wrong-type", field=name
+            )
 
 
 def _check_complete(data: ClientData) -> None:

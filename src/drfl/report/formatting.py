@@ -74,7 +74,7 @@ def size(count: float) -> str:
     units = ("B", "kB", "MB", "GB", "TB", "PB")
     power = 0
     # Three digits print 999.5 as 1e+03.
-    while count >= 999.5 and power < len(units) - 1:
+    while abs(count) >= 999.5 and power < len(units) - 1:
         count, power = count / 1000, power + 1
     return f"{count:.3g}{THIN}{units[power]}"
 

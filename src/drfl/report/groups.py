@@ -73,6 +73,10 @@ INCIDENTAL = frozenset(
 )
 
 
+OWN_MODELS = "own models"
+"""Part of the label of an algorithm with which each client is tested with its own model."""
+
+
 @dataclass(frozen=True, eq=False)
 class Group:
     """The runs of one algorithm with one configuration, one run per seed.
@@ -114,6 +118,11 @@ class Group:
     def is_reference(self) -> bool:
         """Whether it is a reference: not federated, to show the costs and gains of federation."""
         return self.runs[0].is_reference
+
+    @property
+    def is_personal(self) -> bool:
+        """Whether each client is tested with its own model."""
+        return self.runs[0].is_personal
 
     @property
     def measures(self) -> tuple[Measure, ...]:
@@ -203,6 +212,7 @@ def group_runs(records: Sequence[RunRecord], failed: Sequence[FailedRun] = ()) -
     for record in records:
         settings = {name: text(record.summary, name) for name in ("algorithm", "dataset", "clients")}
         flat = flatten(record.config)
+        settings["own_models"] = str(record.is_personal)
         settings |= {f"config.{name}": flat[name] for name in flat if name.rsplit(".", 1)[-1] not in INCIDENTAL}
         # Sort the keys: the order in which a file lists settings does not matter.
         runs.setdefault(json.dumps(settings, sort_keys=True), []).append(record)
@@ -212,10 +222,11 @@ def group_runs(records: Sequence[RunRecord], failed: Sequence[FailedRun] = ()) -
     for mine in every:
         rivals = [other for other in every if other["algorithm"] == mine["algorithm"]]
         names = dict.fromkeys(name for other in rivals for name in other)
-        differing = [name for name in names if len({other.get(name) for other in rivals}) > 1]
+        differing = [name for name in names if len({other.get(name) for other in rivals}) > 1 and name != "own_models"]
         if "dataset" in differing:  # the configuration repeats the data set under other names
             differing = [name for name in differing if not name.startswith(("config.data", "config.dataset"))]
         parts = [f"{name.rsplit('.', 1)[-1]} {mine.get(name, 'default')}" for name in differing]
+        parts = [OWN_MODELS, *parts] if mine["own_models"] == "True" else parts
         label = clean(f"{mine['algorithm']} ({', '.join(parts)})" if parts else mine["algorithm"])
         # Number labels that became equal by cutting, so that two algorithms do not look like one.
         labels.append(f"{label} (no. {len(labels) + 1})" if label in labels else label)
@@ -229,6 +240,16 @@ def group_runs(records: Sequence[RunRecord], failed: Sequence[FailedRun] = ()) -
             label = f"{label} ({len(broken)} of {len(broken) + len(ordered)} runs failed)"
         groups.append(Group(f"g{index}", label, colour, dash, ordered, broken))
     return sorted(groups, key=lambda group: bool(group.failed))
+
+
+def kinds_of_models(groups: Sequence[Group]) -> list[list[Group]]:
+    """Divide the competitors into those with one global model and those with clients' own models, without empty parts.
+
+    Only algorithms of one kind can be ranked: an own model serves one client, a global model all of them.
+    """
+    competitors = [group for group in groups if not group.is_reference]
+    kinds = ([group for group in competitors if group.is_personal is own] for own in (False, True))
+    return [kind for kind in kinds if kind]
 
 
 def runs_at_one_seed(groups: Sequence[Group]) -> list[RunRecord]:

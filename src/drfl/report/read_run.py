@@ -139,6 +139,11 @@ class RunRecord:
         return self.summary.get("predicted") is True
 
     @property
+    def is_personal(self) -> bool:
+        """Whether each client is tested with its own model."""
+        return self.summary.get("own_models") is True
+
+    @property
     def shared_test_rows(self) -> bool:
         """Whether two clients share a test row; False for older runs, which do not record it."""
         return self.summary.get("shared_test_rows") is True
@@ -186,16 +191,19 @@ class RunRecord:
         return any(math.isnan(number(final, f"{statistic}_loss")) for statistic in ("avg", "worst"))
 
 
-def load_run(directory: Path) -> RunRecord:
+def load_run(directory: Path, *, curves: bool = True) -> RunRecord:
     """Read the results of a run from its directory.
 
     Args:
         directory: The folder with config.toml, summary.json, history.csv, clients.csv and lambda.csv.
+        curves: Whether to read the history and λ, which take longest; without them both tables are empty.
 
     Raises:
         InputError: If the folder or a file is missing or damaged; one line that names the file and the remedy.
     """
-    from drfl.training.history import EFFECTIVE, LAMBDA_CLIENTS, LEDGER_COLUMNS, Metrics, columns_of
+    import pandas as pd
+
+    from drfl.training.history import columns_of
 
     directory = Path(directory)
     if not os.path.isdir(directory):  # unlike pathlib's method, it returns False for a name that is too long
@@ -211,7 +219,32 @@ def load_run(directory: Path) -> RunRecord:
     score, names = measures[0].name, columns_of(measures[0].name)
     wanted = [score if name == "score" else name for name in CLIENT_COLUMNS]
     clients = _frame(directory, "clients.csv", wanted, words=("client",)).rename(columns={score: "score"})
-    history = _frame(directory, "history.csv", ("round", *names, *LEDGER_COLUMNS, "flagged_mass"))
+    history, lam, effective = _curves(directory, clients, names) if curves else (pd.DataFrame(), pd.DataFrame(), None)
+    return RunRecord(
+        label=directory.resolve().name,  # not the path, which reveals the name of a home folder
+        config=read_toml(directory / "config.toml", follow=False, problem=DAMAGED, remedy=REMEDY),
+        summary=summary,
+        history=history,
+        clients=clients,
+        lam=lam,
+        effective=effective,
+        measures=measures,
+        row_scores=partial(_row_scores, directory / TEST_ROWS),
+        directory=directory,
+    )
+
+
+def _curves(
+    directory: Path, clients: pd.DataFrame, scores: Sequence[str]
+) -> tuple[pd.DataFrame, pd.DataFrame, pd.Series | None]:
+    """Read the history, λ of the clients, and 1/Σλ² if λ lists only some of them.
+
+    Raises:
+        InputError: If a file is damaged.
+    """
+    from drfl.training.history import EFFECTIVE, LAMBDA_CLIENTS, LEDGER_COLUMNS, Metrics
+
+    history = _frame(directory, "history.csv", ("round", *scores, *LEDGER_COLUMNS, "flagged_mass"))
     lam = _frame(directory, "lambda.csv", ("round",))
     # For very many clients the file has 1/Σλ² over all of them, then the columns of the largest λ.
     effective = None
@@ -229,18 +262,7 @@ def load_run(directory: Path) -> RunRecord:
         known = [name for name in known if name in some]
     if names_of_lam != known:
         raise _damaged(directory, "lambda.csv", "its columns do not match the clients of clients.csv")
-    return RunRecord(
-        label=directory.resolve().name,  # not the path, which reveals the name of a home folder
-        config=read_toml(directory / "config.toml", follow=False, problem=DAMAGED, remedy=REMEDY),
-        summary=summary,
-        history=history.rename(columns=dict(zip(names, Metrics._fields, strict=True))),
-        clients=clients,
-        lam=lam,
-        effective=effective,
-        measures=measures,
-        row_scores=partial(_row_scores, directory / TEST_ROWS),
-        directory=directory,
-    )
+    return history.rename(columns=dict(zip(scores, Metrics._fields, strict=True))), lam, effective
 
 
 def _row_scores(path: Path) -> RowScores | None:

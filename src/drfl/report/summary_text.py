@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from drfl.core.run_end import ON_TEST, RESET
-from drfl.report.compared import Ranking, RivalComparison
+from drfl.report.compared import Ranking, RivalComparison, rank_algorithms
 from drfl.report.content import Card, Paragraph
 from drfl.report.formatting import (
     NOTHING,
@@ -21,7 +21,7 @@ from drfl.report.formatting import (
     size,
     span,
 )
-from drfl.report.groups import Group, runs_at_one_seed
+from drfl.report.groups import Group, kinds_of_models, runs_at_one_seed
 from drfl.report.read_run import FailedRun, RunRecord, nested_list, number, sort_worst_first, text
 
 NAMED = 5
@@ -47,7 +47,12 @@ def lead(groups: Sequence[Group]) -> str:
     else:
         subject = f"{plural(runs, 'run')} of {listing([group.label for group in groups])}"
     unit = "round" if rounds == "1" else "rounds"
-    return f"{subject}: one model trained over {clients} clients in {rounds} {unit}, tested on every client's data."
+    setting = f"trained over {clients} clients in {rounds} {unit}"
+    own = [group.label for group in groups if group.is_personal]
+    if len(own) == len(groups):
+        return f"{subject}: models {setting}; each client is tested with its own model."
+    more = f"; with {listing(own)}, each client has its own" * bool(own)
+    return f"{subject}: one model {setting}, tested on every client's data{more}."
 
 
 def facts(groups: Sequence[Group]) -> list[tuple[str, str]]:
@@ -190,6 +195,33 @@ def _surely(groups: Sequence[Group], group: Group, among: int = 1) -> str:
         f"true value of the worst client, whichever it is: {run.score.interval(*ends)}{unit} "
         f"(95{THIN}% confidence{best}{seed})"
     )
+
+
+def takeaways(groups: Sequence[Group], lost: Sequence[str] = ()) -> list[Paragraph]:
+    """Return the sentences of :func:`takeaway`, one for each kind of models: global ones, and clients' own ones.
+
+    Args:
+        groups: The algorithms.
+        lost: Algorithms without any result, see :func:`drfl.report.groups.lost_algorithms`.
+    """
+    kinds = kinds_of_models(groups)
+    if len(kinds) < 2:
+        sentence = takeaway(groups, rank_algorithms(groups, lost)) if groups else None
+        return [] if sentence is None else [sentence]
+    shared, own = kinds
+    verb = "has" if len(shared) == 1 else "have"
+    start = "Two kinds of models:"
+    text = (
+        f"{listing([group.label for group in shared])} {verb} one model for all clients; with "
+        f"{listing([group.label for group in own])}, each client is tested with its own model. Only algorithms of one "
+        "kind are ranked."
+    )
+    lines = [Paragraph(text, start=start)]
+    for kind, name, failed in ((shared, "One model for all clients.", lost), (own, "Own models.", ())):
+        sentence = takeaway(kind, rank_algorithms(kind, failed))
+        if sentence is not None:
+            lines.append(Paragraph(sentence.text, start=f"{name} {sentence.start}"))
+    return lines
 
 
 def takeaway(groups: Sequence[Group], ranking: Ranking | None) -> Paragraph | None:

@@ -21,7 +21,7 @@ from drfl.report.formatting import (
     size,
     spread,
 )
-from drfl.report.groups import Group, runs_at_one_seed, which_seed
+from drfl.report.groups import Group, kinds_of_models, runs_at_one_seed, which_seed
 from drfl.report.read_run import RunRecord, nested_table, number, remark_lines, sort_worst_first
 from drfl.task.measure import Measure, undefined_share
 
@@ -39,6 +39,7 @@ def summary_table(groups: Sequence[Group]) -> TableBlock:
     Each worst client is followed by the interval of its true value at one seed.
     """
     score, *others = groups[0].measures
+    kinds = kinds_of_models(groups)
     columns = {(name, score): head for name, head in METRICS.items()}
     columns |= {(f"{statistic}_{m.name}", m): f"{word} {m.words}" for m in others for statistic, word in WORDS.items()}
     head: list[str] = []
@@ -46,16 +47,15 @@ def summary_table(groups: Sequence[Group]) -> TableBlock:
     for (name, measure), title in columns.items():
         head.append(title)
         # Print in bold all values that are displayed as equal to the best, but never a reference.
-        means = [round(measure.scale * mean(group.finals(name)), measure.digits) for group in groups]
-        rivals = [v for v, group in zip(means, groups, strict=True) if math.isfinite(v) and not group.is_reference]
-        smaller = name == "std_score" or not measure.more_is_better
-        top = (min if smaller else max)(rivals) if rivals and len(groups) > 1 else None
-        shown.append(
-            [
-                TableCell(score_text(group.finals(name), measure), strong=value == top and not group.is_reference)
-                for group, value in zip(groups, means, strict=True)
-            ]
-        )
+        means = {g.key: round(measure.scale * mean(g.finals(name)), measure.digits) for g in groups}
+        smaller, best = name == "std_score" or not measure.more_is_better, set[str]()
+        for kind in kinds if len(groups) > 1 else ():
+            rivals = [means[group.key] for group in kind if math.isfinite(means[group.key])]
+            # If there are two kinds of models, the only algorithm of its kind is better than nothing.
+            if rivals and (len(kinds) == 1 or len(kind) > 1):
+                top = (min if smaller else max)(rivals)
+                best |= {group.key for group in kind if means[group.key] == top}
+        shown.append([TableCell(score_text(g.finals(name), measure), strong=g.key in best) for g in groups])
         if name.startswith("worst_"):
             head.append(interval_head(groups))
             shown.append([interval_cell(run, measure) for run in runs_at_one_seed(groups)])
@@ -74,9 +74,11 @@ def summary_table(groups: Sequence[Group]) -> TableBlock:
         for i, group in enumerate(groups)
     ]
     many = max(len(group.runs) for group in groups) > 1
+    best = " of global models and of clients' own models" * (len(kinds) > 1)
+    best = f"; best measured value{best} in bold" * (len(groups) > 1)
     caption = (
         f"Test {score.words} of the final model over clients{', in percent' * score.percent}"
-        f"{'; mean ± sample standard deviation over seeds' * many}{'; best measured value in bold' * (len(groups) > 1)}"
+        f"{'; mean ± sample standard deviation over seeds' * many}{best}"
         f"; 95{THIN}%: confidence interval for the true value of the worst client, whichever it is"
     )
     caption += common_remarks(runs_at_one_seed(groups))

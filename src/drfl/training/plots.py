@@ -105,22 +105,33 @@ def plot_histories(
         raise unknown("axis", x, AXES, field="x")
     if histories.empty:
         raise InputError("no run has finished, so there is nothing to plot", code="no-results", field="runs")
+    unit, title = 1.0, AXES[x].title
+    if x == "bytes":
+        unit, prefix = _byte_unit(float(histories[list(AXES[x].columns)].sum(axis=1).max()))
+        title = f"{prefix}, both directions"
     with figures.panels_of(len(names)) as (figure, axes):
         for axis, name in zip(axes, names, strict=True):
             for place, algorithm in enumerate(dict.fromkeys(histories["algorithm"])):
                 own = histories[histories["algorithm"] == algorithm]
                 values = own.pivot_table(index="round", columns="seed", values=name, dropna=False)
                 values, style = score.scale * values.dropna(), figures.look(place)
-                costs = own[list(AXES[x].columns)].sum(axis=1).groupby(own["round"]).mean()[values.index]
+                costs = own[list(AXES[x].columns)].sum(axis=1).groupby(own["round"]).mean()[values.index] / unit
                 mean, n = values.mean(axis=1), values.shape[1]
                 axis.plot(costs, mean, color=style.colour, linestyle=style.dash, label=algorithm)
                 if n > 1:
                     half = float(stdtrit(n - 1, 0.975)) / math.sqrt(n) * values.std(axis=1)
                     axis.fill_between(costs, mean - half, mean + half, color=style.colour, alpha=0.15, linewidth=0)
             better = " (lower is better)" if smaller_is_better(name.replace(score.name, "score"), score) else ""
-            _name(axis, axis_title(score, name.partition("_")[0]) + better + note, AXES[x].title)
+            _name(axis, axis_title(score, name.partition("_")[0]) + better + note, title)
         figures.legend(figure, axes)
     return figure
+
+
+def _byte_unit(most: float) -> tuple[float, str]:
+    """Return the decimal unit in which numbers of bytes are easy to read, with its name."""
+    units = ("bytes", "kB", "MB", "GB", "TB")
+    power = min(int(math.log10(max(most, 1)) // 3), len(units) - 1)
+    return 1000.0**power, units[power]
 
 
 WORDS = {"avg": "average", "worst20": "worst fifth of clients:", "best20": "best fifth of clients:", "std": "std of"}

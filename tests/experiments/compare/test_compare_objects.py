@@ -20,7 +20,7 @@ from drfl import resilience
 from drfl.assessment.seeds import seed_difference
 from drfl.cli.app import call
 from drfl.core.errors import Notice
-from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, ON_TEST, RESET
+from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, ON_TEST, OWN_MODELS, RESET, SECTION
 from drfl.experiments.compare.outcomes import first_intervals
 from drfl.experiments.run.runner import StopSignal
 
@@ -151,7 +151,8 @@ def test_objects_give_the_comparison_that_a_file_gives(tmp_path):
     rules = ("guards", "aggregator", "faults", "max_norm", "step_bound", "min_replies", "over_select", "engine")
     assert {name: kept[name] for name in rules} == {name: asked[name] for name in rules}
     assert kept["algorithms"] == asked["algorithms"]
-    assert "dataset" not in kept
+    described = ("dataset", "partition", "clients", "alpha")
+    assert {name: kept[name] for name in described} == {name: asked[name] for name in described}
 
 
 def test_rules_of_the_users_own_are_kept_by_their_source(tmp_path):
@@ -429,3 +430,65 @@ def test_runs_that_were_set_back_are_marked_in_every_table_and_count(monkeypatch
     assert told.count(notice) == 1
     plain = drfl.compare({"mine": Mine(m=3)}, clients, task, **QUIET)
     assert DOUBLE_DAGGER not in plain.to_markdown()
+
+
+def test_clients_own_models_are_marked_in_every_table_and_compared_with_their_kind(tmp_path, capsys):
+    algorithms = {
+        "FedAvg": drfl.FedAvg(m=3), "DRFA": drfl.DRFA(m=3), "Ditto": drfl.Ditto(m=3),
+        "Closer": drfl.Ditto(m=3, lam=5.0), "LocalOnly": drfl.LocalOnly(),
+    }  # fmt: skip
+    result = drfl.compare(algorithms, DATA, TASK, rounds=2, seeds=2, out=tmp_path / "runs", progress=None)
+    personal = {outcome.algorithm for outcome in result.outcomes if outcome.personal}
+    assert personal == {"Ditto", "Closer", "LocalOnly"}
+    for text in (result.to_markdown(), (tmp_path / "runs" / "table.md").read_text(), result._repr_html_()):
+        assert f"{SECTION} {OWN_MODELS}" in text
+        assert {name for name in algorithms if f"{name} {SECTION}" in text} == personal
+    assert {name for name in algorithms if f"{name} \\S" in result.to_latex()} == personal
+    page = (tmp_path / "runs" / "report.html").read_text()
+    assert {name for name in algorithms if f"{name} (own models)" in page} == personal
+    summary = result.summary()["algorithms"]
+    assert {name for name, row in summary.items() if row["own_models"]} == personal
+    models = result.differences("FedAvg")["models"]
+    assert models.to_dict() == {name: "own, global" if name in personal else "global, global" for name in models.index}
+    # Both kinds have a best algorithm in the column of the worst client.
+    rows = [line.split(" | ") for line in result.to_markdown().splitlines() if line.startswith("|")]
+    bold = {row[0].split()[1] for row in rows if "**" in row[2]}
+    assert {name in personal for name in bold} == {True, False}
+    assert "LocalOnly" not in bold
+    stored = drfl.load_comparison(tmp_path / "runs")
+    assert stored.to_markdown() == result.to_markdown()
+    capsys.readouterr()
+    assert call(["assess", str(tmp_path / "runs")]) == 0
+    assert f"Ditto, Closer, LocalOnly: {OWN_MODELS}" in " ".join(capsys.readouterr().out.split())
+
+
+def test_data_that_were_described_are_named_in_results_and_folders(tmp_path):
+    spec = drfl.data_spec(dataset="digits", partition="zipf-dirichlet", clients=3, alpha=0.5)
+
+    def learned(seed):
+        return drfl.Task(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
+
+    result = drfl.compare(
+        {"FedAvg": drfl.FedAvg()}, spec, learned, rounds=1, seeds=1, out=tmp_path / "r", progress=None
+    )
+    summary = result.summary()
+    partition = {"name": "zipf-dirichlet", "clients": 3, "alpha": 0.5}
+    assert (summary["dataset"], summary["clients"]) == ("digits", 3)
+    assert partition.items() <= summary["partition"].items()
+    config = tomllib.loads((tmp_path / "r" / "FedAvg-seed0" / "config.toml").read_text())
+    assert [config[name] for name in ("dataset", "partition", "clients", "alpha")] == [
+        "digits", "zipf-dirichlet", 3, 0.5,
+    ]  # fmt: skip
+    (row,) = drfl.load_runs(tmp_path / "r").to_dict("records")
+    assert [row[name] for name in ("dataset", "partition", "clients")] == ["digits", "zipf-dirichlet", 3]
+    assert drfl.load_comparison(tmp_path / "r").summary()["dataset"] == "digits"
+    own = drfl.compare(PAIR, DATA, TASK, **QUIET).summary()
+    assert (own["dataset"], own["partition"], own["clients"]) == ("own data", None, 4)
+
+
+def test_a_summary_is_a_mapping_that_prints_line_by_line():
+    summary = drfl.compare(PAIR, DATA, TASK, rounds=1, seeds=1, progress=None).summary()
+    assert json.loads(json.dumps(summary))["seeds"] == [0]
+    lines = repr(summary).splitlines()
+    assert len(lines) > len(summary)
+    assert max(map(len, lines)) <= 120

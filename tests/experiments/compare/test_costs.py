@@ -12,7 +12,9 @@ from tests.support.refusals import check_refusal, refused
 import drfl
 from drfl.cli.app import call
 from drfl.experiments.compare.costs import costs_to_target
+from drfl.report.formatting import size
 from drfl.task.metrics import ACCURACY
+from drfl.training.plots import _byte_unit
 
 SMALL = ["--clients=4", "--rounds=4", "--steps=2", "--engine=loop", "--cohort=2", "--threads=1", "--seeds=3"]
 
@@ -85,15 +87,28 @@ def test_curves_are_drawn_over_each_cost(x, compared):
     own = found.to_histories().query("algorithm == 'FedAvg'")
     columns = {"rounds": ["round"], "bytes": ["bytes_up", "bytes_down"], "gradients": ["gradient_evaluations"]}
     costs = own[columns.get(x, [x])].sum(axis=1).groupby(own["round"]).mean()
-    assert line.get_xdata().tolist() == pytest.approx(costs.tolist())
+    unit = 1000 if x == "bytes" else 1
+    assert line.get_xdata().tolist() == pytest.approx((costs / unit).tolist())
+    assert found.plot("worst", x=x).axes[0].get_xlabel().startswith("kB" if x == "bytes" else "")
     with refused("unknown-name", "x", "byte", "bytes"):
         found.plot(x="byte")
 
 
-def test_the_command_writes_them_from_folders(compared, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("most", "unit"), [(0, (1, "bytes")), (999, (1, "bytes")), (2e6, (1e6, "MB")), (3e19, (1e12, "TB"))]
+)
+def test_the_unit_of_bytes_fits_the_largest_number(most, unit):
+    assert _byte_unit(most) == unit
+
+
+def test_the_command_writes_them_from_folders(compared, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = ["report", str(compared), "--latex", "t.tex", "--figure", "f.svg", "--x-axis", "bytes"]
+    capsys.readouterr()
     assert call([*words, "--costs-to", "avg_loss=9"]) == 0
+    spent = drfl.load_comparison(compared).costs_to("avg_loss=9").loc["FedAvg", "bytes"]
+    shown = capsys.readouterr().err.split()  # a narrow table breaks lines between number and unit
+    assert set(size(spent).split()) <= set(shown)
     assert {path.name for path in tmp_path.iterdir()} == {"t.tex", "f.svg"}
     assert "rounds to" in (tmp_path / "t.tex").read_text()
     check_refusal(words, "already-exists", "t.tex")

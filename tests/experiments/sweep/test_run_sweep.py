@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import pandas as pd
 import pytest
 from tests.support.refusals import check_refusal, refused
 from tests.support.run_files import different, results_in
@@ -175,3 +176,32 @@ def test_runs_on_different_data_are_not_compared(tmp_path):
         drfl.load_comparison(sweep.directory, alpha=0.2)
     with refused("unknown-name", "setting", "alhpa", "alpha"):
         drfl.load_comparison(sweep.directory, alhpa=0.3)
+
+
+def test_a_data_frame_has_the_step_size_that_was_used_and_no_empty_column(tmp_path):
+    for lr in (None, 0.25):
+        values = {} if lr is None else {"lr": lr}
+        drfl.sweep({**SMALL, **values, "algorithm": "FedAvg", "grid": {"seed": [0]}}, out=tmp_path / f"{lr}", **QUIET)
+    frame = drfl.load_runs(tmp_path)  # a folder above those of the sweeps
+    assert len(frame) == 2
+    given, chosen = frame["eta"]  # in the order of the folders' names
+    assert (chosen > 0, given) == (True, 0.25)
+    assert frame.notna().any().all()
+    assert "lr" not in drfl.load_runs(tmp_path / "None")
+    assert drfl.load_runs(tmp_path / "None")["eta"].tolist() == [chosen]
+
+
+def test_reading_runs_reads_no_curves(tmp_path):
+    sweep = drfl.sweep({**SMALL, "algorithm": "FedAvg", "grid": {"seed": [0]}}, out=tmp_path / "s", **QUIET)
+    (folder,) = (tmp_path / "s" / run.name for run in sweep.runs)
+    (folder / "history.csv").write_text("")
+    (folder / "lambda.csv").write_text("")
+    pd.testing.assert_frame_equal(drfl.load_runs(tmp_path / "s"), sweep.to_frame())
+
+
+@pytest.mark.parametrize(("values", "first"), [([0.3], r"\begin{tabular}"), ([0.3, 1.0], "% alpha = 0.3")])
+def test_latex_tables_are_named_only_if_there_are_several(values, first, tmp_path):
+    name = {"alpha": values} if len(values) > 1 else {"seed": [0]}
+    sweep = drfl.sweep({**SMALL, "algorithm": "FedAvg", "grid": name}, out=tmp_path / "s", **QUIET)
+    assert sweep.to_latex().startswith(first)
+    assert sweep.to_latex().count(r"\begin{tabular}") == len(values)

@@ -80,3 +80,25 @@ def test_a_study_that_is_none_is_refused(tables, error):
 def test_an_option_for_a_setting_that_the_study_varies_is_refused():
     with refused("given-twice", "alpha"):
         read_study({"grid": {"alpha": [0.1]}}, {"alpha": 0.2})
+
+
+@pytest.mark.parametrize("name", ["Halfway.share", "halfway.share", "{}:Halfway.share"])
+def test_a_parameter_of_an_own_class_is_named_with_or_without_its_file(tmp_path, name):
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from dataclasses import dataclass\nimport drfl\n\n@dataclass(frozen=True)\nclass Halfway(drfl.FedAvg):\n"
+        "    share: float = 0.5\n"
+    )
+    reference = f"{mine}:Halfway"
+    runs = study(
+        algorithms={"Halfway": {"steps": 7}},
+        grid={"algorithm": ["FedAvg", reference], name.format(mine): [0.1, 0.2]},
+    ).runs
+    assert [run.config.algorithm for run in runs] == ["FedAvg", reference, reference]
+    assert [run.config.parameters(reference)["share"] for run in runs[1:]] == [0.1, 0.2]
+    assert {run.config.parameters(reference)["steps"] for run in runs} == {7}
+
+
+def test_an_unknown_owner_lists_every_algorithm():
+    with refused("unknown-name", "algorithm", "Nobody", "DRFA", "Ditto", "LocalOnly"):
+        study(grid={"Nobody.share": [0.1]})

@@ -225,7 +225,8 @@ def predicted_record(record: RunRecord, frame: pd.DataFrame, label: str, fed: Si
     columns |= {name: record.clients[name] for name in ("patients", LARGEST_PATIENT) if name in record.clients}
     metrics, unknown = Metrics.of(evaluation, score), dict.fromkeys((*LEDGER_COLUMNS, "flagged_mass"), math.nan)
     summary = {
-        **record.summary, "algorithm": label, "parameters": {}, "reference": True, "predicted": True, "threshold": None,
+        **record.summary, "algorithm": label, "parameters": {}, "reference": True, "predicted": True,
+        "own_models": False, "threshold": None,
         "rounds": 0, "rollbacks": 0, "effective_rounds": 0, "last_rollback": 0, "stopped": "rounds", "stopped_on": None,
         "failure": None, "warnings": [], "step_size": None, "selection": None, "averaged": None, "ledger": {},
         "returned": "last", "wall_seconds": 0.0,

@@ -108,7 +108,7 @@ def compare_objects(
     objects = [*algorithms.values(), first.model, *rule_objects(run)]
     design, build = (
         Design(run, tuple(algorithms), seeds),
-        object_job_builder(run, algorithms, clients, learned, sources_of(objects)),
+        object_job_builder(run, algorithms, clients, learned, sources_of(objects), description_of(data)),
     )
     # Workers may be unable to import the user's modules, so the modules themselves are sent.
     modules = user_modules(objects)
@@ -204,6 +204,11 @@ def _describe_end(outcome: Outcome, done: int, ready: PreparedComparison) -> str
 def clients_by_seed(given: ClientData | DataSettings | Callable[[int], ClientData]) -> Callable[[int], ClientData]:
     """Return the clients' samples as a function of the seed, see :func:`as_seed_function`."""
     return given.for_seed if isinstance(given, DataSettings) else as_seed_function("data", given, ClientData)
+
+
+def description_of(given: object) -> dict[str, object]:
+    """Return the description of data for files; empty if the data were made in Python."""
+    return given.description if isinstance(given, DataSettings) else {}
 
 
 def as_seed_function(what: str, given: T | Callable[[int], T], kind: type[T]) -> Callable[[int], T]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import pprint
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,10 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from drfl.core.errors import Notice
 from drfl.core.files import read_csv
-from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, add_marks, late_rollbacks, legends
+from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, SECTION, add_marks, late_rollbacks, legends
 from drfl.core.user_code import label_of
 from drfl.experiments.compare.outcomes import (
     Outcome,
+    Spread,
     best_algorithms,
     equal_worst,
     failure_text,
@@ -67,6 +69,13 @@ class Predicted(NamedTuple):
 
     outcome: Outcome
     record: RunRecord
+
+
+class Summary(dict[str, object]):
+    """A summary of results: a mapping that prints with one entry per line."""
+
+    def __repr__(self) -> str:
+        return pprint.pformat(dict(self), width=120, sort_dicts=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,6 +161,10 @@ class Comparison:
         """A line for each sign behind the algorithms in :func:`table`."""
         return legends((f"{o.algorithm} seed {o.seed}", o.marks) for o in self.outcomes)
 
+    def marked(self, algorithm: str) -> str:
+        """Return an algorithm's name with the signs of its runs, which :attr:`legends` explain."""
+        return add_marks(algorithm, (o.marks for o in self.rows if o.algorithm == algorithm))
+
     def undefined(self, measure: str, *algorithms: str) -> list[int]:
         """Return the number of clients at which a metric is undefined, for each run of these algorithms, or of all."""
         ended = (o for o in self.rows if o.metrics is not None and (not algorithms or o.algorithm in algorithms))
@@ -197,7 +210,7 @@ class Comparison:
             body += f"\n\\multicolumn{{{len(head)}}}{{l}}{{{legend}}} \\\\"
         # Escape the finished table, as its cells are shared with Markdown.
         body = body.replace("%", r"\%").replace("±", r"$\pm$").replace("_", r"\_").replace("–", "--")
-        body = body.replace(DAGGER, r"$\dagger$").replace(DOUBLE_DAGGER, r"$\ddagger$")
+        body = body.replace(DAGGER, r"$\dagger$").replace(DOUBLE_DAGGER, r"$\ddagger$").replace(SECTION, r"\S{}")
         return f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}\n{body}\n\\end{{tabular}}\n"
 
     def costs_to(self, target: str) -> pd.DataFrame:
@@ -254,7 +267,8 @@ class Comparison:
             A row for each other algorithm: the number of seeds at which both have finished; the mean difference with
                 its 95 % t-interval, in the column's unit; the p-value of the paired t-test, Holm-corrected over the
                 rows, NaN below five seeds; a verdict, see :func:`drfl.assessment.seeds.verdict`; the share of clients
-                at which the metric is undefined, such as "2 of 45"; and the scope, see
+                at which the metric is undefined, such as "2 of 45"; which models are compared, such as "own, global"
+                if each client is tested with its own model only in this row's algorithm; and the scope, see
                 :class:`drfl.assessment.scope.Redrawn`. If an algorithm has failed runs, or runs that test rows stopped,
                 it is not compared over the other seeds, and the verdict says why.
 
@@ -268,7 +282,9 @@ class Comparison:
         table = differences(self.to_frame(), names, self.measures, first, of)
         counts = [self.undefined(of.partition("_")[2], first, name) for name in table.index]
         shares = [undefined_share(own, [self.clients]) for own in counts]
-        return table.assign(undefined=shares, scope=self.redrawn().words)
+        kind = {o.algorithm: "own" if o.personal else "global" for o in self.outcomes if not o.failed}
+        models = [", ".join(kind.get(side, "unknown") for side in (name, first)) for name in table.index]
+        return table.assign(undefined=shares, models=models, scope=self.redrawn().words)
 
     def redrawn(self) -> Redrawn:
         """Return the parts that the seeds redraw: the test rows, the initial model, both or neither."""
@@ -285,11 +301,14 @@ class Comparison:
             shown: "worst", "worst20", "avg", "best20" or "std", a panel each; by default "worst" and "avg".
             x: What the curves are over: "rounds", "bytes", "gradients" or "seconds".
         """
+        from drfl.report.groups import OWN_MODELS
         from drfl.training.plots import plot_histories
 
         score = self.measures[0]
         note = undefined_note(self.undefined(score.name), [self.clients])
-        return plot_histories(self.to_histories(), score, shown or ("worst", "avg"), note, x)
+        own = {o.algorithm: f"{o.algorithm} ({OWN_MODELS})" for o in self.outcomes if o.personal}
+        histories = self.to_histories().replace({"algorithm": own})
+        return plot_histories(histories, score, shown or ("worst", "avg"), note, x)
 
     def __repr__(self) -> str:
         ended = f"{len(self.outcomes)} of {len(self.algorithms) * len(self.seeds)} runs"
@@ -304,14 +323,15 @@ class Comparison:
         ]
         return f"<table>{''.join(f'<tr>{line}</tr>' for line in cells)}</table>{'<br>'.join(self.legends)}"
 
-    def summary(self) -> dict[str, object]:
-        """Return everything as one object: the job, mean and std of each metric, versions."""
+    def summary(self) -> Summary:
+        """Return everything as one mapping: the job, mean and std of each metric, versions."""
         table, gap = spreads(self.rows, self.measures[0].name), gaps(self.outcomes)
         about = {label_of(name): description for name, description in zip(self.algorithms, self.about, strict=True)}
         common = self.about[0]
-        return {
+        content = {
             "dataset": common.label,
             "partition": common.partition,
+            "clients": self.clients,
             "model": common.model,
             "rounds": self.settings.rounds,
             "until": self.settings.until,
@@ -323,6 +343,7 @@ class Comparison:
             "algorithms": {
                 name: {
                     "parameters": dict(about[name].parameters) if name in about else {},
+                    "own_models": any(o.personal for o in self.outcomes if o.algorithm == name),
                     "runs": sum(o.algorithm == name and o.metrics is not None for o in self.outcomes),
                     "diverged": sum(o.algorithm == name and o.stopped == "diverged" for o in self.outcomes),
                     "refused": sum(o.algorithm == name and o.stopped == "refused" for o in self.outcomes),
@@ -349,6 +370,7 @@ class Comparison:
             },
             "versions": versions(),
         }
+        return Summary(content)
 
 
 def _rounds_texts(costs: pd.DataFrame) -> dict[str, str]:
@@ -405,16 +427,14 @@ def write_comparison(comparison: Comparison, folder: Path, identity: Mapping[str
         write_html(document(comparison.records, title, comparison.failed_runs), folder / "report.html")
 
 
-def verdict_line(comparison: Comparison) -> str | None:
-    """Return the report's sentence on which algorithm has the best worst client; None for one algorithm."""
-    from drfl.report.compared import rank_algorithms
+def verdict_lines(comparison: Comparison) -> list[str]:
+    """Return the report's sentences on which algorithm has the best worst client; none for one algorithm."""
     from drfl.report.groups import group_runs, lost_algorithms
-    from drfl.report.summary_text import takeaway
+    from drfl.report.summary_text import takeaways
 
     failed = comparison.failed_runs
     groups = group_runs(comparison.records, failed)
-    sentence = takeaway(groups, rank_algorithms(groups, lost_algorithms(groups, failed))) if groups else None
-    return None if sentence is None else f"{sentence.start} {sentence.text}"
+    return [f"{line.start} {line.text}" for line in takeaways(groups, lost_algorithms(groups, failed))]
 
 
 def markdown(comparison: Comparison) -> str:
@@ -439,6 +459,7 @@ def table(
     Args:
         comparison: The comparison.
         bold: Makes the cell of the best value of a column from its text. References such as Pooled are never the best.
+            If there are global models and clients' own models, each kind with several algorithms has its best.
         shown: Column → heading; None = those of the score and of the other metrics. A table with the score also has the
             certificates.
     """
@@ -447,10 +468,8 @@ def table(
         shown = score_columns(measures[0]) | columns_beside(measures[1:])
     # Algorithms with a failed run come last, without means.
     known, worst = spreads(comparison.rows, measures[0].name), f"worst_{measures[0].name}"
-    references = {o.algorithm for o in comparison.rows if o.reference}
-    rivals = {name: row for name, row in known.items() if name not in references}
-    # References show the cost of federation, so they do not compete.
-    winners = {name: best_algorithms(rivals, name, measures) for name in shown}
+    rivals = _rivals(comparison.rows, known)
+    winners = {name: {best for kind in rivals for best in best_algorithms(kind, name, measures)} for name in shown}
     beside = {f"worst_{m.name}": _undefined(comparison, m) for m in measures}
     if worst in shown:
         # These columns show the uncertainty of the worst client.
@@ -468,7 +487,7 @@ def table(
     gap = gaps(comparison.outcomes) if comparison.settings.certificate is not None and worst in shown else None
     rows: list[list[str | T]] = []
     for name, row in known.items():
-        cells: list[str | T] = [add_marks(name, (o.marks for o in comparison.rows if o.algorithm == name))]
+        cells: list[str | T] = [comparison.marked(name)]
         for i, of in enumerate(shown):
             text = failure_text(comparison.outcomes, name) if i == 0 else NOTHING
             if of in row:
@@ -482,6 +501,18 @@ def table(
     heads = [text for of, head in shown.items() for text in (head, *beside.get(of, ()))]
     first = f"algorithm, {LABEL}" if comparison.settings.as_published else "algorithm"
     return [first, *heads, *([] if gap is None else ["gap"])], rows
+
+
+def _rivals(outcomes: Sequence[Outcome], known: dict[str, dict[str, Spread]]) -> list[dict[str, dict[str, Spread]]]:
+    """Return the rows of :func:`spreads` that compete with each other: global models, and clients' own models.
+
+    References show the cost of federation, so they do not compete. The only algorithm of its kind has no rival.
+    """
+    kinds: dict[bool, dict[str, dict[str, Spread]]] = {}
+    for outcome in outcomes:
+        if not outcome.reference and not outcome.failed:
+            kinds.setdefault(outcome.personal, {})[outcome.algorithm] = known[outcome.algorithm]
+    return [kind for kind in kinds.values() if len(kinds) == 1 or len(kind) > 1]
 
 
 def _undefined(comparison: Comparison, measure: Measure) -> dict[str, dict[str, str]]:

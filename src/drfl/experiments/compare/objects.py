@@ -80,7 +80,13 @@ def rule_objects(settings: RunSettings) -> list[object]:
 
 
 def about_objects(
-    settings: RunSettings, name: str, algorithm: Algorithm, clients: int, task: Task, sources: Mapping[str, str]
+    settings: RunSettings,
+    name: str,
+    algorithm: Algorithm,
+    clients: int,
+    task: Task,
+    sources: Mapping[str, str],
+    data: Mapping[str, object],
 ) -> AboutRun:
     """Return the description of a run of objects for its files.
 
@@ -91,6 +97,7 @@ def about_objects(
         clients: N.
         task: The model and its loss.
         sources: From :func:`sources_of`.
+        data: The description of the data; empty if they were made in Python.
     """
     score, *others = (metric.name for metric in task.measures)
     dtype = str(task.layout.dtype).rpartition(".")[2]
@@ -105,9 +112,11 @@ def about_objects(
         about["metrics"] = others
     kinds = (f"class {type(thing).__qualname__}" for thing in (algorithm, task.model, *rule_objects(settings)))
     files = {kind: sources[kind] for kind in kinds if kind in sources}
+    dataset = data.get("dataset")
     return AboutRun(
-        name, parameters_of(algorithm, clients), None, model, dtype, {**settings.to_plain(), **about}, files
-    )
+        name, parameters_of(algorithm, clients), None if dataset is None else str(dataset), model, dtype,
+        {**settings.to_plain(), **data, **about}, files,
+    )  # fmt: skip
 
 
 def user_modules(things: Iterable[object]) -> list[ModuleType]:
@@ -165,6 +174,7 @@ def object_job_builder(
     data: Callable[[int], ClientData],
     task: Callable[[int], Task],
     sources: Mapping[str, str] | None = None,
+    described: Mapping[str, object] | None = None,
 ) -> JobBuilder:
     """Return the builder of the runs of a comparison of objects.
 
@@ -175,6 +185,7 @@ def object_job_builder(
         task: The model and its loss at a seed.
         sources: From :func:`sources_of` in the main process, as workers may not find them; None = computed for each
             run.
+        described: The description of the data for files; None if they were made in Python.
     """
 
     def digests(*things: object) -> Mapping[str, str]:
@@ -186,7 +197,9 @@ def object_job_builder(
 
     def job(setup: Setup, name: str, seed: int) -> Job:
         seeded, algorithm, learned = settings.model_copy(update={"seed": seed}), algorithms[name], setup.task
-        about = about_objects(seeded, name, algorithm, setup.data.n, learned, digests(algorithm, learned.model))
+        about = about_objects(
+            seeded, name, algorithm, setup.data.n, learned, digests(algorithm, learned.model), described or {}
+        )
         return make_job(setup, seeded, about, algorithm)
 
     return JobBuilder(setup, job)

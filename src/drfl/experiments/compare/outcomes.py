@@ -47,8 +47,9 @@ class Outcome(NamedTuple):
         last_rollback: Number of rounds done before the last rollback.
         test_rows: A digest of the test rows; "" if it is not known.
         initial_model: A digest of the initial model; "" if it is not known.
-        reference: Whether the run is not federated, but shows the cost and the gain of federation.
         beside: Lines that help to read accuracies and rates, see :func:`drfl.report.read_run.remark_lines`.
+        reference: Whether the run is not federated, but shows the cost and the gain of federation.
+        personal: Whether each client is tested with its own model.
         run: The name of the run's folder if algorithm and seed do not identify it, as in a sweep.
     """
 
@@ -68,17 +69,17 @@ class Outcome(NamedTuple):
     lost_rounds: int = 0
     last_rollback: int = 0
     beside: tuple[str, ...] = ()
-
     test_rows: str = ""
     initial_model: str = ""
     reference: bool = False
+    personal: bool = False
     run: str = ""
 
     @property
     def marks(self) -> Marks:
-        """Marks for readers of a table: stopped by test rows, rolled back."""
-        effective = self.rounds - self.lost_rounds
-        return Marks(self.stopped_on == "test", self.rollbacks, self.rounds, effective, self.last_rollback)
+        """Marks for readers of a table: stopped by test rows, rolled back, clients' own models."""
+        on_test, effective = self.stopped_on == "test", self.rounds - self.lost_rounds
+        return Marks(on_test, self.rollbacks, self.rounds, effective, self.last_rollback, self.personal)
 
     @property
     def failed(self) -> bool:
@@ -119,7 +120,7 @@ def run_to_outcome(algorithm: str, seed: int, run: Callable[[], FinishedRun]) ->
         undefined_names(evaluation, measures, finished.job.data.names), result.stopped_on or "",
         result.rollbacks, result.rounds - result.effective_rounds, result.marks.last_rollback,
         tuple(remark_lines(finished.reading_aids)),
-        finished.test_rows or "", finished.initial_model, finished.is_reference,
+        finished.test_rows or "", finished.initial_model, finished.is_reference, finished.is_personal,
     )  # fmt: skip
     return outcome, finished
 

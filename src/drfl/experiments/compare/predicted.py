@@ -17,7 +17,7 @@ from drfl.experiments.assess.predictions import (
 )
 from drfl.experiments.compare.comparison import PreparedComparison
 from drfl.experiments.compare.comparison_results import Comparison, Predicted
-from drfl.experiments.compare.stored_runs import outcome_of
+from drfl.experiments.compare.stored_runs import equal_of, outcome_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,7 +87,7 @@ def predicted_rows(
         run, fed = load_run(comparison.folder_of(first[seed])), ready.build(ready.design.algorithms[0], seed).fed
         for name, frame in predictions.items():
             record = predicted_record(run, frame, name, fed)
-            rows[name].append(Predicted(outcome_of(record), record))
+            rows[name].append(Predicted(outcome_of(record)._replace(equal=equal_of(record)), record))
     redrawn = len({outcome.test_rows for outcome in first.values()}) > 1
     for name, frame in predictions.items():
         if redrawn and SEED not in frame.columns:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from drfl.assessment.equal_clients import equal_clients
+from drfl.assessment.equal_clients import EqualClients, equal_clients
 from drfl.core.errors import InputError, unknown
 from drfl.core.files import read_json, read_toml
 from drfl.core.user_code import label_of
@@ -41,7 +41,7 @@ class StoredRun(NamedTuple):
         folder: Its folder; for a run that failed, the folder that would hold its results.
         config: The content of its ``config.toml``.
         outcome: How it ended.
-        record: Its files; None if it failed.
+        record: Its files, which may lack history and λ; None if it failed.
         name: The name of its algorithm, or the reference to the user's class.
     """
 
@@ -77,30 +77,38 @@ def find_runs(*patterns: str | Path) -> list[StoredRun]:
     """
     found: dict[Path, StoredRun] = {}
     for pattern in patterns:
-        before = len(found)
-        matches = sorted(glob.glob(str(pattern), recursive=True))
-        for folder in (Path(match) for match in matches):
-            manifest = read_manifest(folder) if folder.is_dir() and CHECKPOINT not in folder.parts else None
-            for run in () if manifest is None else _runs_in(folder, manifest):
-                found.setdefault(run.folder.resolve(), run)
-        if len(found) == before and not any(Path(m).resolve() in found for m in matches):
+        # Folders of results may be below the folder that the user names.
+        if not (_find(str(pattern), found) or _find(f"{pattern}/**", found)):
             raise InputError(f"no finished run in {pattern}: {REMEDY}", code="not-a-run", field=str(pattern))
     return list(found.values())
 
 
-def _runs_in(folder: Path, manifest: Manifest) -> Iterator[StoredRun]:
+def _find(pattern: str, found: dict[Path, StoredRun]) -> bool:
+    """Add the runs in folders that match a pattern to those found before; return whether there are any."""
+    has_runs = False
+    for folder in map(Path, sorted(glob.glob(pattern, recursive=True))):
+        manifest = read_manifest(folder) if folder.is_dir() and CHECKPOINT not in folder.parts else None
+        for place, run in () if manifest is None else _runs_in(folder, manifest):
+            has_runs = True
+            if place.resolve() not in found:
+                found[place.resolve()] = run or _load(place)
+    return has_runs
+
+
+def _runs_in(folder: Path, manifest: Manifest) -> Iterator[tuple[Path, StoredRun | None]]:
+    """Yield the folders of runs, each with the run if it failed."""
     if manifest.kind == "run":
         if is_finished(folder):
-            yield _load(folder)
+            yield folder, None
     elif manifest.kind in ("comparison", "sweep"):
         for name in manifest.cells:
             if (folder / name).is_dir() and is_finished(folder / name):
-                yield _load(folder / name)
-        yield from _failed_runs(folder)
+                yield folder / name, None
+        yield from ((run.folder, run) for run in _failed_runs(folder))
 
 
 def _load(folder: Path) -> StoredRun:
-    record = load_run(folder)
+    record = load_run(folder, curves=False)
     return StoredRun(folder, record.config, outcome_of(record), record, str(record.config.get("algorithm")))
 
 
@@ -128,14 +136,10 @@ def _failed_runs(folder: Path) -> Iterator[StoredRun]:
 
 
 def outcome_of(record: RunRecord) -> Outcome:
-    """Return how the run of a folder ended, as a comparison would have recorded it."""
+    """Return how the run of a folder ended, as a comparison would have recorded it, but without :func:`equal_of`."""
     summary, score = record.summary, record.score
     final = nested_table(summary, "final")
     metrics = Metrics(*(record.final(field) for field in Metrics._fields))
-    known = record.clients.dropna(subset=["score"])
-    equal = None
-    if score.name == ACCURACY.name and len(known) and LARGEST_PATIENT not in record.clients:
-        equal = equal_clients(metrics.avg_score, known["samples"].to_numpy())
     columns = {m.name: "score" if m.name == score.name else m.name for m in record.measures}
     missing = {n: record.clients["client"][record.clients[c].isna()] for n, c in columns.items() if c in record.clients}
     certificate = None
@@ -152,7 +156,6 @@ def outcome_of(record: RunRecord) -> Outcome:
         metrics=metrics,
         certificate=certificate,
         reason=failure if isinstance(failure, str) else "",
-        equal=equal,
         others={name: number(final, name) for name in other_columns(record.measures)},
         worst_interval=None if record.stopped_on_test else worst_interval(record),
         undefined={name: tuple(clients) for name, clients in missing.items() if len(clients)},
@@ -164,11 +167,24 @@ def outcome_of(record: RunRecord) -> Outcome:
         test_rows=rows or "",
         initial_model=model or "",
         reference=record.is_reference,
+        personal=record.is_personal,
     )
 
 
+def equal_of(record: RunRecord) -> EqualClients | None:
+    """Return what to expect if all clients of a run were equally good, which takes longer than reading its files."""
+    known = record.clients.dropna(subset=["score"])
+    if record.score.name != ACCURACY.name or not len(known) or LARGEST_PATIENT in record.clients:
+        return None
+    return equal_clients(record.final("avg_score"), known["samples"].to_numpy())
+
+
 def frame_of(runs: Sequence[StoredRun]) -> pd.DataFrame:
-    """Return a row per run: folder, algorithm, seed, how it ended, metrics, costs and all settings."""
+    """Return a row per run: folder, algorithm, seed, how it ended, metrics, costs and all settings.
+
+    The column ``eta`` is the local step size η that the run used, whether the user or drfl chose it. Columns without
+    any value are omitted.
+    """
     import pandas as pd
 
     rows = []
@@ -186,10 +202,15 @@ def frame_of(runs: Sequence[StoredRun]) -> pd.DataFrame:
             row |= round_metrics({**outcome.metrics.as_dict(score), **named, **outcome.others})
             row |= {name: run.record.ledger(name) for name in LEDGER_COLUMNS}
             row["wall_seconds"] = number(summary, "wall_seconds")
+            row["own_models"] = outcome.personal
+            # Without lr, drfl determined the step size.
+            chosen = nested_table(summary, "step_size")
+            row["eta"] = number(chosen if chosen else run.parameters, "lr")
         rows.append((row, run.settings))
     # Settings come last, as a table of results is read from the left.
     columns = dict.fromkeys(name for row, _ in rows for name in row) | dict.fromkeys(n for _, s in rows for n in s)
-    return pd.DataFrame([{**settings, **row} for row, settings in rows], columns=list(columns))
+    frame = pd.DataFrame([{**settings, **row} for row, settings in rows], columns=list(columns))
+    return frame.dropna(axis="columns", how="all")
 
 
 def where(runs: Sequence[StoredRun], values: Mapping[str, object]) -> list[StoredRun]:
@@ -244,7 +265,8 @@ def comparison_of(runs: Sequence[StoredRun]) -> Comparison:
                 code="given-twice",
                 field=str(run.folder),
             )
-        outcomes[cell], folders[cell] = run.outcome._replace(algorithm=label), run.folder
+        equal = run.outcome.equal if run.record is None else run.outcome.equal or equal_of(run.record)
+        outcomes[cell], folders[cell] = run.outcome._replace(algorithm=label, equal=equal), run.folder
     algorithms = tuple(dict.fromkeys(labels))
     seeds = tuple(sorted({run.outcome.seed for run in runs}))
     about = tuple(_about(next(r for r, own in zip(runs, labels, strict=True) if own == label)) for label in algorithms)

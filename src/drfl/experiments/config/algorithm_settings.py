@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from drfl.core.errors import InputError
 from drfl.experiments.config.hyperparameters import (
     Value,
     algorithm_class,
     algorithm_name,
+    by_algorithm,
     default_cohort,
     has_parameter,
     make_algorithm,
@@ -40,16 +40,10 @@ class AlgorithmSettings(StrictSettings, AlgorithmFields):
 
     @field_validator("algorithms")
     @classmethod
-    def _known_algorithms(cls, tables: dict[str, dict[str, Value]]) -> dict[str, dict[str, Value]]:
-        names = [algorithm_name(name) for name in tables]
-        for name in names:
-            if names.count(name) > 1:
-                raise InputError(
-                    f"the table algorithms.{name} occurs twice: remove one",
-                    code="given-twice",
-                    field=f"algorithms.{name}",
-                )
-        return dict(zip(names, tables.values(), strict=True))
+    def _known_algorithms(
+        cls, tables: dict[str, dict[str, Value]], info: ValidationInfo
+    ) -> dict[str, dict[str, Value]]:
+        return by_algorithm(tables, [info.data[name] for name in ("algorithm",) if name in info.data])
 
     @model_validator(mode="after")
     def _parameters_fit(self) -> Self:

@@ -15,7 +15,7 @@ from drfl.data.tables.hugging_face import hub_name
 from drfl.experiments.config.about_run import AboutRun
 from drfl.experiments.config.algorithm_settings import COMMON, AlgorithmSettings
 from drfl.experiments.config.data_settings import DataSettings
-from drfl.experiments.config.hyperparameters import parameters_of
+from drfl.experiments.config.hyperparameters import algorithm_name, by_algorithm, parameters_of
 from drfl.experiments.config.own_data import CLASSIFICATION, check_task, is_hub, with_loss
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.config.strict import input_error
@@ -114,23 +114,30 @@ def references_of(values: Mapping[str, object]) -> dict[str, str]:
     return {name: key for key, name in named if isinstance(name, str) and user_code.is_reference(name)}
 
 
-def config_of(file: Mapping[str, object], overrides: Mapping[str, object]) -> Config:
-    """Return the configuration of a TOML file's content and the options that override it; see :func:`load_config`."""
+def config_of(file: Mapping[str, object], overrides: Mapping[str, object], algorithms: Collection[str] = ()) -> Config:
+    """Return the configuration of a TOML file's content and the options that override it; see :func:`load_config`.
+
+    Args:
+        file: The content of the file.
+        overrides: Options by name.
+        algorithms: Further algorithms that run, whose tables may have the name of a user's class without its file.
+    """
     values = dict(file)
     tables = values.get("algorithms")
+    named = [values.get("algorithm"), overrides.get("algorithm"), *algorithms]
+    own = [name for name in named if isinstance(name, str)]
+    own += [name for name in (tables if isinstance(tables, dict) else ()) if user_code.is_reference(name)]
     beaten = {parameter for option, parameter in COMMON.items() if option in overrides}
     merged: dict[str, object] = {}
-    for name, table in (tables if isinstance(tables, dict) else {}).items():
+    for name, table in by_algorithm(tables if isinstance(tables, dict) else {}, own).items():
         # An option for all algorithms overrides the file's tables.
         if isinstance(table, dict):
             table = {key: value for key, value in table.items() if key not in beaten}
         merged[name] = table
     changes = overrides.get("algorithms")
     for name, table in (changes if isinstance(changes, dict) else {}).items():
-        # Algorithm names are case-insensitive.
-        same = next((known for known in merged if known.lower() == name.lower()), name)
-        before = merged.get(same)
-        merged[same] = {**(before if isinstance(before, dict) else {}), **table}
+        before = merged.get(full := algorithm_name(name, own))
+        merged[full] = {**(before if isinstance(before, dict) else {}), **table}
     if merged:
         values["algorithms"] = merged
     pinned = values.get("dataset")
@@ -150,7 +157,9 @@ TABLES = (".csv", ".npz", ".parquet")
 """Suffixes of table files, which the shell passes as arguments if --data is followed by a pattern with a star."""
 
 
-def read_file(path: Path | None, given: Collection[str] = (), *, trust: bool = False) -> dict[str, object]:
+def read_file(
+    path: Path | None, given: Collection[str] = (), *, trust: bool = False, resuming: bool = False
+) -> dict[str, object]:
     """Return the content of a TOML file; empty if there is no file.
 
     A file in a folder of results may come from somebody else. Code that it names is loaded later only if it passes
@@ -161,6 +170,7 @@ def read_file(path: Path | None, given: Collection[str] = (), *, trust: bool = F
         path: The file.
         given: References that the user has named again.
         trust: Trust all code that the file names.
+        resuming: Whether the file is that of a run or comparison to resume, which needs unchanged code.
 
     Raises:
         InputError: If it is missing or not TOML, or names code that is not trusted.
@@ -177,7 +187,8 @@ def read_file(path: Path | None, given: Collection[str] = (), *, trust: bool = F
     folder = results_folder(path)
     if folder is not None and not trust:
         user_code.block_folder(folder)
-        user_code.check_received(references_of(values), values.get("files"), folder, given)
+        again = "another --out" if resuming else None
+        user_code.check_received(references_of(values), values.get("files"), folder, given, resuming=again)
     return values
 
 

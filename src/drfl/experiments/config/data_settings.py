@@ -140,6 +140,11 @@ class DataSettings(StrictSettings, DataFields):
         return values
 
     @property
+    def description(self) -> dict[str, object]:
+        """The settings as files hold them, including the defaults of the partition."""
+        return {**self.to_plain(), **self.partition_parameters(defaults=True)}
+
+    @property
     def data_label(self) -> str:
         """The data set's name in folder names, without characters that folder names should not have."""
         name = hub_name(self.dataset).label if is_hub(self.dataset) else self.dataset

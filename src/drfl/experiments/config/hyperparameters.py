@@ -8,7 +8,7 @@ import functools
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -28,6 +28,8 @@ from drfl.optim.schedules import Schedule
 from drfl.optim.server_optimizers import ServerOptimizer
 
 Value = bool | int | float | str | None
+
+T = typing.TypeVar("T")
 
 SAMPLINGS: dict[str, Sampling] = {
     "with-replacement": sampling.with_replacement,
@@ -64,16 +66,41 @@ def canonical(kind: str, name: str, known: Mapping[str, object]) -> str:
         raise unknown(kind, name, known) from None
 
 
-def algorithm_name(text: str) -> str:
+def algorithm_name(text: str, own: Collection[str] = ()) -> str:
     """Return the name of an algorithm: a known name up to case, or a reference to a user's class, which is loaded.
+
+    Args:
+        text: The name.
+        own: Algorithms that run. Among them a user's class can be named without its file.
 
     Raises:
         InputError: If the name is unknown, or the reference is not to an algorithm.
     """
     if not user_code.is_reference(text):
-        return canonical("algorithm", text, KNOWN)
+        classes = {user_code.label_of(name): name for name in own if user_code.is_reference(name)}
+        # If both run, the name without a file is drfl's own algorithm.
+        classes = {label: name for label, name in classes.items() if label not in own}
+        name = canonical("algorithm", text.strip(), {**KNOWN, **classes})
+        return classes.get(name, name)
     algorithm_class(text.strip())
     return text.strip()
+
+
+def by_algorithm(tables: Mapping[str, T], own: Collection[str] = ()) -> dict[str, T]:
+    """Return tables of parameters by the names of their algorithms, see :func:`algorithm_name`.
+
+    Raises:
+        InputError: If a name is unknown, or two tables are for one algorithm.
+    """
+    named: dict[str, T] = {}
+    for text, table in tables.items():
+        name = algorithm_name(text, own)
+        if name in named:
+            raise InputError(
+                f"the table algorithms.{name} occurs twice: remove one", code="given-twice", field=f"algorithms.{name}"
+            )
+        named[name] = table
+    return named
 
 
 def algorithm_class(name: str) -> type[Algorithm]:

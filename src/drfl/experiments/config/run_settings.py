@@ -170,7 +170,3 @@ class RunSettings(StrictSettings, RunFields):
     def tables(self) -> str | None:
         """The folder of the server's client tables, as :func:`drfl.run` takes it."""
         return None if self.table_dir is None else str(self.table_dir)
-
-    def to_plain(self) -> dict[str, object]:
-        """Return all settings that are not None, as plain values that a file can hold."""
-        return {name: value for name, value in self.model_dump(mode="json").items() if value is not None}

@@ -13,6 +13,10 @@ class StrictSettings(BaseModel):
     # Defaults given as texts become objects, too.
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
+    def to_plain(self) -> dict[str, object]:
+        """Return all settings that are not None, as plain values that a file can hold."""
+        return {name: value for name, value in self.model_dump(mode="json").items() if value is not None}
+
 
 def input_error(error: ValidationError) -> InputError:
     """Return the first error that pydantic found as an error of drfl."""

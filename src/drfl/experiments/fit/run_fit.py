@@ -14,7 +14,7 @@ from safetensors.torch import save
 
 from drfl.core.errors import InputError
 from drfl.data import ClientData, Dataset
-from drfl.experiments.compare.compare_objects import as_seed_function, clients_by_seed
+from drfl.experiments.compare.compare_objects import as_seed_function, clients_by_seed, description_of
 from drfl.experiments.compare.objects import about_objects, object_setup, rule_objects, run_settings, sources_of
 from drfl.experiments.config.algorithm_settings import AlgorithmSettings
 from drfl.experiments.config.build import Setup, build_setup, make_job
@@ -91,7 +91,7 @@ def jobs_of_objects(
         except ValidationError as error:
             raise input_error(error) from None
         built = values.build_algorithm(member.algorithm, setup.data.n)
-        about = about_objects(run, member.algorithm, built, setup.data.n, setup.task, sources)
+        about = about_objects(run, member.algorithm, built, setup.data.n, setup.task, sources, description_of(data))
         return make_job(setup, run, about, built)
 
     setup = object_setup(run, clients_by_seed(data)(seed), model, sources)

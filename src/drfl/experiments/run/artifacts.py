@@ -167,6 +167,7 @@ def summary(finished: FinishedRun) -> dict[str, object]:
         "undefined": {name: len(clients) for name, clients in undefined.items()},
         **finished.reading_aids,
         "reference": finished.is_reference,
+        "own_models": finished.is_personal,
         "test_rows": finished.test_rows,
         "initial_model": finished.initial_model,
         **({} if job.origin.start is None else {"init_from": dict(job.origin.start)}),

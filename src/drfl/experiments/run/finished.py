@@ -82,6 +82,11 @@ class FinishedRun:
         """Whether the run is not federated, but shows the cost and the gain of federation."""
         return isinstance(core_of(self.job.algorithm), REFERENCES)
 
+    @property
+    def is_personal(self) -> bool:
+        """Whether each client is tested with its own model."""
+        return self.result.personal is not None
+
     @cached_property
     def test_rows(self) -> str | None:
         """A digest of the clients' test rows; None if only the sites have them."""

@@ -109,7 +109,7 @@ def check_settings(job: Running, kept: Mapping[str, object]) -> None:
         if own.get(name) != stored.get(name) and name.startswith(FILES):
             raise InputError(
                 f"{name.removeprefix(FILES)} has changed since the run to resume started: restore it, or give "
-                f"{job.settings.new_folder}",
+                f"{job.settings.new_folder} to start again",
                 code="other-run",
                 field=name.removeprefix(FILES),
             )

@@ -73,11 +73,13 @@ def load_runs(*patterns: str | Path) -> pd.DataFrame:
     """Return the runs in folders of results in one data frame, with all their settings and metrics.
 
     Args:
-        patterns: Folders of runs, comparisons and sweeps, or patterns such as ``"runs/**"``.
+        patterns: Folders of runs, comparisons and sweeps, folders above them, or patterns such as ``"runs/**"``.
 
     Returns:
         A row per run: folder, algorithm, seed, how it ended, the metrics and the 95 % interval of the worst client,
-        costs, and the settings and hyperparameters. Runs that failed have no metrics.
+        costs, and the settings and hyperparameters. ``eta`` is the local step size η that the run used, and
+        ``own_models`` whether each client is tested with its own model. Runs that failed have no metrics. Columns
+        without any value are omitted.
 
     Raises:
         InputError: If a pattern matches no finished run, or a file is damaged.

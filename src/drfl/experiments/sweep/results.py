@@ -94,7 +94,9 @@ class Sweep:
 
     def to_latex(self) -> str:
         """Return the same tables as LaTeX tabulars in the style of booktabs."""
-        return "\n".join(f"% {name}\n{each.to_latex()}" for name, each in self.comparisons.items())
+        return "\n".join(
+            f"{f'% {name}' if name else ''}\n{each.to_latex()}".lstrip() for name, each in self.comparisons.items()
+        )
 
     @property
     def notices(self) -> list[Notice]:

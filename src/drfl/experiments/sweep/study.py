@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -15,7 +15,7 @@ from drfl.core.errors import InputError, unknown
 from drfl.core.user_code import label_of
 from drfl.experiments.config.algorithm_settings import COMMON
 from drfl.experiments.config.config import Config, config_of, read_file, references_of, results_folder
-from drfl.experiments.config.hyperparameters import algorithm_name, has_parameter
+from drfl.experiments.config.hyperparameters import KNOWN, algorithm_name, has_parameter
 from drfl.experiments.execution.cells import Cell
 from drfl.experiments.execution.training_cells import cost_of, job_from_config
 from drfl.experiments.run.artifacts import FREE
@@ -97,8 +97,10 @@ def read_study(
     fixed = {name: value for name, value in content.items() if name not in (GRID, LIST)}
     runs: dict[str, SweepRun] = {}
     unused = set[str]()
-    for varied in _points(content):
-        config, without_effect = _configure(fixed, varied)
+    points = list(_points(content))
+    own = {str(table["algorithm"]) for table in (fixed, *points) if "algorithm" in table}
+    for varied in points:
+        config, without_effect = _configure(fixed, varied, own)
         unused |= without_effect
         effective = {name: value for name, value in varied.items() if name not in without_effect}
         name = _folder_of(config)
@@ -194,8 +196,14 @@ def _flat(table: Mapping[str, object]) -> dict[str, object]:
     return flat
 
 
-def _configure(fixed: Mapping[str, object], varied: Changes) -> tuple[Config, set[str]]:
-    """Return the configuration of a run, and the varied parameters that its algorithm does not have."""
+def _configure(fixed: Mapping[str, object], varied: Changes, own: Collection[str]) -> tuple[Config, set[str]]:
+    """Return the configuration of a run, and the varied parameters that its algorithm does not have.
+
+    Args:
+        fixed: The settings of all runs.
+        varied: The varied settings of this one.
+        own: The algorithms of all runs.
+    """
     settings = {name: value for name, value in varied.items() if name in Config.model_fields}
     algorithm = algorithm_name(str(settings.get("algorithm", fixed.get("algorithm", _default_algorithm()))))
     table: dict[str, object] = {}
@@ -206,27 +214,21 @@ def _configure(fixed: Mapping[str, object], varied: Changes) -> tuple[Config, se
                 without_effect.add(name)
             continue
         owner, dot, parameter = name.rpartition(".")
-        if dot and algorithm_name(owner) != algorithm:
+        if dot and algorithm_name(owner, own) != algorithm:
             without_effect.add(name)
         elif has_parameter(algorithm, parameter):
             table[parameter] = value
-        elif dot or not any(has_parameter(known, parameter) for known in _known(fixed, varied)):
+        elif dot or not any(has_parameter(known, parameter) for known in (*KNOWN, *map(algorithm_name, own))):
             raise unknown("setting", name, Config.model_fields)
         else:
             without_effect.add(name)
     overrides = {name: value for name, value in settings.items() if name not in without_effect}
-    return config_of(fixed, {**overrides, **({"algorithms": {algorithm: table}} if table else {})}), without_effect
+    tables = {"algorithms": {algorithm: table}} if table else {}
+    return config_of(fixed, {**overrides, **tables}, own), without_effect
 
 
 def _default_algorithm() -> object:
     return Config.model_fields["algorithm"].default
-
-
-def _known(fixed: Mapping[str, object], varied: Changes) -> set[str]:
-    from drfl.algorithms import ALGORITHMS, BASELINES
-
-    named = {str(table["algorithm"]) for table in (fixed, varied) if "algorithm" in table}
-    return {*ALGORITHMS, *BASELINES, *map(algorithm_name, named)}
 
 
 def _folder_of(config: Config) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol, cast
 from drfl.algorithms import ALGORITHMS
 from drfl.core.errors import InputError, unknown
 from drfl.core.plugins import plugins
-from drfl.core.user_code import is_reference
+from drfl.core.user_code import is_reference, label_of
 from drfl.experiments.config.build import VALIDATION
 from drfl.experiments.config.config import Config, config_of, load_config, read_file, references_of
 from drfl.experiments.config.hyperparameters import KNOWN, Value, algorithm_name, canonical
@@ -108,7 +108,14 @@ class NamedJobs(Protocol):
         ...
 
 
-def resolve(text: str, changes: Mapping[str, object], *, stand_in: bool = False, trust: bool = False) -> TuningJob:
+def resolve(
+    text: str,
+    changes: Mapping[str, object],
+    *,
+    stand_in: bool = False,
+    trust: bool = False,
+    algorithms: Collection[str] = (),
+) -> TuningJob:
     """Return a job by its name, or from its file.
 
     Args:
@@ -116,6 +123,7 @@ def resolve(text: str, changes: Mapping[str, object], *, stand_in: bool = False,
         changes: Keys of a `Config` that override the job's.
         stand_in: Use data that replace those of a paper.
         trust: See :func:`drfl.experiments.config.config.load_config`.
+        algorithms: See :func:`from_file`.
 
     Raises:
         InputError: If there is no such job, file or stand-in, or a value is impossible.
@@ -125,7 +133,7 @@ def resolve(text: str, changes: Mapping[str, object], *, stand_in: bool = False,
             raise InputError(
                 "--stand-in has no effect on a job file: remove it", code="unused-option", field="stand_in"
             )
-        return from_file(Path(text), changes, trust=trust)
+        return from_file(Path(text), changes, trust=trust, algorithms=algorithms)
     known = {name: jobs for _, jobs in plugins("drfl.tuning_jobs") for name in cast("NamedJobs", jobs).job_names()}
     try:
         name = canonical("job", text, known)
@@ -136,19 +144,22 @@ def resolve(text: str, changes: Mapping[str, object], *, stand_in: bool = False,
     return cast("NamedJobs", known[name]).job(name, changes, stand_in=stand_in)
 
 
-def from_file(path: Path, changes: Mapping[str, object], *, trust: bool = False) -> TuningJob:
+def from_file(
+    path: Path, changes: Mapping[str, object], *, trust: bool = False, algorithms: Collection[str] = ()
+) -> TuningJob:
     """Read a job from its file.
 
     Args:
         path: A TOML file like those of `drfl compare`.
         changes: Keys of a `Config` that override the job's.
         trust: See :func:`drfl.experiments.config.config.load_config`.
+        algorithms: Algorithms that are tuned, whose tables may have the name of a user's class without its file.
 
     Raises:
         InputError: If there is no such file, or a value is impossible.
     """
     values = read_file(path, references_of(changes), trust=trust)
-    return make_job(path.stem, values, changes, config_of(values, {**changes, **VALIDATION_SETTINGS}))
+    return make_job(path.stem, values, changes, config_of(values, {**changes, **VALIDATION_SETTINGS}, algorithms))
 
 
 def make_job(
@@ -201,10 +212,13 @@ def chosen_methods(text: str | None, job: TuningJob) -> list[str]:
     """
     if text is None:
         return list(job.methods or ALGORITHMS)
-    known = dict.fromkeys((*job.methods, *KNOWN))
+    # A user's class can be named without its file.
+    labels = {label_of(name): name for name in job.methods}
+    known = dict.fromkeys((*job.methods, *labels, *KNOWN))
     names = [part.strip() for part in text.split(",")]
     kind = "method or algorithm" if job.methods.keys() - KNOWN else "algorithm"
-    return list(dict.fromkeys(algorithm_name(n) if is_reference(n) else canonical(kind, n, known) for n in names))
+    full = (algorithm_name(n) if is_reference(n) else canonical(kind, n, known) for n in names)
+    return list(dict.fromkeys(labels.get(name, name) for name in full))
 
 
 def changes_of(texts: Sequence[str]) -> dict[str, object]:

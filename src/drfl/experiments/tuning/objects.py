@@ -14,7 +14,7 @@ from drfl.core.errors import DrflError, InputError
 from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.data.validation_split import held_out_training
-from drfl.experiments.compare.compare_objects import as_seed_function, clients_by_seed
+from drfl.experiments.compare.compare_objects import as_seed_function, clients_by_seed, description_of
 from drfl.experiments.compare.objects import (
     about_objects,
     check_algorithms,
@@ -82,12 +82,14 @@ class ObjectRuns:
         task: Returns model, loss and score at a seed.
         settings: The settings of every run; ``validation`` is the share of each client's training rows to judge on, if
             the data have no validation rows.
+        described: The description of the data for files.
     """
 
     space: AlgorithmSpace
     data: Callable[[int], ClientData]
     task: Callable[[int], Task]
     settings: RunSettings
+    described: Mapping[str, object]
 
     @property
     def validation(self) -> float:
@@ -113,7 +115,9 @@ class ObjectRuns:
             # Test rows must not choose hyperparameters.
             return held_out_training(self.data(seed), self.validation, Key(seed))
 
-        return object_job_builder(self.settings, {name: algorithm}, clients, self.task)(name, seed)
+        return object_job_builder(self.settings, {name: algorithm}, clients, self.task, described=self.described)(
+            name, seed
+        )
 
     def __call__(self, cell: Cell, data_dir: Path | None = None) -> Record:
         """Run a cell that :meth:`ObjectSubject.cells` made."""
@@ -182,7 +186,7 @@ class ObjectSubject:
         """Return the description of a run for its files."""
         task, settings = self.runs.task(seed), self.runs.settings.model_copy(update={"seed": seed})
         sources = sources_of([algorithm, task.model, *rule_objects(settings)])
-        return about_objects(settings, self.name, algorithm, self.clients, task, sources)
+        return about_objects(settings, self.name, algorithm, self.clients, task, sources, self.runs.described)
 
 
 class SearchOptions(NamedTuple):
@@ -228,7 +232,7 @@ def tune_objects(
         )
     learned, seeds = as_seed_function("task", task, Task), range(FIRST_SEED, FIRST_SEED + options.seeds)
     model = learned(seeds[0])
-    runs = ObjectRuns(space, clients_by_seed(data), learned, run_settings(settings, model))
+    runs = ObjectRuns(space, clients_by_seed(data), learned, run_settings(settings, model), description_of(data))
     criterion = Criterion(options.criterion, model.measures[0])
     point = suggest(ObjectSubject("algorithm", runs, {}, 0, seeds, None, {}).draw, (), Key(0).fold("tuning", "name"))
     algorithm = runs.algorithm("algorithm", point.table)

@@ -67,7 +67,7 @@ def spaces_of(texts: list[str], algorithms: list[str]) -> dict[str, str]:
     Raises:
         InputError: If a text has another form, or is for an algorithm that is not tuned or already has a space.
     """
-    labels = {user_code.label_of(name).lower(): name for name in algorithms}
+    labels = {text.lower(): name for name in algorithms for text in (user_code.label_of(name), name)}
     spaces: dict[str, str] = {}
     for text in texts:
         label, equals, reference = (part.strip() for part in text.rpartition("="))
