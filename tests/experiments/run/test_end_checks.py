@@ -32,6 +32,7 @@ def finished(accuracy, majority, *, partition="natural", losses=(1.0, 0.5), roun
         rounds=rounds,
         skipped=skipped,
         state=None,
+        step_size=None,
         history=SimpleNamespace(rows=rows, last=rows[-1]),
         evaluation=SimpleNamespace(score=torch.tensor(accuracy, dtype=torch.float64), others=()),
         selection=None,
