@@ -49,6 +49,7 @@ EXCEPTIONS = {
     "drfl/core/atomic_files.py": "writes, and removes what it wrote",
     "drfl/core/audit_log.py": "appends to its own log under a lock",
     "drfl/core/free_memory.py": "files of the kernel",
+    "drfl/core/mapped_files.py": "files of the kernel",
     "drfl/core/user_code.py": "runs the file that the user named",
     "drfl/data/datasets/adult.py": "asks of what the opener opened",
     "drfl/data/datasets/archives.py": "reads members of what the opener opened, and lists a folder",

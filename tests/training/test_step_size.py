@@ -625,7 +625,7 @@ def test_a_run_that_was_set_back_says_how_many_rounds_count():
     assert (result.rounds, result.rollbacks, result.effective_rounds) == (15, 2, 2)
     assert result.state.w.tolist() == [2.0, 2.0]
     assert re.search(r"\b2 .*\b15\b", repr(result))
-    assert result.marks == (False, 2, 15, 2, 13)
+    assert result.marks == (False, 2, 15, 2, 13, False)
     assert result.marks.is_late
     # the model of an earlier round is none of the last two
     for at, effective in ((13, 15), (14, 2)):
