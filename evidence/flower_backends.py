@@ -31,7 +31,7 @@ from drfl.federation.algorithm import Algorithm
 from drfl.flower.client_app import Site, client_app
 from drfl.flower.federation import FlowerFederation
 from drfl.flower.in_process import InProcessGrid
-from drfl.flower.messages import Model
+from drfl.flower.messages import ModelRecipe
 from drfl.flower.nodes import NameRoster, gather_members
 from drfl.flower.site_task import task_of
 from drfl.flower.transport import Deadline
@@ -50,7 +50,7 @@ ALGORITHMS: dict[str, Algorithm] = {
 WITH_RAY = tuple(ALGORITHMS)[: script.sized(None, 1)]
 """Those that run in Flower's simulation too: each starts Ray."""
 ROUNDS, SEED = script.sized(5, 2), 0
-MODEL = Model("linear", "cross-entropy", "float32", 2, "loop")
+MODEL = ModelRecipe("linear", "cross-entropy", "float32", 2, "loop")
 
 
 def hospitals() -> ClientData:

@@ -37,7 +37,7 @@ from drfl.data import ClientData
 from drfl.engine import Simulation
 from drfl.experiments.config.wrap import wrap_algorithm
 from drfl.experiments.run.artifacts import versions
-from drfl.flower.messages import Model
+from drfl.flower.messages import ModelRecipe
 from drfl.flower.settings import DeployedConfig
 from drfl.flower.site_data import load_site
 from drfl.flower.site_task import task_of
@@ -82,7 +82,7 @@ def simulated(trial: Trial, job: dict[str, object], replies: Path | None = None)
     }
     data = ClientData.from_arrays(train, test)
     with Key(config.seed).fold("model").torch_scope():
-        task = task_of(Model(config.model, config.loss, config.dtype, 2), tuple(data.inputs.shape[1:]))
+        task = task_of(ModelRecipe(config.model, config.loss, config.dtype, 2), tuple(data.inputs.shape[1:]))
     inner = config.build_algorithm(config.algorithm, data.n)
     if replies is not None:
         inner = Replayed(inner, read_replies(replies))

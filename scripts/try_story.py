@@ -37,7 +37,7 @@ from drfl.data import ClientData
 from drfl.data.model_store import ModelStore
 from drfl.engine import Simulation
 from drfl.experiments.config.wrap import wrap_algorithm
-from drfl.flower.messages import Model
+from drfl.flower.messages import ModelRecipe
 from drfl.flower.settings import DeployedConfig
 from drfl.flower.site_data import load_site
 from drfl.flower.site_task import task_of
@@ -98,7 +98,7 @@ def simulated_outputs(trial: Trial, name: str) -> np.ndarray:
     train, test = ({site: pair[i] for site, pair in pick.items()} for i in range(2))
     data = ClientData.from_arrays(train, test, dtype=torch.float64, schema=schema).standardised()
     with Key(config.seed).fold("model").torch_scope():
-        task = task_of(Model(config.model, config.loss, config.dtype, 2), tuple(data.inputs.shape[1:]))
+        task = task_of(ModelRecipe(config.model, config.loss, config.dtype, 2), tuple(data.inputs.shape[1:]))
     algorithm = wrap_algorithm(config, config.build_algorithm(config.algorithm, data.n), None, None, task)
     found = drfl.run(algorithm, Simulation(data, task, engine=config.engine), rounds=config.rounds, seed=config.seed)
     task.layout.load(task.model, found.model)
