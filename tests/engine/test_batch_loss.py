@@ -156,6 +156,7 @@ def test_a_mean_over_rows_is_the_same_as_a_batch_loss():
     same(first.evaluation.loss, second.evaluation.loss)
 
 
+@pytest.mark.long
 def test_dropout_and_client_side_methods_work_with_it():
     *_, data, task = setting("dice", functools.partial(nn.Dropout, 0.3))
     for algorithm in (drfl.Ditto(), drfl.MOON(), drfl.MIME()):

@@ -181,6 +181,7 @@ def test_every_part_of_a_run(kind, tmp_path, monkeypatch):
             drfl.compare(pair, **options | {"data": other}, out=tmp_path / "two", resume=True)
 
 
+@pytest.mark.long
 @every_kind
 def test_a_run_resumes_from_its_checkpoint(kind, tmp_path):
     _, _, data, task = setting(kind)

@@ -69,6 +69,7 @@ def test_a_file_of_2_gb_needs_600_mb(tmp_path, shape):
     train(idle + 600_000_000, tmp_path / "run", write(tmp_path / "large", 2000, shape))
 
 
+@pytest.mark.long
 def test_a_run_does_not_allocate_the_file(tmp_path):
     idle = train(0, tmp_path / "idle", write(tmp_path / "small", 1))
     train(idle + 240_000_000, tmp_path / "run", write(tmp_path / "large", 300))

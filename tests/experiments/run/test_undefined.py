@@ -214,6 +214,7 @@ def test_an_assessment_shows_it(single, comparison, capsys):
     assert seeds.undefined == SHARE
 
 
+@pytest.mark.long
 def test_a_report_shows_it(single, comparison, tmp_path):
     page = rendered([load_run(single)])
     for title in ("Worst client", "Average over clients", "Std over clients"):
