@@ -117,7 +117,9 @@ def test_a_step_size_is_found_and_wrappers_pass_the_models_on():
     for algorithm in (drfl.LocalOnly(), drfl.FineTuned(), drfl.Pooled()):
         found = drfl.run(Protected(algorithm), simulation(), rounds=8)
         assert found.step_size is not None
-        assert int(found.step_size.lowered) == 0
+        # These clients conflict, so a roll-back may halve the step size; it stays a multiple of the one that was found.
+        halvings = int(found.step_size.lowered)
+        assert float(found.step_size.eta) == pytest.approx(1 / float(found.step_size.curvature) / 2**halvings)
     assert found.evaluation.score.shape == (4,)
 
 

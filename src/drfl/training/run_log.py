@@ -244,6 +244,8 @@ class RunLog:
             choose: Whether to choose between the average and the last iterate.
             guard: Whether to return an earlier model if the one at the end must not be returned.
         """
+        # A run that starts here again repeats what follows, and counts its cost once.
+        end = self.booked(progress, self.cost())
         if choose and progress.round > 0 and not self.personalised:
             # The choice uses training samples, so test rows do not influence which model is returned.
             if last_is_better(self.fed, progress, self.key.fold("best")):
@@ -288,7 +290,7 @@ class RunLog:
             progress.rows, self.certify is not None, self.fed.measures, validated=progress.selected is not None
         )
         result = Result(
-            model, lam, history, *tested, self.booked(progress, self.cost()), returned, stopped, stopped_on,
+            model, lam, history, *tested, end, returned, stopped, stopped_on,
             selection=self._selection(progress), personal=self.personal, fallback=earlier,
         )  # fmt: skip
         average = progress.average
