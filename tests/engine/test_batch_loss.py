@@ -7,8 +7,8 @@ import logging
 
 import pytest
 import torch
-from tests.engine.test_ignored_targets import ENGINES, ray, same  # noqa: F401 - a fixture
-from tests.support.objectives import GAMMA, LR, MU, TAU, dual_drdm, fedavg
+from tests.support.engines import ALL_ENGINES, same
+from tests.support.objectives import LR, same_as_plain_loops
 from tests.support.refusals import refused
 from torch import nn
 from torch.func import functional_call
@@ -16,7 +16,6 @@ from torch.nn import functional
 
 import drfl
 from drfl.engine.batches import draw
-from drfl.federation import sampling
 from drfl.federation.requests import TrainRequest
 from drfl.optim.local import LocalSGD
 from drfl.task.losses import Loss
@@ -85,40 +84,26 @@ def loss_on(task, name, pair, rows=slice(None)):
     return lambda w: LOSSES[name](functional_call(task.model, task.layout.views(w), (x,)), y)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ALL_ENGINES)
 @every_loss
 def test_rounds_of_fedavg_and_dual_drdm_are_those_of_plain_loops(name, engine):
     train, test, data, task = setting(name)
-    fed, local = drfl.Simulation(data, task, engine=ENGINES[engine]), LocalSGD(steps=TAU, lr=LR, batch=None)
-    objectives = [loss_on(task, name, pair) for pair in train.values()]
-    algorithm, shares = drfl.FedAvg(local=local), [n / sum(SIZES.values()) for n in SIZES.values()]
-    state = algorithm.init(fed)
-    for r in range(3):
-        state, _ = algorithm.round(state, fed, drfl.Key(0).fold("round", r))
-    expected = fedavg(objectives, shares, task.w0, 3)
-    same(state.w, expected)
-    own = torch.stack([loss_on(task, name, pair)(expected) for pair in test.values()])
-    same(fed.evaluate(state.w).loss, own)
-    outputs = functional_call(task.model, task.layout.views(state.w), (torch.cat([x for x, _ in test.values()]),))
+    fed = drfl.Simulation(data, task, engine=ALL_ENGINES[engine])
+    w = same_as_plain_loops(fed, [loss_on(task, name, pair) for pair in train.values()])
+    own = torch.stack([loss_on(task, name, pair)(w) for pair in test.values()])
+    same(fed.evaluate(w).loss, own)
+    outputs = functional_call(task.model, task.layout.views(w), (torch.cat([x for x, _ in test.values()]),))
     evaluation, _ = fed.tested_outputs(outputs)
     same(evaluation.loss, own)
-    same(evaluation.score, fed.evaluate(state.w).score)
-
-    algorithm = drfl.DualDRDM(4, GAMMA, local, None, sampling=sampling.all_clients, mu=MU)
-    state, keys = algorithm.init(fed), [drfl.Key(0).fold("round", r) for r in range(3)]
-    for key in keys:
-        state, _ = algorithm.round(state, fed, key)
-    w, lam = dual_drdm(objectives, task.w0, [key.fold("t").integer(1, TAU) for key in keys])
-    same(state.w, w)
-    same(state.lam, lam)
+    same(evaluation.score, fed.evaluate(w).score)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ALL_ENGINES)
 @every_loss
 @pytest.mark.parametrize("epochs", [None, 1])
 def test_minibatches_reports_and_gradients_have_no_fillers(name, engine, epochs):
     train, _, data, task = setting(name)
-    fed, key, cohort = drfl.Simulation(data, task, engine=ENGINES[engine]), drfl.Key(3), torch.arange(4)
+    fed, key, cohort = drfl.Simulation(data, task, engine=ALL_ENGINES[engine]), drfl.Key(3), torch.arange(4)
     local = LocalSGD(steps=3 if epochs is None else None, epochs=epochs, lr=LR, batch=10)
     replies, reports = fed.train(cohort, task.w0, local, key), fed.losses(cohort, task.w0, key, batch=10)
     gradients = fed.gradients(cohort, task.w0, key, batch=10)
@@ -142,7 +127,7 @@ def test_what_is_computed_one_by_one_is_logged_once(caplog):
     for name, lines in (("dice", 1), ("unvectorised", 2)):
         caplog.clear()
         *_, data, task = setting(name)
-        drfl.run(drfl.FedAvg(m=4), drfl.Simulation(data, task, engine=ENGINES["stacked"]), rounds=3)
+        drfl.run(drfl.FedAvg(m=4), drfl.Simulation(data, task, engine=ALL_ENGINES["stacked"]), rounds=3)
         assert len([record for record in caplog.records if record.name == "drfl.engine"]) == lines
 
 
@@ -160,7 +145,9 @@ def test_a_mean_over_rows_is_the_same_as_a_batch_loss():
 def test_dropout_and_client_side_methods_work_with_it():
     *_, data, task = setting("dice", functools.partial(nn.Dropout, 0.3))
     for algorithm in (drfl.Ditto(), drfl.MOON(), drfl.MIME()):
-        models = [drfl.run(algorithm, drfl.Simulation(data, task, engine=e), rounds=2).model for e in ENGINES.values()]
+        models = [
+            drfl.run(algorithm, drfl.Simulation(data, task, engine=e), rounds=2).model for e in ALL_ENGINES.values()
+        ]
         for model in models[1:]:
             same(model, models[0], 1e-10)
 

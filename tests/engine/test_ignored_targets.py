@@ -5,12 +5,11 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-import sys
 
 import pytest
 import torch
 from sklearn import metrics as reference
-from tests.support.fake_ray import FakeRay
+from tests.support.engines import ALL_ENGINES, same
 from tests.support.marks import crossed
 from tests.support.refusals import refused
 from torch import nn
@@ -18,7 +17,7 @@ from torch.nn import functional
 
 import drfl
 from drfl.core.key import Key
-from drfl.engine import Loop, RayWorkers, Simulation, Stacked, Threads, evaluation, full_batch, ray_workers, sgd
+from drfl.engine import Loop, Simulation, Threads, evaluation, full_batch, sgd
 from drfl.engine.batches import ClientRows, draw, draw_epochs
 from drfl.optim.local import LocalSGD
 from drfl.optim.local_optimizers import SAM
@@ -116,32 +115,13 @@ def report(fed, w, i, batch, key):
     return found
 
 
-def same(a, b, close=1e-12):
-    torch.testing.assert_close(a, b, rtol=close, atol=close)
-
-
-@pytest.fixture
-def ray(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", FakeRay())
-    monkeypatch.setattr(ray_workers, "PIECE", 200)
-    monkeypatch.setattr(ray_workers, "ROOM", 4000)
-
-
-ENGINES = {
-    "loop": Loop(),
-    "stacked": Stacked(),
-    "small stacks": Stacked(0.003),
-    "threads": Threads(2),
-    "ray": RayWorkers(2, engine=Stacked(), sums=False),
-    "auto": None,
-}
-every = pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
+every = pytest.mark.parametrize("engine", ALL_ENGINES.values(), ids=ALL_ENGINES)
 pytestmark = pytest.mark.usefixtures("ray", "global_generator_untouched")
 
 
 @pytest.mark.parametrize(
     ("engine", "name", "dense", "large"),
-    crossed(ENGINES, list(LOSSES), {"flat": False, "dense": True}, {"large": True, "small": False}),
+    crossed(ALL_ENGINES, list(LOSSES), {"flat": False, "dense": True}, {"large": True, "small": False}),
 )
 def test_reports_gradients_and_tests_are_torchs(engine, name, dense, large, monkeypatch):
     if large:
@@ -177,7 +157,7 @@ SOLVERS = {
 
 @pytest.mark.parametrize(
     ("engine", "name", "dense", "solver"),
-    crossed(ENGINES, list(LOSSES), {"flat": False, "dense": True}, list(SOLVERS)),
+    crossed(ALL_ENGINES, list(LOSSES), {"flat": False, "dense": True}, list(SOLVERS)),
 )
 def test_local_steps_follow_torchs_gradients(engine, name, dense, solver):
     local = LocalSGD(lr=0.05, **SOLVERS[solver])
@@ -230,7 +210,7 @@ def scikit_learns(outputs, targets):
 @pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true", "ignore:A single label was found")
 @pytest.mark.parametrize(
     ("engine", "dense", "name"),
-    crossed(ENGINES, {"flat": False, "dense": True}, ["ignoring", "255", "a class"]),
+    crossed(ALL_ENGINES, {"flat": False, "dense": True}, ["ignoring", "255", "a class"]),
 )
 def test_metrics_are_of_the_targets_that_count(engine, dense, name):
     data, ignored = clients(name, dense), IGNORED.get(name, -100)

@@ -7,8 +7,8 @@ import dataclasses
 import pandas as pd
 import pytest
 import torch
-from tests.engine.test_ignored_targets import ENGINES, ray, same  # noqa: F401 - a fixture
-from tests.support.objectives import GAMMA, LR, MU, TAU, dual_drdm, fedavg
+from tests.support.engines import ALL_ENGINES, same
+from tests.support.objectives import LR, same_as_plain_loops
 from tests.support.refusals import refused
 from torch import nn
 from torch.func import functional_call
@@ -17,7 +17,6 @@ from torch.nn import functional
 import drfl
 from drfl.engine.batches import draw
 from drfl.experiments.execution import shared_tensors
-from drfl.federation import sampling
 from drfl.optim.local import LocalSGD
 
 # vmap lacks a rule for torch's fused attention on a CPU, which it computes client by client.
@@ -101,35 +100,20 @@ def loss_on(task, pair, rows=slice(None)):
     return loss
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ALL_ENGINES)
 @every_kind
 def test_rounds_of_fedavg_and_dual_drdm_are_those_of_plain_loops(kind, engine):
     train, test, data, task = setting(kind)
-    fed, local = drfl.Simulation(data, task, engine=ENGINES[engine]), LocalSGD(steps=TAU, lr=LR, batch=None)
-    objectives = [loss_on(task, pair) for pair in train.values()]
-    shares = [n / sum(SIZES.values()) for n in SIZES.values()]
-    state, algorithm = drfl.FedAvg(local=local).init(fed), drfl.FedAvg(local=local)
-    for r in range(3):
-        state, _ = algorithm.round(state, fed, drfl.Key(0).fold("round", r))
-    expected = fedavg(objectives, shares, task.w0, 3)
-    same(state.w, expected)
-    own = [loss_on(task, pair)(expected) for pair in test.values()]
-    same(fed.evaluate(state.w).loss, torch.stack(own))
-
-    algorithm = drfl.DualDRDM(3, GAMMA, local, None, sampling=sampling.all_clients, mu=MU)
-    state, keys = algorithm.init(fed), [drfl.Key(0).fold("round", r) for r in range(3)]
-    for key in keys:
-        state, _ = algorithm.round(state, fed, key)
-    w, lam = dual_drdm(objectives, task.w0, [key.fold("t").integer(1, TAU) for key in keys])
-    same(state.w, w)
-    same(state.lam, lam)
+    fed = drfl.Simulation(data, task, engine=ALL_ENGINES[engine])
+    w = same_as_plain_loops(fed, [loss_on(task, pair) for pair in train.values()])
+    same(fed.evaluate(w).loss, torch.stack([loss_on(task, pair)(w) for pair in test.values()]))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ALL_ENGINES)
 @every_kind
 def test_minibatches_of_clients_of_unequal_size(kind, engine):
     train, _, data, task = setting(kind)
-    fed, key, cohort = drfl.Simulation(data, task, engine=ENGINES[engine]), drfl.Key(3), torch.arange(3)
+    fed, key, cohort = drfl.Simulation(data, task, engine=ALL_ENGINES[engine]), drfl.Key(3), torch.arange(3)
     replies = fed.train(cohort, task.w0, LocalSGD(steps=3, lr=LR, batch=10), key)
     starts = [0, 9, 42]
     for i, pair in enumerate(train.values()):

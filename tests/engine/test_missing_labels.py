@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn import metrics as reference
-from tests.engine.test_ignored_targets import ENGINES, ray  # noqa: F401 - a fixture
+from tests.support.engines import ALL_ENGINES
 from tests.support.marks import crossed
 from tests.support.refusals import refused
 from torch import nn
@@ -87,7 +87,7 @@ LOSSES = {
 
 @pytest.mark.parametrize(
     ("engine", "name", "batch", "large"),
-    crossed(ENGINES, list(LOSSES), {"full": None, "few": 3}, {"large": True, "small": False}),
+    crossed(ALL_ENGINES, list(LOSSES), {"full": None, "few": 3}, {"large": True, "small": False}),
 )
 def test_reports_gradients_and_tests_are_means_over_known_labels(engine, name, batch, large, monkeypatch):
     if large:
@@ -118,7 +118,7 @@ SOLVERS = {
 }
 
 
-@pytest.mark.parametrize(("engine", "solver"), crossed(ENGINES, list(SOLVERS)))
+@pytest.mark.parametrize(("engine", "solver"), crossed(ALL_ENGINES, list(SOLVERS)))
 def test_local_steps_follow_the_gradient_by_hand(engine, solver):
     local, data = LocalSGD(lr=0.05, **SOLVERS[solver]), clients()
     fed = Simulation(data, Task(model(), nn.BCEWithLogitsLoss()), engine=engine)
@@ -135,7 +135,7 @@ def test_local_steps_follow_the_gradient_by_hand(engine, solver):
         np.testing.assert_allclose(found[j], u, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(("engine", "dtype"), crossed(ENGINES, {"64": torch.float64, "32": torch.float32}))
+@pytest.mark.parametrize(("engine", "dtype"), crossed(ALL_ENGINES, {"64": torch.float64, "32": torch.float32}))
 def test_whole_runs_agree_with_the_loop(engine, dtype):
     algorithm = drfl.DualDRDM(m=3, local=LocalSGD(lr=0.3, steps=3, batch=4), dual_batch=2)
     runs = [
@@ -185,7 +185,7 @@ def scikit_learns(z, y):
     }
 
 
-@pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
+@pytest.mark.parametrize("engine", ALL_ENGINES.values(), ids=ALL_ENGINES)
 def test_metrics_and_sums_are_of_known_labels(engine):
     data = clients()
     fed = Simulation(data, Task(model(), nn.BCEWithLogitsLoss(), metrics=METRICS), engine=engine)

@@ -2,6 +2,21 @@
 
 from __future__ import annotations
 
-from drfl.engine import Loop, Stacked, Threads
+import torch
+
+from drfl.engine import Loop, RayWorkers, Stacked, Threads
 
 ENGINES = {"loop": Loop(), "stacked": Stacked(), "threads": Threads(2)}
+
+ALL_ENGINES = {
+    **ENGINES,
+    "small stacks": Stacked(0.003),
+    "ray": RayWorkers(2, engine=Stacked(), sums=False),
+    "auto": None,
+}
+"""Those that split the work further, too; the one with Ray needs the fixture ``ray``."""
+
+
+def same(a, b, close=1e-12):
+    """Tensors are equal up to rounding."""
+    torch.testing.assert_close(a, b, rtol=close, atol=close)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import torch
+from tests.support.engines import same
+
+import drfl
+from drfl.federation import sampling
 
 LR, TAU, MU, GAMMA = 0.1, 4, 0.5, 0.05
 
@@ -52,3 +56,23 @@ def dual_drdm(objectives, w, snapshots):
         losses = torch.stack([f(snapshot) for f in objectives])
         lam = projected(lam + TAU * GAMMA * (losses - losses.mean()))
     return w, lam
+
+
+def played(algorithm, fed):
+    """The state after three rounds, and the keys of the rounds."""
+    state, keys = algorithm.init(fed), [drfl.Key(0).fold("round", r) for r in range(3)]
+    for key in keys:
+        state, _ = algorithm.round(state, fed, key)
+    return state, keys
+
+
+def same_as_plain_loops(fed, objectives):
+    """Three rounds of FedAvg and of dual DRDM give the plain loops' numbers. Returns FedAvg's model."""
+    local = drfl.LocalSGD(steps=TAU, lr=LR, batch=None)
+    average, _ = played(drfl.FedAvg(local=local), fed)
+    same(average.w, fedavg(objectives, fed.shares.tolist(), fed.w0, 3))
+    dual, keys = played(drfl.DualDRDM(fed.n, GAMMA, local, None, sampling=sampling.all_clients, mu=MU), fed)
+    w, lam = dual_drdm(objectives, fed.w0, [key.fold("t").integer(1, TAU) for key in keys])
+    same(dual.w, w)
+    same(dual.lam, lam)
+    return average.w

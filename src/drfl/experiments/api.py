@@ -150,7 +150,7 @@ def compare(
     settings |= {n: v for n, v in (("returned", returned), ("step_bound", step_bound)) if v is not None}
     place = None if out is None else Path(out)
     show = progress or (lambda line: None)
-    options = ComparisonOptions(seeds, place, jobs, resume, overwrite, show, track, predictions or {})
+    options = ComparisonOptions(seeds, place, jobs, resume, overwrite, show, track, predictions)
     return compare_objects(algorithms, data, task, settings, options)
 
 

@@ -26,7 +26,7 @@ class Site:
     Args:
         name: Name of the site.
         data: Samples of the site, a :class:`drfl.data.ClientData` of one client.
-        task: ModelRecipe and loss of the site; by default those that the server names.
+        task: Model and loss of the site; by default those that the server names.
         timeout: Seconds that a request may take.
         device: PyTorch device.
         threads: Number of PyTorch threads; by default PyTorch's.

@@ -138,6 +138,15 @@ def test_broken_files_are_refused_by_name(tmp_path, change, code, field):
         read_leaf(tmp_path)
 
 
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_a_part_in_which_no_user_has_rows_is_refused(tmp_path, part):
+    write(tmp_path / "train/x.json", {"a": user(0, 12), "b": user(1, 12)})
+    write(tmp_path / "test/x.json", {"a": user(2, 12), "b": user(3, 12)})
+    write(tmp_path / part / "x.json", {"a": {"x": [], "y": []}})
+    with refused("no-rows", str(tmp_path / part)):
+        read_leaf(tmp_path)
+
+
 def test_files_that_are_not_json_and_clients_without_test_rows(tmp_path):
     (tmp_path / "x.json").write_text('{"users": ["a"')
     with refused("damaged-file"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,7 +67,7 @@ def read_leaf(path: Path, task: TaskName = "classification") -> Dataset:
     files = leaf_files(path)
     if files is None:
         raise InputError(f"{path} has no JSON files in LEAF's format", code="file-not-found", field=str(path))
-    parts = [list(_users(part)) for part in files if part]
+    parts = [_users(part) for part in files if part]
     everybody = [rows for part in parts for rows in part]
     for rows in everybody:
         if rows.inputs.shape[1:] != everybody[0].inputs.shape[1:] or rows.inputs.dtype != everybody[0].inputs.dtype:
@@ -106,9 +106,9 @@ def read_leaf(path: Path, task: TaskName = "classification") -> Dataset:
     )  # fmt: skip
 
 
-def _users(files: Sequence[Path]) -> Iterator[_Rows]:
-    """Yield the users with rows."""
-    seen: dict[str, Path] = {}
+def _users(files: Sequence[Path]) -> list[_Rows]:
+    """Return the rows of the users that have any."""
+    seen, found = dict[str, Path](), list[_Rows]()
     for path in files:
         content = parse_json(read_bytes(path, limit=None), path)
         users, counts, data = _content(path, content)
@@ -122,9 +122,10 @@ def _users(files: Sequence[Path]) -> Iterator[_Rows]:
             seen[user] = path
             rows = _rows(str(path), user, data.get(user), count)
             if len(rows.targets):
-                yield rows
-    if not seen:
-        raise InputError(f"{files[0].parent} has no users", code="no-rows", field=str(files[0].parent))
+                found.append(rows)
+    if not found:
+        raise InputError(f"{files[0].parent} has no user with rows", code="no-rows", field=str(files[0].parent))
+    return found
 
 
 def _content(path: Path, content: object) -> tuple[list[str], list[int], dict[str, Any]]:
@@ -183,7 +184,7 @@ def _tokens(place: str, user: str, x: list[str], y: list[object]) -> tuple[np.nd
                 field=user,
             )
     # As in drfl's own Shakespeare data, except that other characters become blanks, which keeps the length.
-    texts = ["".join(map(str, (text, following))) for text, following in zip(x, y, strict=True)]
+    texts = [f"{text}{following}" for text, following in zip(x, y, strict=True)]
     tokens = np.array([[PLACES.get(character, PLACES[" "]) for character in text] for text in texts], dtype=np.int64)
     return tokens[:, :-1], tokens[:, -1]
 

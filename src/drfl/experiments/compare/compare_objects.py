@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar, cast
 
 from torch import nn
@@ -65,7 +65,7 @@ class ComparisonOptions(NamedTuple):
     overwrite: bool
     progress: Callable[[str], None] | Literal["bar"]
     track: str | None = None
-    predictions: Mapping[str, pd.DataFrame | str | Path] = MappingProxyType({})
+    predictions: Mapping[str, pd.DataFrame | str | Path] | None = None
 
 
 def compare_objects(
@@ -167,8 +167,9 @@ def _run_in_folder(
     return comparison
 
 
-def _frames(predictions: Mapping[str, pd.DataFrame | str | Path]) -> Predictions:
-    return {name: read_predictions(Path(of)) if isinstance(of, str | Path) else of for name, of in predictions.items()}
+def _frames(predictions: Mapping[str, pd.DataFrame | str | Path] | None) -> Predictions:
+    given = (predictions or {}).items()
+    return {name: read_predictions(Path(of)) if isinstance(of, str | Path) else of for name, of in given}
 
 
 @contextmanager

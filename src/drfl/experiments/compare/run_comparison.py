@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType, ModuleType
+from types import ModuleType
 
 from drfl.core.errors import InputError
 from drfl.engine.ray_cluster import Cluster
@@ -32,9 +32,6 @@ from drfl.training.trackers import parse as parse_tracker
 Files = dict[str, bytes]
 """The files of a run's folder."""
 
-NO_PREDICTIONS: Predictions = MappingProxyType({})
-"""The default of :func:`run_comparison`."""
-
 
 def run_comparison(
     ready: PreparedComparison,
@@ -49,7 +46,7 @@ def run_comparison(
     overwrite: bool = False,
     numbered: bool = False,
     modules: Collection[ModuleType] = (),
-    predictions: Predictions = NO_PREDICTIONS,
+    predictions: Predictions | None = None,
 ) -> Comparison:
     """Run the missing runs of a comparison, and write its results unless no run has ended.
 
@@ -73,7 +70,7 @@ def run_comparison(
         DrflError: If a worker was lost.
     """
     design, outcomes = ready.design, list[Outcome]()
-    check_predictions(predictions, ready)
+    check_predictions(predictions or {}, ready)
     with claim_folder(
         place, "comparison", resume=resume, overwrite=overwrite, numbered=numbered, cells=design.cells,
         config=ready.config, warn=warn, key=key_of(design.settings, place),
@@ -92,7 +89,7 @@ def run_comparison(
             ended(outcome, len(outcomes))
         comparison = ready.to_comparison(outcomes, claim.directory)
         if outcomes:
-            comparison = replace(comparison, predicted=predicted_rows(predictions, ready, comparison, warn))
+            comparison = replace(comparison, predicted=predicted_rows(predictions or {}, ready, comparison, warn))
             with fill_folder(claim) as folder:
                 write_comparison(comparison, folder, ready.identity)
         # Checkpoints and records are needed until all runs have ended.

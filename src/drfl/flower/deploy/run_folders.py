@@ -50,6 +50,6 @@ def folder_to_fill(root: Path, out: Path) -> Path:
 def newest_file(root: Path, path: Path) -> Path:
     """Return a file in the folder of the newest finished run, such as ``runs/DATE/model.safetensors``.
 
-    Without a placeholder, or if there is no such file, it is the path itself.
+    Without a placeholder, or if no run has the file, it is the path itself.
     """
     return next(reversed(run_folders(root, path)), root / path)
