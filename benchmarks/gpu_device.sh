@@ -30,6 +30,8 @@ prepare() {
         --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --platform manylinux1_x86_64 \
         --dest "$BUILD/wheels" $pins pfl==0.6.0 dp-accounting==0.4.4 multiprocess==0.70.17 dill==0.3.9 \
         prv-accountant==0.2.0
+    # The source is run from the checkout; this wheel tells its version.
+    "${PYTHON:-python3}" -m pip wheel --quiet --no-deps --wheel-dir "$BUILD/wheels" .
     cp "$1"/kmnist/t10k-* "$BUILD/data/kmnist/"
     du -sh "$BUILD"
 }

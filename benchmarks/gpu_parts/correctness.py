@@ -216,8 +216,17 @@ class NotStackable(nn.Module):
         return cast("Tensor", Doubling.apply(self.linear(x)))
 
 
+class Branching(NotStackable):
+    """A linear model whose forward pass reads a value, so that it can be neither stacked nor captured."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute scores."""
+        size = next(self.linear.parameters()).norm()
+        return cast("Tensor", self.linear(x) / (size if float(size) > 1 else 1))
+
+
 def refusals(device: str) -> dict[str, dict[str, object]]:
-    """Try what must be refused, and in the last row a model that must run although it cannot be stacked."""
+    """Try what must be refused, and in the last rows models that must run although they cannot be stacked."""
     data, task = small_clients("linear", torch.float32), small_task("linear", torch.float32)
 
     def double_bf16() -> object:
@@ -232,7 +241,7 @@ def refusals(device: str) -> dict[str, dict[str, object]]:
             fed = Simulation(data, task, device=device)
             return drfl.run(algorithm_of(CASE), fed, rounds=1, table_dir=folder, check_data=False)
 
-    odd = Task(NotStackable())
+    odd, branching = Task(NotStackable()), Task(Branching())
     attempts = {
         "bf16 with float64": (double_bf16, "unsupported-combination"),
         "a device that does not exist": (lambda: Simulation(data, task, device="cuda:99"), "device-missing"),
@@ -242,6 +251,12 @@ def refusals(device: str) -> dict[str, dict[str, object]]:
         "tables in files": (tables, None if device == "cpu" else "unsupported-combination"),
         "auto without a rule for vmap": (
             lambda: drfl.run(algorithm_of(CASE), Simulation(data, odd, device=device), rounds=1, check_data=False),
+            None,
+        ),
+        "auto with a branch on a value": (
+            lambda: drfl.run(
+                algorithm_of(CASE), Simulation(data, branching, device=device), rounds=1, check_data=False
+            ),
             None,
         ),
     }  # fmt: skip

@@ -18,18 +18,19 @@ import torch
 from jobs import script
 
 from drfl import Key
-from gpu_parts.networks import CLASSES, random_clients
+from gpu_parts.networks import CLASSES
 from gpu_parts.report import Report
-from gpu_parts.speed import BATCH, MODELS, PER_CLIENT, SHAPE, STEPS, M, N
+from gpu_parts.speed import BATCH, MODELS, STEPS, M, clients
 
 HERE = Path(__file__).parents[1]
 FRAMEWORKS = {"plain PyTorch": "plain", "pfl": "pfl"}
-ROUNDS, WARM_UP = script.sized((12, 2), (1, 1))
+ROUNDS = script.sized({"cnn": 12, "resnet18": 2, "linear": 12, "cnn-28": 12, "lstm": 8}, {"linear": 1})
+"""Rounds of each model, the most important first. A first round does not count."""
 
 
 def write_job(name: str, folder: Path) -> None:
     """Write a job as the adapters read it, see peer/job.py."""
-    data = random_clients(N, PER_CLIENT, SHAPE)
+    data = clients(name)
     rows = torch.cat(list(data.train))
     with Key(0).fold("model").torch_scope():
         torch.save(MODELS[name](), folder / "model.pt")
@@ -45,20 +46,20 @@ def write_job(name: str, folder: Path) -> None:
 
 def measure(report: Report) -> None:
     """Measure each framework on each job."""
-    for name in list(MODELS)[: script.sized(None, 1)]:
+    for name, rounds in ROUNDS.items():
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
             write_job(name, folder)
             for framework, module in FRAMEWORKS.items():
                 if report.is_over:
                     return
-                report.add(model=name, framework=framework, **one_run(folder, module, report))
+                report.add(model=name, framework=framework, **one_run(folder, module, rounds, report))
 
 
-def one_run(folder: Path, module: str, report: Report) -> dict[str, object]:
+def one_run(folder: Path, module: str, rounds: int, report: Report) -> dict[str, object]:
     """Run an adapter and return its times."""
     out = folder / f"{module}.json"
-    options = {"rounds": ROUNDS + WARM_UP, "seed": 0, "started": time.monotonic(), "device": report.device}
+    options = {"rounds": rounds + 1, "seed": 0, "started": time.monotonic(), "device": report.device}
     command = [
         sys.executable,
         "-m",
@@ -75,5 +76,5 @@ def one_run(folder: Path, module: str, report: Report) -> dict[str, object]:
         return {"failed": "no time left"}
     if ended.returncode:
         return {"failed": " ".join(ended.stderr.split())[-300:]}
-    times = json.loads(out.read_text())["seconds"][WARM_UP:]
+    times = json.loads(out.read_text())["seconds"][1:]
     return {"median_ms": round(1e3 * statistics.median(times), 2), "rounds": len(times)}

@@ -307,6 +307,19 @@ def test_difference_to_an_origin(folder, monkeypatch):
     assert torch.equal(t.add(clients, change, alpha=-0.3, origin=origin).dense(), expected.dense())
 
 
+@pytest.mark.parametrize("with_origin", [False, True])
+def test_rows_added_together_have_the_bits_of_rows_added_one_by_one(with_origin):
+    """A GPU adds them together. Each result has its own memory, so that a row can be freed alone."""
+    g = torch.Generator().manual_seed(0)
+    old, change = torch.randn(2, D, generator=g), torch.randn(3, D, generator=g)
+    origin = torch.randn(D, generator=g) if with_origin else None
+    table = ClientTable.zeros(N, old[0]).put(index(0, 1), old)
+    expected = table.add(index(0, 1, BLOCK), change, -0.3, origin)[index(0, 1, BLOCK)]
+    found = client_table.added_together([*old, None], list(change), -0.3, origin)
+    assert torch.equal(torch.stack(found), expected)
+    assert len({row.untyped_storage().data_ptr() for row in [*found, *old]}) == 4
+
+
 def test_rows_beyond_the_memory_are_in_a_file(tmp_path, monkeypatch, caplog):
     """Tables that do not fit give the same bits as those that do, and say so once."""
     monkeypatch.setattr(client_table, "LARGE", 3 * D * 4)

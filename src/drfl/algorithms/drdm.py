@@ -126,7 +126,7 @@ class DRDM(Regularised):
                 c_next = c[at] + -mu / N * (w_i[:, at] - w[at]).sum(0)
                 return a @ w_i[:, at] - c_next / mu
 
-            return by_columns(part, len(w))
+            return by_columns(part, w)
 
         model = up.merged(corrected)  # lines 17–20
 
@@ -219,7 +219,7 @@ class DualDRDM(Regularised):
                 c_next = c[at] - mu * (lam_up @ (w_i[:, at] - w[at]))
                 return a @ w_i[:, at] - c_next / mu
 
-            return by_columns(part, len(w))
+            return by_columns(part, w)
 
         h_next = h.add(up.clients, up.w, alpha=-mu, origin=w)  # h_i ← h_i − μ(w_i − w̄)
         model = up.merged(corrected)

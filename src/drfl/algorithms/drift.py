@@ -9,7 +9,7 @@ from torch import Tensor
 
 from drfl.core import checks
 from drfl.core.errors import InputError
-from drfl.core.intraop import in_parallel
+from drfl.core.intraop import column_slices, in_parallel
 from drfl.optim.local import LocalSGD
 
 KAPPA = 0.2
@@ -53,29 +53,29 @@ COLUMNS = 2**16
 """Columns computed at a time."""
 
 
-def by_columns(part: Callable[[slice], Tensor], d: int) -> Tensor:
+def by_columns(part: Callable[[slice], Tensor], like: Tensor) -> Tensor:
     """Compute a vector (d,) from functions of wide tables, a few columns at a time, so that each table is read once.
 
     Args:
         part: Maps a slice of columns to that part of the vector.
-        d: Length of the vector.
+        like: (d,) A vector with the length and the device of the result.
     """
     # All intermediate results of a slice stay in the caches.
-    return torch.cat(in_parallel(part, [slice(start, start + COLUMNS) for start in range(0, d, COLUMNS)]))
+    return torch.cat(in_parallel(part, column_slices(COLUMNS, like)))
 
 
-def sum_rows(rows: Callable[[slice], Tensor], d: int, weights: Tensor | None = None) -> Tensor:
+def sum_rows(rows: Callable[[slice], Tensor], like: Tensor, weights: Tensor | None = None) -> Tensor:
     """Sum the rows of a (k, d) matrix that is computed a few columns at a time; the result is (d,).
 
     Args:
         rows: Maps a slice of columns to that part of the matrix, (k, columns).
-        d: Width of the matrix.
+        like: (d,) A vector with the width and the device of the matrix.
         weights: (k,) Weights of the sum; None = all 1.
     """
     # The whole matrix (k, d) would take as much memory as the local models.
-    return by_columns(lambda part: rows(part).sum(0) if weights is None else weights @ rows(part), d)
+    return by_columns(lambda part: rows(part).sum(0) if weights is None else weights @ rows(part), like)
 
 
 def sum_updates(w_i: Tensor, w: Tensor, weights: Tensor | None = None) -> Tensor:
     """Sum the updates w_i − w of local models w_i (k, d) from w (d,), weighted by ``weights`` (k,) if given."""
-    return sum_rows(lambda part: w_i[:, part] - w[part], w.numel(), weights)
+    return sum_rows(lambda part: w_i[:, part] - w[part], w, weights)

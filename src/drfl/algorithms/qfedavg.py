@@ -107,7 +107,7 @@ class QFedAvg:
         def dw(part: slice) -> Tensor:  # Δw_k in a slice of columns, (k', part)
             return L * (w[part] - up.w[:, part])
 
-        Delta = sum_rows(dw, w.numel(), F_q.to(w))  # Σ_k Δ_k
+        Delta = sum_rows(dw, w, F_q.to(w))  # Σ_k Δ_k
         # Client by client, so that the differences (k', d) are never all in memory.
         norms = torch.stack([(L * (w - w_k)).norm() for w_k in up.w]).double().cpu()
         h = float((slope * norms**2 + L * F_q).sum())  # Σ_k h_k; 0 if all losses are 0

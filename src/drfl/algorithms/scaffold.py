@@ -118,5 +118,5 @@ class SCAFFOLD:
         # Update c_i client by client and c by columns, so that the differences (k', d) are never all in memory.
         c_i_next = c_i.add(up.clients, ((x - y_i) / (k * eta) - c for y_i, k in zip(up.w, K, strict=True)))
         # Divide by N: clients that did not answer keep their control variates, and c remains the mean of all.
-        c_next = c + sum_rows(dc_i, x.numel()) / N
+        c_next = c + sum_rows(dc_i, x) / N
         return SCAFFOLDState(model.w, c_next, c_i_next), Info(D, up.clients, average=model.average)

@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 SMALL = 2**26
 """Operations with at most this many multiplications use one thread. One core needs about a millisecond for them."""
@@ -51,6 +52,17 @@ def threads_for(multiplications: float) -> Iterator[None]:
 
 A = TypeVar("A")
 B = TypeVar("B")
+
+
+def column_slices(columns: int, like: Tensor) -> list[slice]:
+    """Split the entries of a vector ``like`` (d,) for :func:`in_parallel`.
+
+    On a CPU, slices of this number of columns stay in the caches. On a GPU there is one slice: its operations occupy
+    the whole device, and each further slice would only launch them again, from a thread without a CUDA context.
+    """
+    d = len(like)
+    size = columns if like.device.type == "cpu" else max(d, 1)
+    return [slice(start, start + size) for start in range(0, d, size)]
 
 
 def in_parallel(function: Callable[[A], B], parts: Sequence[A]) -> list[B]:

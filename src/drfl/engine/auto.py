@@ -11,7 +11,6 @@ from torch import Tensor
 from drfl.core.errors import Notice
 from drfl.engine.base import Engine, Models, PooledData, Tests
 from drfl.engine.batches import Batches, ClientRows
-from drfl.engine.loop import Loop
 from drfl.engine.sgd import has_images
 from drfl.engine.stacked import MEGABYTES, Stacked, trial_of
 from drfl.engine.step_cost import STACKED, THREADS, multiplications_per_row, step_cost
@@ -39,9 +38,9 @@ _choices: WeakKeyDictionary[Task, dict[Hashable, Engine]] = WeakKeyDictionary()
 def choice(problem: PooledData, clients: int, batch: int) -> Engine:
     """Choose an engine for local steps.
 
-    On a CUDA device that is the stacked engine, or the loop if the model cannot be stacked. On a CPU it is the one with
-    the smaller predicted time, and threads if the times are level. The prediction counts the model's work and measures
-    nothing, because a run must give the same numbers on a busy machine.
+    On a CUDA device that is the stacked engine, with one client per stack if the model cannot be stacked. On a CPU it
+    is the one with the smaller predicted time, and threads if the times are level. The prediction counts the model's
+    work and measures nothing, because a run must give the same numbers on a busy machine.
 
     Args:
         problem: Task and samples.
@@ -49,11 +48,15 @@ def choice(problem: PooledData, clients: int, batch: int) -> Engine:
         batch: Samples per step of a client.
     """
     if problem.x.is_cuda:
-        return Stacked() if stackable(problem) else Loop()
+        return _on_cuda(problem)
     choices, key = _choices.setdefault(problem.task, {}), (clients, batch, problem.autocast, problem.x.shape[1:])
     if key not in choices:
         choices[key] = _chosen(problem, clients, batch)
     return choices[key]
+
+
+def _on_cuda(problem: PooledData) -> Stacked:
+    return Stacked() if stackable(problem) else Stacked(clients=1)
 
 
 def _chosen(problem: PooledData, clients: int, batch: int) -> Engine:
@@ -100,7 +103,7 @@ def pass_choice(problem: PooledData, rows: int) -> Engine:
         rows: Rows of a client, or all rows of a test.
     """
     if problem.x.is_cuda:
-        return Stacked() if stackable(problem) else Loop()
+        return _on_cuda(problem)
     images = has_images(problem) and rows * problem.x[0].numel() >= SMALL
     large = multiplications_per_row(problem) * (rows + PASSES) >= LARGE
     # stackable comes last, because its first call tries a training step.

@@ -11,6 +11,7 @@ from torch.func import vjp, vmap
 
 from drfl.engine.base import PooledData
 from drfl.engine.batches import Batches, ClientRows
+from drfl.engine.stacked_convolutions import convolutions_as_products
 from drfl.engine.step_cost import multiplications_per_row, step_cost
 from drfl.engine.tracing import Function
 from drfl.engine.weight_products import Gradient, OuterProduct, write_out
@@ -241,4 +242,25 @@ def gradient_of(problem: PooledData, *, shared: bool = False) -> Function:
         values, pull_back, *_ = vjp(losses, *parameters)
         return *pull_back(weights), (values * weights).sum()
 
-    return vmap(client_gradient, in_dims=(0, 0, 0, 0, *[None if shared else 0] * len(task.layout.names)))
+    stacked = vmap(client_gradient, in_dims=(0, 0, 0, 0, *[None if shared else 0] * len(task.layout.names)))
+
+    def gradient(*tensors: Tensor) -> tuple[Tensor, ...]:
+        with convolutions_as_products(active=problem.x.is_cuda):
+            return stacked(*tensors)
+
+    return gradient
+
+
+def gradient_of_one(problem: PooledData) -> Function:
+    """Return :func:`gradient_of` for a stack of one client, by torch's own autograd, which accepts any model."""
+    task = problem.task
+
+    def gradient(x: Tensor, y: Tensor, weights: Tensor, seeds: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
+        leaves = [p[0].detach().requires_grad_() for p in parameters]
+        named, noise = dict(zip(task.layout.names, leaves, strict=True)), seeds[0] if seeds.shape[1] else None
+        losses = task.sample_losses(problem.forward(lambda x: task.outputs(named, x, noise), x[0]), y[0])
+        # A parameter on which the loss does not depend has gradient 0, as in the other engines.
+        gradients = torch.autograd.grad(losses, leaves, weights[0], allow_unused=True, materialize_grads=True)
+        return *(g[None] for g in gradients), (losses.detach() * weights[0]).sum()[None]
+
+    return gradient

@@ -20,7 +20,16 @@ from drfl.engine.evaluation import evaluate_models, evaluate_together, is_worth_
 from drfl.engine.local_step import ascent, local_step
 from drfl.engine.padding import padded, padded_clients
 from drfl.engine.pixels import gatherer
-from drfl.engine.sgd import fixed_part, functional, gradient_of, mean_losses, multiplications, step_numbers, take_rows
+from drfl.engine.sgd import (
+    fixed_part,
+    functional,
+    gradient_of,
+    gradient_of_one,
+    mean_losses,
+    multiplications,
+    step_numbers,
+    take_rows,
+)
 from drfl.engine.step_cost import Counter, multiplications_per_row, step_cost
 from drfl.engine.tracing import Function, capture, model_of, replay, trace
 from drfl.federation.requests import TrainRequest
@@ -49,12 +58,17 @@ class Stacked:
             activations that gradients need. Larger cohorts run in several stacks, which group clients of similar batch
             size. Results change only by float rounding. None = 32 on a CPU, about the size of its caches, and 4096 on
             a CUDA device.
+        clients: Largest number of clients in a stack; None = no limit. With 1, the engine accepts models that ``vmap``
+            rejects, on a CUDA device only.
     """
 
     megabytes: float | None = None
+    clients: int | None = None
 
     def check(self, problem: PooledData) -> None:
         """See :class:`drfl.engine.base.Selective`."""
+        if self.clients == 1 and problem.x.is_cuda:
+            return
         fault = trial_of(problem).fault
         if fault is not None:
             raise model_error(f"{model_of(problem.task)} cannot be stacked ({fault}). Use engine 'threads' or 'loop'.")
@@ -88,7 +102,7 @@ class Stacked:
                 return full_batch.gradients(problem, batches, w, self._room(w))
         G, F = w.new_empty(len(batches.counts), w.numel()), w.new_empty(len(batches.counts))
         # The views share memory with G, so writing a parameter's gradients fills its columns of G.
-        gradient, layout, into = gradient_of(problem), problem.task.layout, problem.task.layout.views(G)
+        layout, into = problem.task.layout, problem.task.layout.views(G)
         for part in self._parts(problem, batches, w):
             rows = batches.rows(part)
             index = rows.step_rows(0).to(w.device)
@@ -96,6 +110,7 @@ class Stacked:
             parameters = layout.views(w.expand(len(part), -1)).values()
             with threads_for(index.numel() * multiplications_per_row(problem)):
                 x, y = (take_rows(t, index.flatten()).view(*index.shape, *t.shape[1:]) for t in (problem.x, problem.y))
+                gradient = _gradient(problem, len(part))
                 *g, F[part] = gradient(x, y, problem.weights(rows, w), seeds_of(rows, w), *parameters)
             for view, values in zip(into.values(), g, strict=True):
                 view[part] = values
@@ -118,7 +133,7 @@ class Stacked:
         sample = problem.x[:1].nbytes + (step_cost(problem).stored if uses_graphs(w) else 0)
         while start < len(order):
             widest = int(batches.counts[order[start]])
-            size = max(1, int(bound / (widest * sample + model)))
+            size = min(self.clients or len(order), max(1, int(bound / (widest * sample + model))))
             # Work and counts descend along the order, so clients with at least half the largest work come first.
             similar = int((2 * work[order[start:]] >= work[order[start]]).sum())
             # Ascending positions, so that a part with all clients is the cohort in its order.
@@ -246,7 +261,7 @@ def _local_steps(
     steps = samples.shape[1] if weights.dim() == 3 else local.fewest_steps
     # clone copies w for each client. The tensors u below are views into the rows of U, which the steps overwrite.
     U, layout, descent = w.expand(len(samples), -1).clone(), problem.task.layout, local_step(request, numbers)
-    u, step = list(layout.views(U).values()), _gradient_step(problem, minibatches=samples.shape[1] > 1)
+    u, step = list(layout.views(U).values()), _gradient_step(problem, len(samples), minibatches=samples.shape[1] > 1)
     # fixed has one entry or none: the loop below unpacks it as one iterable, of None if nothing is fixed.
     constants = [layout.views(f.expand_as(U)).values() for f in fixed] or [[None] * len(u)]
     states = [descent.start(value) for value in u]
@@ -298,12 +313,18 @@ def _gathered(problem: PooledData, samples: Tensor, steps: int) -> Iterator[tupl
         yield x, y
 
 
-def _gradient_step(problem: PooledData, *, minibatches: bool) -> Function:
+def _gradient(problem: PooledData, clients: int) -> Function:
+    """Return (x, y, weights, seeds, *parameters) → gradients and losses of this number of clients."""
+    # On a CPU, a stack of one client gives the bits that it gives in a larger stack.
+    return gradient_of_one(problem) if clients == 1 and problem.x.is_cuda else gradient_of(problem)
+
+
+def _gradient_step(problem: PooledData, clients: int, *, minibatches: bool) -> Function:
     """Return (x, y, weights, seeds, *parameters) → gradients of all clients, traced for minibatches on a CPU.
 
     Full batches are not traced, because their sizes change from cohort to cohort and Python's overhead is small.
     """
-    gradient, traced_step = gradient_of(problem), None
+    gradient, traced_step = _gradient(problem, clients), None
 
     def without_losses(*tensors: Tensor) -> Sequence[Tensor]:
         return gradient(*tensors)[:-1]

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from drfl.core.intraop import threads_for
 from drfl.engine.base import PooledData
+from drfl.engine.stacked_convolutions import convolutions_as_products
 from drfl.task.task import Task
 
 _ATEN = torch.ops.aten
@@ -147,6 +148,7 @@ def _counted(problem: PooledData, samples: int) -> tuple[int, Counter]:
         torch.inference_mode(False),
         torch.enable_grad(),
         threads_for(samples * task.layout.d),
+        convolutions_as_products(active=problem.x.is_cuda),
         Counter() as counter,
     ):
         leaves = {name: p.detach().clone().requires_grad_() for name, p in task.layout.views(task.w0).items()}

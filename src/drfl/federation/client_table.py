@@ -15,7 +15,7 @@ from torch import Tensor
 
 from drfl.core.errors import InputError, Notice
 from drfl.core.free_memory import free_memory
-from drfl.core.intraop import in_parallel
+from drfl.core.intraop import column_slices, in_parallel
 from drfl.core.mapped_files import scratch_folder
 
 
@@ -133,6 +133,9 @@ BLOCK = 512
 CHUNK = 2**18
 """Number of entries that :class:`ClientTable` computes at a time on a CPU, so that they stay in its caches."""
 
+CHUNK_CUDA = 2**26
+"""Number of entries that it copies at a time on a GPU."""
+
 LARGE = 2**28
 """Bytes of the rows up to which a table is in memory, however little memory is free."""
 
@@ -143,6 +146,29 @@ Row = Tensor | Slot
 
 Update = Callable[[Row | None, Tensor], Tensor]
 """Function of the old row (None if it was never written) and the passed row (d,) that returns a new row (d,)."""
+
+
+def added_together(
+    rows: Sequence[Row | None], change: Sequence[Tensor], alpha: float, origin: Tensor | None
+) -> list[Tensor]:
+    """Return row + alpha·(change − origin) for each row, with few operations because a GPU has to launch each of them.
+
+    Every result has its own memory, so that a table frees each row when it is replaced.
+
+    Args:
+        rows: k old rows (d,) in memory; None = 0.
+        change: k vectors (d,).
+        alpha: Factor.
+        origin: (d,) The same for all rows; None = 0.
+    """
+    if not change:
+        return []
+    zero, new = torch.zeros_like(change[0]), [term.detach() for term in change]
+    old = [row if isinstance(row, Tensor) else zero for row in rows]
+    # torch documents these functions, in spite of their names.
+    subtract, add = torch._foreach_sub, torch._foreach_add  # pyright: ignore[reportPrivateImportUsage]
+    differences = new if origin is None else subtract(new, [origin] * len(new))
+    return list(add(old, differences, alpha=alpha))
 
 
 class ClientTable:
@@ -234,9 +260,12 @@ class ClientTable:
         Raises:
             ValueError: If a client is not in the table.
         """
+        written = [self._row(client) for client in self._checked(clients)]
+        if self.device.type != "cpu" and written:
+            zero = self._like.new_zeros(len(self._like))
+            return torch.stack([row if isinstance(row, Tensor) else zero for row in written])
         rows = self._like.new_empty(len(clients), self._like.numel())
-        for client, into in zip(self._checked(clients), rows, strict=True):
-            row = self._row(client)
+        for row, into in zip(written, rows, strict=True):
             if row is None:
                 into.zero_()
             else:
@@ -268,6 +297,9 @@ class ClientTable:
             alpha: Factor.
             origin: (d,) The same for all rows; None = 0.
         """
+        if self.device.type != "cpu":
+            written = [self._row(client) for client in self._checked(clients)]
+            return self._with(clients, added_together(written, list(change), alpha, origin), lambda _, row: row)
         zero = self._like.new_zeros(())
 
         def added(row: Row | None, term: Tensor) -> Tensor:
@@ -298,7 +330,8 @@ class ClientTable:
         mixed = self._like.new_zeros(d)
         # Skip rows of weight 0, because reading takes most of the time if the table is in a file.
         wanted = self.clients[(weights[self.clients.to(weights.device)] != 0).cpu()].tolist()
-        if self._file is None and 2 * d > CHUNK:
+        on_cpu = self.device.type == "cpu"
+        if self._file is None and 2 * d > CHUNK and on_cpu:
             # Side by side, so that the sum is written once; products of a row with its weight round as below.
             rows = [(cast_weights[client], row) for client in wanted if isinstance(row := self._row(client), Tensor)]
 
@@ -308,8 +341,8 @@ class ClientTable:
 
             in_parallel(mix_part, self._pieces())
             return mixed
-        # Copy a few rows at a time, never the whole table.
-        size = min(BLOCK, max(1, CHUNK // max(d, 1)))
+        # Copy a few rows at a time, never the whole table; on a GPU more, because each operation has to be launched.
+        size = min(BLOCK, max(1, (CHUNK if on_cpu else CHUNK_CUDA) // max(d, 1)))
         for start in range(0, len(wanted), size):
             clients = wanted[start : start + size]
             rows = self._gathered([row for row in map(self._row, clients) if row is not None])
@@ -395,10 +428,7 @@ class ClientTable:
         return RowFile(folder, self._like)
 
     def _pieces(self) -> list[slice]:
-        """Split the columns into pieces that fit into the caches of a CPU; on other devices there is one piece."""
-        d = self._like.numel()
-        size = CHUNK if self.device.type == "cpu" else max(d, 1)
-        return [slice(start, start + size) for start in range(0, d, size)]
+        return column_slices(CHUNK, self._like)
 
     def _checked(self, clients: Tensor) -> list[int]:
         numbers = clients.tolist()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from drfl.core import checks
-from drfl.core.intraop import in_parallel
+from drfl.core.intraop import column_slices, in_parallel
 from drfl.federation.requests import Gradients, R, Replies, Request
 
 MAX_ENTRIES = 2**20
@@ -80,9 +80,8 @@ class StepBound:
 
 def _lengths(part: Tensor, origin: Tensor | None = None) -> Tensor:
     """Compute the distances (k,) float64 of rows (k, d) from a vector (d,), or from 0 for None, on the CPU."""
-    d = part.shape[1]
-    columns = d if part.numel() <= MAX_ENTRIES else max(1, MAX_ENTRIES // len(part))
-    pieces = [slice(start, start + columns) for start in range(0, d, max(1, columns))] or [slice(0)]
+    columns = max(1, part.shape[1] if part.numel() <= MAX_ENTRIES else MAX_ENTRIES // len(part))
+    pieces = column_slices(columns, part.new_empty(1).expand(part.shape[1])) or [slice(0)]
 
     def partial_lengths(at: slice) -> Tensor:
         # In the models' dtype, the square of a length above 1e19 becomes infinite. That is still beyond the bound.
