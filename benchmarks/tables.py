@@ -356,6 +356,73 @@ def many_machines() -> str:
     return f"{markdown(head, rows)}\n\n{paragraph(told)}"
 
 
+GPU_MODELS = {
+    "linear": "linear, 3×32×32",
+    "cnn": "DRDM's CNN, 3×32×32",
+    "cnn-28": "DRDM's CNN, 1×28×28",
+    "lstm": "LSTM, 20 tokens",
+    "resnet18": "ResNet-18, 3×32×32",
+}
+
+
+def gpu_agreement() -> str:
+    """Show how far a CUDA device is from the CPU, by type."""
+    rows = [row for row in stored("gpu/correctness")["rows"] if row["check"] == "pairs"]
+    cells = []
+    for kind, allowed in (("float64", "1e-9"), ("float32", "1e-3"), ("bf16", "0.3")):
+        compared = [row for row in rows if row["type"] == kind and "distance" in row]
+        largest = max(row["distance"] for row in compared)
+        refused = sum(row["type"] == kind and "refused" in row for row in rows)
+        cells.append([kind, str(len(compared)), str(refused), f"{largest:.1e}", allowed])
+    return markdown(["type", "compared", "refused as documented", "largest distance", "allowed"], cells)
+
+
+def gpu_rounds() -> str:
+    """Compare rounds of drfl on a CUDA device with plain PyTorch and pfl-research."""
+    measured = [row for row in stored("gpu/speed")["rows"] if row["check"] == "engine" and "median_ms" in row]
+    own = {(row["model"], row["engine"], row["precision"], row["graphs"]): row["median_ms"] for row in measured}
+    others = {(row["model"], row["framework"]): row.get("median_ms") for row in stored("gpu/rivals")["rows"]}
+    rows = []
+    for name, label in GPU_MODELS.items():
+        time = own[name, "auto", "full", True]
+        bf16 = own.get((name, "auto", "bf16", True))
+        rivals = [others.get((name, framework)) for framework in ("plain PyTorch", "pfl")]
+        cells = ["–" if value is None else ms(value / 1e3) for value in (time, bf16, *rivals)]
+        ratios = ["–" if value is None else f"{value / time:.1f}" for value in rivals]
+        rows.append([label, *cells, *ratios])
+    head = ["model", "drfl, ms", "bf16, ms", "plain, ms", "pfl, ms", "plain / drfl", "pfl / drfl"]
+    return markdown(head, rows)
+
+
+def gpu_algorithms() -> str:
+    """Show what a round consists of on a CUDA device."""
+    rows = []
+    for row in stored("gpu/speed")["rows"]:
+        if row["check"] == "algorithm":
+            seen = row["profile"]
+            cells = [f"{100 * seen['share_in_kernels']:.0f}", f"{seen['launches']:.0f}"]
+            cells += [f"{seen['synchronisations']:.0f}", str(row["captures"])]
+            rows.append([row["algorithm"], row["model"], ms(row["median_ms"] / 1e3), *cells])
+    head = ["algorithm", "model", "ms per round", "% in kernels", "launches", "synchronisations", "graphs captured"]
+    return markdown(head, rows, text=2)
+
+
+def gpu_cohorts() -> str:
+    """Show time and memory of cohorts of several sizes on a CUDA device."""
+    found = [row for row in stored("gpu/speed")["rows"] if row["check"] == "cohort" and "median_ms" in row]
+    rows = [[str(row["m"]), ms(row["median_ms"] / 1e3), str(row["peak_mib"])] for row in found]
+    return markdown(["clients per round", "ms per round", "peak MiB"], rows, text=0)
+
+
+def gpu_table() -> str:
+    """Show the methods of DRDM's Table 1 on a CUDA device."""
+    rows = []
+    for row in stored("gpu/table")["rows"]:
+        scores = [f"{100 * row[name]:.1f}" for name in ("worst_accuracy", "avg_accuracy")]
+        rows.append([row["method"], f"{row['seconds']:.1f}", *scores])
+    return markdown(["method", "seconds", "worst accuracy, %", "mean accuracy, %"], rows)
+
+
 def ambiguity() -> str:
     """Show the milliseconds of the ambiguity sets' operations on the slowest input."""
     found = stored("ambiguity")
@@ -378,6 +445,11 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "speed.peers-linear-loaded": lambda: peers("linear", "2"),
     "speed.peers-cnn-loaded": lambda: peers("cnn", "2"),
     "speed.engines": engines,
+    "speed.gpu-agreement": gpu_agreement,
+    "speed.gpu-rounds": gpu_rounds,
+    "speed.gpu-algorithms": gpu_algorithms,
+    "speed.gpu-cohorts": gpu_cohorts,
+    "speed.gpu-table": gpu_table,
     "speed.models": people,
     "speed.models-engines": people_engines,
     "speed.auto": auto,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import drfl
-from drfl.core.intraop import SMALL, allowed, threads_for
+from drfl.core.intraop import SMALL, allowed, column_slices, threads_for
 from drfl.engine import Stacked, Threads
 from drfl.optim.local import LocalSGD
 
@@ -61,3 +61,9 @@ def test_a_run_has_one_thread_where_its_work_is_small(small, threads, monkeypatc
     drfl.run(drfl.QFedAvg(m=2, local=LocalSGD(steps=1, lr=0.1)), fed, rounds=1, check_data=False)
     assert set(seen) == threads
     assert torch.get_num_threads() == 3
+
+
+@pytest.mark.parametrize(("device", "sizes"), [("cpu", [3, 3, 1]), ("meta", [7])])
+def test_only_a_cpu_computes_columns_in_slices(device, sizes):
+    slices = column_slices(3, torch.empty(7, device=device))
+    assert [len(range(7)[part]) for part in slices] == sizes

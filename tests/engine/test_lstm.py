@@ -8,8 +8,9 @@ from tests.support.marks import crossed
 
 from drfl import ClientData, Task
 from drfl.core.key import Key
-from drfl.engine import Auto, Loop, Simulation, Stacked, Threads
+from drfl.engine import Auto, Loop, Simulation, Stacked, Threads, stacked
 from drfl.engine.auto import choice
+from drfl.engine.sgd import gradient_of_one
 from drfl.optim.local import LocalSGD
 from drfl.task import models
 
@@ -49,6 +50,17 @@ def test_engines_agree(clients, engine, dtype, close):
     assert (found[0][0] - loop.w0).abs().max() > 0.01
     for mine, theirs in zip(*found, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=close)
+
+
+def test_stacks_of_one_client_without_vmap_agree_with_the_loop(clients, monkeypatch):
+    """A GPU runs models that cannot be stacked in this way."""
+    monkeypatch.setattr(stacked, "_gradient", lambda problem, clients: gradient_of_one(problem))
+    feds = [simulation(clients, engine, torch.float64) for engine in (Loop(), Stacked(clients=1))]
+    found = [fed.train(torch.arange(3), fed.w0, LocalSGD(steps=4, batch=7, lr=0.5), Key(1), snapshot=2) for fed in feds]
+    gradients = [fed.gradients(torch.arange(3), fed.w0, Key(2), batch=5) for fed in feds]
+    loop, one = ((f.w, f.snapshot, g.values, g.losses) for f, g in zip(found, gradients, strict=True))
+    for mine, theirs in zip(one, loop, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
 
 
 def test_tokens_stay_whole_and_auto_takes_threads(clients):

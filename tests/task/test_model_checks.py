@@ -321,7 +321,7 @@ def test_what_is_fine_is_accepted(engine):
 
 def test_auto_asks_on_a_cuda_device_too_whether_a_model_can_be_stacked(monkeypatch):
     there = PooledData(drfl.Task(nn.Linear(4, 2)), SimpleNamespace(is_cuda=True), torch.zeros(1))  # pyright: ignore
-    for stackable, engine in ((True, Stacked()), (False, Loop())):
+    for stackable, engine in ((True, Stacked()), (False, Stacked(clients=1))):
         monkeypatch.setattr(auto, "stackable", lambda problem, found=stackable: found)
         assert auto.choice(there, 2, 8) == engine
 
