@@ -6,9 +6,16 @@ import hashlib
 from collections.abc import Iterable
 
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 _PIECE = 2**24
 """Number of entries hashed at a time, so that a tensor mapped from a file is not loaded as a whole."""
+
+_LARGE = 2**20
+"""Bytes above which the digest of a tensor is cached: the runs of a comparison share the pools of their clients."""
+
+_digests: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+"""(version, digest) of each large tensor. torch counts the writes to a tensor."""
 
 
 def digest_of(tensors: Iterable[Tensor], text: str = "") -> str:
@@ -17,6 +24,20 @@ def digest_of(tensors: Iterable[Tensor], text: str = "") -> str:
     for tensor in tensors:
         # The digest covers type and shape, because equal bytes can represent different numbers.
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-        for part in tensor.detach().cpu().contiguous().reshape(-1).split(_PIECE):
-            digest.update(part.numpy().data)
+        digest.update(_digest_of_entries(tensor))
     return digest.hexdigest()
+
+
+def _digest_of_entries(tensor: Tensor) -> bytes:
+    # Inference tensors have no version, so a write to one would not be noticed.
+    version = None if tensor.is_inference() else tensor._version
+    cached = None if version is None else _digests.get(tensor)
+    if cached is not None and cached[0] == version:
+        return cached[1]
+    digest = hashlib.blake2b(digest_size=16)
+    for part in tensor.detach().cpu().contiguous().reshape(-1).split(_PIECE):
+        digest.update(part.numpy().data)
+    found = digest.digest()
+    if version is not None and tensor.nbytes > _LARGE:
+        _digests[tensor] = version, found
+    return found
