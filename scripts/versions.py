@@ -205,11 +205,12 @@ def table() -> str:
         rows.append([one.name, extra, f"`{one.specifier}`", *found])
     counts = [str(sum(counts["passed"] for counts in result["modules"].values())) for result in sets.values()]
     said = paragraph(f"""
-        Tried on {max(result["date"] for result in sets.values())} with Python {sets["lowest"]["python"]} by
-        `python scripts/versions.py`, with tests that use these packages: {", ".join(counts)} passed with the
-        lowest versions, those with flwr, the highest, and those with flwr.
+        `python scripts/versions.py` tested these versions on {max(result["date"] for result in sets.values())} with
+        Python {sets["lowest"]["python"]}. It runs the tests that use the packages. With the lowest versions,
+        {counts[0]} tests passed, and {counts[1]} tests with flwr. With the highest versions, {counts[2]} tests
+        passed, and {counts[3]} tests with flwr.
     """)
-    return f"{markdown(['package', 'for', 'asked for', 'lowest tried', 'highest tried'], rows, text=5)}\n\n{said}"
+    return f"{markdown(['package', 'extra', 'required', 'lowest tested', 'highest tested'], rows, text=5)}\n\n{said}"
 
 
 def sets_of(end: str, name: str, sets: dict[str, dict]) -> list[dict]:

@@ -24,12 +24,12 @@ RUN = {param.name: param for param in get_command(app).commands["run"].params}
 
 
 @pytest.mark.parametrize("name", options.RUN)
-def test_each_setting_has_an_option(name):
+def test_every_setting_has_an_option(name):
     assert RUN[name].help.startswith(options.ABOUT[name].help)
     assert RUN[name].default is None  # so that what is not given is left to the file
 
 
-def test_the_settings_are_the_configurations_and_the_tables_are_no_option():
+def test_options_cover_the_configuration_except_its_tables():
     assert {*Config.model_fields} == {*options.ABOUT, "algorithms", "files"}
     assert {*options.ABOUT} - {*RUN} == {"judged_on"}
 
@@ -45,20 +45,23 @@ def test_the_settings_are_the_configurations_and_the_tables_are_no_option():
         ("faults", [field.name for field in fields(FailureModel)]),
     ],
 )
-def test_the_help_names_what_there_is(name, words):
+def test_help_names_the_available_choices(name, words):
     assert not [word for word in words if word not in re.split(r"[\s,:;=]+", RUN[name].help.replace(".", " "))]
 
 
-def test_defaults_that_others_have_are_told_as_they_are():
+def test_defaults_from_other_modules_are_shown():
     assert options.ABOUT["steps"].none == str(LocalSGD().steps)
     assert options.ABOUT["batch"].none == str(LocalSGD().batch)
     assert options.ABOUT["feature_count"].none == str(COUNT)
-    assert options.ABOUT["clients"].none.endswith(
-        ", ".join(str(PARTITIONS[name]().clients) for name in ("zipf-dirichlet", "one-class", "dirichlet-drop", "iid"))
+    sizes = {name: PARTITIONS[name]().clients for name in ("zipf-dirichlet", "one-class", "dirichlet-drop", "iid")}
+    assert sizes["zipf-dirichlet"] == sizes["iid"]
+    assert options.ABOUT["clients"].none == (
+        f"natural: all; one-class: {sizes['one-class']}; dirichlet-drop: {sizes['dirichlet-drop']}; "
+        f"zipf-dirichlet, iid: {sizes['iid']}"
     )
 
 
-def test_a_setting_that_is_given_arrives_and_others_do_not(monkeypatch):
+def test_only_given_settings_are_passed_on(monkeypatch):
     seen = []
     monkeypatch.setattr("drfl.cli.run.run_command", lambda given: seen.append(given) or 0)
     words = ["--rounds", "3", "--no-averaged", "--guard", "trim:f=2", "--batch", "full", "--json"]

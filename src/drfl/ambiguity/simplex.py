@@ -175,7 +175,7 @@ class Simplex(Constraint):
         room = 1 - n * self.floor
         if room < -1e-12:
             raise InputError(
-                f"floor={self.floor} is too large for {n} clients, it must be at most 1/{n}",
+                f"floor={self.floor} is too large for {n} clients: it must be at most 1/{n}",
                 code="out-of-range",
                 field="floor",
             )
@@ -260,7 +260,7 @@ class Box(Constraint):
         v, n = finite_vector(v), v.numel()
         if n * self.cap < 1 - 1e-12:
             raise InputError(
-                f"cap={self.cap} is too small for {n} clients, it must be at least 1/{n}",
+                f"cap={self.cap} is too small for {n} clients: it must be at least 1/{n}",
                 code="out-of-range",
                 field="cap",
             )

@@ -145,10 +145,10 @@ def run(options: o.RunOptions) -> int:
 @app.command(cls=Command, rich_help_panel=TRAIN)
 @o.command(o.FitOptions)
 def fit(options: o.FitOptions) -> int:
-    """Choose an algorithm by the worst client, and train the model.
+    """Choose and train the best algorithm for the worst client.
 
-    Six candidates train without a fifth of the training rows, which decide among them.
-    A candidate replaces the simplest only if it is significantly better. It then trains on all rows.
+    drfl trains six candidates, and compares them on a fifth of the training rows that it holds out.
+    It chooses the simplest one unless another is significantly better, and trains the choice on all rows.
     """
     from drfl.cli.fit import fit_command
 
@@ -196,7 +196,7 @@ def report(options: o.ReportOptions) -> int:
 @app.command(cls=Command, rich_help_panel=RESULTS)
 @o.command(o.AssessOptions)
 def assess(options: o.AssessOptions) -> int:
-    """Estimate how bad the worst client is, with intervals.
+    """Estimate the worst client's score, with confidence intervals.
 
     The output names the clients that could be the worst.
     Further runs are compared with the first: on the same test rows, and over seeds.
@@ -249,7 +249,7 @@ def tune(options: o.TuneOptions) -> int:
 
 @app.command(cls=Command, rich_help_panel=START)
 def new(directory: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder")]) -> int:
-    """Write a small study of your own that runs as it is.
+    """Create a small example study that you can run and change.
 
     It consists of a table, a model, an algorithm with its tests, and a TOML file.
     """

@@ -138,7 +138,7 @@ def _design(options: CompareOptions) -> tuple[Config, Design, Path | None]:
     label = next((label for label in labels if labels.count(label) > 1), None)
     if label is not None:
         raise InputError(
-            f"two algorithms are called {label}: rename one of the classes, as folders have their names",
+            f"two algorithms are called {label}, and folders are named after them: rename one of the classes",
             code="duplicate-name",
             field=label,
         )

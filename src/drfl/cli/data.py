@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="data",
     cls=CommandGroup,
-    help="Describe and check tables before training.\n\nA schema says what each column holds, the same at all sites.",
+    help="Describe and check tables before training.\n\nA schema states what each column holds, for all sites.",
     no_args_is_help=True,
 )
 
@@ -36,9 +36,7 @@ Delimiter = Annotated[
 Decimal = Annotated[str | None, typer.Option(help="Decimal mark, . or , (default: detected)")]
 Thousands = Annotated[str | None, typer.Option(help="Mark between thousands: , . ' or a blank (default: detected)")]
 Encoding = Annotated[str | None, typer.Option(help="Encoding of text files, such as latin-1 (default: detected)")]
-Missing = Annotated[
-    list[str] | None, typer.Option(metavar="WORD", help="Word that stands for a missing value; repeatable")
-]
+Missing = Annotated[list[str] | None, typer.Option(metavar="WORD", help="Text that means a missing value; repeatable")]
 Strict = Annotated[bool, typer.Option("--strict", help="Treat warnings about the data as errors")]
 
 WRONG = 2

@@ -183,7 +183,7 @@ def evaluate(
     models: Annotated[list[Path], typer.Argument(metavar="MODEL...", help="Model files; the first is the baseline")],
     references: Annotated[
         list[str] | None,
-        typer.Option("--model", help="Code of a model that is not that of the job: FILE.py:NAME; repeatable"),
+        typer.Option("--model", help="Code of a model that the job does not name: FILE.py:NAME; repeatable"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a single JSON object on stdout")] = False,
 ) -> int:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from drfl.data.tables.text_form import ReadOptions
 
 app = typer.Typer(
-    name="model", cls=CommandGroup, help="Show trained models and use them elsewhere.", no_args_is_help=True
+    name="model", cls=CommandGroup, help="Show, export and roll back trained models.", no_args_is_help=True
 )
 
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="Model file, or the folder of a run or of a site")]
@@ -98,9 +98,9 @@ def export(
 def rollback(
     directory: Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder of the site, with site.toml")] = Path(),
 ) -> int:
-    """Return to the model that a site used before, at the site.
+    """Return to the previous model, at a site.
 
-    The present model is kept: the same command returns to it.
+    The present model is kept. Run the command again to return to it.
     """
     with signals.raise_on_signal():
         from drfl.data.model_store import site_store

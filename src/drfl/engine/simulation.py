@@ -473,7 +473,8 @@ def _check_types(data: object, task: object) -> None:
 def _check_complete(data: ClientData) -> None:
     if data.has_missing:
         raise InputError(
-            "inputs have missing values: standardise them, which puts the mean of the column in their place",
+            "inputs have missing values: standardise the inputs, which replaces missing values by the "
+            "mean of the column",
             code="missing-values",
             field="standardise",
         )

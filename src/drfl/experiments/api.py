@@ -431,7 +431,11 @@ def assess(
 
         evaluation, measures = tested_predictions(of, data)[0], data.measures
     else:
-        raise InputError("predictions need data, the simulation that they are of", code="missing-option", field="data")
+        raise InputError(
+            "predictions need data: pass the simulation whose test rows they are for",
+            code="missing-option",
+            field="data",
+        )
     data = data.data if isinstance(data, Simulation) else data
     names, independent = (None, True) if data is None else (data.names, not data.shares_test_rows)
     return assess_evaluation(
@@ -479,7 +483,7 @@ def assess_gain(
         )
     if fed is None:
         raise InputError(
-            "models are compared on test rows: give fed, the simulation that has them",
+            "models are compared on test rows: pass fed, the simulation that has these rows",
             code="missing-option",
             field="fed",
         )

@@ -140,8 +140,8 @@ def describe_model(
     tensor = None if built is None else differing_tensor(built, file.weights, w)
     if tensor is not None:
         raise InputError(
-            f"'{name}' has values in '{tensor}' that the code of its model does not make, and sites get only the "
-            "parameters that are trained",
+            f"'{name}' has values in '{tensor}' that its code does not create, but sites receive only "
+            "trained parameters",
             code="model-mismatch",
             field="model",
         )

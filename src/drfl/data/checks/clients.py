@@ -35,8 +35,8 @@ def client_warnings(data: ClientData, by_class: bool) -> list[Notice]:
         seen.setdefault(plain, name)
     if pairs:
         text = (
-            f"names of clients that differ in case or blanks only: {listing(pairs, 'pair')}; give one client one name, "
-            "or its score is split"
+            f"client names that differ only in case or blanks: {listing(pairs, 'pair')}; use one name per "
+            "client, or its rows count as two clients"
         )
         found.append(Notice(text, "similar-names", "clients"))
     return found
@@ -66,8 +66,9 @@ def _classes(data: ClientData) -> list[Notice]:
                 few.append((f"{data.names[i]} ({count} of {_class(data, rare)})", data.names[i]))
         if few:
             text = (
-                f"fewer than {FEW_OF_A_CLASS} rows of a class at {listing([case for case, _ in few], 'client')}: rates "
-                "for that class are hardly known there"
+                f"fewer than {FEW_OF_A_CLASS} rows of a class at "
+                f"{listing([case for case, _ in few], 'client')}: rates for that class are very uncertain "
+                "there"
             )
             found.append(Notice(text, "few-of-a-class", few[0][1] if len(few) == 1 else None))
     return found

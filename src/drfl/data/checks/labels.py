@@ -22,7 +22,7 @@ def unlabelled_rows(data: ClientData) -> list[Notice]:
     if not odd:
         return []
     cases = [f"{data.names[i]} ({int(counts[i])})" for i in odd]
-    text = f"rows without any known label, which are left out: {listing(cases, 'client')}"
+    text = f"excluded rows without any known label: {listing(cases, 'client')}"
     return [Notice(text, "unlabelled-rows", single([data.names[i] for i in odd]))]
 
 
@@ -36,7 +36,7 @@ def label_warnings(data: ClientData) -> list[Notice]:
     if not where:
         return []
     cases = [f"label {k} at {data.names[i]}" for k, i in where]
-    text = f"labels that no test row has a value of: {listing(cases, 'case')}; metrics of the client exclude them"
+    text = f"labels without a known value in any test row: {listing(cases, 'case')}; metrics of the client exclude them"
     return [Notice(text, "unknown-label", single([data.names[i] for _, i in where]))]
 
 

@@ -82,7 +82,7 @@ def read_leaf(path: Path, task: TaskName = "classification") -> Dataset:
     for rows, columns in zip(everybody, targets, strict=True):
         if columns.keys() != targets[0].keys():
             raise InputError(
-                f"{rows.place}, user '{rows.user}': targets have another shape than those of user "
+                f"{rows.place}, user '{rows.user}': targets do not have the shape of those of user "
                 f"'{everybody[0].user}'",
                 code="wrong-shape",
                 field=rows.user,

@@ -35,7 +35,7 @@ def largest_remainder(total: int, weights: np.ndarray, minimum: int = 0) -> np.n
     if w.ndim != 1 or not np.isfinite(w).all() or not top > 0 or w.min() < 0:
         raise InputError("weights must be finite, non-negative and not all zero", code="invalid-value", field="weights")
     if total < minimum * len(w):
-        raise InputError(f"cannot give {len(w)} parts at least {minimum} each out of {total}", code="few-rows")
+        raise InputError(f"cannot divide {total} into {len(w)} parts of at least {minimum} each", code="few-rows")
     w = w / top  # so that their sum cannot overflow
     parts = np.full(len(w), minimum, dtype=np.int64)
     free = np.arange(len(w))
@@ -238,7 +238,8 @@ def share_test_set(counts: np.ndarray, test_targets: np.ndarray, key: Key) -> tu
         i = empty[held.max(axis=1).argmin()]
         classes = np.flatnonzero(counts[i]).tolist()
         raise InputError(
-            f"client {i} cannot be tested: no test sample is of its classes {classes}; give some that are",
+            f"client {i} cannot be tested: the test part has no sample of its classes {classes}. Add test "
+            "samples of these classes",
             code="no-rows",
             field="test",
         )

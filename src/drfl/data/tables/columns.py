@@ -221,7 +221,7 @@ def check_alike(names: Sequence[str]) -> None:
             raise InputError("a row's group is empty: give every row a group", code="missing-values", field="group")
         if plain in seen:
             raise InputError(
-                f"groups '{seen[plain]}' and '{name}' differ by blanks or case alone: make them one",
+                f"groups '{seen[plain]}' and '{name}' differ only in blanks or case: use one spelling",
                 code="similar-names",
                 field="group",
             )

@@ -222,7 +222,7 @@ def _column_problems(
             found.append(InputError(text, code="extra-column", field=name))
     for name in dict.fromkeys(known):
         if names.count(name) > 1:
-            found.append(InputError(f"{place}: column '{name}' is there twice", code="duplicate-column", field=name))
+            found.append(InputError(f"{place}: column '{name}' occurs twice", code="duplicate-column", field=name))
     return found
 
 

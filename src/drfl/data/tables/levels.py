@@ -45,8 +45,8 @@ def check_levels(table: pd.DataFrame, owners: Sequence[str] | None) -> None:
                 pairs.append(f"'{values[rare]}'{where} and '{values[usual]}'")
         if pairs:
             raise InputError(
-                f"column '{name}': {listing(pairs, 'pair')} differ in case, blanks or punctuation only. Use one "
-                "spelling",
+                f"column '{name}': {listing(pairs, 'pair')} differ only in case, blanks or punctuation. "
+                "Use one spelling",
                 code="similar-values",
                 field=str(name),
             )
@@ -79,7 +79,8 @@ def level_notices(features: pd.DataFrame, classes: pd.DataFrame, owners: Sequenc
     ]
     if cases:
         text = (
-            f"a client has none of the other clients' values: {listing(cases, 'case')}; use the same values everywhere"
+            f"a client has other values than all other clients: {listing(cases, 'case')}; use the "
+            "same values everywhere"
         )
         found.append(Notice(text, "values-differ"))
     typos = [

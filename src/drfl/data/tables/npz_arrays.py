@@ -167,12 +167,15 @@ def _npz(
     who = [name_of(path)] * len(x) if group is None else [*map(str, found[1 + len(targets)].tolist())]
     if patient is not None and len(units) != len(x):
         raise InputError(
-            f"{path}: inputs {x.shape} and {len(units)} patients: give one a row", code="count-mismatch", field=patient
+            f"{path}: inputs of shape {x.shape} need one patient per row, got {len(units)} patients",
+            code="count-mismatch",
+            field=patient,
         )
     for name, y in zip(targets, ys, strict=True):
         if y.ndim not in (1, 2) or not len(x) == len(y) == len(who):
             raise InputError(
-                f"{path}: inputs {x.shape}, '{name}' {y.shape} and {len(who)} groups: give one a row",
+                f"{path}: inputs of shape {x.shape}, '{name}' of shape {y.shape} and {len(who)} groups do "
+                "not match: give one target and one group per row",
                 code="count-mismatch",
                 field=str(path),
             )

@@ -61,7 +61,7 @@ def check_spelling(patients: Sequence[str], owners: Sequence[str] | None) -> Non
         if other != patient:
             where = f" at {client}" if client else ""
             raise InputError(
-                f"patients '{other}' and '{patient}'{where} differ in case or blanks only. Use one spelling",
+                f"patients '{other}' and '{patient}'{where} differ only in case or blanks. Use one spelling",
                 code="similar-names",
                 field="patient",
             )

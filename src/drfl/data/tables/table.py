@@ -102,7 +102,7 @@ class Table(NamedTuple):
         columns = list(frame.columns)
         if len(set(columns)) < len(columns):
             twice = next(name for name in columns if columns.count(name) > 1)
-            raise InputError(f"{place}: column '{twice}' is there twice", code="duplicate-column", field=twice)
+            raise InputError(f"{place}: column '{twice}' occurs twice", code="duplicate-column", field=twice)
         if not len(frame):
             raise InputError(f"{place} has no rows", code="no-rows", field=place)
         return cls(place, frame, form)

@@ -132,7 +132,7 @@ class DataFields:
     ] = None
     missing: Annotated[
         tuple[str, ...] | None,
-        Setting("Word of --data for a missing value, '' for blank cells alone; repeatable", DATA, none="refused"),
+        Setting("Text in --data that means a missing value; '' for blank cells only; repeatable", DATA, none="refused"),
     ] = None
     dataset: Annotated[
         str,
@@ -155,7 +155,7 @@ class DataFields:
         Setting(
             "Number of clients N; with natural groups, the N largest",
             DATA,
-            none="natural: all; zipf-dirichlet, one-class, dirichlet-drop, iid: 30, 10, 20, 30",
+            none="natural: all; one-class: 10; dirichlet-drop: 20; zipf-dirichlet, iid: 30",
             common=True,
         ),
     ] = None
@@ -328,7 +328,7 @@ class RunFields:
         Le(1000),
         Setting("Repetitions of a round with too few replies", FAILURES, none="skip the round"),
     ] = None
-    evaluate_every: Annotated[int, Ge(1), Setting("Rounds from one evaluation to the next", EVALUATION)] = 1
+    evaluate_every: Annotated[int, Ge(1), Setting("Evaluate every N rounds", EVALUATION)] = 1
     until: Annotated[
         str | None,
         Setting(
@@ -411,9 +411,9 @@ class RunFields:
         int | None,
         Ge(0),
         Setting(
-            "Rounds from one checkpoint to the next; 0 for none",
+            "Write a checkpoint every N rounds; 0 for none",
             EXECUTION,
-            none="as often as takes 5 % of the time",
+            none="as often as 5 % of the time allows",
         ),
     ] = None
     checkpoint_key: Annotated[

@@ -43,8 +43,8 @@ def fit_jobs(jobs: FitJobs, judge: Judge, steps: Steps, *, personal: bool) -> Fi
     eligible = [not candidate.excluded for candidate in candidates]
     if not any(eligible):
         raise DrflError(
-            f"no member of the portfolio can be chosen: {candidates[0].member.name} {candidates[0].excluded}. "
-            "Standardise the columns, or give more rounds",
+            f"no candidate can be chosen: {candidates[0].member.name} {candidates[0].excluded}. "
+            "Standardise the columns, or use more rounds",
             code="no-results",
             field="budget",
         )

@@ -90,7 +90,9 @@ def read_study(
     for table in _tables(content):
         twice = next((name for name in changes if name in table), None)
         if twice is not None:
-            raise InputError(f"the study varies {twice}: remove it there", code="given-twice", field=twice)
+            raise InputError(
+                f"the study already varies {twice}: set it only in the study", code="given-twice", field=twice
+            )
     content |= changes
     if threads is not None:
         content.setdefault("threads", threads)
