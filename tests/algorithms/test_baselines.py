@@ -46,7 +46,7 @@ def of_one(data, i):
 
 
 @pytest.mark.parametrize(("engine", "returned"), crossed(ENGINES, ["average", "last"]))
-def test_local_only_is_fedavg_at_each_client_alone(engine, returned):
+def test_local_only_equals_fedavg_at_each_client_alone(engine, returned):
     data = clients()
     found = drfl.run(drfl.LocalOnly(local=LOCAL), simulation(data, engine), rounds=5, returned=returned)
     for i in range(data.n):
@@ -58,7 +58,7 @@ def test_local_only_is_fedavg_at_each_client_alone(engine, returned):
     assert (ledger["bytes_up"], ledger["bytes_down"], ledger["gradient_evaluations"]) == (0, 0, 5 * 4 * 4 * 8)
 
 
-def test_pooled_is_fedavg_at_one_client_that_holds_everything():
+def test_pooled_equals_fedavg_at_one_client_with_all_rows():
     data = clients()
     whole = drfl.ClientData(
         data.inputs,
@@ -76,7 +76,7 @@ def test_pooled_is_fedavg_at_one_client_that_holds_everything():
     assert found.history.last.ledger["gradient_evaluations"] == 6 * 4 * 8
 
 
-def test_fine_tuned_is_fedavg_and_a_few_steps_more():
+def test_fine_tuned_equals_fedavg_plus_local_steps():
     fed, algorithm = simulation(), drfl.FineTuned(local=LOCAL, fine_steps=3)
     found, plain = (drfl.run(a, simulation(), rounds=6) for a in (algorithm, drfl.FedAvg(local=LOCAL)))
     assert torch.equal(found.model, plain.model)
@@ -95,7 +95,7 @@ def test_fine_tuned_is_fedavg_and_a_few_steps_more():
         ["LocalOnly", "FineTuned", "Pooled"],
     ),
 )
-def test_resumed_and_selected_as_if_they_had_never_stopped(algorithm, tmp_path):
+def test_baselines_resume_and_select_as_uninterrupted_runs(algorithm, tmp_path):
     data, options = clients().with_validation(0.3), {"rounds": 9, "best": drfl.Best("loss")}
     whole = drfl.run(algorithm, simulation(data), **options)
     stop = [lambda step: step.round == 5]
@@ -113,7 +113,7 @@ def test_resumed_and_selected_as_if_they_had_never_stopped(algorithm, tmp_path):
 
 
 @pytest.mark.long
-def test_a_step_size_is_found_and_wrappers_pass_the_models_on():
+def test_baselines_find_a_step_size_and_work_inside_wrappers():
     for algorithm in (drfl.LocalOnly(), drfl.FineTuned(), drfl.Pooled()):
         found = drfl.run(Protected(algorithm), simulation(), rounds=8)
         assert found.step_size is not None
@@ -123,7 +123,7 @@ def test_a_step_size_is_found_and_wrappers_pass_the_models_on():
     assert found.evaluation.score.shape == (4,)
 
 
-def test_clients_elsewhere_have_no_pool_and_no_models_of_their_own():
+def test_baselines_refuse_a_federation_that_is_not_simulated():
     class Elsewhere(drfl.Federation):
         def __init__(self):
             inside = simulation()

@@ -57,7 +57,7 @@ def made(name, **options):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_stopped_run_goes_on_with_the_same_bits(name, tmp_path):
+def test_resumed_run_has_the_same_bits(name, tmp_path):
     whole = drfl.run(made(name), simulation(), rounds=5, seed=3)
     keep = Checkpoints(tmp_path, every=1)
     drfl.run(made(name), simulation(), rounds=2, seed=3, checkpoints=keep)
@@ -82,14 +82,14 @@ def test_each_client_is_tested_with_its_own_model(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_with_guards_nothing_changes_while_all_replies_are_valid(name):
+def test_guards_do_not_change_a_run_with_valid_replies(name):
     plain, guarded = (drfl.run(a, simulation(), rounds=3) for a in (made(name), Protected(made(name))))
     assert torch.equal(plain.state.w, guarded.state.w)
     assert plain.evaluation.loss.tolist() == guarded.evaluation.loss.tolist()
 
 
 @pytest.mark.long
-def test_a_comparison_of_all_of_them_in_other_processes(tmp_path):
+def test_comparison_of_all_methods_in_worker_processes(tmp_path):
     algorithms = {"FedAvg": drfl.FedAvg(m=4, local=LOCAL), **{name: made(name) for name in NAMES}}
     options = {"seeds": 2, "rounds": 3, "out": tmp_path / "all"}
     comparison = drfl.compare(algorithms, hidden.data(), Task(MODEL), jobs=2, **options)
@@ -103,7 +103,7 @@ def test_a_comparison_of_all_of_them_in_other_processes(tmp_path):
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "FedBN"])
-def test_the_command_runs_them_with_their_options(name, tmp_path, capsys):
+def test_command_runs_each_method_with_its_options(name, tmp_path, capsys):
     out = tmp_path / name
     arguments = ["run", "--algorithm", name, "--dataset", "digits", "--model", "mlp", "--clients", "4", "--rounds", "2"]
     names = ("lam", "mu", "tau", "beta", "body_steps", "temperature", "beta2")
@@ -116,7 +116,7 @@ def test_the_command_runs_them_with_their_options(name, tmp_path, capsys):
 
 
 @pytest.mark.long
-def test_a_class_in_a_file_of_ones_own(tmp_path, monkeypatch, capsys):
+def test_method_from_a_users_file(tmp_path, monkeypatch, capsys):
     (tmp_path / "mine.py").write_text(OWN_FILE)
     monkeypatch.chdir(tmp_path)
     arguments = ["run", "--algorithm", "mine.py:Shrinking", "--dataset", "digits", "--clients", "4", "--rounds", "2"]
@@ -161,7 +161,7 @@ class Prototypes(PersonalClientSide):
         (Prototypes, 3 * 3 + 3),  # no model, but a mean of 3 features and a count for each of 3 classes
     ],
 )
-def test_private_parameters_are_counted_in_neither_direction(algorithm, numbers):
+def test_private_parameters_are_not_counted_as_traffic(algorithm, numbers):
     run = drfl.run(algorithm(m=4, local=LOCAL), simulation(), rounds=2, returned="last")
     ledger = run.history.last.ledger
     assert ledger["bytes_down"] == ledger["bytes_up"] == 2 * 4 * 8 * numbers
@@ -174,7 +174,7 @@ def test_private_parameters_are_counted_in_neither_direction(algorithm, numbers)
         assert (fed.ledger.bytes_down, fed.ledger.bytes_up) == (4 * 8 * numbers, 0)
 
 
-def test_a_loss_of_the_user_is_named_if_drfl_determines_the_step_size(caplog):
+def test_method_loss_is_named_if_drfl_determines_the_step_size(caplog):
     def penalised(**options):
         return type("Penalised", (drfl.ClientSide,), {"loss": lambda self, model, batch, context: batch.loss(model)})(
             m=4, **options
@@ -190,7 +190,7 @@ def test_a_loss_of_the_user_is_named_if_drfl_determines_the_step_size(caplog):
         assert (("step-size-of-task-loss", "lr") in logged(caplog)) == named
 
 
-def test_the_model_must_suit_the_method():
+def test_models_that_do_not_suit_the_method_are_refused():
     linear = Task(torch.nn.Linear(4, 3).double())
     with refused("unsupported-model", "model"):
         drfl.run(made("FedRep"), Simulation(hidden.data(), linear), rounds=1)
@@ -221,12 +221,12 @@ def test_the_model_must_suit_the_method():
         *(("FGDROKLAdam", {f"beta{j}": value}, f"beta{j}") for j in (1, 2, 3, 4) for value in (0.0, 1.1)),
     ],
 )
-def test_options_out_of_range(name, options, field):
+def test_options_out_of_range_are_refused(name, options, field):
     with refused("out-of-range", field):
         made(name, **options)
 
 
-def test_a_federation_that_does_not_know_the_model_refuses_own_models():
+def test_federation_without_the_model_refuses_own_models():
     fed = drfl.testing.QuadraticFederation(torch.eye(2).repeat(4, 1, 1), torch.ones(4, 2), torch.zeros(4))
     with refused("unsupported-combination", "algorithm"):
         drfl.run(made("Ditto"), fed, rounds=1)
@@ -236,7 +236,7 @@ def test_a_federation_that_does_not_know_the_model_refuses_own_models():
     assert Key(0) == Key(0)
 
 
-def test_fedbn_is_what_torch_computes_with_local_batch_norm():
+def test_fedbn_equals_torch_with_local_batch_norm():
     """Three rounds in plain torch, in which every client keeps its BatchNorm layer."""
     fed, local = simulation(), LocalSGD(steps=3, lr=0.1, batch=None)
     result = drfl.run(CLIENT_SIDE["FedBN"](m=5, local=local), fed, rounds=3, returned="last")
@@ -272,13 +272,13 @@ def test_running_statistics_are_averaged_without_fedbn_and_refused_with_drift_te
 
 @pytest.mark.parametrize("name", ["FedBN", "FGDROKLAdam"])
 @pytest.mark.parametrize("engine", [Loop(), Stacked(), Threads(2)])
-def test_batch_norm_in_every_engine(engine, name):
+def test_batch_norm_works_in_every_engine(engine, name):
     ends = [drfl.run(made(name), Simulation(hidden.data(), Task(MODEL), engine=e), rounds=3) for e in (Loop(), engine)]
     torch.testing.assert_close(ends[0].state.w, ends[1].state.w, rtol=0, atol=1e-12)
     torch.testing.assert_close(ends[0].state.store.dense(), ends[1].state.store.dense(), rtol=0, atol=1e-12)
 
 
-def test_a_model_file_fits_the_module_with_torch_layers():
+def test_model_file_loads_into_torch_batch_norm_layers():
     module = copy.deepcopy(BATCH_NORM)
     module.load_state_dict(MODEL.state_dict(), strict=True)
     frozen = with_federated_batch_norm(copy.deepcopy(BATCH_NORM).eval())

@@ -27,13 +27,13 @@ NAN, INF = math.nan, math.inf
 
 @pytest.mark.parametrize("by_samples", [True, False])
 @pytest.mark.parametrize("theta", [0.0, 0.25, 0.5, 0.95])
-def test_rounds_are_the_papers(by_samples, theta):
+def test_rounds_match_the_paper(by_samples, theta):
     """A cohort of four and θ a multiple of 1/4: the tail ends exactly between two clients where all weigh alike."""
     same_as(references.deltafl, DeltaFL(theta=theta, by_samples=by_samples, local=LocalSGD(steps=3, lr=0.1)))
 
 
 @pytest.mark.parametrize("m", [None, 3])
-def test_the_whole_tail_is_fedavg_bit_for_bit(m):
+def test_whole_tail_equals_fedavg_bit_for_bit(m):
     local = LocalSGD(steps=4, lr=0.1, batch=8, momentum=0.3)
     ours, theirs = (
         states(algorithm, federation(), 3)
@@ -42,7 +42,7 @@ def test_the_whole_tail_is_fedavg_bit_for_bit(m):
     assert all(torch.equal(a.w, b.w) for a, b in zip(ours, theirs, strict=True))
 
 
-def test_what_is_asked():
+def test_requests_are_losses_then_models_of_the_tail():
     """The losses of the cohort, at the model before training; then the models of the tail."""
     state, (losses, train) = second_round(DeltaFL(theta=0.5, m=4, local=LocalSGD(lr=0.1)))
     assert torch.equal(losses.w, state.w)
@@ -53,7 +53,7 @@ def test_what_is_asked():
     assert costs(DeltaFL(m=4, by_samples=False, local=LocalSGD(lr=0.1)), federation()) == (1.5, 0.5, 1, 3)
 
 
-def test_the_tail_trains_and_the_others_do_not():
+def test_only_the_tail_trains():
     fed = Recording(ConstantFederation([0.5, 3.0, 1.0, 2.0]))
     algorithm = DeltaFL(theta=0.5)
     state, info = algorithm.round(algorithm.init(fed), fed, Key(0))
@@ -87,7 +87,7 @@ TAILS = {
 
 @pytest.mark.parametrize("case", TAILS.values(), ids=TAILS)
 @pytest.mark.parametrize("scale", [1.0, 3.7])
-def test_tails(case, scale):
+def test_tail_of_known_losses(case, scale):
     losses, weights, theta, expected = case
     found = tail(torch.tensor(losses).double(), scale * torch.tensor(weights).double(), theta)
     assert found.int().tolist() == expected
@@ -99,13 +99,13 @@ def test_tails(case, scale):
 @pytest.mark.parametrize(
     "bad", [*({"theta": value} for value in (-0.1, 1, 1.5, NAN, "half", None)), {"loss_batch": 0}], ids=str
 )
-def test_impossible_values(bad):
+def test_impossible_values_are_refused(bad):
     with refused("out-of-range", next(iter(bad))):
         DeltaFL(**bad)
 
 
 @pytest.mark.parametrize("bad", [NAN, INF])
-def test_losses_that_are_no_numbers(bad):
+def test_non_finite_losses_are_refused(bad):
     fed = Recording(ConstantFederation([1.0, 2.0, bad]))
     with refused("diverged", None, "DeltaFL", "1", "[2]", kind=DivergedError):
         run(DeltaFL(local=LocalSGD(lr=0.1)), fed, rounds=1)

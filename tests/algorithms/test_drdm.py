@@ -26,13 +26,13 @@ every_method = pytest.mark.parametrize(("reference", "make"), BOTH.values(), ids
 
 @every_method
 @pytest.mark.parametrize("solver", [{}, {"steps": 1}, {"momentum": 0.5, "weight_decay": 0.2}], ids=str)
-def test_rounds_are_the_papers(reference, make, solver):
+def test_rounds_match_the_paper(reference, make, solver):
     same_as(reference, make(m=3, gamma=0.05, mu=0.7, local=LocalSGD(**({"steps": 3, "lr": 0.1} | solver))))
 
 
 @every_method
 @pytest.mark.parametrize("draw", [sampling.without_replacement, sampling.all_clients])
-def test_every_sampling(reference, make, draw):
+def test_rounds_with_every_sampling(reference, make, draw):
     # a floor, as there must be four clients to draw without replacement
     same_as(
         reference,
@@ -41,12 +41,12 @@ def test_every_sampling(reference, make, draw):
 
 
 @every_method
-def test_a_penalty(reference, make):
+def test_rounds_with_a_penalty(reference, make):
     same_as(reference, make(m=3, gamma=0.05, mu=0.7, ambiguity=ChiSquare(0.05), local=LocalSGD(steps=3, lr=0.1)))
 
 
 @pytest.mark.parametrize("make", [DRDM, DualDRDM])
-def test_what_is_sent_to_clients(make):
+def test_clients_receive_shift_and_proximal_weight(make):
     """−h_i, and the pull with μ."""
     state, (train, _) = second_round(make(m=3, mu=0.25))
     assert train.prox == 0.25
@@ -71,7 +71,7 @@ LEANING, ALMOST_ONE = (0.5, 0.2, 0.1, 0.1, 0.1), (0.01, 0.01, 0.01, 0.01, 0.96)
     ),
 )
 @pytest.mark.parametrize("make", [DRDM, DualDRDM])
-def test_with_the_mixture_held(make, lam, decay, draw):
+def test_limits_with_fixed_client_weights(make, lam, decay, draw):
     """Λ is that point alone: DRDM ends at the average optimum, dual DRDM at the weighted one, whoever is drawn."""
     local = LocalSGD(steps=6, lr=0.1, batch=None, weight_decay=decay)
     held = KLBall(0.0, prior=lam)
@@ -88,7 +88,7 @@ def exact(problem):
 
 @pytest.mark.long
 @pytest.mark.parametrize("ambiguity", [Simplex(), CVaR(0.4)], ids=repr)
-def test_with_the_dual_step_only_dual_drdm_reaches_the_saddle_point(ambiguity):
+def test_only_dual_drdm_reaches_the_saddle_point_by_the_dual_update(ambiguity):
     """The centre of the smallest enclosing ball, for Λ the simplex; DRDM stays at the mean though λ has moved."""
     problem = quadratics()
     saddle, average, fed = problem.saddle(ambiguity).w, problem.average_optimum, exact(problem)
@@ -101,7 +101,7 @@ def test_with_the_dual_step_only_dual_drdm_reaches_the_saddle_point(ambiguity):
 
 
 @pytest.mark.long
-def test_drdm_needs_every_client_to_be_drawn():
+def test_drdm_misses_the_optimum_if_a_client_is_never_drawn():
     """Where λ_i is 0 client i is never drawn again, and its old h_i holds DRDM off either optimum: give λ a floor."""
     problem = quadratics(n=6)
     local = LocalSGD(steps=5, lr=0.02, batch=None)
@@ -121,13 +121,13 @@ def test_drdm_needs_every_client_to_be_drawn():
 
 @pytest.mark.parametrize("make", [DRDM, DualDRDM])
 @pytest.mark.parametrize("mu", [0.0, -1.0])
-def test_impossible_values(make, mu):
+def test_impossible_values_are_refused(make, mu):
     with refused("out-of-range", "mu"):
         make(m=2, mu=mu)
 
 
 @pytest.mark.parametrize("tau", [1, 4])
-def test_the_recursion_of_the_proof_is_another(tau):
+def test_recursion_of_the_proof_differs_from_the_algorithm(tau):
     """Before Lemma 1 c^t = c^{t−1} − (μ/N) Σ_i (w_i^t − w^{t−1}): it misses (m/N) Σ_{t<τ} c^t of line 18's.
 
     The one of (37)–(40), v here, misses c^(s) as well.

@@ -32,7 +32,7 @@ EVERY_VARIANT = [
 @pytest.mark.parametrize(
     ("reference", "make", "solver"), crossed(EVERY_VARIANT, [{}, {"steps": 1}, {"momentum": 0.5, "weight_decay": 0.2}])
 )
-def test_rounds_are_the_papers(reference, make, solver):
+def test_rounds_match_the_paper(reference, make, solver):
     same_as(reference, make(m=3, gamma=0.05, local=LocalSGD(**({"steps": 3, "lr": 0.1} | solver))))
 
 
@@ -40,18 +40,18 @@ def test_rounds_are_the_papers(reference, make, solver):
     ("reference", "make", "draw"),
     crossed(EVERY_VARIANT, [sampling.without_replacement, sampling.all_clients, sampling.uniform_weighted]),
 )
-def test_every_sampling(reference, make, draw):
+def test_rounds_with_every_sampling(reference, make, draw):
     # a floor, as there must be four clients to draw without replacement
     same_as(reference, make(m=3, gamma=0.05, sampling=draw, ambiguity=Simplex(0.05), local=LocalSGD(steps=3, lr=0.1)))
 
 
 @pytest.mark.parametrize(("reference", "make"), EVERY_VARIANT[1:])
 @pytest.mark.parametrize("rho", [0.05, 2.0])
-def test_a_penalty(reference, make, rho):
+def test_rounds_with_a_penalty(reference, make, rho):
     same_as(reference, make(m=3, gamma=0.05, ambiguity=ChiSquare(rho), local=LocalSGD(steps=3, lr=0.1)))
 
 
-def test_what_is_asked():
+def test_requests_have_no_shift_and_fresh_loss_samples():
     """No correction; a loss from fresh samples of a cohort apart from the one that trained."""
     _, (train, losses) = second_round(DRFA(m=3, dual_batch=11))
     assert (train.kind, train.prox, train.shift) == ("train", 0.0, None)
@@ -60,7 +60,7 @@ def test_what_is_asked():
     assert (losses.kind, losses.batch, losses.key) == ("losses", 11, Key(0).fold("round", 2, "xi"))
 
 
-def test_what_cannot_be_is_refused_with_the_remedy():
+def test_impossible_values_are_refused_with_the_remedy():
     with refused("unsupported-combination", "ambiguity", "DRFAProx"):
         DRFA(m=2, ambiguity=ChiSquare(0.1))
     DRFA(m=2, ambiguity=ChiSquareBall(0.1))
@@ -68,7 +68,7 @@ def test_what_cannot_be_is_refused_with_the_remedy():
         DRFAGA(m=2, gamma=-1.0)
 
 
-def test_kl_in_drfa_ga_names_algorithms_that_take_it():
+def test_error_for_kl_in_drfa_ga_names_other_algorithms():
     algorithm = DRFAGA(m=6, gamma=50.0, ambiguity=KL(0.01), local=LocalSGD(batch=None))
     with refused("invalid-value", "lam", "DRFAProx"):
         run(algorithm, federation((1, 2, 31, 33, 7, 50)), rounds=5, seed=0)
@@ -119,7 +119,7 @@ def authors_rounds(fed, calls, gamma):
 @pytest.mark.parametrize("silent", [(), (1, 3)])
 @pytest.mark.parametrize("m", [3, 5])
 @pytest.mark.parametrize(("gamma", "rounds", "apart"), [(0.001, 5, 1e-12), (0.3, 1, N * FLOOR)])
-def test_rounds_are_those_of_the_authors_code(m, silent, gamma, rounds, apart):
+def test_rounds_match_the_authors_code(m, silent, gamma, rounds, apart):
     """To the last digit while no λ_i reaches the floor; the code then divides λ by its sum, and does not project."""
     fed = unequal()
     algorithm = DRFA(

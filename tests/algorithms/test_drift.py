@@ -11,7 +11,7 @@ from drfl.optim.local import LocalSGD
 
 @pytest.mark.parametrize("columns", [1, 3, 7, 8, 100])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_moves_in_pieces(columns, weighted, monkeypatch):
+def test_sums_in_pieces_equal_whole_sums(columns, weighted, monkeypatch):
     monkeypatch.setattr(drift, "COLUMNS", columns)
     g = torch.Generator().manual_seed(0)
     w_i, w = torch.randn(4, 7, generator=g).double(), torch.randn(7, generator=g).double()
@@ -20,7 +20,7 @@ def test_moves_in_pieces(columns, weighted, monkeypatch):
     torch.testing.assert_close(drift.sum_updates(w_i, w, a), expected, rtol=0, atol=1e-15)
 
 
-def test_no_piece_is_wider_than_allowed(monkeypatch):
+def test_pieces_stay_within_the_allowed_width(monkeypatch):
     """The whole matrix at once would be the buffer that this saves."""
     monkeypatch.setattr(drift, "COLUMNS", 3)
     seen = []
@@ -35,7 +35,7 @@ def test_no_piece_is_wider_than_allowed(monkeypatch):
 
 @pytest.mark.parametrize("steps", [1, 7])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_the_rule_for_mu(steps, momentum):
+def test_default_mu_follows_the_rule(steps, momentum):
     """A fifth of one over the distance that a unit direction takes a client."""
     local = LocalSGD(steps=steps, lr=0.05, momentum=momentum)
     distance = 0.05 * sum(momentum**k for t in range(steps) for k in range(t + 1))

@@ -70,7 +70,7 @@ def sized(shares):
 
 
 @every_method
-def test_lambda_starts_where_it_is_told(make):
+def test_initial_lambda_is_the_given_point_or_the_nearest_in_the_set(make):
     """At the shares, or at the point of Λ nearest to them."""
     fed = sized([0.5, 0.2, 0.0, 0.2, 0.1])
     options = {"gamma": 0.1} if "gamma" in make.__dataclass_fields__ else {"sigma": 0.1}
@@ -96,7 +96,7 @@ REFERENCES = {
 
 
 @pytest.mark.parametrize("make", long_except(["DRFA", "ScaffPD"], METHODS, [make.__name__ for make in METHODS]))
-def test_rounds_from_the_shares(make):
+def test_rounds_with_lam0_shares_match_the_reference(make):
     """As the second implementation has them, some of the clients silent."""
     options = {"mu": 0.7} if make in (DRDM, DualDRDM) else {}
     options |= {"sigma": 0.05} if make is ScaffPD else {"gamma": 0.05}
@@ -108,7 +108,7 @@ def test_rounds_from_the_shares(make):
 
 @every_method
 @pytest.mark.parametrize("tau", [1, 7])
-def test_the_first_step_is_d_long_whatever_the_losses(make, tau):
+def test_first_dual_step_has_length_d_for_any_losses(make, tau):
     """Along their differences from the mean; τ does not come into it."""
     losses = torch.tensor(LOSSES, dtype=torch.float64)
     (lam,) = mixtures(make, LOSSES, local=LocalSGD(steps=tau, lr=0.1))
@@ -128,7 +128,7 @@ def rule(paths, theta):
 
 
 @every_method
-def test_the_whole_path_in_closed_form(make):
+def test_path_of_lambda_in_closed_form(make):
     """With everybody v is the vector of losses; SCAFF-PD goes along 2ℓ_r − ℓ_{r−1}."""
     expected = rule(paths(), theta=1.0 if make is ScaffPD else 0.0)
     for lam, by_formula in zip(mixtures(make, paths()), expected, strict=True):
@@ -136,7 +136,7 @@ def test_the_whole_path_in_closed_form(make):
 
 
 @pytest.mark.parametrize(("make", "unit"), crossed(list(METHODS), [1e-150, 1e-12, 1000.0, 1e12, 1e150, -1.0]))
-def test_the_unit_of_the_loss_does_not_matter(make, unit):
+def test_scale_and_sign_of_the_loss_do_not_matter(make, unit):
     """Nor does its sign: negative losses are as good as positive ones."""
     ours = mixtures(make, (unit * np.array(paths())).tolist())
     theirs = mixtures(make, (math.copysign(1, unit) * np.array(paths())).tolist())
@@ -147,7 +147,7 @@ def test_the_unit_of_the_loss_does_not_matter(make, unit):
 
 @every_method
 @pytest.mark.parametrize("constant", [-3.0, 0.5, 1e3])
-def test_a_constant_added_to_all_losses_does_not_matter(make, constant):
+def test_constant_added_to_all_losses_does_not_matter(make, constant):
     """Not even one that changes from round to round."""
     ours = mixtures(make, [[loss + (r + 1) * constant for loss in row] for r, row in enumerate(paths())])
     for a, b in zip(ours, mixtures(make, paths()), strict=True):
@@ -156,14 +156,14 @@ def test_a_constant_added_to_all_losses_does_not_matter(make, constant):
 
 @every_method
 @pytest.mark.parametrize("value", [0.0, 2.5, -1.0])
-def test_where_all_losses_are_equal_the_mixture_stays(make, value):
+def test_equal_losses_leave_lambda_unchanged(make, value):
     (first, last) = mixtures(make, [[value] * 5, [3 * value] * 5])
     for lam in (first, last):
         torch.testing.assert_close(lam, torch.full((5,), 0.2, dtype=torch.float64), rtol=0, atol=1e-15)
 
 
 @every_method
-def test_a_round_of_equal_losses_leaves_no_trace(make):
+def test_round_of_equal_losses_has_no_later_effect(make):
     """Apart from SCAFF-PD's extrapolation."""
     equal, unequal = mixtures(make, [[1.0] * 5, LOSSES], **({"theta": 0.0} if make is ScaffPD else {}))
     torch.testing.assert_close(equal, torch.full((5,), 0.2, dtype=torch.float64), rtol=0, atol=1e-15)
@@ -176,7 +176,7 @@ SETS = (Simplex(), CVaR(0.5), Box(0.3), ChiSquare(0.1), KL(0.1), ChiSquareBall(0
 @every_method
 @pytest.mark.parametrize("ambiguity", SETS, ids=repr)
 @pytest.mark.parametrize("unit", long_except(["5e-324", "1e+200"], [1e-160, 1e-308, 5e-324, 1e153, 1e200]))
-def test_losses_whose_squares_leave_the_numbers(make, ambiguity, unit):
+def test_losses_whose_squares_overflow_keep_lambda_in_its_set(make, ambiguity, unit):
     """The step would be infinite, or 0 times infinity: λ stays in its set."""
     if make is DRFA and ambiguity.penalised:
         make = DRFAProx
@@ -184,7 +184,7 @@ def test_losses_whose_squares_leave_the_numbers(make, ambiguity, unit):
     assert ambiguity.contains(lam)
 
 
-def test_the_step_never_grows():
+def test_dual_step_size_never_grows():
     squares, steps = no_squares(), []
     for size in (2.0, 1.0, 5.0, 0.0, 3.0):
         step, squares = step_size(None, torch.tensor([size, -size, 0.0]).double(), squares)
@@ -193,14 +193,14 @@ def test_the_step_never_grows():
     assert float(squares) == pytest.approx(78)
 
 
-def test_where_gamma_is_given_it_is_the_step():
+def test_given_gamma_is_the_dual_step_size():
     step, squares = step_size(0.7, torch.tensor([1.0, 2.0, 3.0]).double(), torch.tensor(5.0).double())
     assert (step, float(squares)) == (0.7, 7.0)
     assert step_size(None, torch.full((3,), 4.0).double(), no_squares())[0] == 0.0
 
 
 @every_method
-def test_squares_add_up(make):
+def test_sum_of_squares_accumulates_over_rounds(make):
     """A round without any report leaves them."""
     algorithm = make(**METHODS[make], local=LocalSGD(lr=0.1))
     small, large = still(LOSSES), still([2 * loss for loss in LOSSES])
@@ -216,7 +216,7 @@ def test_squares_add_up(make):
 # ------------------------------------------------------------------------------------------------- centred reports
 
 
-def test_only_drfls_own_method_centres():
+def test_only_dual_drdm_centres_its_estimate():
     """The published algorithms keep their estimate."""
     assert DualDRDM().centred
     assert not any(make().centred for make in (DRFA, DRFAProx, DRDM, SnapshotMethod))
@@ -229,7 +229,7 @@ def of(values, clients):
 
 @pytest.mark.parametrize(("n", "k"), [(n, k) for n in (2, 3, 5, 6) for k in range(1, n + 1)])
 @pytest.mark.parametrize("centred", [False, True])
-def test_the_estimate_is_unbiased_over_all_cohorts(n, k, centred):
+def test_estimate_is_unbiased_over_all_cohorts(n, k, centred):
     """Exactly: up to the mean where it is centred, as then it lies in the plane of the simplex."""
     losses = torch.from_numpy(np.random.default_rng(n).uniform(0.5, 3.0, n))
     drawn = [of(losses, cohort).unbiased(n, centred=centred) for cohort in itertools.combinations(range(n), k)]
@@ -244,7 +244,7 @@ def test_the_estimate_is_unbiased_over_all_cohorts(n, k, centred):
 
 
 @pytest.mark.parametrize("n", [4, 7])
-def test_centring_takes_the_noise_of_the_whole_loss_away(n):
+def test_centring_removes_the_noise_of_the_mean_loss(n):
     """With losses far above their differences the error of the plain estimate is that of the level."""
     losses = 100 + torch.from_numpy(np.random.default_rng(0).uniform(0, 1, n))
     target = losses - losses.mean()
@@ -257,14 +257,14 @@ def test_centring_takes_the_noise_of_the_whole_loss_away(n):
     assert error(True) < 1e-3 * error(False)
 
 
-def test_with_everybody_centring_changes_nothing_on_the_simplex():
+def test_centring_has_no_effect_with_all_clients_on_the_simplex():
     losses = torch.tensor(LOSSES).double()
     v, centred = (of(losses, range(5)).unbiased(5, centred=centred) for centred in (False, True))
     assert torch.equal(v, losses)
     torch.testing.assert_close(centred, losses - losses.mean(), rtol=0, atol=1e-15)
 
 
-def test_one_report_and_none():
+def test_estimate_from_one_report_and_from_none():
     """A single report has nothing to be compared with, and counts as ever."""
     for centred in (False, True):
         assert of([5.0, 2.0, 1.0], [1]).unbiased(3, centred=centred).tolist() == [0.0, 6.0, 0.0]
@@ -272,7 +272,7 @@ def test_one_report_and_none():
         assert of([5.0, 2.0], []).unbiased(2, centred=centred).tolist() == [0.0, 0.0]
 
 
-def test_two_clients():
+def test_estimate_with_two_clients():
     """N = 2: all of the difference at once."""
     assert of([3.0, 1.0], [0, 1]).unbiased(2, centred=True).tolist() == [1.0, -1.0]
     (lam,) = mixtures(DualDRDM, [3.0, 1.0], m=2)
@@ -282,7 +282,7 @@ def test_two_clients():
 
 
 @pytest.mark.parametrize("k", [2, 3, 4])
-def test_reports_of_equal_losses_leave_the_mixture_where_it_is(k):
+def test_equal_reported_losses_leave_lambda_unchanged(k):
     """Whoever reports: plain estimates pull those up who do."""
     fed = still([2.0] * 5)
     for centred in (False, True):
@@ -301,13 +301,13 @@ CENTRED = [
 
 
 @pytest.mark.parametrize(("reference", "make", "centred"), crossed(CENTRED, [False, True]))
-def test_rounds_with_and_without(reference, make, centred):
+def test_rounds_with_and_without_centring_match_the_reference(reference, make, centred):
     """As the second implementation has them, some of the clients silent."""
     options = {} if make in (DRFA, DRFAProx) else {"mu": 0.7}
     same_as(reference, make(m=3, gamma=0.05, centred=centred, local=LocalSGD(steps=3, lr=0.1), **options))
 
 
-def test_the_mean_step_over_all_cohorts_is_that_with_everybody():
+def test_mean_step_over_all_cohorts_equals_the_step_with_all_clients():
     """With γ given and no boundary near; each client's report counts in as many cohorts."""
     n, gamma, losses = 5, 0.01, list(LOSSES)
     cohorts, fed = list(itertools.combinations(range(n), 3)), still(losses)

@@ -22,18 +22,18 @@ LOCAL = LocalSGD(steps=4, lr=0.1, batch=8)
 SAMPLED = [make for make in ALGORITHMS.values() if "m" in {field.name for field in fields(make)}]
 
 
-def test_which_have_a_cohort():
+def test_algorithms_with_a_cohort():
     assert {*ALGORITHMS.values()} - {*SAMPLED} == {ALGORITHMS["AFL"]}
 
 
 @pytest.mark.parametrize("make", SAMPLED)
 @pytest.mark.parametrize("m", [0, -2, 4, 1.5])
-def test_impossible_cohorts(make, m):
+def test_impossible_cohort_sizes_are_refused(make, m):
     with refused("out-of-range", "m", "3"):
         run(make(m=m), ConstantFederation([1.0, 2.0, 3.0]), rounds=1)
 
 
-def test_engines_and_a_federation_used_again_write_the_same_bytes():
+def test_engines_and_reused_federations_write_the_same_bytes():
     """What a second run on the same federation costs does not include the first."""
     algorithm, fed = DRDM(m=4, mu=0.5, gamma=0.01, local=LOCAL, dual_batch=8), federation()
     engines = [Loop(), Stacked(), Stacked(megabytes=0.0005), Threads(3)]

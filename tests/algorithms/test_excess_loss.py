@@ -52,7 +52,7 @@ SUBJECTS = {name: subject(name) for name in DUAL}
 
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "check"), crossed(DUAL, ALGORITHM_CHECKS))
-def test_every_dual_algorithm_passes_the_conformance_suite(name, check):
+def test_dual_algorithms_pass_the_conformance_suite_with_own_reference(name, check):
     said = verdict(check, SUBJECTS[name])
     assert said is None or isinstance(said, NotApplicable), str(said)
 
@@ -79,7 +79,7 @@ RIVALS = [pytest.param(make, marks=pytest.mark.long) for make in (drfl.AFL, drfl
 
 
 @pytest.mark.parametrize("make", [drfl.DualDRDM, *RIVALS], ids=lambda make: make.__name__)
-def test_a_client_with_label_noise_does_not_get_most_of_lambda(make):
+def test_client_with_label_noise_does_not_get_most_of_lambda(make):
     """Its loss is the largest with any model, but no model is much better for it."""
     options = {} if make is drfl.AFL else {"m": 4}
     shares = {}
@@ -91,7 +91,7 @@ def test_a_client_with_label_noise_does_not_get_most_of_lambda(make):
     assert shares["own"] < 0.5
 
 
-def test_the_reference_is_the_training_loss_after_200_local_steps_from_the_initial_model():
+def test_reference_is_the_training_loss_after_200_local_steps():
     fed, key = federation(), Key(3).fold("round", 1)
     before = fed.ledger.totals()
     state, info = (algorithm := drfl.AFL(local=LOCAL, dual_batch=None, reference="own")).round(
@@ -113,7 +113,7 @@ def test_the_reference_is_the_training_loss_after_200_local_steps_from_the_initi
 
 
 @pytest.mark.parametrize("kind", ["train", "losses"])
-def test_a_client_without_a_reference_does_not_move_lambda_and_gets_one_at_its_next_report(kind):
+def test_client_without_reference_gets_one_at_its_next_report(kind):
     class Once(DropoutFederation):
         """Client 2 does not answer the requests for its own model."""
 
@@ -133,7 +133,7 @@ def test_a_client_without_a_reference_does_not_move_lambda_and_gets_one_at_its_n
     assert after.reference.values[rows].tolist() == state.reference.values[rows].tolist()
 
 
-def test_an_own_model_that_diverges_is_named():
+def test_diverging_own_model_is_named():
     class Infinite(WrappedFederation):
         def ask(self, request):
             reply = super().ask(request)
@@ -155,7 +155,7 @@ def test_own_models_beyond_max_norm_are_reported_at_the_end(limit, warned):
     assert bool((result.lam == 0.25).all()) == warned
 
 
-def test_a_run_that_was_stopped_ends_as_one_that_was_not(tmp_path):
+def test_resumed_run_equals_an_uninterrupted_run(tmp_path):
     algorithm = drfl.DualDRDM(m=2, local=LocalSGD(steps=2, batch=8), reference="own")
 
     def killed(step):
@@ -173,7 +173,7 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(tmp_path):
         drfl.run(dataclasses.replace(algorithm, reference="none"), federation(), **options)
 
 
-def test_a_certificate_is_for_the_excess_losses():
+def test_certificate_is_computed_for_excess_losses():
     problem = quadratics()
     certifier = Certifier(problem.task(), mu=problem.strong_convexity, assume_convex=True)
     fed, local = problem.federation(Loop()), LocalSGD(steps=1, lr=0.5, batch=None)
@@ -189,7 +189,7 @@ def test_a_certificate_is_for_the_excess_losses():
     assert -1e-9 < rows[-1].certificate.gap < 0.2 * rows[1].certificate.gap
 
 
-def test_a_certificate_needs_every_reference():
+def test_certificate_requires_every_reference():
     problem = logistic()
     certifier = Certifier(problem.task(), assume_convex=True)
     fed = DropoutFederation(problem.federation(Loop()), train=[0])
@@ -199,7 +199,7 @@ def test_a_certificate_needs_every_reference():
     assert result.history.last.certificate is None
 
 
-def test_what_does_not_fit():
+def test_unsupported_combinations_are_refused():
     fed = federation()
     with refused("unknown-name", "reference", "'own'"):
         drfl.DRFA(m=4, reference="owm").init(fed)
@@ -209,7 +209,7 @@ def test_what_does_not_fit():
         Protected(drfl.DRFA(m=4), **options).init(fed)
 
 
-def test_it_is_a_hyperparameter_by_name():
+def test_reference_can_be_set_by_name():
     for name in DUAL:
         assert make_algorithm(name, {"reference": "own"}).reference == "own"
         assert make_algorithm(name, {}).reference == "none"

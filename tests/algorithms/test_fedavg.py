@@ -23,13 +23,13 @@ FEW = LocalSGD(steps=3, lr=0.1)
 
 @pytest.mark.parametrize("by_samples", [True, False])
 @pytest.mark.parametrize("solver", [{}, {"momentum": 0.8, "weight_decay": 0.3}, {"steps": 1}], ids=str)
-def test_rounds_are_the_papers(by_samples, solver):
+def test_rounds_match_the_paper(by_samples, solver):
     local = LocalSGD(**({"steps": 3, "lr": 0.1} | solver))
     same_as(references.fedavg, FedAvg(by_samples=by_samples, local=local))
     same_as(references.fedprox, FedProx(mu=0.7, by_samples=by_samples, local=local))
 
 
-def test_without_a_pull_fedprox_is_fedavg_bit_for_bit(engine):
+def test_fedprox_with_mu_0_equals_fedavg_bit_for_bit(engine):
     local = LocalSGD(steps=4, lr=0.1, batch=8, momentum=0.3)
     ours, theirs = (
         states(algorithm, federation(engine=engine), 3)
@@ -38,7 +38,7 @@ def test_without_a_pull_fedprox_is_fedavg_bit_for_bit(engine):
     assert all(torch.equal(a.w, b.w) for a, b in zip(ours, theirs, strict=True))
 
 
-def test_weights():
+def test_client_weights_of_the_objective():
     fed = federation((1, 2, 31))
     near(FedAvg().weights(fed).numpy(), np.array([1, 2, 31]) / 34)
     near(FedAvg(by_samples=False).weights(fed).numpy(), [1 / 3] * 3)
@@ -47,14 +47,14 @@ def test_weights():
 @pytest.mark.parametrize(
     ("algorithm", "prox"), [(FedAvg(m=3, local=FEW), 0.0), (FedProx(m=3, mu=0.3, local=FEW), 0.3)], ids=str
 )
-def test_what_is_sent_to_clients(algorithm, prox):
+def test_clients_receive_no_shift(algorithm, prox):
     _, (call,) = second_round(algorithm)
     assert (call.kind, call.prox, call.shift, len(call.cohort)) == ("train", prox, None, 3)
     assert costs(algorithm.__class__(m=4, local=FEW), federation()) == (1, 1, 0, 2)
 
 
 @pytest.mark.parametrize(("samples", "tau"), crossed([None, [1, 2, 3, 4, 10]], [1, 5]))
-def test_they_stop_where_they_should(samples, tau):
+def test_fixed_points_with_one_and_several_local_steps(samples, tau):
     """At the weighted optimum after one local step, off it by a known amount after more; μ weakens the drift."""
     problem, local = Quadratics.random(samples=samples), LocalSGD(steps=tau, lr=0.2, batch=None)
     lam = problem.shares
@@ -68,6 +68,6 @@ def test_they_stop_where_they_should(samples, tau):
 
 
 @pytest.mark.parametrize("mu", [-0.1, math.nan, math.inf])
-def test_impossible_values(mu):
+def test_impossible_values_are_refused(mu):
     with refused("out-of-range", "mu"):
         FedProx(mu=mu)

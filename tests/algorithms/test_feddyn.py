@@ -23,11 +23,11 @@ FULL = LocalSGD(steps=6, lr=0.1, batch=None)
 
 
 @pytest.mark.parametrize("solver", [{}, {"momentum": 0.8}, {"momentum": 0.5, "weight_decay": 0.2, "steps": 2}], ids=str)
-def test_rounds_are_the_papers(solver):
+def test_rounds_match_the_paper(solver):
     same_as(references.feddyn, FedDyn(mu=0.7, local=LocalSGD(**({"steps": 3, "lr": 0.1} | solver))))
 
 
-def test_what_is_sent_to_clients():
+def test_clients_receive_shift_and_proximal_weight():
     """−h_i, and the pull with μ."""
     state, (call,) = second_round(FedDyn(m=3, mu=0.25, local=LocalSGD(lr=0.1)))
     assert call.prox == 0.25
@@ -40,7 +40,7 @@ def test_what_is_sent_to_clients():
     ("solver", "options"),
     long_beyond(1, [({}, {}), ({"momentum": 0.6}, {"m": 2, "mu": 3.0}), ({"weight_decay": 0.5}, {"m": 2})]),
 )
-def test_it_reaches_the_optimum(solver, options):
+def test_it_reaches_the_average_optimum(solver, options):
     """Of the mean of all f_i (weight decay included), whatever the local steps and whoever takes part."""
     problem = Quadratics.random()
     algorithm = FedDyn(local=LocalSGD(steps=6, lr=0.1, batch=None, **solver), **options)
@@ -49,7 +49,7 @@ def test_it_reaches_the_optimum(solver, options):
     )
 
 
-def test_a_client_that_never_answers_keeps_its_term_of_0():
+def test_client_that_never_answers_keeps_a_zero_drift_term():
     """The others reach the optimum of their own mean."""
     problem = Quadratics.random()
     w = last(FedDyn(m=3, local=FULL), DropoutFederation(problem.federation(), train=(4,)), 600)
@@ -57,7 +57,7 @@ def test_a_client_that_never_answers_keeps_its_term_of_0():
 
 
 @pytest.mark.long
-def test_a_smaller_mu_is_slower_where_local_steps_go_far():
+def test_smaller_mu_converges_more_slowly_with_long_local_training():
     """τηa is up to 12 here, so that clients all but reach their minimisers: μ = 1/(ητ) against a fifth of it."""
     problem, local = Quadratics.random(), LocalSGD(steps=20, lr=0.2, batch=None)
     optimum = problem.optimum(problem.shares)
@@ -67,7 +67,7 @@ def test_a_smaller_mu_is_slower_where_local_steps_go_far():
 
 
 @pytest.mark.parametrize("m", long_beyond(1, [None, 3]))
-def test_in_a_ball_it_reaches_the_constrained_optimum(m):
+def test_with_a_radius_it_reaches_the_constrained_optimum(m):
     problem = Quadratics.random()
     radius = 0.5 * float(np.linalg.norm(problem.optimum(problem.shares)))
     local = LocalSGD(steps=10, lr=0.1, batch=None, radius=radius)
@@ -75,6 +75,6 @@ def test_in_a_ball_it_reaches_the_constrained_optimum(m):
 
 
 @pytest.mark.parametrize("mu", [0, -1, 1e300, math.nan, math.inf])
-def test_impossible_values(mu):
+def test_impossible_values_are_refused(mu):
     with refused("out-of-range", "mu"):
         FedDyn(mu=mu)

@@ -37,7 +37,7 @@ def gradients_on_the_way(x, i, key, beta):
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.7])
-def test_a_round_is_the_papers(beta):
+def test_round_matches_the_paper(beta):
     """x ← x − τ_eff·η·Σ_i p_i·G_i a_i/‖a_i‖₁, a_i from the paper's formula for momentum."""
     fed, key = federation(), Key(2).fold("round", 1)
     algorithm = FedNova(m=N, local=LocalSGD(epochs=2, lr=0.1, batch=8, momentum=beta))
@@ -54,14 +54,14 @@ def test_a_round_is_the_papers(beta):
     assert info.answered.numel() == N
 
 
-def test_with_epochs_it_is_not_fedavg_and_with_steps_it_is():
+def test_it_differs_from_fedavg_with_epochs_and_equals_it_with_steps():
     for local, same in ((LocalSGD(epochs=1, lr=0.1, batch=8), False), (LocalSGD(steps=3, lr=0.1), True)):
         fed = federation()
         a, b = (make(m=N, local=local).round(make().init(fed), fed, Key(0))[0].w for make in (FedNova, FedAvg))
         assert torch.allclose(a, b, rtol=0, atol=1e-14) == same
 
 
-def test_scaffold_divides_by_each_clients_own_steps():
+def test_scaffold_divides_by_the_number_of_steps_of_each_client():
     fed, key = federation(), Key(2).fold("round", 1)
     algorithm = SCAFFOLD(m=N, local=LocalSGD(epochs=2, lr=0.1, batch=8))
     state, _ = algorithm.round(algorithm.init(fed), fed, key)
@@ -72,12 +72,12 @@ def test_scaffold_divides_by_each_clients_own_steps():
 
 
 @pytest.mark.parametrize("solver", [{"radius": 1.0}, {"optimizer": SAM()}], ids=str)
-def test_solvers_that_it_cannot_take(solver):
+def test_unsupported_local_solvers_are_refused(solver):
     with refused("unsupported-combination", next(iter(solver)), "FedNova"):
         FedNova(local=LocalSGD(lr=0.1, **solver))
 
 
 @pytest.mark.parametrize("make", [FedNova, FedAvg, SCAFFOLD])
-def test_epochs_where_nobody_knows_how_many_samples_there_are(make):
+def test_epochs_require_known_client_sizes(make):
     with refused("unsupported-combination", "epochs"):
         make(local=LocalSGD(epochs=1, lr=0.1)).init(ConstantFederation([1.0, 2.0, 3.0]))

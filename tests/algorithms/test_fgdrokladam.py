@@ -32,7 +32,7 @@ def context_of(fed, u, log_v):
     return StepContext(fed.model, state, shared)
 
 
-def test_a_client_with_a_larger_loss_has_a_larger_weight():
+def test_client_with_a_larger_loss_has_a_larger_weight():
     fed, algorithm = simulation(), FGDROKLAdam(temperature=0.5, beta1=1.0, beta3=1.0)
     gradient, weights = torch.ones_like(fed.w0), []
     for loss in (1.0, 2.0):
@@ -43,13 +43,13 @@ def test_a_client_with_a_larger_loss_has_a_larger_weight():
 
 
 @pytest.mark.parametrize("temperature", [1e-4, 1e6])
-def test_no_temperature_overflows(temperature):
+def test_extreme_temperatures_do_not_overflow(temperature):
     end = drfl.run(FGDROKLAdam(m=5, local=LOCAL, temperature=temperature), simulation(torch.float32), rounds=5)
     assert end.state.w.isfinite().all()
     assert end.state.shared.isfinite().all()
 
 
-def test_a_small_temperature_lowers_its_objective_below_that_of_a_large_one():
+def test_small_temperature_lowers_its_objective():
     def objective(temperature):
         fed = simulation()
         algorithm = FGDROKLAdam(m=5, local=LOCAL, temperature=temperature)
@@ -62,7 +62,7 @@ def test_a_small_temperature_lowers_its_objective_below_that_of_a_large_one():
     assert mean_of_robust > mean_of_plain
 
 
-def test_local_solvers_that_do_not_fit_are_refused():
+def test_unsupported_local_solvers_are_refused():
     with refused("needs-option", "lr"):
         FGDROKLAdam(local=LocalSGD())
     with refused("unused-option", "momentum"):
@@ -72,7 +72,7 @@ def test_local_solvers_that_do_not_fit_are_refused():
 
 
 @pytest.mark.long
-def test_the_command_tunes_it_over_its_own_step_sizes(tmp_path, monkeypatch):
+def test_command_tunes_it_over_its_own_step_sizes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.toml").write_text('dataset = "digits"\nclients = 4\nrounds = 2\n')
     tune = ["tune", "job.toml", "--algorithms", "FedAvg,FGDROKLAdam", "--trials", "3", "--seeds", "1"]
@@ -96,7 +96,7 @@ class Momentum(drfl.ClientSide):
 
 
 @pytest.mark.parametrize("engine", [Loop(), Stacked()])
-def test_a_direction_of_ones_own(engine):
+def test_direction_of_a_custom_method(engine):
     algorithm = Momentum(m=5, local=replace(LOCAL, steps=3))
     fed = simulation(engine=engine)
     state = algorithm.init(fed)

@@ -30,18 +30,18 @@ def test_term_with_huge_losses_does_not_overflow():
 
 
 @pytest.mark.parametrize("bad", [{"tilt": -1.0}, {"tilt": float("inf")}, {"loss_batch": 0}])
-def test_impossible_hyperparameters_of_term(bad):
+def test_impossible_hyperparameters_of_term_are_refused(bad):
     with refused("out-of-range", next(iter(bad))):
         TERM(**bad)
 
 
 @pytest.mark.parametrize("bad", [{"baseline": 0.0}, {"epsilon": 0.0}, {"baseline": 0.1, "epsilon": 0.2}])
-def test_impossible_hyperparameters_of_propfair(bad):
+def test_impossible_hyperparameters_of_propfair_are_refused(bad):
     with refused("out-of-range", list(bad)[-1]):
         PropFair(**bad)
 
 
-def test_propfair_is_linear_where_the_utility_is_used_up():
+def test_propfair_is_linear_for_losses_above_its_threshold():
     """Above M − ε every client has the factor 1/ε: a round is one of FedAvg, 1/ε times as long."""
     fed, base = federation(), FedAvg(local=ONE)
     step = after(base, fed).w - fed.w0
@@ -49,7 +49,7 @@ def test_propfair_is_linear_where_the_utility_is_used_up():
     torch.testing.assert_close(own, step / 0.01, rtol=1e-9, atol=0)
 
 
-def test_no_client_loses_by_a_short_step_of_fedmgda_plus():
+def test_fedmgda_plus_step_lowers_the_loss_of_every_client():
     fed = federation()
     everyone = torch.arange(fed.n)
     before = fed.losses(everyone, fed.w0, KEY).values
@@ -67,11 +67,11 @@ def test_no_client_loses_by_a_short_step_of_fedmgda_plus():
         *((references.aaggff_s, AAggFFS(response=name, local=LocalSGD(steps=3, lr=0.1))) for name in RESPONSES),
     ],
 )
-def test_rounds_are_those_of_the_source(reference, algorithm):
+def test_rounds_match_the_source(reference, algorithm):
     same_as(reference, algorithm)
 
 
-def test_fedmgda_plus_without_freedom_is_the_mean_of_the_normalised_updates():
+def test_fedmgda_plus_with_epsilon_0_averages_normalised_updates():
     fed = federation()
     up = fed.train(torch.arange(fed.n), fed.w0, ONE, KEY.fold("sgd"))
     g = (fed.w0 - up.w) / (fed.w0 - up.w).norm(dim=1)[:, None]
@@ -80,19 +80,19 @@ def test_fedmgda_plus_without_freedom_is_the_mean_of_the_normalised_updates():
 
 
 @pytest.mark.parametrize("response", RESPONSES)
-def test_coefficients_of_aaggff_follow_the_losses(response):
+def test_aaggff_coefficients_increase_with_the_losses(response):
     state = run(AAggFFS(local=ONE, response=response), ConstantFederation([1.0, 2.0, 4.0]), rounds=20).state
     assert state.lam.argsort().tolist() == [0, 1, 2]
     assert float(state.lam.sum()) == pytest.approx(1)
 
 
-def test_equal_losses_and_losses_of_zero_leave_the_coefficients_uniform():
+def test_equal_or_zero_losses_leave_the_coefficients_uniform():
     for losses in ([3.0] * 4, [0.0] * 4):
         state = run(AAggFFS(local=ONE), ConstantFederation(losses), rounds=5).state
         assert state.lam.tolist() == pytest.approx([0.25] * 4)
 
 
-def test_aaggff_asks_all_clients_unless_told_otherwise():
+def test_aaggff_asks_all_clients_by_default():
     for m, expected in ((None, 5), (2, 2)):
         fed = Recording(ConstantFederation([1.0, 2.0, 3.0, 4.0, 5.0]))
         run(AAggFFS(m=m, local=ONE), fed, rounds=1)

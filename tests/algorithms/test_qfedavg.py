@@ -27,19 +27,19 @@ NAN, INF = math.nan, math.inf
 
 
 @pytest.mark.parametrize(("q", "solver"), crossed([0.0, 0.1, 1.0, 5.0], [{}, {"momentum": 0.5, "weight_decay": 0.2}]))
-def test_rounds_are_the_papers(q, solver):
+def test_rounds_match_the_paper(q, solver):
     same_as(references.qfedavg, QFedAvg(q=q, local=LocalSGD(steps=3, lr=0.1, **solver)))
 
 
 @pytest.mark.parametrize("m", [None, 3])
-def test_q_0_is_the_uniform_mean(m):
+def test_q_0_equals_the_uniform_mean(m):
     local = LocalSGD(steps=4, lr=0.1, batch=8)
     uniform = states(FedAvg(m=m, local=local, by_samples=False), federation(), 3)
     for a, b in zip(states(QFedAvg(q=0, m=m, local=local), federation(), 3), uniform, strict=True):
         torch.testing.assert_close(a.w, b.w, rtol=0, atol=1e-14)
 
 
-def test_what_is_asked():
+def test_requests_are_losses_then_models():
     """First the losses at the model before training, on all data unless told; then the models of those who answered."""
     state, (losses, train) = second_round(QFedAvg(m=3, local=LocalSGD(lr=0.1)))
     assert torch.equal(losses.w, state.w)
@@ -62,7 +62,7 @@ def test_it_is_stationary_for_its_objective(q):
 
 
 @pytest.mark.parametrize("q", [0.3, 1.0, 2.5])
-def test_powers_are_the_papers_up_to_one_factor(q):
+def test_powers_match_the_paper_up_to_a_factor(q):
     F = torch.tensor([0.2, 3.0, 0.01], dtype=torch.float64)
     F_q, slope = powers(F, q)
     torch.testing.assert_close(F_q * 3.0**q, F**q, rtol=1e-12, atol=0)
@@ -71,7 +71,7 @@ def test_powers_are_the_papers_up_to_one_factor(q):
 
 @pytest.mark.parametrize("q", [0.0, 0.5, 1.0, 2.0, 300.0])
 @pytest.mark.parametrize("values", [[0.0, 1e-200, 3.0], [0.0, 1e200, 1e180], [2.0, 3.0, 5.0], [0.0, 0.0, 0.0]], ids=str)
-def test_losses_of_zero_and_huge_ones(q, values):
+def test_zero_and_huge_losses(q, values):
     """The paper's step in decimal numbers that hardly overflow; 0·∞ counts 0, and a round without any loss stays."""
     fed, algorithm = ConstantFederation(values), QFedAvg(q=q, local=LocalSGD(lr=0.1))
     state, info = algorithm.round(algorithm.init(fed), fed, Key(0))
@@ -85,7 +85,7 @@ def test_losses_of_zero_and_huge_ones(q, values):
     assert not info.is_empty
 
 
-def test_a_client_without_loss_does_not_move_the_model():
+def test_client_with_zero_loss_does_not_move_the_model():
     """Client i moves to w + i; only client 1 has a loss: w + F·L·1 / (q·L²·d·1² / F^{1−q} + L·F^q), d = 2."""
     algorithm, fed = QFedAvg(q=0.5, local=LocalSGD(lr=0.1)), ConstantFederation([0.0, 4.0, 0.0])
     state, _ = algorithm.round(algorithm.init(fed), fed, Key(0))
@@ -94,12 +94,12 @@ def test_a_client_without_loss_does_not_move_the_model():
 
 
 @pytest.mark.parametrize("bad", [{"q": -0.5}, {"q": NAN}, {"q": INF}, {"loss_batch": 0}, {"loss_batch": 1.5}], ids=str)
-def test_impossible_values(bad):
+def test_impossible_values_are_refused(bad):
     with refused("out-of-range", next(iter(bad))):
         QFedAvg(**bad)
 
 
-def test_negative_losses_have_no_powers():
+def test_negative_losses_are_refused():
     fed = Recording(ConstantFederation([1.0, -0.25, 2.0]))
     with refused("out-of-range", "losses", "1", "-0.25"):
         run(QFedAvg(local=LocalSGD(lr=0.1)), fed, rounds=1)
@@ -107,7 +107,7 @@ def test_negative_losses_have_no_powers():
 
 
 @pytest.mark.parametrize("bad", [NAN, INF])
-def test_losses_that_are_no_numbers(bad):
+def test_non_finite_losses_are_refused(bad):
     fed = Recording(ConstantFederation([1.0, 2.0, bad]))
     with refused("diverged", None, "QFedAvg", "1", "[2]", kind=DivergedError):
         run(QFedAvg(local=LocalSGD(lr=0.1)), fed, rounds=1)

@@ -22,7 +22,7 @@ def solved(P, q, low=0.0, high=1.0):
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (0.02, 0.3)])
 @pytest.mark.parametrize("n", [4, 12])
-def test_it_is_as_low_as_cvxpy_and_meets_the_optimality_conditions(n, low, high):
+def test_solution_matches_cvxpy_and_the_optimality_conditions(n, low, high):
     for seed in range(5):
         P, q = problem(n, n - 1, seed)
         x = solved(P, q, low, high)
@@ -42,7 +42,7 @@ def test_it_is_as_low_as_cvxpy_and_meets_the_optimality_conditions(n, low, high)
         assert 0.5 * x @ P @ x + q @ x <= cost.solve() + 1e-7
 
 
-def test_equal_clients_get_equal_weights_and_a_vertex_is_reached():
+def test_equal_clients_get_equal_weights_and_vertices_are_reached():
     assert solved(np.ones((5, 5)), np.zeros(5)) == pytest.approx([0.2] * 5)
     assert solved(np.zeros((3, 3)), np.array([1.0, -2.0, 3.0])) == pytest.approx([0, 1, 0])
     assert solved(np.eye(1), np.ones(1)).tolist() == [1.0]
@@ -50,6 +50,6 @@ def test_equal_clients_get_equal_weights_and_a_vertex_is_reached():
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1e12])
-def test_the_scale_of_the_problem_does_not_matter(scale):
+def test_scale_of_the_problem_does_not_matter(scale):
     P, q = problem(8, 5, 3)
     assert solved(scale * P, scale * q) == pytest.approx(solved(P, q), abs=1e-8)

@@ -22,11 +22,11 @@ pytestmark = pytest.mark.usefixtures("global_generator_untouched")
 
 @pytest.mark.parametrize("server_lr", [1.0, 0.8])
 @pytest.mark.parametrize("solver", [{}, {"momentum": 0.8}, {"momentum": 0.5, "weight_decay": 0.2, "steps": 2}], ids=str)
-def test_rounds_are_the_papers(server_lr, solver):
+def test_rounds_match_the_paper(server_lr, solver):
     same_as(references.scaffold, SCAFFOLD(server_lr=server_lr, local=LocalSGD(**({"steps": 3, "lr": 0.1} | solver))))
 
 
-def test_the_first_round_is_fedavgs():
+def test_first_round_equals_fedavg():
     """The controls are 0 then; η_g scales the move."""
     local = LocalSGD(steps=4, lr=0.1, batch=8)
     start, mean = states(FedAvg(m=3, local=local, by_samples=False), federation(), 1)
@@ -35,7 +35,7 @@ def test_the_first_round_is_fedavgs():
         torch.testing.assert_close(first.w, start.w + server_lr * (mean.w - start.w), rtol=0, atol=1e-14)
 
 
-def test_what_is_sent_to_clients():
+def test_clients_receive_control_variates():
     """c − c_i."""
     state, (call,) = second_round(SCAFFOLD(m=3, local=LocalSGD(lr=0.1)))
     assert torch.equal(call.shift, state.c - state.c_i[call.cohort])
@@ -51,7 +51,7 @@ def test_what_is_sent_to_clients():
         ["plain", "momentum", "decay"],
     ),
 )
-def test_it_reaches_the_optimum(solver, options):
+def test_it_reaches_the_average_optimum(solver, options):
     """Of the mean of all f_i (weight decay included), whatever the local steps and whoever takes part."""
     problem = Quadratics.random()
     algorithm = SCAFFOLD(local=LocalSGD(steps=6, lr=0.1, batch=None, **solver), **options)
@@ -61,7 +61,7 @@ def test_it_reaches_the_optimum(solver, options):
 
 
 @pytest.mark.long
-def test_a_client_that_never_answers_keeps_its_control_of_0():
+def test_client_that_never_answers_keeps_a_zero_control_variate():
     """The others reach the optimum of their own mean."""
     problem = Quadratics.random()
     fed = DropoutFederation(problem.federation(), train=(4,))
@@ -70,11 +70,11 @@ def test_a_client_that_never_answers_keeps_its_control_of_0():
 
 
 @pytest.mark.parametrize("server_lr", [0, -1, math.nan, math.inf])
-def test_impossible_values(server_lr):
+def test_impossible_values_are_refused(server_lr):
     with refused("out-of-range", "server_lr"):
         SCAFFOLD(server_lr=server_lr)
 
 
-def test_a_projection_is_refused():
+def test_radius_is_refused():
     with refused("unsupported-combination", "radius"):
         SCAFFOLD(local=LocalSGD(radius=1.0))

@@ -26,11 +26,11 @@ LOCAL = LocalSGD(steps=3, lr=0.1)
         [Simplex(), ChiSquare(0.05), ChiSquare(2.0)],
     ),
 )
-def test_rounds_are_the_papers(options, ambiguity):
+def test_rounds_match_the_paper(options, ambiguity):
     same_as(references.scaffpd, ScaffPD(sigma=0.05, ambiguity=ambiguity, local=LOCAL, **options))
 
 
-def test_with_one_exact_step_it_is_the_extrapolated_primal_dual_step():
+def test_one_exact_step_equals_the_extrapolated_primal_dual_step():
     """With J = 1 and exact gradients the correction cancels: x moves along Σ λ_i ∇f_i(x)."""
     problem, lr, sigma, theta = Quadratics.random(), 0.1, 0.02, 0.8
     algorithm = ScaffPD(sigma=sigma, theta=theta, local=LocalSGD(steps=1, lr=lr, batch=None))
@@ -64,6 +64,6 @@ def test_with_weight_decay_it_ends_at_the_regularised_optimum(momentum):
     ],
     ids=str,
 )
-def test_what_cannot_be(bad, error):
+def test_impossible_values_are_refused(bad, error):
     with refused(*error):
         ScaffPD(**bad)

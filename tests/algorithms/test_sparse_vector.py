@@ -31,7 +31,7 @@ def near(one, other):
 
 @pytest.mark.parametrize("many", [0, 2**16])
 @given(pair=vectors())
-def test_it_is_its_dense_vector(many, pair):
+def test_sparse_vector_equals_its_dense_vector(many, pair):
     v, u = pair
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sparse_vector, "MANY", many)
@@ -42,7 +42,7 @@ def test_it_is_its_dense_vector(many, pair):
     assert torch.equal(v.combined(u, lambda a, b: 2 * a - 0.7 * b).dense(), 2 * v.dense() - 0.7 * u.dense())
 
 
-def test_all_entries():
+def test_operations_on_all_entries():
     v = SparseVector(5, torch.tensor([3, 0]), torch.tensor([2.0, -1.0]).double(), 0.5)
     assert v.dense().tolist() == [-1.0, 0.5, 0.5, 2.0, 0.5]
 
@@ -55,7 +55,7 @@ def test_equal_entries_have_no_spread(monkeypatch, value):
     assert float(SparseVector(1, rows[:1], torch.tensor([value]).double()).spread()) == 0
 
 
-def test_who_is_first_does_not_matter(monkeypatch):
+def test_order_of_clients_does_not_matter(monkeypatch):
     """To the bit, where sums depend on their order."""
     monkeypatch.setattr(sparse_vector, "MANY", 0)
     values = torch.tensor([1.0, 2.0**-53, 2.0**-53, -1.0, 3.0]).double()
@@ -69,7 +69,7 @@ def test_who_is_first_does_not_matter(monkeypatch):
 
 @pytest.mark.parametrize("make", [DRFA, DualDRDM, ScaffPD])
 @pytest.mark.parametrize("m", [2, 5])
-def test_rounds_with_many_clients_are_those_with_few(make, m, monkeypatch):
+def test_rounds_with_many_clients_equal_rounds_with_few(make, m, monkeypatch):
     def played():
         return states(make(m=m, local=LocalSGD(steps=3, lr=0.1)), Quadratics.random().federation(), 6)
 

@@ -26,29 +26,29 @@ def noisy(L=1.0, L_lx=1.0, mu=0.1, mu_lam=0.1, *, variance=1.0, accuracy=1.0, st
     return theory.scaffpd_constant(L, L_lx, mu, mu_lam, noise=noise)
 
 
-def test_drfa_by_hand():
+def test_drfa_parameters_by_hand():
     assert theory.drfa(T=10_000, m=4, L=0.5) == pytest.approx((5, 1 / 200, 10_000**-0.625, 2000))
 
 
-def test_drfa_nonconvex_by_hand():
+def test_drfa_nonconvex_parameters_by_hand():
     assert theory.drfa_nonconvex(T=10_000, L=0.5) == pytest.approx((10, 1 / 2000, 1 / 100, 1000))
 
 
-def test_drdm_by_hand():
+def test_drdm_parameters_by_hand():
     assert theory.drdm(T=10_000, m=4, n=16, L=0.5) == pytest.approx((5, 1 / 200, 10_000**-0.625, 2.0, 2000))
 
 
 @pytest.mark.parametrize(
     ("T", "m", "tau"), [(1, 1, 1), (16, 1, 2), (80, 1, 2), (81, 1, 3), (10**8, 25, 20), (1000, 20, 1), (400, 20, 1)]
 )
-def test_local_steps_are_rounded_down_but_not_to_none(T, m, tau):
+def test_local_steps_are_rounded_down_but_at_least_one(T, m, tau):
     steps = theory.drfa(T, m, 1.0)
     assert steps.tau == tau
     assert (steps.rounds - 1) * tau < T <= steps.rounds * tau
 
 
 @pytest.mark.parametrize(("tau", "m"), [(3, 2), (6, 2), (7, 2), (10, 1), (99, 1), (14, 2), (5, 7)])
-def test_whole_prescriptions_stay_whole(tau, m):
+def test_integer_prescriptions_are_not_rounded_down(tau, m):
     """Floating point puts some of these just below the integer that they are."""
     assert theory.drfa(tau**4 * m**2, m, 1.0).tau == tau
 
@@ -94,12 +94,12 @@ def test_whole_prescriptions_stay_whole(tau, m):
         (lambda: theory.linear_coupling([torch.ones(2, 2)], -1.0), ("out-of-range", "slope")),
     ],
 )
-def test_impossible_numbers(call, error):
+def test_impossible_numbers_are_refused(call, error):
     with refused(*error):
         call()
 
 
-def test_the_largest_constants_that_are_taken_give_finite_steps():
+def test_largest_accepted_constants_give_finite_steps():
     least, most = 1 / theory.EXTREME, theory.EXTREME
     for L, L_lx, mu in itertools.product((least, most), (0.0, least, most), (least, most)):
         if mu <= L:
@@ -108,7 +108,7 @@ def test_the_largest_constants_that_are_taken_give_finite_steps():
             assert all(math.isfinite(value) and value > 0 for step in steps for value in (step.tau, step.sigma))
 
 
-def test_clients_may_be_one_tensor():
+def test_clients_can_be_one_tensor():
     x = torch.randn(3, 5, 2, generator=torch.Generator().manual_seed(0))
     assert theory.linear_coupling(x, 1.0) == theory.linear_coupling(list(x), 1.0)
 
@@ -118,7 +118,7 @@ CONSTANTS = list(itertools.product((0.3, 1.0, 20.0), (0.0, 0.1, 5.0), (0.01, 0.3
 
 @pytest.mark.parametrize("gamma_0", [0.01, 1.0, 30.0])
 @pytest.mark.parametrize(("L", "L_lx", "mu"), CONSTANTS)
-def test_the_accelerated_schedule_meets_its_conditions(L, L_lx, mu, gamma_0):
+def test_accelerated_schedule_meets_its_conditions(L, L_lx, mu, gamma_0):
     """The recursions of Condition 3.1, (E.22) with μ/4, (E.25), and (E.35) with equality at r = 0."""
     rounds = list(itertools.islice(theory.scaffpd_accelerated(L, L_lx, mu, gamma_0=gamma_0), 200))
     assert rounds[0].theta == 1
@@ -135,12 +135,12 @@ def test_the_accelerated_schedule_meets_its_conditions(L, L_lx, mu, gamma_0):
         assert old.sigma * (1 / old.tau + mu / 4) >= new.sigma / new.tau * (1 - 1e-12)  # t_r = σ_r/σ_0
 
 
-def test_the_accelerated_schedule_as_printed():
+def test_accelerated_schedule_matches_the_printed_formula():
     first, second, *_ = itertools.islice(theory.scaffpd_accelerated(1.0, 1.0, 0.5, growth=1.0), 3)
     assert second.theta == pytest.approx(1 / math.sqrt(1 + 0.5 * first.tau))
 
 
-def test_the_dual_step_grows_linearly_and_the_primal_falls_so():
+def test_dual_step_grows_linearly_and_primal_step_falls():
     """(E.27): γ_r ≥ (μ'τ_0)²γ_0·r²/9, from r = 1 on."""
     mu = 0.25
     rounds = list(itertools.islice(theory.scaffpd_accelerated(1.0, 1.0, mu, growth=1.0), 2000))
@@ -153,7 +153,7 @@ def test_the_dual_step_grows_linearly_and_the_primal_falls_so():
 @pytest.mark.parametrize("c_omega", [1.0, 3.0])
 @pytest.mark.parametrize("mu_lam", [0.05, 2.0])
 @pytest.mark.parametrize(("L", "L_lx", "mu"), CONSTANTS)
-def test_the_constant_schedule_meets_its_conditions(L, L_lx, mu, mu_lam, c_omega):
+def test_constant_schedule_meets_its_conditions(L, L_lx, mu, mu_lam, c_omega):
     """The four of (E.49), with the π of (E.51)."""
     tau, sigma, theta = theory.scaffpd_constant(L, L_lx, mu, mu_lam, c_omega=c_omega)
     slack, pi = 1 - 1e-12, theta * sigma * L_lx
@@ -168,7 +168,7 @@ def test_the_constant_schedule_meets_its_conditions(L, L_lx, mu, mu_lam, c_omega
         assert left == pytest.approx(right, rel=1e-6, abs=1e-9 * L)
 
 
-def test_noise_by_hand():
+def test_noise_constants_by_hand():
     """ζ² = 2, ε = 0.5, J = 4, χ = 0.5: C = 1.5/16 + (1/64 + 1)/4, and ω = 1 + 64C·2/(0.1·0.5)."""
     C = theory.GradientNoise(2.0, 0.5, 4, 0.5).constant
     assert pytest.approx(0.09375 + 0.25390625) == C
@@ -179,7 +179,7 @@ def test_noise_by_hand():
 
 @pytest.mark.parametrize("accuracy", [1e-4, 1.0, 1e4])
 @pytest.mark.parametrize(("L", "L_lx", "mu"), CONSTANTS)
-def test_the_noise_leaves_half_of_the_accuracy(L, L_lx, mu, accuracy):
+def test_noise_uses_half_of_the_accuracy(L, L_lx, mu, accuracy):
     """(E.58) with the weights of E.45, 2·C·τ²θ/(1−θ)·ζ²·μ_x ≤ ε/2, with equality where this branch decides."""
     exact = theory.scaffpd_constant(L, L_lx, mu, 0.2)
     steps = noisy(L, L_lx, mu, 0.2, variance=3.0, accuracy=accuracy, steps=5)
@@ -198,7 +198,7 @@ def test_the_noise_leaves_half_of_the_accuracy(L, L_lx, mu, accuracy):
 @pytest.mark.parametrize("chi", [0.1, 1.0])
 @pytest.mark.parametrize("steps", [1, 2, 10, 1000])
 @pytest.mark.parametrize("tau", [1e-6, 1e-4, 1 / 600, 1 / 12])
-def test_the_constant_of_the_noise(tau, steps, chi):
+def test_noise_constant_meets_its_conditions(tau, steps, chi):
     """(E.18) with Lemma D.2's 12, and (D.19); for tiny τ, where η_g is 1, it is not idle."""
     L = 1.0
     server_lr = theory.scaffpd_local(tau, L, steps).server_lr
@@ -211,7 +211,7 @@ def test_the_constant_of_the_noise(tau, steps, chi):
 
 @pytest.mark.parametrize("steps", [1, 2, 10, 1000])
 @pytest.mark.parametrize("tau", [1e-4, 1 / 12, 1.0, 50.0])
-def test_the_local_rate_meets_its_conditions(tau, steps):
+def test_local_step_size_meets_its_conditions(tau, steps):
     L = 1.5
     lr, server_lr = theory.scaffpd_local(tau, L, steps)
     assert lr * server_lr * steps == pytest.approx(tau)
@@ -267,7 +267,7 @@ def test_smoothness_bounds_the_hessians(bias):
             assert scale or largest > L / 2  # at 0 the curvature is p(1 − p)-like: the bound is not idle
 
 
-def test_smoothness_of_squares_is_exact():
+def test_smoothness_of_squared_loss_is_exact():
     x = torch.randn(30, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     expected = 2 * float(torch.linalg.matrix_norm(x, 2)) ** 2 / 30
     assert theory.linear_smoothness(x, theory.SQUARED, bias=False) == pytest.approx(expected)
@@ -286,7 +286,7 @@ def test_coupling_bounds_the_jacobian():
 
 
 @pytest.mark.parametrize("T", [10**4, 10**8, 10**12])
-def test_what_is_left_of_the_bound_of_drdm(T):
+def test_drdm_bound_does_not_vanish_with_more_rounds(T):
     """144·ητ² of (51) is 36/(Lm) whatever T is, with τ not rounded: the last term of (52) does not fall."""
     m, L = 4, 0.5
     steps = theory.drdm(T, m, 16, L)
@@ -294,7 +294,7 @@ def test_what_is_left_of_the_bound_of_drdm(T):
     assert 144 * steps.eta * steps.tau**2 == pytest.approx(36 / (L * m), rel=2 / steps.tau)
 
 
-def test_of_two_printed_primal_steps_only_one_meets_its_condition():
+def test_only_one_of_two_printed_primal_steps_meets_its_condition():
     """E.60 takes half of the τ of E.51; the first of E.49 then fails."""
     mu, theta = 0.1, 0.9
     for factor, meets in ((4, True), (2, False)):
@@ -302,7 +302,7 @@ def test_of_two_printed_primal_steps_only_one_meets_its_condition():
         assert (1 / (2 * tau) + mu / 8 >= (1 - 1e-12) / (2 * tau * theta)) == meets
 
 
-def test_of_two_printed_roots_the_smaller_is_the_root():
+def test_only_the_smaller_of_two_printed_roots_is_a_root():
     """The fourth line of (E.54) has 16 where the second has 8: it meets (E.52) with room to spare."""
     L, L_lx, mu, mu_lam = 1.0, 3.0, 0.1, 0.2
     half = 0.5 + 24 * L / mu

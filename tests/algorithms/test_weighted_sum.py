@@ -89,7 +89,7 @@ def reads(monkeypatch):
 @pytest.mark.parametrize("along", [False, True])
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("dtype", long_beyond(1, [torch.float64, torch.float32]))
-def test_as_all_rows(name, dtype, along, reads):
+def test_updated_sums_equal_sums_over_all_rows(name, dtype, along, reads):
     """On every set, with clients that fall to a bound and come back: the exact sum, from few rows."""
     walk, left, returned = Walk(SETS[name], dtype, along=along), 0, 0
     del reads[:]  # of the first round
@@ -107,7 +107,7 @@ def test_as_all_rows(name, dtype, along, reads):
 @pytest.mark.long
 @pytest.mark.parametrize("along", [False, True])
 @pytest.mark.parametrize("name", sorted(set(SETS) - FULL))
-def test_over_thousands_of_rounds(name, along):
+def test_rounding_errors_do_not_accumulate_over_thousands_of_rounds(name, along):
     """Rounding does not add up."""
     walk = Walk(SETS[name], torch.float64, along=along)
     for _ in range(2 * weighted_sum.REFRESH + 100):
@@ -115,7 +115,7 @@ def test_over_thousands_of_rounds(name, along):
     assert walk.error() < 1e-12
 
 
-def test_all_rows_are_read_after_so_many_updates(monkeypatch, reads):
+def test_all_rows_are_read_after_the_maximum_number_of_updates(monkeypatch, reads):
     """What is wrong in the sums is gone then."""
     monkeypatch.setattr(weighted_sum, "REFRESH", 10)
     walk = Walk(Simplex(), torch.float64)
@@ -129,7 +129,7 @@ def test_all_rows_are_read_after_so_many_updates(monkeypatch, reads):
     assert walk.error() < 1e-13
 
 
-def test_a_client_forgotten(monkeypatch):
+def test_an_omitted_client_changes_the_sum(monkeypatch):
     """A client that does not follow the law, but is taken to, is seen."""
     monkeypatch.setattr(weighted_sum, "ROUNDING", 1.0)
     walk = Walk(Simplex(), torch.float64)
@@ -140,7 +140,7 @@ def test_a_client_forgotten(monkeypatch):
 
 @pytest.mark.parametrize("ambiguity", [Simplex(), ChiSquare(0.2), Box(2 / N)], ids=repr)
 @pytest.mark.parametrize("first", [3.0, 0.0])
-def test_one_client_takes_all_or_nobody_moves(ambiguity, first):
+def test_extreme_changes_of_lambda(ambiguity, first):
     """The ends: a support of one, a λ that stays, and back to everybody."""
     walk = Walk(ambiguity, torch.float64)
     for way in (first, -1e-4, 0.0, -5.0, -5.0):
@@ -155,7 +155,7 @@ def test_one_client_takes_all_or_nobody_moves(ambiguity, first):
 @pytest.mark.parametrize(
     ("algorithm", "step"), [(DualDRDM, {"gamma": 1e-7}), (ScaffPD, {"sigma": 1e-6})], ids=["dual", "pd"]
 )
-def test_rounds_as_with_all_rows(algorithm, step, monkeypatch):
+def test_rounds_equal_rounds_that_read_all_rows(algorithm, step, monkeypatch):
     """The algorithms' rounds are those that read every row; a state through a file goes on with the same bits."""
     fed = Quadratics.random(n=N, d=D).federation()
     method = algorithm(m=4, **step, local=LocalSGD(steps=2, lr=0.1), ambiguity=Simplex(floor=0.9 / N))

@@ -23,12 +23,12 @@ SOLVED = [name for name in CASES if "steep" not in name]  # weights of 1e-9 are 
 POLYHEDRAL = ("Simplex", "CVaR", "Box", "ChiSquare(")
 
 
-def test_every_set_is_tried():
+def test_every_set_is_tested():
     assert {type(make(4)) for make in CASES.values()} == set(AMBIGUITY_SETS.values())
 
 
 @pytest.mark.parametrize("name", long_except(ONE_OF_EACH, CASES))
-def test_optimality_conditions(name):
+def test_answers_meet_the_optimality_conditions(name):
     kin = [other for other in CASES if type(CASES[other](4)) is type(CASES[name](4))]
     for n, share in LENGTHS.items():
         g, draws = np.random.default_rng([n, kin.index(name)]), math.ceil(share * EACH / len(kin))
@@ -37,7 +37,7 @@ def test_optimality_conditions(name):
 
 
 @pytest.mark.parametrize("name", long_except(ONE_OF_EACH, SOLVED))
-def test_agrees_with_a_solver(name):
+def test_answers_agree_with_a_solver(name):
     g = np.random.default_rng(7)
     v = g.normal(size=(4, 6)) * 10 ** g.uniform(-1, 0.5, (4, 1))
     found = differences(CASES[name](6), v, 10 ** g.uniform(-1, 1, 4))
@@ -47,7 +47,7 @@ def test_agrees_with_a_solver(name):
 
 
 @pytest.mark.parametrize(("name", "scale"), crossed(list(CASES), [0.01, 1.0, 100.0]))
-def test_the_conditions_notice_a_millionth(name, scale):
+def test_residual_detects_an_error_of_one_millionth(name, scale):
     """The residual is no formality: an answer moved by 1e-6 within Σλ = 1, or given to another vector, is refused."""
     g, ambiguity = np.random.default_rng(3), CASES[name](5)
     what, v = definition(ambiguity, 5), scale * g.normal(size=(20, 5))

@@ -23,7 +23,7 @@ FEW = [
 
 
 @pytest.mark.parametrize("name", long_except(["CVaR(0.3)", "KL(0.1, uneven)", "ChiSquareBall(0.1)"], CASES))
-def test_every_set_passes(name):
+def test_every_set_passes_the_conformance_suite(name):
     assert examine_ambiguity(CASES[name](8), draws=50).failed == ()
 
 
@@ -34,7 +34,7 @@ def test_every_set_passes_with_few_clients(name, n):
     assert examine_ambiguity(CASES[name](n), n=n, draws=50).failed == ()
 
 
-def test_the_error_lists_what_fails():
+def test_error_lists_failed_checks():
     class Halved(CVaR):
         def project(self, v):
             return super().project(v) / 2
@@ -43,7 +43,7 @@ def test_the_error_lists_what_fails():
         check_ambiguity(Halved(0.3))
 
 
-def test_a_crash_is_a_failure():
+def test_crash_counts_as_failure():
     class Broken(Simplex):
         def contains(self, lam, tolerance=1e-9):
             raise RuntimeError("out of order")
@@ -65,7 +65,7 @@ def test_checks_can_be_waived():
         check_ambiguity(Simplex(), waive={"no_such_check": "typo"})
 
 
-def test_too_few_clients_for_a_set_are_its_own_refusal():
+def test_set_that_needs_more_clients_raises_its_own_error():
     """One client is tried whatever n is; Box(0.3) refuses so few, which is right."""
     assert check_ambiguity(Box(0.3), n=4, draws=50).failed == ()
 
@@ -82,10 +82,10 @@ def test_too_few_clients_for_a_set_are_its_own_refusal():
     ],
     ids=str,
 )
-def test_what_cannot_be_tried_is_one_line(subject, options, error):
+def test_unsuitable_subjects_are_one_line_errors(subject, options, error):
     with refused(*error):
         check_ambiguity(subject, **options)
 
 
-def test_nothing_global_is_drawn(global_generator_untouched):
+def test_global_generators_are_not_used(global_generator_untouched):
     check_ambiguity(Simplex(), draws=50)

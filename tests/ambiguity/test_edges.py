@@ -55,7 +55,7 @@ def test_one_client(name):
 
 @pytest.mark.parametrize("name", [name for name in CASES if "Simplex" not in name or "0" not in name])
 @pytest.mark.parametrize("value", [0.0, 3.0, -1e300, 1e17])
-def test_equal_entries_get_the_uniform_mixture(name, value):
+def test_equal_entries_give_uniform_weights(name, value):
     """But for a prior, which the prox and the balls lean to, and the linear worst cases, where any mixture will do."""
     ambiguity, v = CASES[name](4), torch.full((4,), value, dtype=torch.float64)
     if getattr(ambiguity, "prior", None) is None:
@@ -92,7 +92,7 @@ def _prior(ambiguity, order):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_huge_and_tiny_entries(name):
+def test_huge_and_tiny_entries_give_valid_weights(name):
     v = np.array([HUGE, HUGE[::-1], [1e17, 1e17, 1e17 + 64, 0, 0, -1e17], [1e-300, 0, 0, 0, 0, -1e-300]])
     for scale in (1.0, 1.7e8, 1e-8):
         found = residuals(CASES[name](N), v * scale, np.array([1e-3, 1.0, 1e3, 1.0]))
@@ -101,7 +101,7 @@ def test_huge_and_tiny_entries(name):
 
 @pytest.mark.parametrize("losses", [[1e300, 1e300, 0.0], [1e17, 1e17 - 16, 0.0], [1e300, -1e300, 1e299], [-1e300] * 3])
 @pytest.mark.parametrize("rho", [1e-300, 1e-3, 1.0, 1e17, 1e300])
-def test_the_soft_maximum_does_not_overflow(losses, rho):
+def test_soft_maximum_does_not_overflow(losses, rho):
     """max f − ρ·log N ≤ ρ·log mean e^{f/ρ} ≤ max f."""
     value, lam = KL(rho).worst_case(tensor(losses))
     assert lam.sum() == pytest.approx(1)
@@ -111,14 +111,14 @@ def test_the_soft_maximum_does_not_overflow(losses, rho):
     assert value >= math.fsum(x / 3 for x in losses) - slack
 
 
-def test_prox_with_huge_steps_and_weights():
+def test_prox_with_huge_steps_and_penalties():
     for ambiguity in (ChiSquare(1e300), KL(1e300), KL(1e300, UNEVEN)):
         for step in (1e-300, 1.0, 1e300):
             for v in (tensor(HUGE), tensor([1.0, 2, 3, 4, 5, 6])):
                 assert float(ambiguity.prox(v, step).sum()) == pytest.approx(1, abs=1e-9)
 
 
-def test_tiny_gaps_far_from_the_origin():
+def test_tiny_differences_far_from_the_origin_count():
     """1e15 is exact to 1/8 only; what is left of the gaps counts."""
     for make in CASES.values():
         near, far = tensor([0.0, 0.125, 0.25, -0.5]), tensor([0.0, 0.125, 0.25, -0.5]) + 2.0**49
@@ -150,7 +150,7 @@ def test_tiny_gaps_far_from_the_origin():
     ],
     ids=str,
 )
-def test_sets_that_are_one(one, other):
+def test_equivalent_sets_give_the_same_answers(one, other):
     assert_same(one, other)
 
 
@@ -167,7 +167,7 @@ def test_sets_that_are_one(one, other):
         (lambda eps: KL(1 / eps), CVaR(1.0)),
     ],
 )
-def test_limits(family, limit):
+def test_parameters_approach_their_limits(family, limit):
     """Closer and closer, down to 1e-6."""
     strong = isinstance(limit, CVaR)  # there the prox alone tends to the point
     for v in some():
@@ -184,7 +184,7 @@ def test_limits(family, limit):
 
 
 @pytest.mark.parametrize("radius", [1e-30, 1e-22, 1e-15, 1e-8])
-def test_tiny_balls(radius):
+def test_tiny_balls_have_the_closed_form_solution(radius):
     """Near the uniform mixture both balls are ‖λ − 1/N‖² ≤ 2·radius/N, and the answer its centre + a step along v."""
     for v in some():
         centred = v - v.mean()
@@ -194,7 +194,7 @@ def test_tiny_balls(radius):
                 assert (lam - expected).abs().max() <= 10 * radius + 1e-11
 
 
-def test_a_prior_leads():
+def test_answers_lean_towards_the_prior():
     """KL's worst case of equal losses is the prior, and so is the ball of radius 0; unequal losses lean from there."""
     equal, p = torch.ones(N), tensor(UNEVEN)
     assert (KL(0.3, UNEVEN).worst_case(equal).lam - p).abs().max() <= 1e-15
@@ -215,7 +215,7 @@ def clients(request, monkeypatch):
 @pytest.mark.parametrize("many", [simplex.MANY, 0])
 @pytest.mark.parametrize("entries", [st.floats(-1e3, 1e3), st.floats(0, 1), st.sampled_from([0.0, 0.0, 0.25, 0.5])])
 @given(data=st.data(), share=st.floats(0, 1))
-def test_simplex_against_bisection(many, entries, data, share):
+def test_simplex_matches_bisection(many, entries, data, share):
     v = tensor(data.draw(st.lists(entries, min_size=1, max_size=40)))
     floor = share / len(v)
     room = max(0.0, 1 - floor * len(v))
@@ -225,7 +225,7 @@ def test_simplex_against_bisection(many, entries, data, share):
     np.testing.assert_allclose(lam, floor + bisection(v.numpy() - floor, room), rtol=0, atol=1e-9)
 
 
-def test_very_many_clients_are_projected_without_copies_or_sorting(monkeypatch):
+def test_projection_of_very_many_clients_needs_no_copy_or_sort(monkeypatch):
     """Where a few moved: from the uniform mixture, from a sparse one, by numbers that sum to 0, and above a floor."""
     n = simplex.MANY + 7
     monkeypatch.setattr(simplex, "ascending", None)
@@ -261,7 +261,7 @@ def test_very_many_clients_are_projected_without_copies_or_sorting(monkeypatch):
     ],
     ids=str,
 )
-def test_simplex_by_hand(v, expected):
+def test_simplex_projection_by_hand(v, expected):
     assert Simplex().project(tensor(v)).tolist() == pytest.approx(expected, abs=1e-15)
 
 
@@ -286,7 +286,7 @@ def test_many_clients(name):
 
 
 @pytest.mark.parametrize("prior", [None, uneven(20_000)], ids=["even", "uneven"])
-def test_a_prox_where_few_lead_and_many_follow_takes_few_iterations(prior, monkeypatch):
+def test_prox_with_few_large_weights_needs_few_iterations(prior, monkeypatch):
     """Newton's method cycles between few large weights, straight in y, and many small ones, exponential in y."""
     iterations, solve = [], _kl_solver.solve_log_ratio
 
@@ -305,7 +305,7 @@ def test_a_prox_where_few_lead_and_many_follow_takes_few_iterations(prior, monke
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_non_finite(name, bad):
+def test_non_finite_input_is_refused(name, bad):
     ambiguity, v = CASES[name](3), tensor([0.5, bad, 0.5])
     calls = (ambiguity.project, ambiguity.worst_case, ambiguity.contains, ambiguity.penalty, ambiguity.penalty_gradient)
     for call in (*calls, lambda v: ambiguity.prox(v, 1.0)):
@@ -314,7 +314,7 @@ def test_non_finite(name, bad):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_not_a_vector_or_a_step(name):
+def test_wrong_shapes_and_steps_are_refused(name):
     for shape in ((0,), (2, 2), ()):
         with refused("wrong-shape", None, str(tuple(shape))):
             CASES[name](2).project(torch.zeros(shape))
@@ -335,7 +335,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("make", "name", "value"), [(make, name, x) for make, name, values in BAD for x in values])
-def test_bad_parameters(make, name, value):
+def test_bad_parameters_are_refused(make, name, value):
     with refused("out-of-range", name, str(value)) as refusal:
         make(value)
     assert "\n" not in str(refusal.value)
@@ -354,7 +354,7 @@ def test_bad_parameters(make, name, value):
     ],
 )
 @pytest.mark.parametrize("family", [KL, KLBall])
-def test_bad_priors(family, prior, error):
+def test_bad_priors_are_refused(family, prior, error):
     with refused(*error) as refusal:
         family(0.1, prior)
     assert "\n" not in str(refusal.value)
@@ -370,7 +370,7 @@ def test_bad_priors(family, prior, error):
     ],
     ids=str,
 )
-def test_numbers_that_do_not_go_with_n(ambiguity, error):
+def test_parameters_that_do_not_fit_n_are_refused(ambiguity, error):
     v = torch.zeros(3)
     calls = (ambiguity.project, ambiguity.worst_case, ambiguity.contains, lambda v: ambiguity.prox(v, 1.0))
     for call in calls:
@@ -385,7 +385,7 @@ def test_kl_has_no_gradient_on_the_boundary():
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_types_and_arguments(name):
+def test_argument_types_are_accepted_and_arguments_unchanged(name):
     """Any dtype goes in, float64 comes out, and what went in is left alone."""
     ambiguity = CASES[name](3)
     expected = answers(ambiguity, tensor([0, 1, 1]))
@@ -398,7 +398,7 @@ def test_types_and_arguments(name):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_shifting_all_entries_changes_no_mixture(name):
+def test_adding_a_constant_does_not_change_the_weights(name):
     """Σλ = 1, so a constant is the same for all; drawn vectors, an offset that is exact in binary."""
     g = np.random.default_rng(2)
     for row, step in zip(np.round(drawn(g, 5, N) * 64) / 64, steps(g, 5), strict=True):

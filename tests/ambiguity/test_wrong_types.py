@@ -14,6 +14,6 @@ NAMES = {
 
 @pytest.mark.parametrize(("make", "name"), NAMES.items())
 @pytest.mark.parametrize("value", ["half", None, (0.5,)])
-def test_no_number(make, name, value):
+def test_values_that_are_not_numbers_are_refused(make, name, value):
     with refused("out-of-range", name):
         make(value)

@@ -26,22 +26,22 @@ def test_clients_with_few_rows_share_a_group():
     assert group_clients([2, 3]).tolist() == [0, 0]
 
 
-def test_a_group_that_would_still_be_small_takes_the_smallest_client():
+def test_small_group_is_merged_with_the_smallest_client():
     assert group_clients([50, 2, 30]).tolist() == [0, 1, 1]
     assert group_clients([2, 30, 0]).tolist() == [0, 0, 0]
 
 
-def test_the_worst_group_is_that_of_the_largest_mean():
+def test_worst_group_has_the_largest_mean():
     assert worst_group(np.array([1.0, 3.0, 5.0, 1.0, 1.0]), np.array([0, 0, 1, 1, 1])) == (1, 7 / 3)
 
 
-def test_one_group_is_a_paired_t_test():
+def test_one_group_gives_a_paired_t_test():
     a, b = losses(1, [1.0], "a"), losses(1, [0.9], "b")
     expected = ttest_1samp(a - b, 0, alternative="greater").pvalue
     assert worst_group_p(a, b, rows(1)) == pytest.approx(expected, rel=1e-9)
 
 
-def test_two_groups_combine_the_paired_test_with_welchs():
+def test_two_groups_combine_the_paired_test_with_welchs_test():
     a, b = losses(2, [1.0, 0.5], "a"), losses(2, [0.9, 0.55], "b")
     (a0, a1), (b0, b1) = a.reshape(2, 60), b.reshape(2, 60)
     first = min(ttest_1samp(a0 - b0, 0, alternative="greater").pvalue, other(a1, b0))
@@ -53,14 +53,14 @@ def other(reference, candidate):
     return ttest_ind(reference, candidate, equal_var=False, alternative="greater").pvalue
 
 
-def test_groups_that_share_rows_use_paired_rows_alone():
+def test_groups_with_shared_rows_use_only_paired_rows():
     a = losses(2, [1.0, 0.1], "a")
     b = np.where(rows(2) == 0, 0.5 * a, 1.5 * a)  # worse in the good group, and far better in the worst one
     assert worst_group_p(a, b, rows(2)) < 0.001
     assert worst_group_p(a, b, rows(2), independent=False) == pytest.approx(1)
 
 
-def test_a_better_worst_group_wins_and_the_best_of_several():
+def test_member_with_the_best_worst_group_is_chosen():
     reference, mild, strong = losses(3, [1.0, 0.4, 0.4], "a"), losses(3, [0.5] * 3, "b"), losses(3, [0.4] * 3, "c")
     choice = choose([reference, mild, strong], rows(3), [True] * 3)
     assert (choice.reference, choice.chosen) == (0, 2)
@@ -68,13 +68,13 @@ def test_a_better_worst_group_wins_and_the_best_of_several():
     assert (choice.p[1:] <= 0.05).all()
 
 
-def test_a_gain_that_noise_explains_leaves_the_simplest():
+def test_insignificant_gain_leaves_the_simplest_member():
     reference = losses(2, [1.0, 1.0], "a")
     choice = choose([reference, reference * 0.999 + 0.3 * losses(2, [1, 1], "b") - 0.3, reference], rows(2), [True] * 3)
     assert choice.chosen == 0
 
 
-def test_an_excluded_member_neither_wins_nor_is_the_reference():
+def test_excluded_member_is_not_chosen_and_not_the_reference():
     first, second, third = losses(2, [1, 1], "a"), losses(2, [0.9, 0.9], "b"), losses(2, [0.1, 0.1], "c")
     choice = choose([first, second, third], rows(2), [False, True, False])
     assert (choice.reference, choice.chosen) == (1, 1)
@@ -82,7 +82,7 @@ def test_an_excluded_member_neither_wins_nor_is_the_reference():
     assert choose([np.zeros(0), second, third], rows(2), [False, True, True]).chosen == 2
 
 
-def test_a_gain_everywhere_but_in_the_worst_group_is_none():
+def test_gain_outside_the_worst_group_does_not_count():
     """A bootstrap of the difference of the two maxima calls this better in 37 to 66 % of all cases."""
     cases, wrong = 300, 0
     for case in range(cases):
@@ -93,7 +93,7 @@ def test_a_gain_everywhere_but_in_the_worst_group_is_none():
     assert binomtest(wrong, cases).proportion_ci(0.98).low <= 0.05
 
 
-def test_a_clear_gain_exceeds_two_standard_errors_and_has_enough_rows():
+def test_clear_gain_needs_two_standard_errors_and_enough_rows():
     gains = np.tile([0.0, 1.0], 50)
     assert is_clear_gain(gains)
     assert not is_clear_gain(gains - 0.42)
@@ -111,7 +111,7 @@ def test_rows_of_a_patient_count_once():
     assert chosen.p[1] == pytest.approx(many)
 
 
-def test_a_single_row_or_patient_proves_nothing():
+def test_single_row_or_patient_is_not_enough():
     ones = np.ones(1)
     assert worst_group_p(ones, ones / 2, rows(1, 1)) >= 0.5
     gains = np.linspace(1, 2, 60)
@@ -119,7 +119,7 @@ def test_a_single_row_or_patient_proves_nothing():
     assert worst_group_p(gains, 0 * gains, rows(2, 30), patients=rows(2, 30)) >= 0.5
 
 
-def test_a_clear_gain_counts_patients():
+def test_clear_gain_counts_patients():
     gains, patients = np.tile([0.0, 1.0], 50), np.arange(100) % 2
     assert is_clear_gain(gains, np.arange(100))
     assert not is_clear_gain(gains, patients)

@@ -26,7 +26,7 @@ def drawn(p, icc, patients, federations, seed=0):
 @pytest.mark.parametrize("p", [0.02, 0.5, 0.95])
 @pytest.mark.parametrize("icc", [0.0, 0.5, 0.9])
 @pytest.mark.parametrize("patients", [2, 5, 20, 100])
-def test_bounds_miss_no_more_often_than_they_may(p, icc, patients):
+def test_bounds_have_their_coverage(p, icc, patients):
     right, rows, largest = drawn(p, icc, patients, 2000)
     scores, alpha = ClusterScores(rows, right, largest), 0.05
     for misses in (
@@ -38,7 +38,7 @@ def test_bounds_miss_no_more_often_than_they_may(p, icc, patients):
         assert stats.binomtest(int(misses.sum()), len(misses), alpha, "greater").pvalue > 0.001
 
 
-def test_bounds_and_p_values_agree():
+def test_bounds_agree_with_p_values():
     scores = ClusterScores(np.array([100.0]), np.array([80.0]), np.array([10.0]))
     assert scores.above(scores.lower(0.02))[0] == pytest.approx(0.02)
     assert scores.below(scores.upper(0.02))[0] == pytest.approx(0.02)
@@ -46,7 +46,7 @@ def test_bounds_and_p_values_agree():
     assert ClusterScores(np.array([50.0]), np.array([50.0]), np.array([5.0])).lower(0.05)[0] == pytest.approx(0.05**0.1)
 
 
-def test_an_assessment_with_patients_is_wider_than_one_of_independent_rows():
+def test_assessment_with_patients_is_wider():
     sums = np.array([[100.0, 80, 80, 0, 0], [100, 60, 60, 0, 0]])
     alone = assess_clients(ACCURACY, ["a", "b"], sums, np.array([100, 100]))
     sums[:, 3] = 10
@@ -58,7 +58,7 @@ def test_an_assessment_with_patients_is_wider_than_one_of_independent_rows():
     assert found.equal is None
 
 
-def test_a_client_whose_outputs_are_not_finite_leaves_the_others_independent():
+def test_client_with_non_finite_outputs_does_not_affect_the_others():
     sums = np.array([[100.0, 80, 80, 0, 0], [np.nan] * 5])
     found = assess_clients(ACCURACY, ["a", "b"], sums, np.array([100, 100]))
     alone = assess_clients(ACCURACY, ["a"], sums[:1], np.array([100]))
@@ -66,7 +66,7 @@ def test_a_client_whose_outputs_are_not_finite_leaves_the_others_independent():
     assert found.undefined == ["b"]
 
 
-def test_copies_of_a_patients_rows_are_not_evidence_of_a_gain():
+def test_copied_rows_of_a_patient_are_not_evidence():
     # Four patients improve, in one row or in ten rows each.
     def p(rows):
         first, second = np.zeros(4 * rows), np.ones(4 * rows)
@@ -77,12 +77,12 @@ def test_copies_of_a_patients_rows_are_not_evidence_of_a_gain():
     assert p(10) > 0.05
 
 
-def test_an_auc_of_patients_has_no_interval():
+def test_auc_of_patients_has_no_interval():
     error = no_patient_intervals(Measure("auc", more_is_better=True, percent=True, rows=Rows.RANKS))
     assert (error.code, error.field) == ("unsupported-metric", "auc")
 
 
-def test_a_client_without_a_value_does_not_change_the_method_of_the_others():
+def test_client_without_a_value_does_not_change_the_method():
     undefined = np.array([0.0, np.nan, np.nan, np.nan, np.nan])
     sums = np.array([[50.0, 40.0, 40.0, 0.0, 0.0], [30.0, 15.0, 15.0, 0.0, 0.0]])
     without = assess_clients(ACCURACY, ["a", "b"], sums, np.array([50, 30]))

@@ -61,32 +61,32 @@ def named(part):
 
 
 @pytest.mark.parametrize(("setting", "way", "federations"), FEW, ids=named)
-def test_what_is_said_holds(setting, way, federations):
+def test_statements_hold_as_often_as_claimed(setting, way, federations):
     assert rejected(tallied(setting, [way], federations, Key(1))) == []
 
 
 @pytest.mark.parametrize(("setting", "way"), WRONG, ids=named)
-def test_what_does_not_hold_is_found_out(setting, way):
+def test_invalid_methods_are_detected(setting, way):
     federations = 10_000 if way is wrong_ways.smallest_seen else 300
     assert rejected(tallied(setting, [way], federations, Key(1)))
 
 
 @pytest.mark.long
-def test_what_is_said_holds_on_all_settings():
+def test_statements_hold_on_all_settings():
     cases = [case for case in settings.OURS if case.demanded and case.setting not in settings.LARGE]
     found = [tallied(c.setting, c.ways, min(200, c.federations // 50), Key(1)) for c in cases]
     assert rejected([tally for tallies in found for tally in tallies]) == []
 
 
 @pytest.mark.parametrize(("misses", "too_many"), [(0, False), (50, False), (65, False), (100, True), (1000, True)])
-def test_misses_beyond_chance_are_too_many(misses, too_many):
+def test_too_many_misses_are_rejected(misses, too_many):
     others = [Tally("other", str(k), 1000, 10, ALPHA) for k in range(30)]
     found = Tally("one", "interval", 1000, misses, ALPHA)
     assert rejected([*others, found]) == ([found] if too_many else [])
     assert rejected([found._replace(demanded=False), *others]) == []
 
 
-def test_what_is_counted_is_what_assess_says(monkeypatch):
+def test_counted_statements_equal_those_of_assess(monkeypatch):
     alpha, setting = 0.9, settings.BINARY[3]  # such that many intervals miss
     monkeypatch.setattr(statements, "ALPHA", alpha)
     drawn, (first, second) = setting.draw(np.random.default_rng(0), 60), setting.truth

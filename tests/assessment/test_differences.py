@@ -28,7 +28,7 @@ def outcome(rows):
     [((0.5, 0.1, 0.1, 0.3), (0.5, 0.1, 0.1, 0.3)), ((0.2, 0.6, 0.0, 0.2), (0.7, 0.0, 0.3, 0.0))],
 )
 @pytest.mark.long
-def test_the_gain_of_the_worst_is_covered_over_all_outcomes(laws):
+def test_gain_of_the_worst_client_is_covered_over_all_outcomes(laws):
     alpha, n = 0.2, 4
     truth = min(p[0] + p[1] for p in laws) - min(p[0] + p[2] for p in laws)
     each = [[(t, multinomial.pmf(t, n, law)) for t in tables(n)] for law in laws]
@@ -46,7 +46,7 @@ def test_the_gain_of_the_worst_is_covered_over_all_outcomes(laws):
 
 
 @pytest.mark.parametrize(("better", "worse"), [(0, 0), (5, 0), (7, 2), (3, 3), (2, 9)])
-def test_p_is_mcnemars(better, worse):
+def test_p_value_equals_mcnemars(better, worse):
     gains = BinaryGains(np.array([50.0]), np.array([float(better)]), np.array([float(worse)]))
     expected = binomtest(better, better + worse).pvalue if better + worse else 1.0
     assert gains.p()[0] == pytest.approx(expected)
@@ -54,7 +54,7 @@ def test_p_is_mcnemars(better, worse):
     assert low <= gains.values[0] <= high
 
 
-def test_another_client_that_was_worst_before_counts():
+def test_gain_counts_if_another_client_was_the_worst():
     # A's worst client becomes as good as the others: B's worst is better although it gained nothing itself
     a, b, gains = outcome([(120, 80, 0, 0), (180, 0, 0, 20), (180, 0, 0, 20)])
     assert gains.values[1] == 0
@@ -63,7 +63,7 @@ def test_another_client_that_was_worst_before_counts():
 
 
 @pytest.mark.parametrize("level", [0.95, 0.99, 0.9999])
-def test_a_large_gain_is_shown_at_any_level(level):
+def test_large_gain_is_significant_at_any_level(level):
     # every client gains 40 points on 200 rows
     a, b, gains = outcome([(100, 90, 10, 0)] * 4)
     found = worst_gain(a, b, gains, 1 - level)
@@ -72,7 +72,7 @@ def test_a_large_gain_is_shown_at_any_level(level):
     assert worst_gain(a, b, gains, (1 - level) / 2).low < found.low
 
 
-def test_equal_models_show_no_difference():
+def test_equal_models_do_not_differ_significantly():
     a, b, gains = outcome([(30, 5, 5, 10)] * 4)
     found = worst_gain(a, b, gains)
     assert found.shown == "not significant"
@@ -80,7 +80,7 @@ def test_equal_models_show_no_difference():
 
 
 @pytest.mark.parametrize("bounded", [True, False])
-def test_gains_of_numbers_contain_the_measured_one(bounded):
+def test_interval_of_numeric_gains_contains_the_measured_gain(bounded):
     d = np.random.default_rng(0).uniform(-0.2, 0.5, (3, 60))
     gains = MeanGains.of(np.full(3, 60.0), d.sum(1), (d**2).sum(1), bounded=bounded)
     assert gains.values == pytest.approx(d.mean(1))
@@ -89,7 +89,7 @@ def test_gains_of_numbers_contain_the_measured_one(bounded):
     assert (gains.p() < 0.05).all() == (not bounded or bool((gains.lower(0.025) > 0).all()))
 
 
-def test_fewer_rows_than_two_say_nothing_of_numbers_without_bounds():
+def test_fewer_than_two_rows_give_no_interval_for_unbounded_values():
     gains = MeanGains.of(np.array([1.0, 9.0]), np.array([0.3, 1.0]), np.array([0.09, 0.5]), bounded=False)
     assert gains.lower(0.025)[0] == -np.inf
     assert gains.p()[0] == 1.0

@@ -12,7 +12,7 @@ from drfl.assessment.homogeneity import homogeneity
 from drfl.assessment.scores import BinaryScores, BoundedScores, RealScores
 
 
-def test_p_values_are_those_of_all_tables_with_the_same_margins():
+def test_p_values_match_enumeration_of_tables():
     n, count = np.array([6, 9, 4]), np.array([2, 8, 3])
     spread = worst = 0.0
     for table in itertools.product(*(range(size + 1) for size in n)):
@@ -26,7 +26,7 @@ def test_p_values_are_those_of_all_tables_with_the_same_margins():
     assert found.p_worst == pytest.approx(worst, abs=0.015)
 
 
-def test_it_rejects_equal_clients_seldom_and_unequal_ones_often():
+def test_equal_clients_are_rarely_rejected_and_unequal_often():
     rng, n = np.random.default_rng(0), np.array([5, 20, 80, 40])
     equal = [homogeneity(BinaryScores(n * 1.0, rng.binomial(n, 0.9) * 1.0)).p_spread for _ in range(200)]
     assert np.mean(np.array(equal) <= 0.1) <= binom.ppf(0.999, 200, 0.1) / 200
@@ -34,18 +34,18 @@ def test_it_rejects_equal_clients_seldom_and_unequal_ones_often():
     assert apart.p_spread < 0.001
 
 
-def test_noise_is_taken_out_of_the_spread():
+def test_spread_without_noise_subtracts_sampling_variance():
     rng, n = np.random.default_rng(1), np.full(2000, 50)
     found = homogeneity(BinaryScores(n * 1.0, rng.binomial(n, rng.uniform(0.7, 0.9, 2000)) * 1.0))
     assert found.std_true == pytest.approx(0.2 / np.sqrt(12), rel=0.08)
     assert found.std > 1.2 * found.std_true
 
 
-def test_one_row_at_a_client_leaves_the_noise_unknown():
+def test_one_row_per_client_leaves_the_noise_unknown():
     assert np.isnan(homogeneity(BinaryScores(np.array([1.0, 30.0]), np.array([1.0, 20.0]))).std_true)
 
 
-def test_numbers_have_an_approximate_test():
+def test_numeric_scores_have_an_approximate_test():
     rows = np.random.default_rng(0).uniform(0, 1, (5, 60))
     same = homogeneity(BoundedScores(np.full(5, 60.0), rows.sum(1), (rows**2).sum(1)))
     rows[0] *= 0.5
@@ -56,7 +56,7 @@ def test_numbers_have_an_approximate_test():
 
 
 @pytest.mark.parametrize("sizes", [[3] * 50, [2] * 100, [10, 500] * 5, [1, 1, 4, 30]], ids=len)
-def test_numbers_of_equal_clients_seldom_differ_however_few_rows(sizes):
+def test_numeric_scores_of_equal_clients_are_rarely_rejected(sizes):
     sizes, p = np.array(sizes), []
     for rng in map(np.random.default_rng, range(100)):
         rows = np.split(rng.integers(0, 5, sizes.sum()) / 4, np.cumsum(sizes)[:-1])
@@ -65,26 +65,26 @@ def test_numbers_of_equal_clients_seldom_differ_however_few_rows(sizes):
 
 
 @pytest.mark.parametrize("bounded", [True, False])
-def test_two_tests_are_scipys(bounded):
+def test_f_and_welch_tests_match_scipy(bounded):
     rows = [np.random.default_rng(k).uniform(0, 1 / (1 + k), 5 + 10 * k) for k in range(4)]
     sums = np.array([(len(r), r.sum(), (r**2).sum()) for r in rows]).T
     found = homogeneity(BoundedScores(*sums) if bounded else RealScores(*sums)).p_spread
     assert found == pytest.approx(max(f_oneway(*rows).pvalue, f_oneway(*rows, equal_var=False).pvalue), rel=1e-6)
 
 
-def test_rows_that_do_not_vary():
+def test_rows_without_variation():
     n = np.array([3.0, 7.0])
     assert homogeneity(BoundedScores(n, 0.1 * n, 0.01 * n)).p_spread > 0.99
     assert homogeneity(BoundedScores(n, 0 * n, 0 * n)).p_spread == 1.0
     assert homogeneity(BoundedScores(np.ones(2), np.array([0.0, 1.0]), np.array([0.0, 1.0]))).p_spread == 1.0
 
 
-def test_the_same_result_every_time():
+def test_results_are_reproducible():
     scores = BinaryScores(np.array([50.0, 30.0]), np.array([40.0, 20.0]))
     assert homogeneity(scores) == homogeneity(scores)
 
 
-def test_more_rows_than_numpy_draws_a_table_of():
+def test_more_rows_than_numpy_can_draw_tables_of():
     n = np.array([3e8, 2e8, 50, 4e8, 3e8, 10, 2e8, 3e8])
     count = np.round(0.9 * n)
     assert homogeneity(BinaryScores(n, count)).p_spread > 0.5
@@ -94,7 +94,7 @@ def test_more_rows_than_numpy_draws_a_table_of():
     assert homogeneity(BinaryScores(n, count - [0, 0, 0, 4e5, 0, 0, 0, 0])).p_spread < 0.001
 
 
-def test_clients_in_parts_are_tested_as_well(monkeypatch):
+def test_clients_in_chunks_are_tested_too(monkeypatch):
     rng, n = np.random.default_rng(0), np.array([5, 20, 80, 40, 30, 60, 9, 12])
     monkeypatch.setattr("drfl.assessment.homogeneity.ROWS", 150)
     equal = [homogeneity(BinaryScores(n * 1.0, rng.binomial(n, 0.9) * 1.0))[:2] for _ in range(100)]

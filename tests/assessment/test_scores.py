@@ -32,7 +32,7 @@ KINDS = [BINARY, BOUNDED, RANKS, DELONG, REAL]
 
 @pytest.mark.parametrize("count", [0, 1, 32, 42, 43])
 @pytest.mark.parametrize("alpha", [0.05, 0.01])
-def test_clopper_pearson_is_scipys(count, alpha):
+def test_clopper_pearson_matches_scipy(count, alpha):
     n = 43
     scores = BinaryScores(np.array([float(n)]), np.array([float(count)]))
     found = binomtest(count, n).proportion_ci(1 - alpha, method="exact")
@@ -41,13 +41,13 @@ def test_clopper_pearson_is_scipys(count, alpha):
 
 
 @pytest.mark.parametrize("theta", [0.01, 0.5, 0.99])
-def test_binomial_tails_are_scipys(theta):
+def test_binomial_tails_match_scipy(theta):
     for n, count, above, below in zip(BINARY.n, BINARY.count, BINARY.above(theta), BINARY.below(theta), strict=True):
         assert above == pytest.approx(binomtest(int(count), int(n), theta, "greater").pvalue, rel=1e-9)
         assert below == pytest.approx(binomtest(int(count), int(n), theta, "less").pvalue, rel=1e-9)
 
 
-def test_the_t_interval_is_scipys():
+def test_t_interval_matches_scipy():
     for j, rows in enumerate(ROWS):
         found = ttest_1samp(rows, 0.3).confidence_interval(0.9)
         assert (REAL.lower(0.05)[j], REAL.upper(0.05)[j]) == pytest.approx((found.low, found.high))
@@ -57,7 +57,7 @@ def test_the_t_interval_is_scipys():
 
 @pytest.mark.parametrize("scores", KINDS, ids=lambda scores: type(scores).__name__)
 @pytest.mark.parametrize("alpha", [0.2, 0.025, 1e-6])
-def test_bounds_are_where_p_values_are_alpha(scores, alpha):
+def test_p_values_at_the_bounds_equal_alpha(scores, alpha):
     low, high = scores.lower(alpha), scores.upper(alpha)
     assert (low <= scores.values).all()
     assert (scores.values <= high).all()
@@ -69,14 +69,14 @@ def test_bounds_are_where_p_values_are_alpha(scores, alpha):
 
 
 @pytest.mark.parametrize("scores", KINDS, ids=lambda scores: type(scores).__name__)
-def test_p_values_grow_with_theta_for_above_and_fall_for_below(scores):
+def test_p_values_are_monotone_in_theta(scores):
     theta = np.linspace(0.001, 0.999, 50)[:, None]
     assert (np.diff(scores.above(theta), axis=0) >= -1e-12).all()
     assert (np.diff(scores.below(theta), axis=0) <= 1e-12).all()
 
 
 @pytest.mark.parametrize("scores", [BOUNDED, RANKS], ids=lambda scores: type(scores).__name__)
-def test_no_rows_say_nothing(scores):
+def test_no_rows_give_the_trivial_interval(scores):
     empty = type(scores)(*(np.zeros(2) for _ in range(3)))
     assert np.isnan(empty.values).all()
     assert empty.lower(0.05).tolist() == [0, 0]
@@ -84,7 +84,7 @@ def test_no_rows_say_nothing(scores):
     assert empty.above(0.5).tolist() == [1, 1]
 
 
-def test_rows_that_hardly_vary_have_the_variance_bound():
+def test_nearly_constant_rows_use_the_variance_bound():
     # 2,000 rows of 0.5 ± 0.01: Hoeffding's bound knows the mean alone and is ten times as wide
     n = np.array([2000.0])
     tight = BoundedScores(n, 0.5 * n, (0.25 + 1e-4) * n)
@@ -92,7 +92,7 @@ def test_rows_that_hardly_vary_have_the_variance_bound():
     assert RankScores(n, n, 0.5 * n**2).upper(0.025)[0] - 0.5 > 0.02
 
 
-def test_with_many_rows_the_intervals_of_areas_are_delongs():
+def test_auc_intervals_with_many_rows_match_delong():
     rng = np.random.default_rng(0)
     outputs = np.concatenate([rng.normal(1, 1, (2, 1500)), rng.normal(0, 1, (2, 2500))], 1)
     scores, c, d = delong(outputs, 1500)
@@ -102,7 +102,7 @@ def test_with_many_rows_the_intervals_of_areas_are_delongs():
     assert scores.upper(0.025) == pytest.approx(special.expit(odds + half), abs=3e-4)
 
 
-def test_the_area_of_all_pairs_in_order_is_as_of_the_smaller_class_right_and_wrong():
+def test_perfect_auc_gives_the_binomial_interval_of_the_smaller_class():
     few, many, one = np.array([4.0]), np.array([60.0]), np.array([1.0])
     perfect = DeLongScores(few, many, few * many, few * many**2, many * few**2)
     assert perfect.lower(0.025) == pytest.approx(BinaryScores(few, few).lower(0.025))
@@ -113,14 +113,14 @@ def test_the_area_of_all_pairs_in_order_is_as_of_the_smaller_class_right_and_wro
     assert (tied.lower(0.025), tied.upper(0.025)) == ([pytest.approx(0, abs=1e-3)], [pytest.approx(1, abs=1e-3)])
 
 
-def test_all_outputs_tied_are_not_taken_for_certain():
+def test_tied_outputs_are_not_treated_as_certain():
     n = np.array([30.0])
     tied = DeLongScores(n, n, n**2 / 2, n**3 / 4, n**3 / 4)
     assert 0.3 < tied.lower(0.025)[0] < 0.45
 
 
 @pytest.mark.parametrize("kind", [RankScores, DeLongScores])
-def test_no_rows_of_a_class_say_nothing_of_an_area(kind):
+def test_no_rows_of_a_class_give_the_trivial_auc_interval(kind):
     empty = (np.zeros(2), np.array([0.0, 9.0]), np.zeros(2))
     scores = RankScores(*empty) if kind is RankScores else DeLongScores(*empty, np.zeros(2), np.zeros(2))
     assert np.isnan(scores.values).all()
@@ -128,7 +128,7 @@ def test_no_rows_of_a_class_say_nothing_of_an_area(kind):
     assert scores.above(0.5).tolist() == [1, 1]
 
 
-def test_the_gain_of_an_area_is_that_of_its_placements():
+def test_auc_gain_is_computed_from_placements():
     other = OUTPUTS + np.random.default_rng(2).normal(0, 0.3, OUTPUTS.shape).round(1)
     (a, c, d), (b, e, f) = delong(OUTPUTS, 20), delong(other, 20)
     products = np.stack([(c * e).sum(1) * 23**2, (d * f).sum(1) * 20**2], 1)

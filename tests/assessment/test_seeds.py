@@ -27,7 +27,7 @@ def drawn(n, mean=0.5):
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 10, 30])
-def test_the_interval_and_p_value_are_those_of_scipy(n):
+def test_interval_and_p_value_match_scipy(n):
     values, zeros = drawn(n), np.zeros(n)
     found, known = seed_difference(values), scipy.stats.ttest_rel(values, zeros)
     interval = known.confidence_interval(0.95)
@@ -38,7 +38,7 @@ def test_the_interval_and_p_value_are_those_of_scipy(n):
 
 @pytest.mark.parametrize("n", [2, 3, 6, 11])
 @pytest.mark.parametrize("tied", [False, True])
-def test_sign_flips_are_those_of_scipy(n, tied):
+def test_sign_flip_test_matches_scipy(n, tied):
     values = np.round(drawn(n), 1) if tied else drawn(n)
     known = scipy.stats.permutation_test(
         (values,), lambda x, axis: abs(x.mean(axis=axis)), permutation_type="samples", alternative="greater",
@@ -48,7 +48,7 @@ def test_sign_flips_are_those_of_scipy(n, tied):
 
 
 @given(st.lists(st.sampled_from([-0.3, -0.1, 0.0, 0.1, 0.2, 0.3]), min_size=1, max_size=7))
-def test_ties_count_whatever_the_rounding(values):
+def test_ties_count_regardless_of_rounding(values):
     tenths = [round(10 * value) for value in values]
     sums = [
         sum(s * t for s, t in zip(signs, tenths, strict=True))
@@ -57,7 +57,7 @@ def test_ties_count_whatever_the_rounding(values):
     assert sign_flip_p(values) == sum(abs(s) >= abs(sum(tenths)) for s in sums) / len(sums)
 
 
-def test_many_pairs_draw_their_signs_the_same_way_at_every_call(monkeypatch):
+def test_sign_flips_of_many_pairs_are_reproducible(monkeypatch):
     values = drawn(20, 0.4)
     exact = sign_flip_p(values)
     monkeypatch.setattr(seeds, "EXACT_TO", 19)
@@ -67,24 +67,24 @@ def test_many_pairs_draw_their_signs_the_same_way_at_every_call(monkeypatch):
     assert sign_flip_p(np.ones(60)) == 1 / (1 + seeds.FLIPS)
 
 
-def test_huge_and_tiny_differences_give_what_others_do():
+def test_huge_and_tiny_differences_give_scaled_results():
     values = drawn(8)
     assert sign_flip_p(1e307 * values) == sign_flip_p(1e-300 * values) == sign_flip_p(values)
 
 
 @pytest.mark.parametrize(("n", "p"), [(2, 0.5), (5, 0.0625), (10, 2 / 1024)])
-def test_equal_differences_have_no_interval_and_no_p_value_of_0(n, p):
+def test_equal_differences_have_no_interval_and_a_positive_p_value(n, p):
     found = seed_difference([0.85 - 0.75, 0.80 - 0.70] * (n // 2) + [0.1] * (n % 2))
     assert found.p_t == p
     assert math.isnan(found.low)
     assert math.isnan(found.high)
 
 
-def test_no_difference_at_all_has_p_value_1():
+def test_zero_differences_have_p_value_1():
     assert seed_difference([0.0] * 6)._replace(low=0, high=0) == SeedDifference(6, 0.0, 0, 0, 1.0, 1.0)
 
 
-def test_one_value_and_none_have_nothing_to_be_tested_by():
+def test_one_value_or_none_has_no_test():
     one, none = seed_difference([0.1]), seed_difference([])
     assert one[:2] == (1, 0.1)
     assert np.isnan(one[2:]).all()
@@ -94,7 +94,7 @@ def test_one_value_and_none_have_nothing_to_be_tested_by():
 
 
 @pytest.mark.parametrize("values", [[0.1, NAN], [0.1, math.inf], [[0.1, 0.2]]])
-def test_values_that_are_no_differences_are_refused(values):
+def test_invalid_differences_are_refused(values):
     with refused("not-finite", "differences"):
         seed_difference(values)
 
@@ -109,17 +109,17 @@ HOLM = {
 
 
 @pytest.mark.parametrize(("given", "adjusted"), HOLM.values(), ids=HOLM)
-def test_holm(given, adjusted):
+def test_holm_correction(given, adjusted):
     np.testing.assert_allclose(holm(given), adjusted)
 
 
 @pytest.mark.parametrize("p", [-0.1, 1.1])
-def test_what_is_no_p_value_is_refused(p):
+def test_invalid_p_values_are_refused(p):
     with refused("out-of-range", "p", "0", "1"):
         holm([0.5, p])
 
 
-def test_the_family_is_what_has_five_pairs():
+def test_only_comparisons_with_five_pairs_are_corrected():
     few, enough, more = (seed_difference(drawn(n)) for n in (4, 5, 6))
     np.testing.assert_allclose(holm_family([few, enough, more]), [NAN, *holm([enough.p_t, more.p_t])])
 
@@ -135,18 +135,18 @@ VERDICTS = {
 
 
 @pytest.mark.parametrize(("seen", "p_holm", "said"), [(*case, said) for said, case in VERDICTS.items()], ids=VERDICTS)
-def test_verdicts(seen, p_holm, said):
+def test_verdicts_follow_from_p_values(seen, p_holm, said):
     n, mean, p_t, p_flips = seen
     assert verdict(SeedDifference(n, mean, NAN, NAN, p_t, p_flips), p_holm) == said
 
 
-def test_a_verdict_takes_the_sign_flips_too_and_knows_what_is_better():
+def test_verdict_uses_sign_flips_and_direction():
     difference = SeedDifference(6, 0.1, 0.05, 0.15, 0.001, 0.0625)
     assert verdict(difference, 0.001) == "not significant"
     assert verdict(difference._replace(p_flips=0.03), 0.001, less_is_better=True) == "worse"
 
 
-def test_the_tests_hold_their_level_at_five_and_six_seeds():
+def test_tests_hold_their_level_at_five_and_six_seeds():
     draws = Key(0).fold("null").generator().standard_t(5, (2000, 6))
     at_five = [seed_difference(row[:5]).p_t <= 0.05 for row in draws]
     at_six = [seed_difference(row).p_flips <= 0.05 for row in draws]
@@ -154,7 +154,7 @@ def test_the_tests_hold_their_level_at_five_and_six_seeds():
     assert np.mean(at_six) < 0.05
 
 
-def test_an_interval_that_is_not_known_has_no_ends():
+def test_unknown_interval_has_no_ends():
     assert signed_interval(ACCURACY, 0.1, math.nan, math.nan) == ("+10.0", NOTHING)
     assert signed_interval(ACCURACY, math.nan, math.nan, math.nan) == (NOTHING, NOTHING)
     assert signed_interval(ACCURACY, 0.1, -0.05, 0.25) == ("+10.0", "−5.0 to +25.0")

@@ -15,7 +15,7 @@ from drfl.assessment.unseen import unseen_client
 @pytest.mark.parametrize(
     ("n", "level", "rank"), [(4, 0.95, 0), (18, 0.95, 0), (19, 0.95, 1), (100, 0.95, 5), (9, 0.9, 1)]
 )
-def test_the_bound_is_the_rank_that_exchangeability_gives(n, level, rank):
+def test_bound_follows_from_the_rank_under_exchangeability(n, level, rank):
     values = np.random.default_rng(0).permutation(np.arange(1.0, n + 1))
     found = unseen_client(values, level)
     assert found.worse == 1 / (n + 1)
@@ -28,7 +28,7 @@ def test_the_bound_is_the_rank_that_exchangeability_gives(n, level, rank):
     assert found.needed == (19 if level == 0.95 else 9)
 
 
-def test_how_often_a_new_client_is_worse():
+def test_probability_that_a_new_client_is_worse():
     drawn = np.random.default_rng(0).normal(size=(20_000, 11))
     found = unseen_client(drawn[0, :10])
     assert np.mean(drawn[:, 10] < drawn[:, :10].min(1)) == pytest.approx(found.worse, abs=0.01)
@@ -39,7 +39,7 @@ def test_how_often_a_new_client_is_worse():
 
 
 @pytest.mark.parametrize(("accuracy", "difference", "clients"), [(0.9, 0.1, 4), (0.8, 0.05, 30)])
-def test_so_many_rows_show_it_and_fewer_do_not(accuracy, difference, clients):
+def test_required_rows_are_sufficient_and_fewer_are_not(accuracy, difference, clients):
     def power(n):
         counts = np.arange(n + 1.0)
         shown = BinaryScores(np.full(n + 1, float(n)), counts).upper(0.05 / 2 / clients) < accuracy
@@ -65,6 +65,6 @@ def test_smaller_differences_and_more_clients_need_more_rows():
         (lambda: rows_for_models(0.1, 0.2), ("out-of-range", "difference", "0.2")),
     ],
 )
-def test_impossible_questions_are_refused(call, error):
+def test_impossible_arguments_are_refused(call, error):
     with refused(*error):
         call()

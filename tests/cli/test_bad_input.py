@@ -92,7 +92,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("arguments", "error"), MISTAKES, ids=[" ".join(arguments) for arguments, _ in MISTAKES])
-def test_a_mistake_is_one_line_exit_code_2_and_no_file(arguments, error, tmp_path, monkeypatch, capsys):
+def test_mistake_is_one_line_with_exit_code_2_and_no_file(arguments, error, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     check_refusal(arguments, *error)
     printed = capsys.readouterr()
@@ -102,7 +102,7 @@ def test_a_mistake_is_one_line_exit_code_2_and_no_file(arguments, error, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_shells_list_of_tables_behind_data_is_told_apart_from_a_configuration(tmp_path, monkeypatch, capsys):
+def test_tables_after_data_are_not_taken_for_a_configuration_file(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name in "ab":
         (tmp_path / f"{name}.csv").write_text("age,sick\n3,1\n")
@@ -129,7 +129,7 @@ TOML_MISTAKES = [
 
 
 @pytest.mark.parametrize(("text", "error"), TOML_MISTAKES)
-def test_a_mistake_in_the_file_too(text, error, tmp_path, monkeypatch, capsys):
+def test_mistake_in_the_file_is_one_line_with_exit_code_2(text, error, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "job.toml").write_text(text)
     check_refusal(["run", "job.toml"], *error)
@@ -137,7 +137,7 @@ def test_a_mistake_in_the_file_too(text, error, tmp_path, monkeypatch, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["job.toml"]
 
 
-def test_an_existing_run_directory_stays_as_it_is(tmp_path):
+def test_existing_run_directory_is_unchanged(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a/mine.txt").write_text("precious")
     check_refusal(["run", "--out", str(tmp_path / "a")], "foreign-folder", str(tmp_path / "a"))
@@ -145,7 +145,7 @@ def test_an_existing_run_directory_stays_as_it_is(tmp_path):
 
 
 @pytest.mark.parametrize("command", ["run", "compare", "energy"])
-def test_a_project_with_a_checkpoint_folder_is_no_run(command, tmp_path, monkeypatch, capsys):
+def test_project_with_a_checkpoint_folder_is_not_a_run(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name in ("checkpoint/best.pt", "checkpoint/config.toml", "summary.json", "thesis/thesis.tex"):
         (tmp_path / "project" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -157,7 +157,7 @@ def test_a_project_with_a_checkpoint_folder_is_no_run(command, tmp_path, monkeyp
     assert [path.read_text() for path in files] == 4 * ["precious"]
 
 
-def test_a_checkpoint_that_is_a_link_is_refused(tmp_path, monkeypatch, capsys):
+def test_linked_checkpoint_is_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert call(["run", "--clients", "5", "--rounds", "1", "--out", "a"]) == 0
     (tmp_path / "precious").mkdir()
@@ -171,7 +171,7 @@ def test_a_checkpoint_that_is_a_link_is_refused(tmp_path, monkeypatch, capsys):
     assert (tmp_path / "a/history.csv").exists()
 
 
-def test_overwrite_replaces_runs_only(tmp_path, monkeypatch):
+def test_overwrite_replaces_only_runs(tmp_path, monkeypatch):
     (tmp_path / "a").mkdir()
     (tmp_path / "a/mine.txt").write_text("precious")
     check_refusal(["run", "--overwrite", "--out", str(tmp_path / "a")], "foreign-folder", str(tmp_path / "a"))
@@ -182,20 +182,20 @@ def test_overwrite_replaces_runs_only(tmp_path, monkeypatch):
     assert (tmp_path / "a/mine.txt").read_text() == "precious"
 
 
-def test_an_empty_directory_may_be_filled(tmp_path):
+def test_empty_directory_is_used(tmp_path):
     (tmp_path / "a").mkdir()
     assert call(["run", "--rounds", "0", "--clients", "4", "--out", str(tmp_path / "a")]) == 0
     assert (tmp_path / "a/summary.json").exists()
 
 
-def test_a_file_in_the_way(tmp_path, capsys):
+def test_file_in_place_of_the_folder_is_refused(tmp_path, capsys):
     (tmp_path / "a").write_text("precious")
     assert call(["run", "--out", str(tmp_path / "a")]) == 2
     assert call(["run", "--out", str(tmp_path / "a/b")]) == 2
     assert (tmp_path / "a").read_text() == "precious"
 
 
-def test_an_unwritable_place_is_told_before_training(capsys):
+def test_unwritable_folder_is_refused_before_training(capsys):
     # nobody, root included, can create files under /proc
     check_refusal(["run", "--out", "/proc/drfl/a"], "cannot-write", "/proc")
     assert capsys.readouterr().err.count("\n") == 1
@@ -210,7 +210,7 @@ def test_an_unwritable_place_is_told_before_training(capsys):
         (["tun"], "unknown-name", "command"),
     ],
 )
-def test_with_json_an_error_has_a_code_and_a_field_on_stdout(arguments, code, field, capsys):
+def test_json_error_has_code_and_field_on_stdout(arguments, code, field, capsys):
     assert call([*arguments, "--json"]) == 2
     printed = capsys.readouterr()
     error = json.loads(printed.out)["error"]
@@ -219,7 +219,7 @@ def test_with_json_an_error_has_a_code_and_a_field_on_stdout(arguments, code, fi
     assert printed.err == f"drfl: {error['message']}\n"
 
 
-def test_with_json_an_error_repeats_the_warnings_before_it(monkeypatch, capsys):
+def test_json_error_repeats_earlier_warnings(monkeypatch, capsys):
     def command(*_, **__):
         console.warn("the columns differ")
         raise InputError("no rows", code="no-rows", field="data")

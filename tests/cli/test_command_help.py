@@ -48,26 +48,26 @@ def names(command):
 
 
 @pytest.mark.parametrize("path", [(), ("deploy",), *COMMANDS], ids=" ".join)
-def test_the_short_help_fits_a_screen(path, help_of):
+def test_short_help_fits_a_screen(path, help_of):
     lines = help_of(*path, "--help").rstrip().splitlines()
     assert len(lines) <= 60
     assert max(map(len, lines)) <= 80
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
-def test_the_long_help_names_every_parameter(path, help_of):
+def test_long_help_names_every_parameter(path, help_of):
     printed = help_of(*path, "--help-all").split()
     assert [name for name in names(COMMANDS[path]) if not any(name in word for word in printed)] == []
 
 
 @pytest.mark.parametrize("path", [(), ("deploy",), *COMMANDS], ids=" ".join)
-def test_a_command_with_few_options_has_one_help(path, help_of):
+def test_command_with_few_options_has_one_help(path, help_of):
     is_long = len(path) == 1 and path[0] in LONG
     assert (help_of(*path, "--help") != help_of(*path, "--help-all")) == is_long
 
 
 @pytest.mark.parametrize("name", LONG)
-def test_the_last_line_counts_the_other_options(name, help_of):
+def test_short_help_counts_the_hidden_options(name, help_of):
     short, full = help_of(name, "--help"), help_of(name, "--help-all")
     more, rest = short.rstrip().splitlines()[-1].split(maxsplit=1)
     assert rest == f"more options: drfl {name} --help-all"
@@ -76,7 +76,7 @@ def test_the_last_line_counts_the_other_options(name, help_of):
     assert all(option in full.split() for option in hidden)
 
 
-def test_the_long_help_has_groups_in_their_order(help_of):
+def test_long_help_groups_are_in_order(help_of):
     printed = help_of("run", "--help-all")
     titles = [line.split("─")[1].strip() for line in printed.splitlines() if line.startswith("╭")]
     assert titles[2:] == [
@@ -90,7 +90,7 @@ def test_the_long_help_has_groups_in_their_order(help_of):
     ]
 
 
-def test_commands_stand_in_groups_with_a_line_each(help_of):
+def test_commands_are_listed_in_groups_with_one_line_each(help_of):
     lines = help_of("--help").splitlines()
     for name in ROOT.commands:
         assert [line.split()[1] for line in lines if line.startswith("│")].count(name) == 1
@@ -100,20 +100,20 @@ def test_commands_stand_in_groups_with_a_line_each(help_of):
     assert len(rows) == len(ROOT.commands) + 2  # --version and --help
 
 
-def test_an_option_of_the_long_help_works(monkeypatch):
+def test_hidden_option_works(monkeypatch):
     seen = []
     monkeypatch.setattr("drfl.cli.run.run_command", lambda options: seen.append(options.settings) or 0)
     assert call(["run", "--over-select", "1.5"]) == 0
     assert seen == [{"over_select": 1.5}]
 
 
-def test_help_of_an_unknown_command_names_the_nearest(capsys):
+def test_unknown_command_suggests_the_nearest(capsys):
     assert call(["deploy", "chek", "--help-all"]) == 2
     assert "'check'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("option", ["--over-select", "--rounds", "--help-all"])
-def test_the_shell_completes_all_options(option):
+def test_shell_completes_all_options(option):
     command = COMMANDS["run",]
     completed = command.shell_complete(typer.Context(command, info_name="run"), option[:-2])
     assert option in [item.value for item in completed]

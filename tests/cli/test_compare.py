@@ -31,7 +31,7 @@ def _elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def test_a_comparison_has_a_run_for_each_cell_and_one_report(tmp_path, capsys):
+def test_comparison_has_a_run_per_cell_and_one_report(tmp_path, capsys):
     assert call(["compare", *SMALL, "--algorithms", ",".join(ALGORITHMS), "--out", "a"]) == 0
     cells = {f"{name}-seed{seed}" for name in ALGORITHMS for seed in (0, 1)}
     files = {"config.toml", "manifest.json", "summary.json", "compare.csv", "outcomes.json", "table.md", "report.html"}
@@ -41,7 +41,7 @@ def test_a_comparison_has_a_run_for_each_cell_and_one_report(tmp_path, capsys):
     assert "a/report.html" in out
 
 
-def test_the_table_is_the_mean_and_spread_of_the_runs(tmp_path):
+def test_table_shows_mean_and_spread_of_the_runs(tmp_path):
     call(["compare", *SMALL, "--algorithms", "DRFA", "--out", "a"])
     with (tmp_path / "a/compare.csv").open(newline="") as file:
         worst = [float(row["worst_accuracy"]) for row in csv.DictReader(file)]
@@ -51,7 +51,7 @@ def test_the_table_is_the_mean_and_spread_of_the_runs(tmp_path):
 
 
 @pytest.mark.long
-def test_one_seed_has_no_spread(tmp_path, capsys):
+def test_single_seed_has_no_spread(tmp_path, capsys):
     arguments = ["compare", *SMALL, "--seeds", "1", "--algorithms", "DRFA", "--param", "weight_decay=0.01"]
     assert call([*arguments, "--certificate", "--out", "a"]) == 0
     out = capsys.readouterr().out
@@ -60,7 +60,7 @@ def test_one_seed_has_no_spread(tmp_path, capsys):
 
 
 @pytest.mark.long
-def test_a_comparison_tells_the_gaps(tmp_path, capsys):
+def test_comparison_shows_duality_gaps(tmp_path, capsys):
     arguments = [*SMALL, "--algorithms", "DRFA,FedAvg", "--param", "weight_decay=0.1", "--certificate"]
     arguments += ["--evaluate-every", "2", "--dtype", "float64"]
     assert call(["compare", *arguments, "--out", "a"]) == 0
@@ -79,14 +79,14 @@ def test_a_comparison_tells_the_gaps(tmp_path, capsys):
     assert "gap" in capsys.readouterr().out
 
 
-def test_a_comparison_without_certificates_says_nothing_of_them(tmp_path):
+def test_comparison_without_certificates_does_not_mention_them(tmp_path):
     call(["compare", *SMALL, "--algorithms", "DRFA", "--out", "a"])
     for name in ("compare.csv", "table.md", "summary.json"):
         assert "gap" not in (tmp_path / "a" / name).read_text()
 
 
 @pytest.mark.long
-def test_all_algorithms_meet_the_same_partition_at_a_seed(tmp_path):
+def test_algorithms_share_the_partition_of_a_seed(tmp_path):
     call(["compare", *SMALL, *THREE, "--out", "a"])
     for seed in (0, 1):
         texts = {(tmp_path / f"a/{name}-seed{seed}/partition.json").read_bytes() for name in ("FedAvg", "DRFA", "DRDM")}
@@ -99,13 +99,13 @@ def test_all_algorithms_meet_the_same_partition_at_a_seed(tmp_path):
     assert other != (tmp_path / "a/DRFA-seed0/partition.json").read_bytes()
 
 
-def test_a_cell_is_the_run_that_it_names(tmp_path):
+def test_cell_equals_the_run_with_the_same_options(tmp_path):
     call(["compare", *SMALL, *THREE, "--out", "a"])
     call(["run", *SMALL[:-2], "--algorithm", "DRFA", "--seed", "1", "--out", "b"])
     assert (tmp_path / "a/DRFA-seed1/history.csv").read_bytes() == (tmp_path / "b/history.csv").read_bytes()
 
 
-def test_parameters_reach_only_the_algorithm_they_name(tmp_path):
+def test_parameters_affect_only_the_named_algorithm(tmp_path):
     call(["compare", *SMALL, *THREE, "--param", "DRFA.lr=0.7", "--param", "DRDM.mu=3", "--out", "a"])
     read = {
         name: json.loads((tmp_path / f"a/{name}-seed0/summary.json").read_text())["parameters"]
@@ -115,7 +115,7 @@ def test_parameters_reach_only_the_algorithm_they_name(tmp_path):
     assert read["DRDM"]["mu"] == 3
 
 
-def test_a_diverged_cell_is_told_and_the_others_go_on(tmp_path, capsys):
+def test_diverged_cell_is_reported_and_others_continue(tmp_path, capsys):
     call(["compare", *SMALL, "--algorithms", "FedAvg,DRDM", "--param", "FedAvg.lr=1e38", "--out", "a"])
     printed = capsys.readouterr()
     assert re.search(r"FedAvg diverged .*\b1\b", printed.err)
@@ -125,7 +125,7 @@ def test_a_diverged_cell_is_told_and_the_others_go_on(tmp_path, capsys):
     assert stopped == {"FedAvg": "diverged", "DRDM": "rounds"}
 
 
-def test_an_infinite_loss_is_told_and_the_others_go_on(tmp_path, capsys):
+def test_infinite_loss_is_reported_and_others_continue(tmp_path, capsys):
     (tmp_path / "job.toml").write_text(
         "dataset = 'digits'\nclients = 4\ncohort = 2\nsteps = 4\nloss = 'squared'\nrounds = 2\n"
         "[algorithms.FedAvg]\nlr = 300.0\n[algorithms.SCAFFOLD]\nlr = 0.01\n"
@@ -135,7 +135,7 @@ def test_an_infinite_loss_is_told_and_the_others_go_on(tmp_path, capsys):
     assert "SCAFFOLD" in (tmp_path / "c/table.md").read_text()
 
 
-def test_a_run_that_cannot_go_on_does_not_take_the_others_along(tmp_path, capsys):
+def test_refused_run_does_not_stop_the_others(tmp_path, capsys):
     refused = ["DRFA.sampling=without-replacement", "DRFA.gamma=10"]
     arguments = ["--algorithms", "DRFA,DRDM", *(word for text in refused for word in ("--param", text))]
     assert call(["compare", *SMALL, *arguments, "--rounds", "9", "--out", "a"]) == 0
@@ -150,7 +150,7 @@ def test_a_run_that_cannot_go_on_does_not_take_the_others_along(tmp_path, capsys
     assert (counts["runs"], counts["diverged"], counts["refused"]) == (0, 0, 2)
 
 
-def test_a_comparison_in_which_nothing_ends_promises_no_report(tmp_path, capsys):
+def test_comparison_without_finished_runs_mentions_no_report(tmp_path, capsys):
     assert call(["compare", *SMALL, "--algorithms", "FedAvg", "--param", "lr=1e38", "--out", "a"]) == 1
     out = capsys.readouterr().out
     assert "diverged" in out
@@ -159,7 +159,7 @@ def test_a_comparison_in_which_nothing_ends_promises_no_report(tmp_path, capsys)
     assert (tmp_path / "a/compare.csv").exists()
 
 
-def test_rounds_to_a_target(tmp_path, capsys):
+def test_rounds_to_target_are_shown(tmp_path, capsys):
     call(["compare", *SMALL[:4], *THREE, "--rounds", "30", "--seeds", "1", "--until", "avg_accuracy=0.6", "--out", "a"])
     assert re.search(r"avg_accuracy=0\.6, .*\b30\b", " ".join(capsys.readouterr().out.split()))
     reached = json.loads((tmp_path / "a/summary.json").read_text())["algorithms"]["DRDM"]["rounds_to_target"]
@@ -167,7 +167,7 @@ def test_rounds_to_a_target(tmp_path, capsys):
     assert 0 < reached[0] < 30
 
 
-def test_algorithms_that_test_rows_have_stopped_are_marked_and_not_compared(tmp_path, capsys):
+def test_algorithms_stopped_by_test_rows_are_marked_and_not_compared(tmp_path, capsys):
     until = ["--rounds", "30", "--seeds", "2", "--until", "test:avg_accuracy=0.6", "--out", "a"]
     assert call(["compare", *SMALL[:4], *THREE, *until]) == 0
     out = " ".join(capsys.readouterr().out.split())
@@ -204,7 +204,7 @@ def interrupt_after(lines, folder, arguments):
 
 
 @pytest.mark.long
-def test_ctrl_c_keeps_the_runs_that_are_whole(tmp_path):
+def test_ctrl_c_keeps_finished_runs(tmp_path):
     # two lines a run: the fifth is of the third one
     arguments = [*THREE, "--rounds", "20", "--evaluate-every", "20", "--clients", "6", "--seeds", "50", "--out", "a"]
     code, out, err = interrupt_after(5, tmp_path, arguments)
@@ -221,14 +221,14 @@ def test_ctrl_c_keeps_the_runs_that_are_whole(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize("keep", [["--checkpoint-every", "0"], []])
-def test_ctrl_c_before_the_first_run_is_whole(keep, tmp_path):
+def test_ctrl_c_before_the_first_finished_run(keep, tmp_path):
     code, out, err = interrupt_after(1, tmp_path, ["--rounds", "100000", "--out", "a", *keep])
     assert (code, out) == (130, "")
     assert "'drfl compare --resume --out a'" in err.splitlines()[-1]
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-def test_json_prints_one_object_and_nothing_else(capsys):
+def test_json_prints_only_one_object(capsys):
     call(["compare", *SMALL, "--algorithms", "DRFA", "--json", "--out", "a"])
     printed = capsys.readouterr()
     assert list(json.loads(printed.out)["algorithms"]) == ["DRFA"]
@@ -236,7 +236,7 @@ def test_json_prints_one_object_and_nothing_else(capsys):
 
 
 @pytest.mark.long
-def test_the_file_says_which_algorithms(tmp_path):
+def test_file_selects_the_algorithms(tmp_path):
     (tmp_path / "job.toml").write_text("clients = 6\nrounds = 1\n[algorithms.DRFA]\n[algorithms.FedAvg]\nlr = 0.2\n")
     assert call(["compare", "job.toml", "--seeds", "3,5", "--out", "a"]) == 0
     cells = {path.name for path in (tmp_path / "a").iterdir() if path.is_dir()}
@@ -246,7 +246,7 @@ def test_the_file_says_which_algorithms(tmp_path):
 PAIR = ["--engine", "loop", "--clients", "6", "--cohort", "4", "--steps", "2", "--algorithms", "FedAvg,SCAFFOLD"]
 
 
-def test_runs_that_were_set_back_are_marked_everywhere(tmp_path, capsys, monkeypatch):
+def test_rolled_back_runs_are_marked_everywhere(tmp_path, capsys, monkeypatch):
     """SCAFFOLD's second seed is set back in round 4 of 5; FedAvg's step size is the user's own."""
     set_back_once(monkeypatch, 1)
     assert call(["compare", *PAIR, "--param", "FedAvg.lr=0.1", "--rounds", "5", "--seeds", "2", "--out", "a"]) == 0
@@ -278,7 +278,7 @@ def test_runs_that_were_set_back_are_marked_everywhere(tmp_path, capsys, monkeyp
     assert line in (tmp_path / "again.html").read_text(encoding="utf-8")
 
 
-def test_of_a_run_that_was_set_back_early_nobody_is_warned(tmp_path, capsys, monkeypatch):
+def test_early_rollback_gives_no_warning(tmp_path, capsys, monkeypatch):
     set_back_once(monkeypatch, 1)
     call(["compare", *PAIR, "--param", "FedAvg.lr=0.1", "--rounds", "6", "--seeds", "2", "--out", "a"])
     said, err = capsys.readouterr()

@@ -67,7 +67,7 @@ def refused(arguments, capsys):
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.long
-def test_stopped_before_its_first_run_has_ended(number, code, tmp_path, capsys, monkeypatch):
+def test_stop_before_the_first_finished_run(number, code, tmp_path, capsys, monkeypatch):
     job = [*JOB, "--checkpoint-every", "0"]
     assert call(["compare", *job, "--out", "w/a"]) == 0
     with pytest.MonkeyPatch.context() as patch:
@@ -80,7 +80,7 @@ def test_stopped_before_its_first_run_has_ended(number, code, tmp_path, capsys, 
 
 
 @pytest.mark.long
-def test_a_comparison_that_is_half_overwritten_is_not_finished(tmp_path, capsys):
+def test_half_overwritten_comparison_is_not_finished(tmp_path, capsys):
     assert call(["compare", *JOB, "--out", "w/a"]) == 0
     assert call(["compare", *JOB, "--out", "a"]) == 0
     with pytest.MonkeyPatch.context() as patch:
@@ -114,7 +114,7 @@ def killed(folder, arguments, when):
 
 
 @pytest.mark.long
-def test_killed_again_and_again_it_ends_with_the_same_bytes(tmp_path, capsys):
+def test_repeatedly_killed_comparison_ends_with_the_same_bytes(tmp_path, capsys):
     assert call(["compare", *JOB, "--out", "w/a"]) == 0
     a, draw = tmp_path / "a", random.Random(1)
     # in the first cell, then once anywhere after its checkpoint, then when only one cell is left
@@ -138,7 +138,7 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(tmp_path, capsys):
     assert notice_codes(["compare", "--resume", "--out", "a"]) == ["nothing-to-resume"]
 
 
-def test_stopped_and_resumed_it_is_the_undisturbed_comparison(stop, tmp_path, capsys):
+def test_resumed_comparison_equals_an_uninterrupted_one(stop, tmp_path, capsys):
     job = [*JOB, "--evaluate-every", "3"]
     assert call(["compare", *job, "--out", "w/a"]) == 0
     stop("FedAvg-seed1", 4)
@@ -159,7 +159,7 @@ def test_stopped_and_resumed_it_is_the_undisturbed_comparison(stop, tmp_path, ca
 
 
 @pytest.mark.long
-def test_cells_that_broke_off_are_remembered(stop, tmp_path, capsys):
+def test_failed_cells_are_remembered(stop, tmp_path, capsys):
     refuse = ["DRFA.sampling=without-replacement", "DRFA.gamma=10"]
     job = ["--clients", "6", "--cohort", "4", "--steps", "2", "--rounds", "9", "--threads", "1", "--seeds", "2"]
     job += ["--algorithms", "FedAvg,DRFA,DRDM", "--param", "FedAvg.lr=1e38"]
@@ -177,7 +177,7 @@ def test_cells_that_broke_off_are_remembered(stop, tmp_path, capsys):
 
 
 @pytest.mark.long
-def test_another_comparison_is_refused_by_the_difference(stop, tmp_path, capsys):
+def test_resuming_another_comparison_names_the_difference(stop, tmp_path, capsys):
     stop("DRDM-seed0", 3)
     assert call(["compare", *JOB, "--out", "a"]) == 130
     before = every_file(tmp_path / "a")
@@ -200,7 +200,7 @@ def test_another_comparison_is_refused_by_the_difference(stop, tmp_path, capsys)
     check_refusal(["compare", "--resume", "--out", "a", "--rounds", "3"], "other-run", "rounds", "6", "3")
 
 
-def test_other_data_of_the_same_name_are_refused(stop, tmp_path, capsys):
+def test_changed_data_are_refused(stop, tmp_path, capsys):
     stop("DRDM-seed0", 3)
     assert call(["compare", *JOB, "--out", "a"]) == 130
     path = tmp_path / "a/checkpoint/identity.json"
@@ -212,7 +212,7 @@ def test_other_data_of_the_same_name_are_refused(stop, tmp_path, capsys):
 
 
 @pytest.mark.long
-def test_a_cell_whose_record_is_lost_or_damaged_is_run_again(stop, tmp_path):
+def test_cell_with_a_lost_or_damaged_record_runs_again(stop, tmp_path):
     assert call(["compare", *JOB, "--out", "w/a"]) == 0
     stop("FedAvg-seed1", 3)
     assert call(["compare", *JOB, "--out", "a"]) == 130
@@ -224,7 +224,7 @@ def test_a_cell_whose_record_is_lost_or_damaged_is_run_again(stop, tmp_path):
 
 
 @pytest.mark.long
-def test_a_second_process_is_refused(tmp_path, capsys):
+def test_second_process_is_refused(tmp_path, capsys):
     command = [sys.executable, "-m", "drfl", "compare", *SMALL, "--rounds", "5000", "--out", "a"]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
         while not any((tmp_path / "a").glob("*/checkpoint/round-*")):
@@ -238,7 +238,7 @@ def test_a_second_process_is_refused(tmp_path, capsys):
 
 
 @pytest.mark.long
-def test_overwriting_takes_the_cells_too_and_leaves_what_is_not_theirs(tmp_path, capsys):
+def test_overwriting_removes_cells_and_keeps_foreign_files(tmp_path, capsys):
     assert call(["compare", *JOB, "--out", "a"]) == 0
     for name in ("notes.txt", "FedAvg-seed0/notes.txt", "mine/history.csv", "DRDM-seed1/mine/summary.json"):
         (tmp_path / "a" / name).parent.mkdir(exist_ok=True)
@@ -257,7 +257,7 @@ def test_overwriting_takes_the_cells_too_and_leaves_what_is_not_theirs(tmp_path,
 
 
 @pytest.mark.long
-def test_the_kept_configuration_repeats_the_comparison(tmp_path):
+def test_stored_configuration_repeats_the_comparison(tmp_path):
     assert call(["compare", *JOB, "--out", "a"]) == 0
     assert call(["compare", "a/config.toml", "--seeds", "2", "--out", "w/a"]) == 0
     assert same(tmp_path / "a", tmp_path / "w/a")

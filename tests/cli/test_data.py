@@ -44,7 +44,7 @@ def describe(*more):
     return call(["data", "describe", "in", "--target", "ill", *more])
 
 
-def test_a_schema_is_described_checked_and_used(capsys):
+def test_schema_is_described_checked_and_used(capsys):
     assert describe("--out", "s.toml") == 0
     out = capsys.readouterr().out.splitlines()
     assert quotes(out[0], "commas", "decimal points", "utf-8", "a.csv", "b.csv", "c.csv")
@@ -67,7 +67,7 @@ def test_a_schema_is_described_checked_and_used(capsys):
     assert Path("again/history.csv").read_bytes() == Path("r/history.csv").read_bytes()
 
 
-def test_a_folder_without_a_readable_file_ends_with_an_error(capsys):
+def test_folder_without_readable_files_is_an_error(capsys):
     Path("bad").mkdir()
     Path("bad/a.csv").write_bytes(b"age,ill\n\x81\x8d,1\n")
     for name in ("notes.txt", *(f"{k}.docx" for k in range(12))):
@@ -81,7 +81,7 @@ def test_a_folder_without_a_readable_file_ends_with_an_error(capsys):
     assert (found["files"], found["schema"]) == ([], None)
 
 
-def test_how_files_are_read_is_stated_and_used_again_for_predictions(capsys):
+def test_detected_format_is_stated_and_reused_for_predictions(capsys):
     Path("de").mkdir()
     for name in "abc":
         text = Path("in", f"{name}.csv").read_text().replace(".", "\0").replace(",", ";").replace("\0", ",")
@@ -104,7 +104,7 @@ def test_how_files_are_read_is_stated_and_used_again_for_predictions(capsys):
     check_refusal(["predict", "r2/model.safetensors", "de/a.csv", "--decimal", ".", "--out", "q.csv"], "not-a-number")
 
 
-def test_a_description_as_json(capsys):
+def test_description_as_json(capsys):
     assert describe("--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert [client["name"] for client in found["clients"]] == ["a", "b", "c"]
@@ -112,7 +112,7 @@ def test_a_description_as_json(capsys):
     assert (found["schema"], len(found["digest"]), found["problems"]) == (None, 64, [])
 
 
-def test_a_file_is_not_overwritten(capsys):
+def test_existing_file_is_not_overwritten(capsys):
     Path("s.toml").write_text("mine")
     refused("data describe in --target ill --out s.toml", "already-exists", "s.toml")
     assert Path("s.toml").read_text() == "mine"
@@ -120,7 +120,7 @@ def test_a_file_is_not_overwritten(capsys):
     assert TableSchema.read("s.toml").classes == ("no", "yes")
 
 
-def test_every_problem_is_a_line(capsys):
+def test_every_problem_is_listed_on_its_own_line(capsys):
     describe("--out", "s.toml")
     text = Path("in/b.csv").read_text().splitlines()
     text[2] = text[2].replace(text[2].split(",")[0], "old", 1)
@@ -153,13 +153,13 @@ def test_every_problem_is_a_line(capsys):
         ("run --data a.npz --schema s.toml --out r", ("unsupported-file", "a.npz")),
     ],
 )
-def test_a_mistake_is_one_line(words, error, capsys):
+def test_mistake_is_a_one_line_error(words, error, capsys):
     describe("--out", "s.toml")
     np.savez("a.npz", inputs=np.ones((4, 2)), ill=np.arange(4) % 2)
     refused(words, *error)
 
 
-def test_a_column_of_clients_in_the_schema_divides_the_data():
+def test_client_column_of_the_schema_divides_the_data():
     whole = pd.concat([pd.read_csv(f"in/{name}.csv").assign(site=name) for name in "abc"])
     whole.to_csv("all.csv", index=False)
     assert drfl_("data describe all.csv --target ill --group site --out s.toml") == 0
@@ -169,7 +169,7 @@ def test_a_column_of_clients_in_the_schema_divides_the_data():
 
 
 @pytest.mark.long
-def test_a_search_takes_a_schema(capsys):
+def test_tune_takes_a_schema(capsys):
     describe("--out", "s.toml")
     Path("job.toml").write_text('data = "in"\nmodel = "linear"\nalgorithm = "FedAvg"\n')
     words = "tune job.toml --schema s.toml --algorithms FedAvg --trials 1 --seeds 1 --rounds 1 --jobs 1 --out t"

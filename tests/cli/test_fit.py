@@ -44,7 +44,7 @@ def hospitals(folder):
     return ["h0.csv", "h1.csv", "h2.csv", "--target", "ill", "--budget", "8", "--threads", "1"]
 
 
-def test_two_clients_and_the_files(tmp_path, capsys):
+def test_fit_of_two_clients_writes_its_files(tmp_path, capsys):
     assert call(["fit", *DIGITS, "--out", "a"]) == 0
     shown = capsys.readouterr().out
     assert "FedAvg" in shown
@@ -63,7 +63,7 @@ def test_two_clients_and_the_files(tmp_path, capsys):
     drfl.assess("a")
 
 
-def test_json_is_all_that_it_prints(capsys):
+def test_json_prints_only_one_object(capsys):
     assert call(["fit", *DIGITS, "--cohort", "1", "--over-select", "2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["directory"] == "runs/fit-digits-seed0"
@@ -71,7 +71,7 @@ def test_json_is_all_that_it_prints(capsys):
     assert sum(member["chosen"] for member in found["members"]) == 1
 
 
-def test_tables_of_hospitals_with_personal_models(tmp_path, capsys):
+def test_personal_models_of_hospital_tables(tmp_path, capsys):
     arguments = hospitals(tmp_path)
     assert call(["fit", *arguments, "--personalise", "--out", "a", "--json"]) == 0
     decision = json.loads(capsys.readouterr().out)
@@ -106,7 +106,7 @@ def stop_in(step, monkeypatch):
 
 
 @pytest.mark.parametrize("step", long_beyond(1, [3, 1, 7, 10]))
-def test_stopped_and_resumed_it_has_the_same_bytes(step, tmp_path, capsys):
+def test_resumed_fit_has_the_same_bytes(step, tmp_path, capsys):
     assert call(["fit", *DIGITS, "--personalise", "--out", "w/a"]) == 0
     with pytest.MonkeyPatch.context() as patch:
         stop_in(step, patch)
@@ -123,7 +123,7 @@ def test_stopped_and_resumed_it_has_the_same_bytes(step, tmp_path, capsys):
 
 
 @pytest.mark.long
-def test_killed_and_resumed_it_has_the_same_bytes(tmp_path):
+def test_killed_and_resumed_fit_has_the_same_bytes(tmp_path):
     job = [*DIGITS, "--budget", "40"]
     command = [sys.executable, "-m", "drfl", "fit", *job, "--out", "a"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
@@ -136,7 +136,7 @@ def test_killed_and_resumed_it_has_the_same_bytes(tmp_path):
     assert different(results_in(tmp_path / "w/a"), results_in(tmp_path / "a")) == []
 
 
-def test_another_job_is_not_resumed_and_a_finished_one_is_overwritten(tmp_path):
+def test_other_settings_are_not_resumed_and_finished_fit_is_overwritten(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         stop_in(2, patch)
         assert call(["fit", *DIGITS, "--out", "a"]) == 130
@@ -159,10 +159,10 @@ def test_another_job_is_not_resumed_and_a_finished_one_is_overwritten(tmp_path):
         (["--algorithm", "FedAvg"], "usage", None),
     ],
 )
-def test_bad_options(arguments, code, field):
+def test_bad_options_are_refused(arguments, code, field):
     check_refusal(["fit", *arguments], code, field)
 
 
-def test_a_setting_that_some_member_refuses_ends_the_fit_before_the_first_run(tmp_path):
+def test_setting_that_a_candidate_refuses_ends_the_fit_early(tmp_path):
     check_refusal(["fit", *DIGITS, "--table-dir", "none", "--out", "a"], "not-a-folder", "table_dir", "none")
     assert not (tmp_path / "a").exists()

@@ -16,7 +16,7 @@ from drfl.optim.schedules import SCHEDULES
 from drfl.optim.server_optimizers import SERVER_OPTIMIZERS
 
 
-def test_algorithms(capsys):
+def test_algorithms_are_listed(capsys):
     assert call(["algorithms"]) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in (*ALGORITHMS, *BASELINES))
@@ -34,19 +34,19 @@ def test_algorithms_as_json_have_their_defaults(capsys):
     assert found["DRDM"]["sampling"] == "with-replacement"
 
 
-def test_datasets(capsys):
+def test_datasets_are_listed(capsys):
     assert call(["datasets", "--json"]) == 0
     assert [row["name"] for row in json.loads(capsys.readouterr().out)] == list(DATASETS)
     assert call(["datasets"]) == 0
     assert "digits" in capsys.readouterr().out
 
 
-def test_version(capsys):
+def test_version_is_printed(capsys):
     assert call(["--version"]) == 0
     assert capsys.readouterr().out == f"drfl {importlib.metadata.version('drfl')}\n"
 
 
 @pytest.mark.parametrize("command", [[], ["run"], ["compare"], ["algorithms"], ["datasets"]])
-def test_help(command, capsys):
+def test_help_lists_the_commands(command, capsys):
     assert call([*command, "--help"]) == 0
     assert "Usage: drfl" in capsys.readouterr().out

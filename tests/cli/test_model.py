@@ -70,7 +70,7 @@ def test_each_row_gets_a_prediction(trained, capsys):
         (["images.safetensors", "t.csv"], "unsupported-data"),
     ],
 )
-def test_what_cannot_be_predicted_is_refused(arguments, code, trained, capsys):
+def test_invalid_rows_are_refused(arguments, code, trained, capsys):
     type(SCHEMA)(SCHEMA.columns).write("other.toml")
     Path("t.docx").touch()
     if "images.safetensors" in arguments:
@@ -91,7 +91,7 @@ def test_what_cannot_be_predicted_is_refused(arguments, code, trained, capsys):
         )
 
 
-def test_the_card_has_the_threshold_and_how_it_was_chosen(trained, capsys):
+def test_card_shows_the_threshold_and_its_origin(trained, capsys):
     capsys.readouterr()
     assert call(["model", "show", "r/model.safetensors"]) == 0
     text = capsys.readouterr().out
@@ -115,7 +115,7 @@ def test_the_card_has_the_threshold_and_how_it_was_chosen(trained, capsys):
     assert 0 < np.mean(model.predict(trained)[ill] == "yes") <= 1
 
 
-def test_a_card_of_little_knowledge(trained, capsys):
+def test_card_of_a_model_with_little_metadata(trained, capsys):
     from safetensors.torch import save_file
     from tests.data.test_model_file import ABOUT
 
@@ -128,7 +128,7 @@ def test_a_card_of_little_knowledge(trained, capsys):
     assert "no test results" in capsys.readouterr().out
 
 
-def test_a_model_as_onnx_computes_the_same(trained):
+def test_onnx_model_computes_the_same(trained):
     onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     assert call(["model", "export", "r/model.safetensors", "--out", "m.onnx"]) == 0
     model = drfl.load_model("r/model.safetensors")
@@ -144,13 +144,13 @@ def test_a_model_as_onnx_computes_the_same(trained):
         np.testing.assert_allclose(found, images.predict_proba(x), rtol=1e-5, atol=1e-7)
 
 
-def test_without_the_packages_one_line_names_them(trained, monkeypatch):
+def test_missing_packages_are_named_in_one_line(trained, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "onnx", None)
     with refused("package-missing", "onnx"):
         drfl.load_model("r/model.safetensors").to_onnx("m.onnx")
 
 
-def test_tables_of_other_formats(trained):
+def test_tables_in_other_formats(trained):
     pd.read_csv("t.csv").to_parquet("t.parquet")
     for name in ("t.csv", "t.parquet"):
         assert call(["predict", "r/model.safetensors", name, "--out", f"{name}.csv"]) == 0

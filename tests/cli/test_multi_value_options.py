@@ -27,16 +27,16 @@ CASES = [
 
 
 @pytest.mark.parametrize(("given_", "expected"), CASES)
-def test_values_are_spread(given_, expected):
+def test_several_values_after_an_option(given_, expected):
     assert expand(given_.split()) == expected.split()
 
 
 @given(st.lists(st.text(alphabet="ab-=5. ", max_size=6), max_size=8))
-def test_other_commands_stay_as_they_are(words):
+def test_other_commands_are_unchanged(words):
     assert expand(["run", *words]) == ["run", *words]
 
 
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=8))
-def test_every_number_is_a_value(numbers):
+def test_negative_numbers_are_values(numbers):
     words = [repr(number) for number in numbers]
     assert expand(["energy", "--snr", *words, "--json"]) == ["energy", *(f"--snr={word}" for word in words), "--json"]

@@ -124,7 +124,7 @@ def said(words, capsys):
 SMALL = "--clients 4 --rounds 2 --steps 1"
 
 
-def test_an_own_algorithm_beside_a_known_one(folder, capsys):
+def test_own_algorithm_next_to_a_built_in_one(folder, capsys):
     words = f"compare --algorithms mine.py:Halfway,FedAvg --param Halfway.share=1 --seeds 1 {SMALL} --out r --json"
     assert call(words.split()) == 0
     ours, theirs = (
@@ -146,12 +146,12 @@ def test_an_own_algorithm_beside_a_known_one(folder, capsys):
 
 
 @pytest.mark.parametrize("model", long_beyond(1, ["net", "fixed"]))
-def test_an_own_model_and_loss(folder, model):
+def test_own_model_and_loss(folder, model):
     assert call(f"run --model mine.py:{model} --loss mine.py:margin {SMALL} --out r".split()) == 0
 
 
 @pytest.mark.parametrize("file", long_except(["scales.py"], ["mine.py", "scales.py"]))
-def test_a_run_is_not_gone_on_with_under_another_program(folder, file, capsys):
+def test_run_with_changed_code_is_not_resumed(folder, file, capsys):
     assert call(f"run --algorithm mine.py:Halfway {SMALL} --out r".split()) == 0
     (folder / file).write_text((folder / file).read_text() + "\n# changed\n")
     forget()
@@ -171,7 +171,7 @@ def test_a_run_is_not_gone_on_with_under_another_program(folder, file, capsys):
 
 
 @pytest.mark.parametrize("name", ["Halfway", "halfway", "mine.py:Halfway"])
-def test_its_parameters_are_named_with_or_without_its_file(folder, name):
+def test_parameters_are_named_with_or_without_the_file(folder, name):
     (folder / "job.toml").write_text(f'[algorithms."{name}"]\nsteps = 3\n[algorithms.FedAvg]\nsteps = 2\n')
     words = f"compare job.toml --algorithms mine.py:Halfway,FedAvg --param {name}.share=0.25 --clients 4 --rounds 1"
     assert call([*words.split(), "--seeds", "1", "--out", "r"]) == 0
@@ -217,21 +217,21 @@ def test_its_parameters_are_named_with_or_without_its_file(folder, name):
         ("--loss mine.py:wole", ("unknown-name", "loss", "'whole'")),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(words, error, folder, capsys):
+def test_mistakes_are_one_line_errors(words, error, folder, capsys):
     check_refusal(f"run {words} --out r".split(), *error)
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert not (folder / "r").exists()
 
 
-def test_two_of_one_name_are_refused(folder, capsys):
+def test_two_classes_of_the_same_name_are_refused(folder, capsys):
     (folder / "other.py").write_text(MINE)
     error = said("compare --algorithms mine.py:Halfway,other.py:Halfway", capsys)
     assert error.code == "duplicate-name"
     assert "Halfway" in str(error)
 
 
-def test_a_file_is_run_once_and_only_its_own_modules_count(folder):
+def test_file_is_executed_once_and_only_its_modules_are_recorded(folder):
     (folder / "once.py").write_text(
         dedent("""
         import math, numpy, scales
@@ -248,14 +248,14 @@ def test_a_file_is_run_once_and_only_its_own_modules_count(folder):
 
 
 @pytest.mark.long
-def test_worker_processes_know_it_too(folder):
+def test_worker_processes_load_own_code(folder):
     words = f"compare --algorithms mine.py:Halfway,DRFA --model mine.py:net --seeds 2 {SMALL}"
     assert [call(f"{words} --jobs {k} --out r{k}".split()) for k in (1, 2)] == [0, 0]
     for name in ("compare.csv", "table.md", "config.toml", "Halfway-seed1/history.csv", "DRFA-seed0/model.safetensors"):
         assert (folder / "r1" / name).read_bytes() == (folder / "r2" / name).read_bytes()
 
 
-def test_what_a_file_has_is_listed_its_objects_too(folder, capsys):
+def test_error_lists_the_objects_of_the_file(folder, capsys):
     text = "from __future__ import annotations\nimport math\nimport drfl\nLIMIT = 3\n"
     text += "def rate(outputs, targets): ...\ncost = drfl.Metric('cost', rate, more_is_better=False)\n"
     (folder / "scores.py").write_text(text)
@@ -281,7 +281,7 @@ class Branching(nn.Module):
 """
 
 
-def test_a_model_that_branches_is_one_line_or_a_file_that_loads(tmp_path, monkeypatch, capsys):
+def test_branching_model_is_refused_or_saved_loadably(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name in ("whole", "rows"):
         (tmp_path / f"{name}.py").write_text(BRANCHING + f"\n\nWHOLE = {name == 'whole'}\n")

@@ -38,7 +38,7 @@ def printed(capsys, words):
     return json.loads(capsys.readouterr().out)
 
 
-def test_patients_are_on_one_side_of_every_split_at_every_seed(tmp_path, capsys):
+def test_patients_stay_on_one_side_of_every_split(tmp_path, capsys):
     options = ["--data", "in", *TRAIN, "--patient", "pid", "--select", "worst"]
     for seed in "01":
         found = printed(capsys, ["run", *options, "--seed", seed, "--out", f"out{seed}"])
@@ -51,7 +51,7 @@ def test_patients_are_on_one_side_of_every_split_at_every_seed(tmp_path, capsys)
             assert len(train | test) == 24
 
 
-def test_a_dropped_id_that_repeats_is_a_warning_and_with_strict_an_error(tmp_path, capsys):
+def test_dropped_repeated_id_is_a_warning_or_strict_error(tmp_path, capsys):
     found = printed(capsys, ["run", "--data", "in", *TRAIN, "--drop", "pid", "--out", "out"])
     assert any("--patient pid" in text for text in found["warnings"])
     for words in (
@@ -65,7 +65,7 @@ def test_a_dropped_id_that_repeats_is_a_warning_and_with_strict_an_error(tmp_pat
     assert not (tmp_path / "strict").exists()
 
 
-def test_strict_does_not_refuse_clients_left_out_on_purpose(capsys):
+def test_strict_accepts_clients_excluded_by_min_rows(capsys):
     found = printed(capsys, ["run", "--data", "t.csv", "--group", "site", *TRAIN, "--min-rows", "2", "--out", "out"])
     assert found["clients"] == 2
     assert any("s0 (1)" in text for text in found["warnings"])
@@ -86,13 +86,13 @@ def test_strict_does_not_refuse_clients_left_out_on_purpose(capsys):
         (["--data", "in", "--patient", "pud", "--target", "ill"], "unknown-name", "patient"),
     ],
 )
-def test_options_that_have_no_effect_are_refused(options, code, field):
+def test_options_without_effect_are_refused(options, code, field):
     error = refusal(["run", *options, "--out", "out"])
     assert error.code == code
     assert field is None or error.field == field
 
 
-def test_a_description_counts_patients_and_strict_makes_warnings_errors(capsys):
+def test_description_counts_patients_and_strict_raises_warnings(capsys):
     words = ["data", "describe", "in", "--target", "ill"]
     assert call([*words, "--patient", "pid", "--out", "s.toml", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -43,7 +43,7 @@ def installed(monkeypatch):
     app.registered_commands[:] = before
 
 
-def test_a_command_of_another_package(installed, capsys):
+def test_command_of_another_package(installed, capsys):
     installed("commands", hello=f"{__name__}:hello")
     assert call(["hello", "--name", "all"]) == 7
     assert capsys.readouterr().out == "hello all\n"
@@ -55,7 +55,7 @@ def test_a_command_of_another_package(installed, capsys):
     assert capsys.readouterr().out.count("Greet") == 1  # also if the process has looked before
 
 
-def test_a_command_that_cannot_be_loaded_leaves_the_others(installed, capsys):
+def test_command_that_cannot_be_loaded_leaves_the_others(installed, capsys):
     installed("commands", broken="no_such_module:main", hello=f"{__name__}:hello")
     assert call(["hello"]) == 7
     assert "no_such_module" in capsys.readouterr().err
@@ -67,26 +67,26 @@ def test_jobs_that_cannot_be_loaded_leave_the_others(installed, capsys):
     assert "no_such_module" in capsys.readouterr().err
 
 
-def test_a_name_of_drfl_stays_drfls(installed, capsys):
+def test_plugin_cannot_replace_a_drfl_command(installed, capsys):
     installed("commands", run=f"{__name__}:hello", hello=f"{__name__}:hello")
     call(["--help"])
     assert capsys.readouterr().out.count("Greet") == 1
 
 
 @pytest.mark.parametrize("words", [["algorithms"], ["run", "--help"], ["deploy", "--help"], ["--version"]])
-def test_commands_of_drfl_do_not_look_for_others(words, installed, monkeypatch, capsys):
+def test_built_in_commands_do_not_load_plugins(words, installed, monkeypatch, capsys):
     monkeypatch.setattr(plugins, "entry_points", lambda group: pytest.fail("looked for"))
     assert call(words) == 0
 
 
-def test_a_job_of_another_package(installed):
+def test_tuning_job_of_another_package(installed):
     installed("tuning_jobs", mine=f"{__name__}:Jobs")
     assert job.resolve("MINE", {"rounds": 2}, stand_in=True) == ("mine", {"rounds": 2}, True)
     with refused("unknown-name"):
         job.resolve("other", {})
 
 
-def test_the_papers_commands_and_jobs_are_entry_points(capsys):
+def test_papers_commands_and_jobs_are_entry_points(capsys):
     assert call(["reproduce", "--json"]) == 0
     assert "drdm-table-1" in capsys.readouterr().out
     assert job.resolve("mnist-linear", {}).name == "mnist-linear"

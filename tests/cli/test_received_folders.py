@@ -135,7 +135,7 @@ def check_refused(home, capsys, field=None, arguments=RUN, code="untrusted-code"
 
 
 @pytest.mark.long
-def test_an_honest_folder_needs_no_flag(home, capsys):
+def test_honest_folder_needs_no_trust_option(home, capsys):
     assert call(RUN) == 0
     assert call(["compare", "--resume", "--out", "both"]) == 0
     assert call(["run", "both/Same-seed0/config.toml", "--out", "again"]) == 0
@@ -151,25 +151,25 @@ def test_code_in_the_folder_is_not_loaded(home, key, recorded, capsys):
     check_refused(home, capsys, key)
 
 
-def test_a_table_of_an_algorithm_in_the_folder(home, capsys):
+def test_algorithm_table_does_not_load_code_from_the_folder(home, capsys):
     digest = evil(home, "run/evil.py")
     edit(home / "run/config.toml", algorithms={"run/evil.py:X": {"m": 3}}, files={"run/evil.py": digest})
     check_refused(home, capsys)
 
 
-def test_a_comparison_with_a_table_of_an_algorithm_in_the_folder(home, capsys):
+def test_algorithm_table_of_a_comparison_does_not_load_code(home, capsys):
     digest = evil(home, "both/evil.py")
     edit(home / "both/config.toml", algorithms={"both/evil.py:X": {}, "FedAvg": {}}, files={"both/evil.py": digest})
     check_refused(home, capsys, "algorithms", ["compare", "--resume", "--out", "both"])
 
 
-def test_a_cell_names_code_elsewhere_in_its_comparison(home, capsys):
+def test_cell_does_not_load_code_from_its_comparison(home, capsys):
     digest = evil(home, "both/evil.py")
     edit(home / "both/FedAvg-seed0/config.toml", model="both/evil.py:X", files={"both/evil.py": digest})
     check_refused(home, capsys, "model", ["run", "--resume", "--out", "both/FedAvg-seed0"])
 
 
-def test_the_configuration_beside_the_checkpoints_counts_too(home, capsys):
+def test_configuration_beside_checkpoints_is_checked(home, capsys):
     digest = evil(home, "run/checkpoint/evil.py")
     shutil.copy(home / "run/config.toml", home / "run/checkpoint/config.toml")
     edit(
@@ -178,14 +178,14 @@ def test_the_configuration_beside_the_checkpoints_counts_too(home, capsys):
     check_refused(home, capsys)
 
 
-def test_absolute_and_winding_paths_into_the_folder(home, capsys):
+def test_absolute_and_indirect_paths_into_the_folder_are_refused(home, capsys):
     digest = evil(home, "run/evil.py")
     for path in (home / "run/evil.py").as_posix(), "run/../run/evil.py", "./run/evil.py":
         edit(home / "run/config.toml", model=f"{path}:X", files={**files(home / "run"), path: digest})
         check_refused(home, capsys, "model")
 
 
-def test_links_into_the_folder_and_out_of_it(home, capsys):
+def test_links_into_and_out_of_the_folder_are_refused(home, capsys):
     digest = evil(home, "run/evil.py")
     (home / "innocent.py").symlink_to(home / "run/evil.py")
     edit(home / "run/config.toml", model="innocent.py:X", files={**files(home / "run"), "innocent.py": digest})
@@ -196,27 +196,27 @@ def test_links_into_the_folder_and_out_of_it(home, capsys):
     check_refused(home, capsys, "model")
 
 
-def test_the_folder_given_through_a_link(home, capsys):
+def test_folder_reached_through_a_link_is_checked(home, capsys):
     digest = evil(home, "run/evil.py")
     (home / "link").symlink_to(home / "run")
     edit(home / "run/config.toml", model="run/evil.py:X", files={**files(home / "run"), "run/evil.py": digest})
     check_refused(home, capsys, "model", ["run", "--resume", "--out", "link"])
 
 
-def test_from_within_the_folder(home, monkeypatch, capsys):
+def test_working_directory_inside_the_folder_is_checked(home, monkeypatch, capsys):
     digest = evil(home, "run/evil.py")
     edit(home / "run/config.toml", model="evil.py:X", files={"evil.py": digest})
     monkeypatch.chdir(home / "run")
     check_refused(home, capsys, None, ["run", "--resume", "--out", "../run"])
 
 
-def test_the_users_file_was_changed(home, capsys):
+def test_changed_user_file_is_refused(home, capsys):
     (home / "mine.py").write_text(f"{MINE}\nopen(r'{mark(home)}', 'w')\n")
     check_refused(home, capsys)
 
 
 @pytest.mark.parametrize("change", ["changed", "gone", "unrecorded"])
-def test_a_helper_is_checked_before_anything_is_imported(home, change, capsys):
+def test_imported_modules_are_checked_before_any_import(home, change, capsys):
     if change == "changed":
         evil(home, "helper_of_mine.py")
     elif change == "gone":
@@ -227,7 +227,7 @@ def test_a_helper_is_checked_before_anything_is_imported(home, change, capsys):
     check_refused(home, capsys, "helper_of_mine.py" if change != "unrecorded" else None)
 
 
-def test_a_folder_called_like_a_helper_does_not_take_its_place(home, capsys):
+def test_package_in_the_folder_does_not_shadow_a_module(home, capsys):
     """A package comes before a module of the same name."""
     (home / "run").rename(home / "helper_of_mine")
     evil(home, "helper_of_mine/__init__.py")
@@ -235,7 +235,7 @@ def test_a_folder_called_like_a_helper_does_not_take_its_place(home, capsys):
     assert not mark(home).exists()
 
 
-def test_bytecode_in_a_folder_called_pycache(home, capsys):
+def test_bytecode_in_pycache_is_not_loaded(home, capsys):
     import importlib.util
     import py_compile
 
@@ -256,7 +256,7 @@ def test_bytecode_in_a_folder_called_pycache(home, capsys):
      f"{os.__file__}:abort", f"{pytest.__file__}:main", "mine.py:", ":X", "mine\0.py:net", "x" * 5000 + ".py:X"],
 )  # fmt: skip
 @pytest.mark.parametrize("key", ["model", "algorithm", "loss"])
-def test_modules_and_files_of_python_and_of_programs(home, reference, key, monkeypatch, capsys):
+def test_modules_of_python_and_drfl_are_refused(home, reference, key, monkeypatch, capsys):
     monkeypatch.setattr(user_code, "load", lambda kind, name: pytest.fail(f"{name} was loaded"))
     place = reference.rpartition(":")[0]
     digest = hashlib.sha256(Path(place).read_bytes()).hexdigest() if os.path.isfile(place) else "0" * 64
@@ -268,7 +268,7 @@ def test_modules_and_files_of_python_and_of_programs(home, reference, key, monke
 
 
 @pytest.mark.parametrize("reference", ["os:system", "subprocess:run", "builtins:exec", "mine.py:system", "mine.py:run"])
-def test_the_standard_library_is_never_called(home, reference, monkeypatch, capsys):
+def test_standard_library_functions_are_never_called(home, reference, monkeypatch, capsys):
     for module, name in ((os, "system"), (subprocess, "run"), (builtins, "breakpoint")):
         assert callable(getattr(module, name))
     with (home / "mine.py").open("a") as file:
@@ -279,7 +279,7 @@ def test_the_standard_library_is_never_called(home, reference, monkeypatch, caps
     assert said(arguments, capsys) == ("standard-library", "model")
 
 
-def test_modules_in_place_are_found_without_importing_their_packages(home, monkeypatch, capsys):
+def test_editable_modules_are_found_without_importing_packages(home, monkeypatch, capsys):
     digest = evil(home, "evil_package/__init__.py")
     (home / "evil_package/nets.py").write_text("import evil_package\n")
     monkeypatch.syspath_prepend(str(home))
@@ -290,7 +290,7 @@ def test_modules_in_place_are_found_without_importing_their_packages(home, monke
     assert digest
 
 
-def test_a_module_of_the_folder_is_not_imported(home, monkeypatch, capsys):
+def test_module_in_the_folder_is_not_imported(home, monkeypatch, capsys):
     digest = evil(home, "run/evil_module.py")
     evil(home, "run/evil_package/__init__.py")
     (home / "run/evil_package/nets.py").write_text("")
@@ -300,7 +300,7 @@ def test_a_module_of_the_folder_is_not_imported(home, monkeypatch, capsys):
         check_refused(home, capsys, "model")
 
 
-def test_an_honest_module_needs_no_flag(home, monkeypatch, capsys):
+def test_honest_module_needs_no_trust_option(home, monkeypatch, capsys):
     monkeypatch.syspath_prepend(str(home))
     shutil.copy(home / "mine.py", home / "evil_twin.py")
     assert call(["run", *SMALL, "--model", "evil_twin:net", "--out", "new"]) == 0
@@ -312,7 +312,7 @@ def test_an_honest_module_needs_no_flag(home, monkeypatch, capsys):
     check_refused(home, capsys, "helper_of_mine", ["run", "--resume", "--out", "new"])
 
 
-def test_what_the_user_names_or_trusts_is_loaded(home, capsys):
+def test_named_or_trusted_code_is_loaded(home, capsys):
     digest = evil(home, "run/evil.py")
     edit(home / "run/config.toml", model="run/evil.py:X", files={**files(home / "run"), "run/evil.py": digest})
     check_refused(home, capsys, "model", [*RUN, "--loss", "run/evil.py:SHARE"])  # the file alone does not vouch for X
@@ -334,7 +334,7 @@ def test_what_the_user_names_or_trusts_is_loaded(home, capsys):
         ["energy", "--runs", "run", "--out", "new"],
     ],
 )
-def test_every_command_that_takes_a_folders_configuration(home, arguments, capsys):
+def test_every_command_that_reads_a_folders_configuration_checks_it(home, arguments, capsys):
     digest = evil(home, "run/evil.py")
     edit(home / "run/config.toml", model="run/evil.py:X", files={**files(home / "run"), "run/evil.py": digest})
     check_refused(home, capsys, "model", arguments)
@@ -342,14 +342,14 @@ def test_every_command_that_takes_a_folders_configuration(home, arguments, capsy
 
 
 @pytest.mark.parametrize("manifest", ["{", '{"k\\u0069nd": "run", "dr\\u0066l": "1"}', '{"kind": 1, "drfl": 2}'])
-def test_a_manifest_that_only_looks_foreign(home, manifest, capsys):
+def test_manifest_that_looks_foreign_is_still_checked(home, manifest, capsys):
     evil(home, "run/evil.py")
     edit(home / "run/config.toml", model="run/evil.py:X")
     (home / "run/manifest.json").write_text(manifest)
     check_refused(home, capsys, "model", ["run", "run/config.toml", "--out", "new"])
 
 
-def test_a_file_of_the_users_own_beside_another_programs_manifest(home):
+def test_user_file_beside_a_foreign_manifest_is_loaded(home):
     (home / "manifest.json").write_text('{"name": "my web page"}')
     (home / "study.toml").write_text('model = "mine.py:net"\n')
     assert read_file(home / "study.toml") == {"model": "mine.py:net"}
@@ -374,7 +374,7 @@ def test_names_in_other_files_are_never_loaded(home, capsys):
 
 
 @pytest.mark.long
-def test_a_search_executes_nothing_that_its_folder_holds(home, capsys):
+def test_search_executes_nothing_from_its_folder(home, capsys):
     pytest.importorskip("optuna")
     (home / "job.toml").write_text('clients = 3\nrounds = 1\nengine = "loop"\n[algorithms.FedAvg]\n')
     tune = ["tune", "job.toml", "--trials", "1", "--seeds", "1", "--jobs", "1", "--out", "search"]
@@ -392,7 +392,7 @@ def test_a_search_executes_nothing_that_its_folder_holds(home, capsys):
     assert not mark(home).exists()
 
 
-def test_commands_that_only_read_import_nothing(home, monkeypatch, capsys):
+def test_read_only_commands_import_nothing(home, monkeypatch, capsys):
     """`report`, `assess`, `deploy audit`, `algorithms` and `datasets` never execute code that a folder names."""
     evil(home, "run/evil.py")
     for folder in "run", "both/FedAvg-seed0":
@@ -419,7 +419,7 @@ def test_commands_that_only_read_import_nothing(home, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(("version", "more"), [("2.19.0", {"trust_remote_code": False}), ("5.2.0", {})])
-def test_scripts_of_data_sets_are_not_executed(version, more, monkeypatch):
+def test_data_set_scripts_are_not_executed(version, more, monkeypatch):
     datasets = pytest.importorskip("datasets")
     calls = []
     monkeypatch.setattr(datasets, "__version__", version)
@@ -446,7 +446,7 @@ def test_every_key_that_loads_code_is_checked(home, monkeypatch):
             assert set(loaded) <= references_of({key: value}).keys(), key
 
 
-def test_a_stopped_run_of_ones_own_goes_on(home, monkeypatch):
+def test_own_stopped_run_resumes(home, monkeypatch):
     monkeypatch.setattr(Progress, "__call__", lambda self, step: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Progress, "__call__", lambda self, step: os.kill(os.getpid(), 2) if step.round == 0 else None)

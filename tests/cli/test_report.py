@@ -29,7 +29,7 @@ def folder(made, tmp_path, monkeypatch, capsys):
     capsys.readouterr()
 
 
-def test_runs_and_comparisons_stand_side_by_side(capsys):
+def test_report_on_runs_and_comparisons(capsys):
     assert call(["report", "one", "several", "--out", "all.html", "--title", "Mine"]) == 0
     assert re.fullmatch(r".* all\.html\n", capsys.readouterr().out)
     page = Path("all.html").read_text()
@@ -46,12 +46,12 @@ def test_runs_and_comparisons_stand_side_by_side(capsys):
         ("", ("usage", None, "Missing")),
     ],
 )
-def test_a_mistake_is_one_line(words, error, capsys):
+def test_mistake_is_a_one_line_error(words, error, capsys):
     check_refusal(["report", *words.split()], *error)
     assert not Path("report.html").exists()
 
 
-def test_a_report_is_replaced_on_request_alone(capsys):
+def test_existing_report_is_replaced_only_with_overwrite(capsys):
     Path("report.html").write_text("mine")
     assert call(["report", "one"]) == 2
     assert Path("report.html").read_text() == "mine"
@@ -59,7 +59,7 @@ def test_a_report_is_replaced_on_request_alone(capsys):
     assert "FedAvg" in Path("report.html").read_text()
 
 
-def test_a_report_to_print_is_written_alone_or_beside_the_page(capsys):
+def test_pdf_is_written_alone_or_with_the_page(capsys):
     assert call(["report", "one", "several", "--pdf", "all.pdf", "--title", "Mine"]) == 0
     assert re.fullmatch(r".* all\.pdf\n", capsys.readouterr().out)
     assert not Path("report.html").exists()
@@ -82,21 +82,21 @@ def test_a_report_to_print_is_written_alone_or_beside_the_page(capsys):
         ("one --pdf r.pdf --out r.pdf", ("conflicting-options", "pdf", "--out", "--pdf", "r.pdf")),
     ],
 )
-def test_a_mistake_about_print_is_one_line(words, error, capsys):
+def test_mistake_about_the_pdf_is_a_one_line_error(words, error, capsys):
     check_refusal(["report", *words.split()], *error)
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     assert not Path("r.pdf").exists()
 
 
-def test_the_extra_is_named_before_a_run_is_read(monkeypatch, capsys):
+def test_missing_extra_is_named_before_runs_are_read(monkeypatch, capsys):
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "typst" else found(name))
     assert call(["report", "none", "--pdf", "r.pdf"]) == 2
     assert "pip install 'drfl[pdf]'" in capsys.readouterr().err
 
 
-def test_a_comparison_without_a_finished_run_is_told():
+def test_comparison_without_finished_runs_is_refused():
     for path in Path("several").glob("*/summary.json"):
         path.unlink()
     assert call(["report", "several"]) == 2

@@ -58,7 +58,7 @@ def same(a, b):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_stopped_and_resumed_it_is_the_undisturbed_run(number, code, stop, tmp_path, capsys):
+def test_resumed_run_equals_an_uninterrupted_run(number, code, stop, tmp_path, capsys):
     assert call(["run", *SMALL, "--out", "w/a"]) == 0
     stop(4, number)
     assert call(["run", *SMALL, "--out", "a", "--evaluate-every", "1"]) == code
@@ -80,7 +80,7 @@ def refused(arguments, capsys):
     return error
 
 
-def test_another_run_is_refused_by_the_difference(stop, capsys):
+def test_resuming_another_run_names_the_difference(stop, capsys):
     stop(3)
     call(["run", *SMALL, "--out", "a"])
     for options, field, values in (
@@ -101,7 +101,7 @@ def test_another_run_is_refused_by_the_difference(stop, capsys):
 @pytest.mark.parametrize(
     "job", long_beyond(1, [([],), (["--engine", "loop"],), (["--model", "mlp", "--algorithm", "ScaffPD"],)])
 )
-def test_another_number_of_threads_is_told_and_the_run_goes_on(job, stop, tmp_path, capsys):
+def test_other_number_of_threads_is_reported_and_the_run_continues(job, stop, tmp_path, capsys):
     assert call(["run", *SMALL, *job, "--out", "w/a"]) == 0
     stop(3)
     assert call(["run", *SMALL, *job, "--out", "a"]) == 130
@@ -118,7 +118,7 @@ def test_another_number_of_threads_is_told_and_the_run_goes_on(job, stop, tmp_pa
 
 
 @pytest.mark.parametrize("what", ["data", "model"])
-def test_other_data_of_the_same_name_are_refused(what, stop, tmp_path, capsys):
+def test_changed_data_are_refused(what, stop, tmp_path, capsys):
     stop(3)
     call(["run", *SMALL, "--out", "a"])
     for path in (tmp_path / "a/checkpoint").glob("round-*"):
@@ -127,7 +127,7 @@ def test_other_data_of_the_same_name_are_refused(what, stop, tmp_path, capsys):
     assert (error.code, error.field) == ("other-run", what)
 
 
-def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(stop, tmp_path, capsys):
+def test_damaged_checkpoint_is_reported_and_the_previous_one_used(stop, tmp_path, capsys):
     call(["run", *SMALL, "--out", "w/a"])
     stop(5)
     call(["run", *SMALL, "--out", "a", "--checkpoint-every", "2"])
@@ -160,7 +160,7 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(stop, tmp_path,
     ],
 )
 @pytest.mark.long
-def test_one_whose_content_is_wrong_is_told_and_the_one_before_is_used(change, why, stop, tmp_path, capsys):
+def test_checkpoint_with_wrong_content_is_reported_and_the_previous_one_used(change, why, stop, tmp_path, capsys):
     stop(5)
     call(["run", *SMALL, "--out", "a", "--checkpoint-every", "2"])
     stop(None)
@@ -184,7 +184,7 @@ def altered(path, change):
 
 
 @pytest.mark.parametrize("damage", ["content", "missing"])
-def test_without_a_usable_checkpoint_it_starts_from_the_beginning(damage, stop, tmp_path, capsys):
+def test_run_without_usable_checkpoint_starts_from_the_beginning(damage, stop, tmp_path, capsys):
     assert call(["run", *SMALL, "--out", "w/a"]) == 0
     stop(5)
     assert call(["run", *SMALL, "--out", "a"]) == 130
@@ -210,7 +210,7 @@ SIGNALS = [
 
 
 @pytest.mark.parametrize(("every", "number", "code"), crossed([0, BY_DEFAULT], SIGNALS))
-def test_stopped_before_the_first_checkpoint_it_is_not_finished(number, code, every, tmp_path, capsys, monkeypatch):
+def test_run_stopped_before_its_first_checkpoint_is_not_finished(number, code, every, tmp_path, capsys, monkeypatch):
     options = [*SMALL, *([] if every is None else ["--checkpoint-every", str(every)])]
     assert call(["run", *options, "--out", "w/a"]) == 0
     build = run.build
@@ -230,13 +230,13 @@ def test_stopped_before_the_first_checkpoint_it_is_not_finished(number, code, ev
     assert notice_codes(["run", "--out", "a", "--resume"]) == ["nothing-to-resume"]
 
 
-def test_a_finished_run_that_failed_fails_again(tmp_path, capsys):
+def test_finished_run_that_failed_fails_again(tmp_path, capsys):
     for more in ([], ["--resume"], ["--resume"]):
         assert notices(["run", *SMALL, "--lr", "1e9", "--out", "a", *more], exit_code=1)[-1].code == "loss-rose"
 
 
 @pytest.mark.long
-def test_python_warns_of_a_run_that_was_interrupted(stop, tmp_path):
+def test_python_warns_of_an_interrupted_run(stop, tmp_path):
     stop(4)
     assert call(["run", *SMALL, "--out", "a"]) == 130
     with pytest.warns(drfl.RunWarning) as told:
@@ -258,7 +258,7 @@ def test_python_warns_of_a_run_that_was_interrupted(stop, tmp_path):
     assert [(one.message.code, one.filename) for one in told] == [("interrupted", __file__)]
 
 
-def test_without_checkpoints_it_starts_from_the_beginning_after_any_round(stop, tmp_path, capsys):
+def test_run_without_checkpoints_restarts_from_the_beginning(stop, tmp_path, capsys):
     options = [*SMALL, "--checkpoint-every", "0"]
     assert call(["run", *options, "--out", "w/a"]) == 0
     stop(4, signal.SIGTERM)
@@ -269,7 +269,7 @@ def test_without_checkpoints_it_starts_from_the_beginning_after_any_round(stop, 
     assert same(tmp_path / "a", tmp_path / "w/a")
 
 
-def test_an_overwritten_run_that_was_stopped_is_not_the_one_before(stop, tmp_path):
+def test_stopped_overwriting_run_is_not_the_old_run(stop, tmp_path):
     assert call(["run", *SMALL, "--out", "a"]) == 0
     before = (tmp_path / "a/history.csv").read_bytes()
 
@@ -288,7 +288,7 @@ def test_an_overwritten_run_that_was_stopped_is_not_the_one_before(stop, tmp_pat
     assert (tmp_path / "a/history.csv").read_bytes() == (tmp_path / "w/a/history.csv").read_bytes()
 
 
-def test_a_batch_of_all_samples_is_the_same_after_a_resume(stop, tmp_path):
+def test_full_batches_are_the_same_after_a_resume(stop, tmp_path):
     job = [*SMALL, "--algorithm", "ScaffPD"]
     assert call(["run", *job, "--out", "w/a"]) == 0
     stop(3)
@@ -299,7 +299,7 @@ def test_a_batch_of_all_samples_is_the_same_after_a_resume(stop, tmp_path):
     assert same(tmp_path / "a", tmp_path / "w/a")
 
 
-def test_report_and_assess_tell_of_an_interruption(stop, tmp_path, capsys):
+def test_report_and_assess_mention_an_interruption(stop, tmp_path, capsys):
     stop(4)
     assert call(["run", *SMALL, "--out", "a"]) == 130
     for command in (["report", "a", "--out", "page.html"], ["assess", "a"]):
@@ -317,7 +317,7 @@ def test_report_and_assess_tell_of_an_interruption(stop, tmp_path, capsys):
     assert (json.loads(out)["runs"][0]["interrupted"], err) == (False, "")
 
 
-def test_a_run_without_results_is_not_reported(tmp_path, capsys):
+def test_run_without_results_is_not_reported(tmp_path, capsys):
     with pytest.raises(KeyboardInterrupt), claim_folder(tmp_path / "a", config="rounds = 1"):
         raise KeyboardInterrupt
     for command in ("report", "assess"):
@@ -326,7 +326,7 @@ def test_a_run_without_results_is_not_reported(tmp_path, capsys):
         assert "'drfl run --resume --out a'" in str(error)
 
 
-def test_a_configuration_of_a_finished_run_nested_too_deep(tmp_path, capsys):
+def test_deeply_nested_configuration_is_refused(tmp_path, capsys):
     assert call(["run", *SMALL, "--out", "a"]) == 0
     (tmp_path / "a/config.toml").rename(tmp_path / "kept.toml")
     (tmp_path / "a/config.toml").write_text("x = " + "[" * 5000)
@@ -343,7 +343,7 @@ def test_a_configuration_of_a_finished_run_nested_too_deep(tmp_path, capsys):
         (["--checkpoint-every", "-1", "--out", "none"], "invalid-value", "checkpoint_every"),
     ],
 )
-def test_nothing_to_resume(arguments, code, field, tmp_path, capsys):
+def test_nothing_to_resume_is_an_error(arguments, code, field, tmp_path, capsys):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("mine")
     error = refused(["run", *arguments], capsys)
@@ -351,12 +351,12 @@ def test_nothing_to_resume(arguments, code, field, tmp_path, capsys):
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["mine", "thesis.txt"]
 
 
-def test_the_same_command_starts_and_resumes(tmp_path):
+def test_same_command_starts_and_resumes(tmp_path):
     assert call(["run", *SMALL, "--out", "a", "--resume"]) == 0
     assert {path.name for path in (tmp_path / "a").iterdir()} == FILES
 
 
-def test_a_full_disk_is_one_line_and_the_run_can_go_on(monkeypatch, tmp_path, capsys):
+def test_full_disk_is_one_line_and_the_run_can_resume(monkeypatch, tmp_path, capsys):
     put, calls = store._put, []
 
     def full(path, data):
@@ -375,7 +375,7 @@ def test_a_full_disk_is_one_line_and_the_run_can_go_on(monkeypatch, tmp_path, ca
 
 
 @pytest.mark.long
-def test_killed_in_the_middle_it_goes_on_and_a_second_process_is_refused(tmp_path, capsys):
+def test_killed_run_resumes_and_a_second_process_is_refused(tmp_path, capsys):
     job = [*SMALL, "--rounds", "40", "--checkpoint-every", "3"]
     assert call(["run", *job, "--out", "w/a"]) == 0
     process = subprocess.Popen(
@@ -392,7 +392,7 @@ def test_killed_in_the_middle_it_goes_on_and_a_second_process_is_refused(tmp_pat
     assert same(tmp_path / "a", tmp_path / "w/a")
 
 
-def test_full_memory_of_a_gpu_leaves_a_run_that_resumes(tmp_path, capsys, monkeypatch):
+def test_full_gpu_memory_leaves_a_run_that_can_resume(tmp_path, capsys, monkeypatch):
     assert call(["run", *SMALL, "--checkpoint-every", "1", "--out", "w/a"]) == 0
     train, calls = Loop.train, []
 

@@ -55,7 +55,7 @@ def rows(path):
         return list(csv.DictReader(file))
 
 
-def test_a_run_leaves_every_file_and_says_where(tmp_path, capsys):
+def test_run_writes_every_file_and_prints_the_folder(tmp_path, capsys):
     assert call(["run", *SMALL, "--out", "a"]) == 0
     assert {path.name for path in (tmp_path / "a").iterdir()} == FILES
     assert "a/report.html" in capsys.readouterr().out
@@ -75,7 +75,7 @@ def test_a_run_leaves_every_file_and_says_where(tmp_path, capsys):
     assert model.about["metrics"]["worst_accuracy"] == float(history[-1]["worst_accuracy"])
 
 
-def test_clients_csv_has_the_sums_that_intervals_need_and_a_file_the_rows(tmp_path):
+def test_clients_csv_has_sums_and_a_file_has_row_values(tmp_path):
     metrics = [part for name in ("accuracy", "brier", "log_loss", "f1") for part in ("--metric", name)]
     call(["run", "--dataset", "heart-disease", "--score", "auc", *metrics, "--rounds", "2", "--out", "a"])
     measures = {m["name"]: m["rows"] for m in json.loads((tmp_path / "a/summary.json").read_text())["measures"]}
@@ -103,7 +103,7 @@ def test_clients_csv_has_the_sums_that_intervals_need_and_a_file_the_rows(tmp_pa
         assert float(row["auc"]) == pytest.approx(expected, abs=1e-6, nan_ok=True)
 
 
-def test_summary_tells_what_the_files_tell(tmp_path):
+def test_summary_agrees_with_the_files(tmp_path):
     call(["run", *SMALL, "--seed", "4", "--out", "a"])
     summary = json.loads((tmp_path / "a/summary.json").read_text())
     last = rows(tmp_path / "a/history.csv")[-1]
@@ -113,7 +113,7 @@ def test_summary_tells_what_the_files_tell(tmp_path):
     assert {name: summary[name] for name in expected} == expected
 
 
-def test_the_returned_model_and_the_last_iterate_are_told_and_kept(tmp_path, capsys):
+def test_returned_model_and_last_iterate_are_reported_and_saved(tmp_path, capsys):
     call(["run", *SMALL, "--rounds", "20", "--algorithm", "DRFA", "--out", "a"])
     printed = capsys.readouterr().out
     call(["run", *SMALL, "--rounds", "20", "--algorithm", "DRFA", "--returned", "last", "--out", "b"])
@@ -134,7 +134,7 @@ def test_the_returned_model_and_the_last_iterate_are_told_and_kept(tmp_path, cap
     assert json.loads((tmp_path / "c/summary.json").read_text())["step_size"] is None
 
 
-def test_a_run_that_ends_worse_than_it_began_has_failed(tmp_path, capsys):
+def test_run_that_ends_worse_than_it_began_fails(tmp_path, capsys):
     failure = notices(["run", *SMALL, "--lr", "1e9", "--out", "a"], exit_code=1)[-1]
     assert (failure.code, failure.field) == ("loss-rose", "lr")
     assert json.loads((tmp_path / "a/summary.json").read_text())["failure"] == failure
@@ -145,7 +145,7 @@ def test_a_run_that_ends_worse_than_it_began_has_failed(tmp_path, capsys):
     assert f"FedAvg, seed 0: {outcome['reason']}" in capsys.readouterr().err
 
 
-def test_the_averaged_iterate_is_told_and_kept(tmp_path, capsys):
+def test_averaged_iterate_is_reported_and_saved(tmp_path, capsys):
     call(["run", *SMALL, "--algorithm", "DRFA", "--averaged", "--out", "a"])
     assert {path.name for path in (tmp_path / "a").iterdir()} == FILES | {"model-averaged.safetensors"}
     summary = json.loads((tmp_path / "a/summary.json").read_text())
@@ -158,14 +158,14 @@ def test_the_averaged_iterate_is_told_and_kept(tmp_path, capsys):
     assert not last.equal(mean)
 
 
-def test_an_algorithm_without_an_averaged_solution_says_so(tmp_path, capsys):
+def test_algorithm_without_averaged_solution_refuses_averaged(tmp_path, capsys):
     error = refusal(["run", *SMALL, "--algorithm", "QFedAvg", "--averaged", "--out", "a"])
     assert (error.code, error.field) == ("no-average", "averaged")
     assert "QFedAvg" in str(error)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_where_the_server_keeps_its_tables_changes_nothing(tmp_path):
+def test_table_dir_does_not_change_results(tmp_path):
     (tmp_path / "tables").mkdir()
     call(["run", *SMALL, "--algorithm", "SCAFFOLD", "--out", "a"])
     call(["run", *SMALL, "--algorithm", "SCAFFOLD", "--table-dir", "tables", "--out", "b"])
@@ -174,7 +174,7 @@ def test_where_the_server_keeps_its_tables_changes_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("algorithm", ["FedAvg", "DRFA", "DRDM"])
-def test_same_seed_same_bytes_and_the_saved_config_repeats_the_run(algorithm, tmp_path):
+def test_same_seed_gives_same_bytes_and_saved_config_repeats_the_run(algorithm, tmp_path):
     call(["run", *SMALL, "--algorithm", algorithm, "--zipf", "0.5", "--out", "a"])
     call(["run", "a/config.toml", "--out", "b"])
     for name in FILES - {"timing.csv", "summary.json", "report.html"}:
@@ -195,7 +195,7 @@ CERTIFIED = [*SMALL, "--algorithm", "DRFA", "--param", "weight_decay=0.01", "--c
 
 
 @pytest.mark.long
-def test_a_certificate_is_told_and_kept(tmp_path, capsys):
+def test_certificate_is_reported_and_saved(tmp_path, capsys):
     assert call(["run", *CERTIFIED, "--averaged", "--out", "a"]) == 0
     history = rows(tmp_path / "a/history.csv")
     assert list(history[0]) == [*history_columns(certified=True)]
@@ -215,7 +215,7 @@ def test_a_certificate_is_told_and_kept(tmp_path, capsys):
 
 
 @pytest.mark.long
-def test_a_certificate_changes_nothing_else(tmp_path):
+def test_certificate_does_not_affect_other_results(tmp_path):
     plain = [argument for argument in CERTIFIED if argument != "--certificate"]
     call(["run", *CERTIFIED, "--out", "a"])
     call(["run", *plain, "--out", "b"])
@@ -241,7 +241,7 @@ def test_a_certificate_changes_nothing_else(tmp_path):
 
 
 @pytest.mark.long
-def test_a_certified_run_repeats_itself(tmp_path):
+def test_certified_run_is_reproducible(tmp_path):
     call(["run", *CERTIFIED, "--out", "a"])
     call(["run", "a/config.toml", "--out", "b"])
     assert (tmp_path / "a/history.csv").read_bytes() == (tmp_path / "b/history.csv").read_bytes()
@@ -250,7 +250,7 @@ def test_a_certified_run_repeats_itself(tmp_path):
 
 
 @pytest.mark.long
-def test_the_file_says_how_the_bound_is_found(tmp_path):
+def test_file_selects_the_method_of_the_lower_bound(tmp_path):
     text = "certificate = 'gradient'\nclients = 6\nrounds = 1\n[algorithms.DRFA]\nweight_decay = 0.01\n"
     (tmp_path / "job.toml").write_text(text)
     assert call(["run", "job.toml", "--algorithm", "DRFA", "--out", "a"]) == 0
@@ -262,7 +262,7 @@ def test_the_file_says_how_the_bound_is_found(tmp_path):
 
 
 @pytest.mark.long
-def test_certificates_come_with_the_tests(tmp_path):
+def test_certificates_are_computed_at_evaluations(tmp_path):
     assert call(["run", *CERTIFIED, "--evaluate-every", "2", "--out", "a"]) == 0
     history = rows(tmp_path / "a/history.csv")
     assert [row["round"] for row in history] == ["0", "2", "3"]
@@ -270,7 +270,7 @@ def test_certificates_come_with_the_tests(tmp_path):
 
 
 @pytest.mark.long
-def test_the_set_and_the_penalty_are_part_of_the_certificate(tmp_path):
+def test_set_and_penalty_are_part_of_the_certificate(tmp_path):
     """At the start λ is uniform and costs nothing, so that all have the same lower side."""
     start = []
     for number, chosen in enumerate(("simplex", "cvar:alpha=0.5", "chi-square:rho=0.1")):
@@ -284,13 +284,13 @@ def test_the_set_and_the_penalty_are_part_of_the_certificate(tmp_path):
     assert float(start[2]["lower"]) == pytest.approx(float(start[0]["lower"]), abs=1e-5)
 
 
-def test_a_gap_without_proof_is_told_so(capsys):
+def test_unproven_gap_is_marked(capsys):
     call(["run", *SMALL, "--certificate", "--out", "a"])
     printed = " ".join(capsys.readouterr().out.split())
     assert re.search(r"not proven\b.*\bgradient of norm\b.*\bweight_decay\b", printed)
 
 
-def test_the_help_names_every_partition(capsys):
+def test_help_names_every_partition(capsys):
     call(["run", "--help-all"])
     printed = capsys.readouterr().out
     assert [name for name in PARTITIONS if name not in printed] == []
@@ -305,7 +305,7 @@ def test_options_override_the_file(tmp_path):
     assert (table["mu"], table["gamma"], table["steps"], table["batch"], table["m"]) == (2.0, 0.5, 1, "full", 6)
 
 
-def test_a_common_option_and_a_parameter_beat_the_tables_of_the_file(tmp_path):
+def test_common_options_and_parameters_override_tables_of_the_file(tmp_path):
     (tmp_path / "job.toml").write_text("clients = 6\nrounds = 1\n[algorithms.drdm]\nlr = 0.5\nmu = 2.0\nm = 3\n")
     assert call(["run", "job.toml", "--lr", "0.2", "--cohort", "5", "--out", "a"]) == 0
     assert call(["run", "a/config.toml", "--param", "lr=0.4", "--out", "b"]) == 0
@@ -314,7 +314,7 @@ def test_a_common_option_and_a_parameter_beat_the_tables_of_the_file(tmp_path):
 
 
 @pytest.mark.long
-def test_none_on_the_command_line_is_the_default_without_a_value(tmp_path):
+def test_none_resets_a_parameter_to_its_default(tmp_path):
     (tmp_path / "job.toml").write_text("clients = 6\nrounds = 1\n[algorithms.DRDM]\ngamma = 0.5\n")
     assert call(["run", "job.toml", "--param", "gamma=none", "--out", "a"]) == 0
     assert call(["run", "--clients", "6", "--rounds", "1", "--out", "b"]) == 0
@@ -323,13 +323,13 @@ def test_none_on_the_command_line_is_the_default_without_a_value(tmp_path):
     assert a == b == c
 
 
-def test_without_out_each_run_gets_a_folder_of_its_own(tmp_path):
+def test_runs_without_out_get_their_own_folders(tmp_path):
     call(["run", *SMALL])
     call(["run", *SMALL])
     assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == ["drdm-digits-seed0", "drdm-digits-seed0-2"]
 
 
-def test_json_prints_one_object_and_nothing_else(capsys):
+def test_json_prints_only_one_object(capsys):
     call(["run", *SMALL, "--json", "--out", "a"])
     printed = capsys.readouterr()
     assert json.loads(printed.out)["directory"] == "a"
@@ -343,7 +343,7 @@ def strict(text):
     return json.loads(text, parse_constant=refuse)
 
 
-def test_json_is_strict_where_numbers_are_infinite(tmp_path, capsys):
+def test_json_is_valid_if_numbers_are_infinite(tmp_path, capsys):
     assert call(["run", *SMALL, "--alpha", "inf", "--json", "--out", "a"]) == 0
     printed = strict(capsys.readouterr().out)
     assert printed["partition"]["alpha"] == "inf"
@@ -355,7 +355,7 @@ def test_json_is_strict_where_numbers_are_infinite(tmp_path, capsys):
 
 
 @pytest.mark.long
-def test_two_runs_at_once_keep_both_results(tmp_path):
+def test_two_simultaneous_runs_keep_both_results(tmp_path):
     command = [sys.executable, "-m", "drfl", "run", *SMALL, "--rounds", "30"]
     processes = [subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) for _ in range(2)]
     assert [process.wait(timeout=60) for process in processes] == [0, 0]
@@ -388,7 +388,7 @@ def test_until_holds_out_validation_rows_and_stops_by_them(tmp_path, capsys):
     assert trained < 0.6 * held
 
 
-def test_a_run_that_test_rows_have_stopped_is_marked_and_has_no_intervals(tmp_path, capsys):
+def test_run_stopped_by_test_rows_is_marked_and_has_no_intervals(tmp_path, capsys):
     target = ["--until", "test:avg_accuracy=0.5"]
     assert call(["run", "--rounds", "50", "--clients", "6", *target, "--out", "a"]) == 0
     assert ON_TEST in " ".join(capsys.readouterr().out.split())
@@ -418,7 +418,7 @@ def test_a_run_that_test_rows_have_stopped_is_marked_and_has_no_intervals(tmp_pa
     assert "accuracy_low" in rows(tmp_path / "b/clients.csv")[0]
 
 
-def test_overwrite_replaces_the_old_run_whole(tmp_path, capsys):
+def test_overwrite_replaces_the_whole_old_run(tmp_path, capsys):
     call(["run", *SMALL, "--algorithm", "DRFA", "--averaged", "--out", "a"])
     capsys.readouterr()
     assert call(["run", *SMALL, "--out", "a", "--overwrite"]) == 0
@@ -427,7 +427,7 @@ def test_overwrite_replaces_the_old_run_whole(tmp_path, capsys):
     assert "left as they were" not in capsys.readouterr().err
 
 
-def test_divergence_is_one_line_and_leaves_nothing(tmp_path, capsys):
+def test_divergence_is_one_line_and_leaves_no_files(tmp_path, capsys):
     arguments = ["--param", "lr=1e30", "--param", "mu=1e30", "--out", "a"]
     assert call(["run", *SMALL, *arguments]) == 1
     complaint = capsys.readouterr().err.strip().splitlines()[-1]
@@ -453,7 +453,7 @@ def test_ctrl_c_stops_after_the_round_with_a_valid_run_directory(tmp_path):
     assert int(rows(tmp_path / "a/history.csv")[-1]["round"]) == summary["rounds"]
 
 
-def test_a_run_that_was_set_back_says_how_many_rounds_count(tmp_path, capsys, monkeypatch):
+def test_rolled_back_run_shows_how_many_rounds_count(tmp_path, capsys, monkeypatch):
     set_back_once(monkeypatch, 0)
     arguments = ["run", *SMALL, "--algorithm", "FedAvg"]
     for rounds, effective, is_late in ((5, 2, True), (7, 4, False)):

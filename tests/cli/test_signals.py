@@ -43,7 +43,7 @@ SIGNALS = [pytest.param(signal.SIGINT, 130, id="SIGINT"), pytest.param(signal.SI
     ),
 )
 @pytest.mark.long
-def test_while_a_package_is_imported(number, code, package, command, tmp_path):
+def test_signal_while_a_package_is_imported(number, code, package, command, tmp_path):
     (tmp_path / package).mkdir()
     (tmp_path / package / "__init__.py").write_text(STUBBORN)
     done = subprocess.run(
@@ -78,14 +78,14 @@ main()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_while_python_ends_the_exit_code_is_that_of_the_work(number):
+def test_signal_while_python_exits_keeps_the_exit_code(number):
     code = AT_THE_END.format(number=int(number))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("drfl ")
 
 
-def test_little_is_imported_before_the_handlers_are_set():
+def test_few_modules_are_imported_before_the_handlers():
     # -S: no site-packages, whose .pth files import what they like.
     code = "import sys; sys.path.insert(0, sys.argv[1]); before = {*sys.modules}; import drfl.cli; "
     code += "print(*({*sys.modules} - before))"
@@ -100,7 +100,7 @@ def test_little_is_imported_before_the_handlers_are_set():
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_in_the_command_outside_the_training(number, code, monkeypatch, capsys):
+def test_signal_in_the_command_outside_training(number, code, monkeypatch, capsys):
     def pressed(given):
         signal.raise_signal(number)
         pytest.fail("went on")
@@ -121,7 +121,7 @@ def test_in_the_command_outside_the_training(number, code, monkeypatch, capsys):
     ],
     ids=["run", "compare", "tune"],
 )
-def test_while_data_are_loaded_which_a_download_tidies_up(number, code, module, name, words, monkeypatch, capsys):
+def test_signal_while_data_are_loaded_cleans_up(number, code, module, name, words, monkeypatch, capsys):
     tidied = []
 
     def load(*_, **__):
@@ -141,7 +141,7 @@ def handlers():
     return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
 
 
-def test_the_handlers_are_as_they_were():
+def test_handlers_are_restored():
     default = handlers()
     assert default == [signal.default_int_handler, signal.SIG_DFL]
     with signals.end_at_once():
@@ -156,7 +156,7 @@ def test_the_handlers_are_as_they_were():
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_handler_of_another_and_a_signal_that_is_ignored_stay(number):
+def test_foreign_handlers_and_ignored_signals_are_kept(number):
     before = signal.getsignal(number)
     try:
         for handler in (signal.SIG_IGN, lambda signum, frame: None):
@@ -168,7 +168,7 @@ def test_a_handler_of_another_and_a_signal_that_is_ignored_stay(number):
         signal.signal(number, before)
 
 
-def test_the_command_can_be_called_from_another_thread(capsys):
+def test_command_can_be_called_from_another_thread(capsys):
     codes: list[int] = []
     thread = threading.Thread(target=lambda: codes.append(call(["algorithms", "--json"])))
     thread.start()

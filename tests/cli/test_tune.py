@@ -57,7 +57,7 @@ def disturbed(number, lines, folder):
 
 @pytest.mark.parametrize(("number", "code"), long_beyond(1, [(signal.SIGINT, 130), (signal.SIGTERM, 143)]))
 @pytest.mark.long
-def test_a_signal_stops_it_with_its_code_and_it_continues(number, code, tmp_path, monkeypatch):
+def test_signal_stops_the_search_which_can_continue(number, code, tmp_path, monkeypatch):
     monkeypatch.setattr(tune, "make_pool", Here())
     assert call(["tune", *SMALL, "--trials", "2", "--out", "undisturbed"]) == 0
     with monkeypatch.context() as patch:
@@ -70,7 +70,7 @@ def test_a_signal_stops_it_with_its_code_and_it_continues(number, code, tmp_path
 
 
 @pytest.mark.long
-def test_a_search_that_is_killed_and_interrupted_ends_with_the_same_bytes(tmp_path, capsys, monkeypatch):
+def test_killed_and_interrupted_search_ends_with_the_same_bytes(tmp_path, capsys, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(tune, "make_pool", Here())
         assert call(["tune", *SMALL, "--trials", "6", "--out", "undisturbed"]) == 0
@@ -98,7 +98,7 @@ def test_a_search_that_is_killed_and_interrupted_ends_with_the_same_bytes(tmp_pa
 
 
 @pytest.mark.long
-def test_a_search_in_which_every_run_diverges(here, tmp_path, capsys):
+def test_search_in_which_every_run_diverges(here, tmp_path, capsys):
     (tmp_path / "job.toml").write_text("lr = 1.0\n" + JOB + "[algorithms.FedAvg]\nweight_decay = 1e38\n")
     options = ["--trials", "1", "--seeds", "1", "--jobs", "1", "--absolute-step-size", "--out", "a"]
     assert call(["tune", "job.toml", *options]) == 1
@@ -135,7 +135,7 @@ def test_a_search_in_which_every_run_diverges(here, tmp_path, capsys):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_mistakes_are_one_line_and_leave_nothing(arguments, error, tmp_path, capsys):
+def test_mistakes_are_one_line_and_leave_no_files(arguments, error, tmp_path, capsys):
     before = {path.name for path in tmp_path.iterdir()}
     check_refusal(["tune", *arguments], *error)
     printed = capsys.readouterr()
@@ -145,7 +145,7 @@ def test_mistakes_are_one_line_and_leave_nothing(arguments, error, tmp_path, cap
     assert {path.name for path in tmp_path.iterdir()} == before
 
 
-def test_the_trials_of_another_search_are_refused(here, capsys):
+def test_trials_of_another_search_are_refused(here, capsys):
     small = ["tune", "job.toml", "--algorithms", "FedAvg", "--trials", "1", "--seeds", "1", "--jobs", "1", "--out", "a"]
     assert call([*small, "--json"]) == 0
     capsys.readouterr()
@@ -154,7 +154,7 @@ def test_the_trials_of_another_search_are_refused(here, capsys):
 
 
 @pytest.mark.long
-def test_the_step_size_in_multiples_of_what_each_run_finds(here, capsys):
+def test_step_size_is_searched_in_multiples_of_the_determined_one(here, capsys):
     small = ["tune", *SMALL, "--jobs", "1", "--out", "a"]
     assert call([*small, "--trials", "3", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -168,13 +168,13 @@ def test_the_step_size_in_multiples_of_what_each_run_finds(here, capsys):
     assert all(0.25 <= float(text.removeprefix("constant:factor=")) <= 4 for text in factors[1:])
 
 
-def test_a_job_with_a_schedule_of_its_own_is_not_searched_in_multiples(tmp_path, capsys):
+def test_job_with_its_own_schedule_is_not_searched_in_multiples(tmp_path, capsys):
     (tmp_path / "job.toml").write_text(JOB + "[algorithms.FedAvg]\nlr_schedule = 'cosine:rounds=2'\n")
     named = ["lr_schedule = 'cosine:rounds=2'", "FedAvg"]
     check_refusal(["tune", "job.toml"], "conflicting-options", "lr_schedule", *named)
 
 
-def test_without_the_papers_data_it_names_the_stand_in(tmp_path, monkeypatch, capsys):
+def test_missing_paper_data_suggest_the_stand_in(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("DRFL_MIRROR", "http://127.0.0.1:9")  # nobody answers there
     monkeypatch.delenv("DRFL_DATA", raising=False)
@@ -184,7 +184,7 @@ def test_without_the_papers_data_it_names_the_stand_in(tmp_path, monkeypatch, ca
     assert "--stand-in" in said
 
 
-def test_a_trial_that_was_set_back_says_so(here, capsys, monkeypatch):
+def test_rolled_back_trial_is_reported(here, capsys, monkeypatch):
     """At the first of two tuning seeds, in round 4 of 5."""
     set_back_once(monkeypatch, 1000)
     small = [

@@ -67,7 +67,7 @@ def tried(*arguments):
         return code, list(csv.DictReader(file))
 
 
-def test_the_space_of_the_class_and_one_that_is_named(capsys):
+def test_space_of_the_class_and_named_space(capsys):
     both = "mine.py:Halfway,mine.py:Plain"
     code, rows = tried("--algorithms", both, "--space", "Plain=mine.py:wide", "--criterion", "average", "--json")
     assert code == 0
@@ -83,7 +83,7 @@ def test_the_space_of_the_class_and_one_that_is_named(capsys):
         assert table.items() <= chosen.parameters(name).items()
 
 
-def test_a_score_of_which_less_is_better(capsys):
+def test_score_for_which_less_is_better(capsys):
     code, rows = tried("--algorithms", "FedAvg", "--set", "score=log-loss", "--json")
     assert code == 0
     content = json.loads(capsys.readouterr().out)
@@ -92,7 +92,7 @@ def test_a_score_of_which_less_is_better(capsys):
 
 
 @pytest.mark.long
-def test_another_space_and_another_file_are_other_searches(tmp_path, capsys):
+def test_changed_space_or_file_is_another_search(tmp_path, capsys):
     own = ["--algorithms", "mine.py:Plain"]
     assert tried(*own)[0] == 0
     capsys.readouterr()
@@ -120,7 +120,7 @@ def test_another_space_and_another_file_are_other_searches(tmp_path, capsys):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_mistakes_are_one_line_and_leave_nothing(arguments, error, tmp_path, capsys):
+def test_mistakes_are_one_line_and_leave_no_files(arguments, error, tmp_path, capsys):
     check_refusal(["tune", "job.toml", *SMALL, *arguments], *error)
     err = capsys.readouterr().err
     assert err.count("\n") == 1
@@ -128,7 +128,7 @@ def test_mistakes_are_one_line_and_leave_nothing(arguments, error, tmp_path, cap
 
 
 @pytest.mark.parametrize("name", ["Plain", "mine.py:Plain"])
-def test_its_table_and_its_space_are_named_with_or_without_its_file(name, tmp_path):
+def test_table_and_space_are_named_with_or_without_the_file(name, tmp_path):
     (tmp_path / "job.toml").write_text(f'{JOB}[algorithms."{name}"]\nmomentum = 0.5\n')
     code, rows = tried("--algorithms", "mine.py:Plain", "--space", f"{name}=mine.py:wide")
     assert (code, {row["algorithm"] for row in rows}) == (0, {"mine.py:Plain"})

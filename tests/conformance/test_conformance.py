@@ -19,6 +19,6 @@ def test_every_algorithm_has_a_row():
 
 
 @pytest.mark.parametrize(("name", "check"), crossed(list(ROWS), ALGORITHM_CHECKS))
-def test_algorithm(name, check):
+def test_algorithm_passes_its_checks(name, check):
     said = verdict(check, SUBJECTS[name])
     assert said is None or isinstance(said, NotApplicable), str(said)

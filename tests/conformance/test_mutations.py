@@ -24,14 +24,14 @@ def test_wrong_variant_is_rejected(trap, check):
 
 
 @pytest.mark.parametrize("check", FEDERATION_CHECKS, ids=lambda check: check.__name__)
-def test_the_loop_that_wrong_federations_are_made_from_is_right(check):
+def test_plain_loop_behind_wrong_federations_is_correct(check):
     assert verdict(check, FederationSubject(with_engine(Plain))) is None
 
 
-def test_every_check_rejects_something():
+def test_every_check_rejects_some_variant():
     assert {check for trap in TRAPS for check in trap.caught_by} == set(CHECKS)
 
 
-def test_every_wrong_variant_has_its_own_name():
+def test_wrong_variants_have_distinct_names():
     names = [(trap.part, trap.variant) for trap in TRAPS]
     assert len(set(names)) == len(names)

@@ -14,14 +14,14 @@ from drfl.core.errors import DataWarning, DivergedError, DrflError, InputError, 
 @pytest.mark.parametrize(
     ("error", "base"), [(InputError, ValueError), (NonFiniteError, ValueError), (DivergedError, ArithmeticError)]
 )
-def test_they_are_also_what_python_would_raise(error, base):
+def test_errors_are_also_the_matching_python_errors(error, base):
     assert issubclass(error, DrflError)
     assert issubclass(error, base)
     assert not issubclass(DrflError, ValueError)
 
 
 @pytest.mark.parametrize(("name", "nearest"), [("DRFFA", ["'DRFA'"]), ("fedavg", ["'FedAvg'"]), ("zzz", [])])
-def test_unknown_name(name, nearest):
+def test_unknown_name_suggests_the_nearest(name, nearest):
     error = unknown("algorithm", name, iter(["FedAvg", "DRFA", "DRDM"]))
     assert isinstance(error, InputError)
     assert (error.code, error.field) == ("unknown-name", "algorithm")
@@ -37,30 +37,30 @@ def test_code_and_field_survive_a_worker_process(error):
     assert (type(again), str(again), again.code, again.field) == (type(error), "a", error.code, error.field)
 
 
-def test_a_kind_of_error_has_a_code_by_default():
+def test_error_class_has_a_default_code():
     codes = [kind("a").code for kind in (DrflError, InputError, NonFiniteError, DivergedError)]
     assert codes == ["error", "input", "not-finite", "diverged"]
     assert InputError("a").field is None
 
 
-def test_an_unknown_name_has_the_code_and_the_kind_as_its_field():
+def test_unknown_name_has_its_kind_as_field():
     with refused("unknown-name", "algorithm"):
         raise unknown("algorithm", "x", ["DRFA"])
 
 
-def test_the_field_of_an_unknown_name_can_be_its_option():
+def test_field_of_an_unknown_name_can_be_its_option():
     with refused("unknown-name", "ambiguity"):
         raise unknown("ambiguity set", "x", ["simplex"], field="ambiguity")
 
 
-def test_refusals_are_compared_by_code_and_field():
+def test_refusals_compare_code_and_field():
     with pytest.raises(AssertionError), refused("out-of-range", "lr"):
         raise InputError("a", code="out-of-range", field="steps")
     with pytest.raises(AssertionError), refused("unknown-name"):
         raise InputError("a", code="out-of-range")
 
 
-def test_a_notice_is_its_sentence_and_keeps_code_and_field():
+def test_notice_is_its_text_and_keeps_code_and_field():
     notice = pickle.loads(pickle.dumps(Notice("few rows at a", "few-test-rows", "a")))
     assert (notice, notice.code, notice.field) == ("few rows at a", "few-test-rows", "a")
     inside = notice.within("FedAvg")
@@ -69,6 +69,6 @@ def test_a_notice_is_its_sentence_and_keeps_code_and_field():
     assert (str(warning), warning.code, warning.field) == ("few rows at a", "few-test-rows", "a")
 
 
-def test_what_a_terminal_obeys_is_not_printed():
+def test_terminal_control_characters_are_not_printed():
     error = InputError("client \x1b[31m", code="x", field="\x1b[2J")
     assert "\x1b" not in str(error) + str(error.field)

@@ -8,20 +8,20 @@ from drfl.core import free_memory as module
 from drfl.core.free_memory import free_memory
 
 
-def test_of_this_machine():
+def test_free_memory_of_this_machine():
     free = free_memory()
     assert free is None or free > 0
 
 
 @pytest.mark.parametrize(("limit", "left"), [("4096", 96), ("1000", 0)])
-def test_the_limit_of_a_container(limit, left, tmp_path, monkeypatch):
+def test_limit_of_a_container(limit, left, tmp_path, monkeypatch):
     (tmp_path / "memory.max").write_text(f"{limit}\n")
     (tmp_path / "memory.current").write_text("4000\n")
     monkeypatch.setattr(module, "CGROUP", tmp_path)
     assert free_memory() == left
 
 
-def test_no_limit(tmp_path, monkeypatch):
+def test_no_container_limit(tmp_path, monkeypatch):
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "memory.current").write_text("4000\n")
     without = free_memory()

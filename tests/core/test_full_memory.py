@@ -45,17 +45,17 @@ class Full(nn.Module):
         return full()
 
 
-def test_other_errors_stay():
+def test_other_errors_pass_through():
     with pytest.raises(ZeroDivisionError), explain_full_memory():
         1 / 0  # noqa: B018
 
 
-def test_while_the_simulation_is_created():
+def test_full_memory_while_the_simulation_is_created():
     check(lambda: Simulation(pools(), task_of(Full)))
 
 
 @pytest.mark.parametrize("method", ["train", "losses", "gradients"])
-def test_in_a_request(method, monkeypatch):
+def test_full_memory_in_a_request(method, monkeypatch):
     fed = federation()
     monkeypatch.setattr(Loop, method, full)
     more = (LOCAL, Key(0)) if method == "train" else (Key(0),)
@@ -63,28 +63,28 @@ def test_in_a_request(method, monkeypatch):
 
 
 @pytest.mark.parametrize("method", ["evaluate", "tested", "row_scores"])
-def test_in_a_test(method, monkeypatch):
+def test_full_memory_in_an_evaluation(method, monkeypatch):
     fed = federation()
     monkeypatch.setattr(Loop, "evaluate", full)
     check(lambda: getattr(fed, method)(fed.w0))
     check(lambda: fed.evaluate_all([fed.w0]))
 
 
-def test_a_model_that_was_not_tried_is_not_called_unstackable(monkeypatch):
+def test_untested_model_is_not_called_unstackable(monkeypatch):
     fed = federation(engine=Auto())
     monkeypatch.setattr(stacked, "_local_steps", full)
     check(lambda: fed.train(torch.arange(3), fed.w0, LOCAL, Key(0)))
     check(lambda: Simulation(pools(), task_of(), engine=Stacked()))
 
 
-def test_in_the_tables_and_sums_of_the_server(monkeypatch):
+def test_full_memory_in_tables_and_sums_of_the_server(monkeypatch):
     monkeypatch.setattr(DRDM, "init", full)
     check(lambda: drfl.run(DRDM(m=3, local=LOCAL), federation(), rounds=2, check_data=False))
     monkeypatch.setattr(FedAvg, "round", full)
     check(lambda: drfl.run(FedAvg(m=3, local=LOCAL), federation(), rounds=2, check_data=False))
 
 
-def test_a_run_resumes_where_the_memory_was_full(tmp_path, monkeypatch):
+def test_run_resumes_after_full_memory(tmp_path, monkeypatch):
     def run(*checkpoints):
         options = {"checkpoints": Checkpoints(tmp_path, every=1)} if checkpoints else {}
         return drfl.run(DRDM(m=3, local=LOCAL), federation(), rounds=6, check_data=False, **options)

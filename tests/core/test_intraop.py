@@ -19,7 +19,7 @@ def _three_threads():
     torch.set_num_threads(before)
 
 
-def test_threads_go_by_the_size_of_the_work():
+def test_threads_depend_on_the_size_of_the_work():
     with threads_for(SMALL):
         assert (torch.get_num_threads(), allowed()) == (1, 3)
         with threads_for(SMALL + 1):
@@ -30,13 +30,13 @@ def test_threads_go_by_the_size_of_the_work():
     assert torch.get_num_threads() == 3
 
 
-def test_the_threads_come_back_after_an_error():
+def test_threads_are_restored_after_an_error():
     with pytest.raises(ZeroDivisionError), threads_for(1):
         _ = 1 / 0
     assert torch.get_num_threads() == allowed() == 3
 
 
-def test_workers_are_as_many_as_the_user_lets_torch_have():
+def test_workers_follow_the_torch_thread_setting():
     with threads_for(1):
         assert Threads()._count() == 3
 
@@ -53,7 +53,7 @@ seen: list[int] = []
 
 
 @pytest.mark.parametrize(("small", "threads"), [(SMALL, {1}), (0, {3})])
-def test_a_run_has_one_thread_where_its_work_is_small(small, threads, monkeypatch):
+def test_small_runs_use_one_thread(small, threads, monkeypatch):
     monkeypatch.setattr(drfl.core.intraop, "SMALL", small)
     sites = {name: (torch.randn(4, 5), torch.arange(4) % 2) for name in "abc"}
     fed = drfl.Simulation(drfl.ClientData.from_arrays(sites), drfl.Task(Watched(5, 2)), engine=Stacked())

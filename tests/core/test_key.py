@@ -45,17 +45,17 @@ ALIKE = [("ab",), ("a", "b"), ("b", "a"), (), ("",), (0,), (0, 0), ("0",), (1,),
 ALIKE += [(2**32 + 1,), (2**63,), (2**64 - 1,), ("client", 1), ("client", "1"), ("client1",), (1, 2), (12,)]
 
 
-def test_paths_that_look_alike():
+def test_similar_paths_give_different_streams():
     drawn = {path: tuple(numbers(Key(0).fold(*path))) for path in ALIKE}
     assert len(set(drawn.values())) == len(ALIKE)
 
 
-def test_seeds_that_share_words():
+def test_seeds_with_common_words_give_different_streams():
     seeds = (0, 1, 2**32, 2**32 + 1, 2**64 - 1)
     assert len({tuple(numbers(Key(seed))) for seed in seeds}) == len(seeds)
 
 
-def test_known_numbers():
+def test_stream_matches_stored_numbers():
     """Files of past runs stay reproducible: a change of the derivation must be noticed."""
     key = Key(0).fold("round", 3, "client", 7)
     digest = np.random.Generator(np.random.Philox(np.random.SeedSequence(0, spawn_key=key.path))).random(2)
@@ -88,7 +88,7 @@ def test_integer_includes_both_ends():
     assert Key(0).integer(2, 2) == 2
 
 
-def test_numpy_integers_are_integers():
+def test_numpy_integers_are_accepted():
     assert numbers(Key(0).fold(np.int64(7))) == numbers(Key(0).fold(7))
     assert numbers(Key(np.int64(3))) == numbers(Key(3))
 
@@ -114,17 +114,17 @@ def test_torch_scope_restores_after_an_error():
 
 
 @pytest.mark.parametrize("seed", [-1, 2**64, 1.5])
-def test_bad_seed(seed):
+def test_bad_seed_is_refused(seed):
     with refused("out-of-range", "seed"):
         Key(seed)
 
 
 @pytest.mark.parametrize("label", [-1, 2**64, 0.5])
-def test_bad_label(label):
+def test_bad_label_is_refused(label):
     with refused("wrong-type", "label"):
         Key(0).fold(label)
 
 
-def test_keys_are_values():
+def test_keys_are_hashable_values():
     assert Key(1).fold("a") == Key(1).fold("a")
     assert len({Key(1).fold("a"), Key(1).fold("a"), Key(1)}) == 2

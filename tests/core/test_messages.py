@@ -68,11 +68,11 @@ def codes(scan):
     return [(name, code) for name, code in found if code and "{" not in code]
 
 
-def test_the_snapshot_is_current(scan):
+def test_snapshot_is_current(scan):
     assert scan.snapshot() == messages.SNAPSHOT.read_text(encoding="utf-8"), "run `make messages`"
 
 
-def test_codes_have_a_form_and_a_meaning(scan):
+def test_codes_are_well_formed_and_documented(scan):
     given = {code for _, code in codes(scan)} - {"-"}
     assert given
     assert given <= set(CODES), "add these to scripts/error_codes.py"
@@ -86,7 +86,7 @@ def test_every_message_has_a_code_and_every_code_a_message(scan):
     assert set(CODES) - made <= {code for _, code in codes(scan)}
 
 
-def test_it_finds_messages_and_their_parts(source):
+def test_parser_finds_messages_and_their_parts(source):
     entries = {entry.head: [text.template for text in entry.texts] for _, entry in Scan(source).entries()}
     assert entries == {
         "out-of-range x": ["ä {x:.2f} … \"quoted\" {{}}: {', '.join(names)}{hint}"],
@@ -137,7 +137,7 @@ def test_other_edits_are_refused_and_leave_the_source(old, new, source):
     assert (source / "own.py").read_bytes() == before
 
 
-def test_a_difference_is_shown_and_fails(source, monkeypatch, capsys, tmp_path):
+def test_difference_is_shown_and_fails(source, monkeypatch, capsys, tmp_path):
     snapshot = tmp_path / "messages.txt"
     monkeypatch.setattr(messages, "SNAPSHOT", snapshot)
     monkeypatch.setattr(messages, "Scan", lambda: Scan(source))
@@ -148,7 +148,7 @@ def test_a_difference_is_shown_and_fails(source, monkeypatch, capsys, tmp_path):
     assert "just {n} rows" in capsys.readouterr().out
 
 
-def test_the_page_prints_what_it_shows(capsys):
+def test_page_lists_the_messages(capsys):
     page = (messages.ROOT / "docs" / "reference" / "errors.md").read_text(encoding="utf-8")
     ((code, printed),) = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", page, flags=re.DOTALL)
     exec(code, {})

@@ -16,7 +16,7 @@ from drfl.core.python_wording import in_python, with_python_wording
 OPTION = re.compile(r"(?<![\w-])--[a-z]")
 
 
-def test_no_message_has_an_option_left():
+def test_python_messages_contain_no_command_options():
     lines = (ROOT / "tests" / "messages.txt").read_text(encoding="utf-8").splitlines()
     with_options = [line for line in lines if line.startswith("    ") and OPTION.search(line)]
     assert len(with_options) > 20
@@ -36,7 +36,7 @@ def test_options_become_arguments(text, expected):
     assert in_python(text) == expected
 
 
-def test_a_notice_and_an_error_keep_code_and_field():
+def test_notices_and_errors_keep_code_and_field():
     notice = in_python(Notice("give --out", "some-code", "out"))
     assert (notice, notice.code, notice.field) == ("give out", "some-code", "out")
 
@@ -49,7 +49,7 @@ def test_a_notice_and_an_error_keep_code_and_field():
     assert str(caught.value) == "give out"
 
 
-def test_a_folder_in_use_is_refused_with_the_names_of_arguments(tmp_path):
+def test_error_about_a_folder_in_use_names_arguments(tmp_path):
     data = drfl.ClientData.from_arrays([(torch.randn(30, 3), torch.arange(30) % 2) for _ in range(2)])
     job = {"a": drfl.FedAvg(m=2, local=drfl.LocalSGD(lr=0.1))}, data, drfl.Task(torch.nn.Linear(3, 2))
     options = {"rounds": 1, "seeds": 1, "out": tmp_path / "r", "progress": None}

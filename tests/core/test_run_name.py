@@ -10,7 +10,7 @@ from drfl.core.run_name import named_run
 LOG = logging.getLogger("drfl")
 
 
-def test_lines_begin_with_the_name_of_the_run(caplog):
+def test_log_lines_begin_with_the_run_name(caplog):
     with caplog.at_level(logging.INFO, "drfl"):
         LOG.info("before %d", 1)
         with named_run("100 %-seed0"), named_run("inner"):

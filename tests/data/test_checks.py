@@ -33,12 +33,12 @@ def about(notices):
     return [(notice.code, notice.field) for notice in notices]
 
 
-def test_nothing_is_said_of_sound_data():
+def test_sound_data_give_no_warning():
     assert data_warnings(clients()) == ()
     assert data_warnings(clients().standardised()) == ()
 
 
-def test_few_test_rows_smallest_first_and_the_rest_counted():
+def test_few_test_rows_are_listed_smallest_first():
     assert data_warnings(clients((FEW * 3, FEW * 3))) == ()
     (line,) = data_warnings(clients((120, 30, 57, 9, 12, 15)))
     assert about([line]) == [("few-test-rows", None)]
@@ -52,7 +52,7 @@ def with_test_targets(data, change):
     return dataclasses.replace(data, test_targets=targets)
 
 
-def test_one_class_at_some():
+def test_clients_with_one_class_are_listed():
     data = clients()
     one = with_test_targets(data, lambda y: y.index_fill_(0, data.test[1], 1))
     assert about(data_warnings(one)) == [("one-class-test", "site 1")]
@@ -62,14 +62,14 @@ def test_one_class_at_some():
     assert data_warnings(floats) == ()
 
 
-def test_names_that_look_the_same():
+def test_similar_client_names_are_listed():
     data = dataclasses.replace(clients(), names=("Ward 1", "ward  1", "Ward 2"))
     (line,) = data_warnings(data)
     assert about([line]) == [("similar-names", "clients")]
     assert "'Ward 1' and 'ward  1'" in line
 
 
-def test_a_slip_in_a_column_is_found_whatever_the_scale():
+def test_outlier_in_a_column_is_found_at_any_scale():
     data = clients()
     inputs = data.inputs.double() / 1e4
     slip = int(data.train[2][0])
@@ -94,7 +94,7 @@ def test_a_slip_in_a_column_is_found_whatever_the_scale():
     assert data_warnings(data.standardised()) == (far,)
 
 
-def test_a_column_in_another_unit_at_one_client():
+def test_column_in_another_unit_at_one_client():
     data = clients()
     inputs = data.inputs.double() + 70
     inputs[torch.cat((data.train[1], data.test[1])), 1] *= 1000
@@ -112,7 +112,7 @@ def test_a_column_in_another_unit_at_one_client():
     assert "0 at site 1 (" in line
 
 
-def test_large_columns_that_nobody_standardised():
+def test_large_unstandardised_columns():
     data = clients()
     inputs = data.inputs * torch.tensor([1.0, 1e7])
     raw = dataclasses.replace(data, inputs=inputs, test_inputs=inputs)
@@ -121,7 +121,7 @@ def test_large_columns_that_nobody_standardised():
     assert data_warnings(raw.standardised()) == ()
 
 
-def test_a_column_that_one_client_does_not_measure():
+def test_column_that_is_constant_at_one_client():
     data = clients((120, 120, 30))
     inputs = data.inputs.clone()
     inputs[:, 0] = (inputs[:, 0] > 0).float()  # of two values: often all alike somewhere
@@ -135,7 +135,7 @@ def test_a_column_that_one_client_does_not_measure():
     assert line not in data_warnings(data, by_class=True)
 
 
-def test_large_pools_and_pictures_are_not_looked_through(monkeypatch):
+def test_large_pools_and_images_are_not_checked(monkeypatch):
     monkeypatch.setattr("drfl.data.checks.raw_table.MOST", 10)
     assert MOST > 10
     data = clients()
@@ -182,7 +182,7 @@ def test_values_unlike_those_of_other_clients(make, change, shown, standardised)
     assert shown in line
 
 
-def test_a_column_of_the_users_that_ends_like_an_indicator_hides_nothing():
+def test_user_column_named_like_an_indicator_is_checked():
     data = table_of(
         {"age": normal(60, 9), "pages missing": lambda g, site, rows: g.integers(0, 2, rows)}
         | {"dose": at_site_2(normal(1.1, 0.2), lambda x: 88.4 * x)}
@@ -194,7 +194,7 @@ def test_a_column_of_the_users_that_ends_like_an_indicator_hides_nothing():
     assert len(RawTable.of(with_schema).columns) == 3
 
 
-def test_older_patients_and_other_wards_are_not_another_unit():
+def test_plausible_differences_are_not_unit_errors():
     older = table_of({"age": lambda g, site, rows: g.normal(60 + 8 * (site == 2), 9, rows), "dose": normal(5)})
     assert data_warnings(older) == ()
     spread = table_of({"stay": lambda g, site, rows: g.lognormal(site / 2, 1, rows)})  # medians 1 to 4.5
@@ -216,7 +216,7 @@ def test_codes_for_missing_values(code):
         assert f"'bmi' at site 2 ({code})" in line
 
 
-def test_zeros_that_mean_nothing_was_found_are_not_codes():
+def test_meaningful_zeros_are_not_missing_codes():
     counts = table_of({"nodes": lambda g, site, rows: g.poisson(4, rows).astype(float), "age": normal(60, 9)})
     assert data_warnings(counts) == ()
 
@@ -230,7 +230,7 @@ def test_columns_that_number_the_rows():
     assert data_warnings(whole) == ()
 
 
-def test_a_column_that_gives_the_target_away():
+def test_column_that_reveals_the_target():
     def almost(g, site, values):
         return (values["later"] > 0) ^ (np.arange(len(values["later"])) == 3)
 
@@ -246,7 +246,7 @@ def test_a_column_that_gives_the_target_away():
     assert about(data_warnings(numbers)) == [("leak", "twice")]
 
 
-def test_classes_and_levels_that_mean_the_opposite():
+def test_swapped_classes_and_levels():
     columns = {"x": normal(), "age": normal(60, 9)}
     swapped = table_of(columns, lambda g, site, values: (values["x"] + g.normal(0, 1, 120) > 0) ^ (site == 1))
     (line,) = data_warnings(swapped)
@@ -255,7 +255,7 @@ def test_classes_and_levels_that_mean_the_opposite():
     assert about(data_warnings(female)) == [("levels-swapped", "female")]
 
 
-def test_labels_that_a_loss_ignores_are_no_class():
+def test_ignored_labels_are_not_a_class():
     def labels(swapped, later=False):
         def draw(g, site, values):
             y = (values["x"] + (0 if later else g.normal(0, 1, 120)) > 0) ^ (swapped and site == 1)
@@ -274,7 +274,7 @@ def test_labels_that_a_loss_ignores_are_no_class():
     assert ("leak", "x") in about(data_warnings(with_labels(labels(swapped=False, later=True))))
 
 
-def test_several_labels_have_no_unit_and_may_be_unknown():
+def test_several_labels_have_no_unit_check():
     g = torch.Generator().manual_seed(0)
 
     def rows(site):
@@ -328,7 +328,7 @@ def test_copies_of_rows():
     assert "site 0 and site 3 (20)" in line
 
 
-def test_coarse_answers_coincide_without_being_copies():
+def test_equal_coarse_rows_are_not_copies():
     coarse = table_of({name: lambda g, site, rows: g.integers(0, 4, rows) for name in "abc"})
     assert data_warnings(coarse) == ()
 
@@ -354,7 +354,7 @@ LINES = ["fewer than 20 test rows at A (3): ", "all test rows are of one class a
 
 
 @pytest.mark.usefixtures("table")
-def test_the_command_says_so_before_it_trains_and_in_its_files(capsys):
+def test_command_warns_before_training_and_in_its_files(capsys):
     words = "--data all.csv --target ill --group site --rounds 1 --steps 1"
     assert call(f"run {words} --algorithm FedAvg --out r".split()) in (0, 1)
     err = capsys.readouterr().err
@@ -373,7 +373,7 @@ def test_the_command_says_so_before_it_trains_and_in_its_files(capsys):
     assert "FedAvg and DRFA: all test rows are of one class at A" in report
 
 
-def test_the_papers_jobs_say_nothing(capsys, tmp_path, monkeypatch):
+def test_papers_jobs_give_no_warning(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for words in ("--partition one-class", "--clients 30", "--partition iid --clients 60"):
         assert call(f"run --dataset digits {words} --rounds 1 --steps 1 --out r --overwrite --json".split()) in (0, 1)
@@ -381,7 +381,7 @@ def test_the_papers_jobs_say_nothing(capsys, tmp_path, monkeypatch):
         assert not [w for w in json.loads(Path("r/summary.json").read_text())["warnings"] if "test rows" in w]
 
 
-def test_a_run_in_python_warns():
+def test_run_in_python_warns():
     fed = Simulation(clients((12, 120)), Task(torch.nn.Linear(2, 2)))
     algorithm = FedAvg(m=2, local=LocalSGD(steps=1, lr=0.1))
     with pytest.warns(DataWarning) as told:
@@ -394,7 +394,7 @@ def test_a_run_in_python_warns():
         run(algorithm, Simulation(clients(), Task(torch.nn.Linear(2, 2))), rounds=1)
 
 
-def test_objects_from_python_are_looked_at_too():
+def test_python_objects_are_checked():
     lines: list[str] = []
     algorithm = FedAvg(m=2, local=LocalSGD(steps=1, lr=0.1))
     found = compare_objects(
@@ -404,7 +404,7 @@ def test_objects_from_python_are_looked_at_too():
     assert found.warnings[0] in lines
 
 
-def test_columns_that_one_step_size_does_not_suit():
+def test_columns_of_very_different_scale():
     """Only of inputs that are trained on as they are: standardisation repairs both."""
     plain = {"age": normal(60, 9), "dose": normal(5), "bmi": normal(27, 3)}
     for columns, field in ((plain | {"cells": normal(2e6, 1e6)}, "cells"), ({"year": normal(2010, 3)}, "year")):

@@ -29,7 +29,7 @@ def pair(n, seed=0, classes=2):
     return rng.normal(size=(n, 3)), rng.permutation(np.arange(n) % classes)
 
 
-def test_a_partitioned_data_set():
+def test_data_from_a_partitioned_data_set():
     dataset = toy()
     y, y_test = dataset.targets.numpy(), dataset.test_targets.numpy()
     partition = ZipfDirichlet(5, 0.5, 0.7).split(y, y_test, 3, Key(0))
@@ -47,7 +47,7 @@ def test_a_partitioned_data_set():
     assert data.classes is None
 
 
-def test_a_partition_of_something_larger_is_refused():
+def test_partition_of_a_larger_data_set_is_refused():
     large, small = toy(), toy(30)
     y = large.targets.numpy()
     partition = IID(2).split(y, y, 3, Key(0))
@@ -81,7 +81,7 @@ def test_given_test_arrays_are_used_by_name():
     assert data.test_targets[data.test[1]].tolist() == test["b"][1].tolist()
 
 
-def test_regression_targets_and_their_precision():
+def test_regression_targets_keep_their_precision():
     x, y = np.ones((6, 2)), np.linspace(0, 1, 6)
     single, double = ClientData.from_arrays([(x, y)]), ClientData.from_arrays([(x, y)], dtype=torch.float64)
     assert (single.inputs.dtype, single.targets.dtype) == (torch.float32, torch.float32)
@@ -89,14 +89,14 @@ def test_regression_targets_and_their_precision():
     assert double.targets.tolist() == y.tolist()
 
 
-def test_tokens_and_sequences_of_targets_are_kept_with_dtype_none():
+def test_dtype_none_keeps_tokens_and_target_sequences():
     x = np.arange(20).reshape(5, 4)
     data = ClientData.from_arrays([(x, x + 1)], dtype=None)
     assert data.inputs.dtype == torch.int64
     assert data.targets.shape == (5, 4)
 
 
-def test_the_data_are_copied_and_the_split_is_keyed():
+def test_data_are_copied_and_the_split_is_keyed():
     x, y = pair(20)
     data, same = ClientData.from_arrays([(x, y)]), ClientData.from_arrays([(x, y)])
     other = ClientData.from_arrays([(x, y)], key=Key(1))
@@ -180,7 +180,7 @@ def test_unusable_arrays_are_refused_by_name(train, error):
         ([(np.zeros((2, 3)), np.zeros(2))] * 2, ("wrong-shape", "targets")),
     ],
 )
-def test_test_data_must_go_with_the_training_data(test, error):
+def test_test_data_that_do_not_match_are_refused(test, error):
     with refused(*error):
         ClientData.from_arrays({"a": pair(4), "b": pair(4)}, test)
 
@@ -204,13 +204,13 @@ def parts(**changes):
         ({"targets": torch.zeros(3, dtype=torch.int32)}, ("wrong-type", "targets", "int64")),
     ],
 )
-def test_parts_that_do_not_fit_are_refused(changes, error):
+def test_inconsistent_parts_are_refused(changes, error):
     assert ClientData(**parts()).n == 2
     with refused(*error):
         ClientData(**parts(**changes))
 
 
-def test_to_casts_floats_only_and_keeps_one_pool_one():
+def test_to_casts_only_floats_and_keeps_a_single_pool():
     data = ClientData.from_arrays([pair(10)])
     double = data.to(dtype=torch.float64)
     assert double.inputs.dtype == torch.float64
@@ -223,7 +223,7 @@ def test_to_casts_floats_only_and_keeps_one_pool_one():
         data.to(dtype=torch.int64)
 
 
-def test_a_loaded_partition_divides_as_the_saved_one(tmp_path):
+def test_loaded_partition_divides_like_the_saved_one(tmp_path):
     dataset = toy()
     partition = IID(4).split(dataset.targets.numpy(), dataset.test_targets.numpy(), 3, Key(0))
     partition.save(tmp_path / "p.json")
@@ -247,7 +247,7 @@ def of_pool(x):
     )
 
 
-def test_a_pool_on_disk_is_not_copied(tmp_path):
+def test_memory_mapped_pool_is_not_copied(tmp_path):
     """Not by the checks, nor on the way to a simulation whose model has its type."""
     x = mapped(tmp_path / "x.npy")
     data = of_pool(x)
@@ -260,7 +260,7 @@ def test_a_pool_on_disk_is_not_copied(tmp_path):
 
 
 @pytest.mark.parametrize("at_a_time", [1, 9, 10**6])
-def test_what_is_not_finite_is_found_piece_by_piece(at_a_time, tmp_path, monkeypatch):
+def test_non_finite_values_are_found_in_pieces(at_a_time, tmp_path, monkeypatch):
     monkeypatch.setattr(checks, "AT_A_TIME", at_a_time)
     assert of_pool(mapped(tmp_path / "good.npy")).n == 2
     with refused("not-finite", "training inputs", "2", "120", "(7, 1)"):
@@ -270,7 +270,7 @@ def test_what_is_not_finite_is_found_piece_by_piece(at_a_time, tmp_path, monkeyp
     checks.finite("x", torch.empty(0, 3))
 
 
-def test_rows_of_all_clients_lie_in_one_piece():
+def test_rows_of_all_clients_share_one_tensor():
     """A tensor each for a hundred thousand clients would take more memory than the rows themselves."""
     data = ClientData.from_arrays([pair(10, i) for i in range(4)])
     for part in (data.train, data.test, data.to(dtype=torch.float64).train):
@@ -283,7 +283,7 @@ def test_sizes_are_counted_once():
     assert data.sizes.tolist() == [8, 16]
 
 
-def test_numbers_and_several_targets_from_python():
+def test_numeric_and_several_targets_from_python():
     x = torch.randn(2, 20, 3, generator=torch.Generator().manual_seed(0))
     one = ClientData.from_arrays([(part, part.sum(1)) for part in x])
     assert (one.targets.dtype, one.majority) == (torch.float32, None)
@@ -329,7 +329,7 @@ def test_iid_divides_rows_without_classes():
             Dataset("odd", x, targets, x, targets, 1, task=task)
 
 
-def test_a_data_set_is_divided_by_a_partition_or_a_way_to_divide():
+def test_data_set_is_divided_by_a_partition_or_method():
     digits, way = drfl.load("digits"), drfl.DirichletDrop(clients=6, alpha=0.3)
     found = drfl.ClientData.from_dataset(digits, way, drfl.Key(4))
     known = drfl.ClientData.from_dataset(digits, make_partition(digits, way, drfl.Key(4)))
@@ -356,7 +356,7 @@ class Items(torch.utils.data.Dataset):
         return self.items[k]
 
 
-def test_items_whose_inputs_are_dictionaries_or_tuples():
+def test_items_with_dictionary_or_tuple_inputs():
     ids, mask, y = torch.arange(24).reshape(8, 3), torch.ones(8, 3).bool(), torch.arange(8) % 2
     named = [({"ids": ids[k].tolist(), "mask": mask[k]}, int(y[k])) for k in range(8)]
     pairs = [((ids[k], mask[k]), int(y[k])) for k in range(8)]
@@ -385,7 +385,7 @@ class Wilds(Items):
     metadata_fields, metadata_array = ("slide", "hospital"), CODES
 
 
-def test_an_entry_of_the_metadata_names_the_client():
+def test_metadata_entry_names_the_client():
     pair = [(torch.full((2,), float(k)), k % 2) for k in range(8)]
     codes = [(*item, code) for item, code in zip(pair, CODES, strict=True)]
     named = [(*item, {"site": site, "slide": k}) for k, (item, site) in enumerate(zip(pair, SITES, strict=True))]
@@ -408,7 +408,7 @@ def test_an_entry_of_the_metadata_names_the_client():
     assert torch.equal(plain.inputs, with_metadata.inputs)
 
 
-def test_metadata_that_name_no_client():
+def test_metadata_without_a_client_are_refused():
     pair = [(torch.ones(2), k % 2) for k in range(8)]
     codes = [(*item, code) for item, code in zip(pair, CODES, strict=True)]
     for items, group in ((pair, 0), (codes, 2), (codes, "hospital"), ([(*p, "north") for p in pair], 1)):

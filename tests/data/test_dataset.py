@@ -21,11 +21,11 @@ def parts(**changes):
     return {**good, **changes}
 
 
-def test_a_good_one_is_kept_as_it_is():
+def test_valid_data_set_is_unchanged():
     assert Dataset(**parts()).classes == 3
 
 
-def test_one_pool_may_have_groups_and_columns_to_standardise():
+def test_single_pool_can_have_groups_and_columns():
     x, y = torch.zeros(3, 2), torch.tensor([0, 1, 2])
     pool = {"inputs": x, "targets": y, "test_inputs": x, "test_targets": y}
     assert Dataset(**parts(**pool, groups=("a", "b", "a"), standardise=True)).is_one_pool
@@ -64,6 +64,6 @@ NOT_FINITE = torch.tensor([[0, 0], [0, float("nan")], [float("inf"), 0], [0, 0]]
         ({"classes": 0}, ("out-of-range", "classes")),
     ],
 )
-def test_bad_ones_are_refused_by_name(changes, error):
+def test_invalid_data_sets_are_refused_by_name(changes, error):
     with refused(*error):
         Dataset(**parts(**changes))

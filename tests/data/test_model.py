@@ -69,7 +69,7 @@ def expected(model, data, rows):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_predictions_from_raw_columns_are_those_that_were_evaluated(dtype, tmp_path):
+def test_predictions_from_raw_columns_equal_the_evaluation(dtype, tmp_path):
     frame = table()
     data = drfl.ClientData.from_frame(frame, schema=SCHEMA, dtype=dtype)
     model, _ = compared(tmp_path / "r", data, drfl.models.mlp((7,), 2, (5,)), dtype)
@@ -108,7 +108,7 @@ def test_wrong_tables_are_refused(tmp_path):
     assert model.predict_proba(array).tolist() == model.predict_proba(frame).tolist()
 
 
-def test_tables_without_a_schema_are_encoded_as_for_the_training(tmp_path, monkeypatch):
+def test_tables_without_a_schema_are_encoded_as_in_training(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     frame = table().drop(columns=["note", "seen"]).dropna().assign(smoker=lambda f: f["crp"] > 6)
     frame["ill"] = (frame["ill"] == "yes").astype(int)
@@ -136,7 +136,7 @@ def test_tables_without_a_schema_are_encoded_as_for_the_training(tmp_path, monke
         model.predict(frame.assign(stage="IV"))
 
 
-def test_numbers_labels_and_images(tmp_path):
+def test_predictions_for_regression_labels_and_images(tmp_path):
     frame = table().dropna()
     numbers = frame[["income", "crp"]].assign(site=frame["site"], dose=frame["crp"] * 2.0 + 1)
     data = drfl.ClientData.from_frame(numbers, group="site", target="dose")
@@ -167,7 +167,7 @@ def test_numbers_labels_and_images(tmp_path):
         model.predict(x * np.nan)
 
 
-def test_code_that_a_file_names_does_not_run(tmp_path, monkeypatch):
+def test_code_named_in_a_file_is_not_executed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = "import torch\nopen('ran', 'w').close()\nclass Net(torch.nn.Linear):\n    pass\ndef net(shape, classes):\n"
     Path("mine.py").write_text(text + "    return Net(*shape, classes)\n")
@@ -197,7 +197,7 @@ def test_code_that_a_file_names_does_not_run(tmp_path, monkeypatch):
         drfl.load_model(path, trusted=[digest])
 
 
-def test_a_file_with_only_the_digest_takes_the_schema(tmp_path):
+def test_file_with_only_a_digest_takes_the_schema(tmp_path):
     import json
 
     from safetensors.torch import save_file

@@ -103,7 +103,7 @@ def saved(path, model, standardise=False):
 
 
 @pytest.mark.parametrize("kind", long_except(MODELS.keys() - {"compiled", "a compiled part"}, MODELS))
-def test_a_fresh_module_gives_the_outputs_that_were_evaluated(kind, tmp_path):
+def test_fresh_module_gives_the_evaluated_outputs(kind, tmp_path):
     model = made(kind, 0)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     data, task, w = saved(tmp_path / "r", model)
@@ -120,7 +120,7 @@ def test_a_fresh_module_gives_the_outputs_that_were_evaluated(kind, tmp_path):
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-def test_rows_in_raw_units_are_prepared_as_they_were(tmp_path):
+def test_raw_rows_are_prepared_as_in_training(tmp_path):
     model = nn.Linear(4, 2)
     data, task, w = saved(tmp_path / "r", model, standardise=True)
     found = drfl.load_model(tmp_path / "r/FedAvg-seed0/model.safetensors")
@@ -134,7 +134,7 @@ def test_rows_in_raw_units_are_prepared_as_they_were(tmp_path):
     assert found.about["preparation"]["standardisation"]["mean"] == data.standardisation.mean.tolist()
 
 
-def test_the_metadata_say_what_is_known(tmp_path):
+def test_metadata_contain_the_known_facts(tmp_path):
     saved(tmp_path / "r", Tied())
     about = drfl.load_model(tmp_path / "r/FedAvg-seed0/model.safetensors").about
     assert about["format_version"] == 1
@@ -174,7 +174,7 @@ def written(path, **changes):
 @pytest.mark.parametrize(
     "changes", [{"format_version": 2}, {"format_version": "1"}, {"preparation": {"imputation": {}}}]
 )
-def test_a_file_of_a_newer_format_is_refused(changes, tmp_path):
+def test_file_of_a_newer_format_is_refused(changes, tmp_path):
     drfl.load_model(written(tmp_path / "a.safetensors"))
     with refused("unsupported-file"):
         drfl.load_model(written(tmp_path / "b.safetensors", **changes))
@@ -225,12 +225,12 @@ def layers(**arguments):
         (layers(in_features={"x": 1}), "damaged-model"),
     ],
 )
-def test_a_damaged_document_is_refused(changes, code, tmp_path):
+def test_damaged_document_is_refused(changes, code, tmp_path):
     with refused(code):
         drfl.load_model(written(tmp_path / "a.safetensors", **changes))
 
 
-def test_a_layer_that_would_fill_the_memory_is_refused(tmp_path):
+def test_layer_that_would_fill_the_memory_is_refused(tmp_path):
     pad = {"class": "torch.nn.ZeroPad2d", "arguments": {"padding": [10**6, 10**6, 10**6, 10**6]}}
     hostile = {"class": "torch.nn.Sequential", "layers": {"0": pad, "1": {"class": "torch.nn.Flatten"}}}
     document = ABOUT | {"architecture": hostile, "inputs": {"shape": [1, 4, 4], "dtype": "float32"}}
@@ -239,7 +239,7 @@ def test_a_layer_that_would_fill_the_memory_is_refused(tmp_path):
         drfl.load_model(tmp_path / "a.safetensors")
 
 
-def test_files_of_others_and_other_modules_are_refused(tmp_path):
+def test_foreign_files_and_modules_are_refused(tmp_path):
     save_file({"weight": torch.ones(2)}, tmp_path / "plain.safetensors")
     with refused("unsupported-file"):
         drfl.load_model(tmp_path / "plain.safetensors")

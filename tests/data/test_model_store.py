@@ -20,7 +20,7 @@ def models_in(folder):
     return sorted(path.name for path in folder.glob("*.safetensors"))
 
 
-def test_the_newest_model_is_current_and_the_one_before_is_kept(tmp_path):
+def test_newest_model_is_current_and_the_previous_one_is_kept(tmp_path):
     store = ModelStore(tmp_path / "models")
     with refused("no-model", str(tmp_path / "models")):
         store.current()
@@ -33,7 +33,7 @@ def test_the_newest_model_is_current_and_the_one_before_is_kept(tmp_path):
     assert len(models_in(store.folder)) == 2
 
 
-def test_a_rollback_exchanges_both_models(tmp_path):
+def test_rollback_swaps_both_models(tmp_path):
     store = ModelStore(tmp_path)
     store.add(b"one", FIRST)
     with refused("no-model", str(tmp_path)):
@@ -46,7 +46,7 @@ def test_a_rollback_exchanges_both_models(tmp_path):
     assert store.current().read_bytes() == b"two"
 
 
-def test_an_old_delivery_that_is_repeated_is_refused_also_after_a_rollback(tmp_path):
+def test_repeated_old_delivery_is_refused_after_a_rollback(tmp_path):
     store = ModelStore(tmp_path)
     store.add(b"one", FIRST)
     store.add(b"two", SECOND)
@@ -59,7 +59,7 @@ def test_an_old_delivery_that_is_repeated_is_refused_also_after_a_rollback(tmp_p
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"current": 1, "previous": null, "newest": ""}', b"\xff"])
-def test_a_damaged_index_or_model_is_refused(tmp_path, content):
+def test_damaged_index_or_model_is_refused(tmp_path, content):
     store = ModelStore(tmp_path)
     store.add(b"one", FIRST)
     store.current().write_bytes(b"other")
@@ -76,7 +76,7 @@ def _keep_adding(folder):
 
 
 @pytest.mark.parametrize("delay", [0.02, 0.05, 0.11])
-def test_a_killed_process_leaves_a_whole_current_model(tmp_path, delay):
+def test_killed_process_leaves_a_complete_current_model(tmp_path, delay):
     process = multiprocessing.get_context("fork").Process(target=_keep_adding, args=(tmp_path,))
     process.start()
     while not (tmp_path / INDEX).exists():
@@ -91,7 +91,7 @@ def test_a_killed_process_leaves_a_whole_current_model(tmp_path, delay):
     assert len([path for path in tmp_path.iterdir() if path.name.lstrip(".").startswith("model-")]) <= 2
 
 
-def test_two_deliveries_at_once_are_both_whole(tmp_path):
+def test_two_simultaneous_deliveries_are_both_complete(tmp_path):
     context = multiprocessing.get_context("fork")
     workers = [context.Process(target=_add_some, args=(tmp_path, k)) for k in range(3)]
     for worker in workers:

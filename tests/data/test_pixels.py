@@ -30,7 +30,7 @@ def assert_same(pixels, data):
         assert torch.equal(getattr(again, attribute), getattr(data, attribute))
 
 
-def test_grey_sets_have_one_channel(tmp_path):
+def test_grey_images_have_one_channel(tmp_path):
     write_tiny(tmp_path)
     pixels = load_pixels("MNIST", data_dir=tmp_path)
     assert pixels.inputs.shape == (20, 1, 4, 4)
@@ -38,22 +38,22 @@ def test_grey_sets_have_one_channel(tmp_path):
     assert_same(pixels, load("mnist", data_dir=tmp_path))
 
 
-def test_digits_are_white_at_16():
+def test_digits_are_divided_by_16():
     pixels = load_pixels("digits")
     assert (pixels.inputs.max(), pixels.white) == (16, 16)
     assert_same(pixels, load("digits"))
 
 
-def test_a_split_data_set_is_split_the_same_way(shared):
+def test_pixels_are_split_like_floats(shared):
     assert_same(load_pixels("kmnist-t10k", data_dir=shared), load("kmnist-t10k", data_dir=shared))
 
 
-def test_a_table_has_no_pixels():
+def test_table_has_no_pixels():
     with refused("unsupported-data", "dataset", "'heart-disease'"):
         load_pixels("heart-disease")
 
 
-def test_floats_are_the_bytes_by_255():
+def test_floats_are_bytes_divided_by_255():
     data = PIXELS.dataset()
     torch.testing.assert_close(data.inputs, torch.arange(24).reshape(2, 3, 2, 2) / 255, rtol=0, atol=0)
     assert data.test_inputs.unique().tolist() == [1]
@@ -75,6 +75,6 @@ def test_floats_are_the_bytes_by_255():
         ),
     ],
 )
-def test_what_does_not_fit_together_is_refused(changes, error):
+def test_inconsistent_pixels_are_refused(changes, error):
     with refused(*error):
         replace(PIXELS, **changes)

@@ -52,7 +52,7 @@ def claim(count, mean, variance):
 
 @pytest.mark.parametrize("at_a_time", [8, 2**22])
 @pytest.mark.parametrize(("mean", "scale"), [(0, 1), (1e9, 1e-3), (-1e6, 1e3), (0, 1e-30), (3e90, 1e80)])
-def test_moments_are_those_of_the_rows_however_they_are_grouped(mean, scale, at_a_time, monkeypatch):
+def test_moments_do_not_depend_on_the_grouping(mean, scale, at_a_time, monkeypatch):
     monkeypatch.setattr(standardisation, "AT_A_TIME", at_a_time)
     x = np.random.default_rng(0).normal(size=(60, 3)) * scale + mean
     centre = x[0].astype(np.longdouble)
@@ -65,20 +65,20 @@ def test_moments_are_those_of_the_rows_however_they_are_grouped(mean, scale, at_
 
 
 @given(any_array(np.float64, (7, 2), elements=st.floats(-1e6, 1e6)), st.integers(1, 6))
-def test_any_two_groups_make_the_whole(x, at):
+def test_merging_two_groups_gives_the_whole(x, at):
     whole, parts = moments(x), combine([moments(x[:at]), moments(x[at:])])
     torch.testing.assert_close(parts.mean, whole.mean, rtol=1e-12, atol=1e-9)
     torch.testing.assert_close(parts.variance, whole.variance, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e9 / 3, -1e-30])
-def test_a_constant_column_has_no_variance_at_all(value):
+def test_constant_column_has_zero_variance(value):
     found = combine([moments(np.full((n, 1), value)) for n in (3, 7, 1)])
     assert (float(found.mean), float(found.variance)) == (value, 0)
     assert float(Standardisation.of(found).scale) == 1
 
 
-def test_a_table_is_scaled_as_by_scikit_learn_on_the_training_rows():
+def test_training_rows_are_scaled_as_by_scikit_learn():
     data, raw = load(dtype=torch.float64), load(dtype=torch.float64, standardise=False)
     scaler = StandardScaler().fit(raw.inputs[torch.cat(raw.train)].numpy())
     np.testing.assert_allclose(data.inputs, scaler.transform(raw.inputs.numpy()), rtol=1e-9, atol=1e-9)
@@ -90,7 +90,7 @@ def test_a_table_is_scaled_as_by_scikit_learn_on_the_training_rows():
     torch.testing.assert_close(load().inputs.double(), data.inputs, rtol=1e-6, atol=1e-6)
 
 
-def test_test_rows_have_no_say_but_are_scaled_too():
+def test_rows_for_testing_are_scaled_but_not_used_for_the_scale():
     raw = load(standardise=False, dtype=torch.float64)
     pairs = {name: (raw.inputs[rows], raw.targets[rows]) for name, rows in zip(raw.names, raw.train, strict=True)}
     tests = {name: (x[:2] * 100 + 1, y[:2]) for name, (x, y) in pairs.items()}
@@ -102,7 +102,7 @@ def test_test_rows_have_no_say_but_are_scaled_too():
     torch.testing.assert_close(other.inputs.double(), data.inputs, atol=1e-6, rtol=1e-6)
 
 
-def test_a_large_mean_is_taken_away_before_rounding_to_float32():
+def test_large_mean_is_subtracted_before_rounding_to_float32():
     x = 1.7e9 + np.arange(12)[:, None]
     data = ClientData.from_arrays([(x, np.arange(12) % 2)], standardise=True)
     assert data.inputs.dtype == torch.float32
@@ -115,12 +115,12 @@ def test_a_large_mean_is_taken_away_before_rounding_to_float32():
     ("inputs", "dtype"),
     [(np.ones((6, 2, 2)), torch.float32), (np.ones(6), torch.float32), (np.ones((6, 2), int), None)],
 )
-def test_what_is_no_table_of_numbers_is_refused(inputs, dtype):
+def test_inputs_that_are_not_tables_are_refused(inputs, dtype):
     with refused("unsupported-data", "standardise", "(n, p)"):
         ClientData.from_arrays([(inputs, np.arange(6) % 2)], standardise=True, dtype=dtype)
 
 
-def test_columns_that_overflow_are_refused_by_client_and_data_are_standardised_once():
+def test_overflowing_columns_and_repeated_standardisation_are_refused():
     x, y = np.array([[1e200, 1.0], [-1e200, 1.0]] * 3), np.arange(6) % 2
     with refused("invalid-statistics", "client 'client-1'", "client-1", "5", "column 1", "2e+199"):
         ClientData.from_arrays([(x * 0, y), (x, y)], standardise=True)
@@ -128,7 +128,7 @@ def test_columns_that_overflow_are_refused_by_client_and_data_are_standardised_o
         load().standardised()
 
 
-def test_it_stays_with_the_data():
+def test_standardisation_is_kept_with_the_data():
     data = load()
     renamed = dataclasses.replace(data, names=tuple("xyz"))
     for other in (data.to(dtype=torch.float64), held_out_training(data, 0.3, Key(0)), renamed):
@@ -136,7 +136,7 @@ def test_it_stays_with_the_data():
     assert torch.equal(held_out_training(data, 0.3, Key(0)).inputs, data.inputs)
 
 
-def test_a_model_takes_raw_rows_behind_the_layer():
+def test_model_behind_the_layer_takes_raw_rows():
     data, raw = load(), load(standardise=False)
     model = torch.nn.Linear(5, 2)
     whole = data.standardisation.before(model)
@@ -154,7 +154,7 @@ def test_a_model_takes_raw_rows_behind_the_layer():
     assert data.standardisation.before(model)(torch.ones(2, 5, dtype=torch.int64)).dtype == torch.float32
 
 
-def test_the_file_of_a_run_takes_raw_rows(tmp_path):
+def test_model_file_takes_raw_rows(tmp_path):
     job = build(Config(dataset="heart-disease", algorithm="FedAvg", rounds=2))
     result = drfl.run(job.algorithm, job.fed, rounds=2)
     write_run(tmp_path, FinishedRun(job, result))
@@ -169,7 +169,7 @@ def test_the_file_of_a_run_takes_raw_rows(tmp_path):
     torch.testing.assert_close(served(raw), model(job.data.test_inputs[rows]), rtol=1e-5, atol=1e-5)
 
 
-def test_statistics_that_cannot_be_used():
+def test_unusable_statistics_are_refused():
     bad = "invalid-statistics"
     for mean, scale, code in (
         ([0.0], [0.0], bad),
@@ -186,7 +186,7 @@ def test_statistics_that_cannot_be_used():
 @pytest.mark.parametrize(
     ("mean", "variance"), [(np.nan, 1), (np.inf, 1), (0, np.nan), (0, np.inf), (0, -1e-9), (-1.1 * LARGEST, 1)]
 )
-def test_moments_that_no_rows_have_are_refused_in_one_line(mean, variance):
+def test_impossible_moments_are_one_line_errors(mean, variance):
     claim(3, [0, LARGEST], [0, 1]).check("site 'b'")
     with refused("invalid-statistics", "site 'b'", "'b'", "3", "column 2") as caught:
         claim(3, [0, mean], [0, variance]).check("site 'b'")
@@ -198,7 +198,7 @@ def scales(parts):
     return float(found.standardisation.mean), float(found.standardisation.scale), int(found.outlier)
 
 
-def test_where_nobody_stands_out_the_result_is_the_pooled_one():
+def test_similar_sites_give_pooled_statistics():
     parts = [claim(n, m, v) for n, m, v in ((30, 0.0, 1.0), (10, 1.0, 2.0), (25, -0.5, 0.4))]
     exact = Standardisation.of(combine(parts))
     found = bound_standardisation(parts)
@@ -215,7 +215,7 @@ LIES = [(1, 0.0, 1e40), (10, 1e30, 1.0), (2**31, 1e30, 0.0), (2**31, 0.0, 0.0), 
 
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("place", [0, 3])
-def test_one_liar_moves_a_scale_at_most_twofold_and_the_mean_by_a_few_scales(lie, place):
+def test_malicious_site_at_most_doubles_a_scale(lie, place):
     without = Standardisation.of(combine(HONEST))
     mean, scale, _ = scales([*HONEST[:place], claim(*lie), *HONEST[place:]])
     assert 0.5 - 1e-9 <= scale / float(without.scale) <= 2 + 1e-9
@@ -226,7 +226,7 @@ site = st.tuples(st.integers(1, 2**31), st.floats(-1e6, 1e6), st.floats(0, 1e12)
 
 
 @given(st.lists(site, min_size=3, max_size=6))
-def test_no_answer_makes_a_scale_more_than_twice_what_the_others_give(told):
+def test_no_report_can_more_than_double_a_scale(told):
     """The others' answers are combined as here, apart from the bound: no one is more than three quarters of them."""
     parts = [claim(*one) for one in told]
     scale = scales(parts)[1]
@@ -238,28 +238,28 @@ def test_no_answer_makes_a_scale_more_than_twice_what_the_others_give(told):
         assert alone == 0 or scale <= 2 * alone * (1 + 1e-9)
 
 
-def test_where_all_others_are_constant_the_answer_is_taken_and_harms_nobody():
+def test_report_is_used_if_other_sites_are_constant():
     for lie in ((5, 3.0, 4.0), (2**31, 1e30, 1.0), (5, 1e30, 1e60)):
         mean, scale, outlier = scales([claim(20, 1.0, 0.0), claim(30, 1.0, 0.0), claim(*lie)])
         assert abs(1 - mean) / scale <= 3**0.5 + 1e-9
         assert outlier == -1
 
 
-def test_of_two_sites_neither_can_be_held_against_the_other():
+def test_two_sites_cannot_judge_each_other():
     assert scales([claim(10, 0.0, 1.0), claim(10, 0.0, 4.0)])[1] == pytest.approx(2.5**0.5)  # the pooled one
     assert scales([claim(10, 0.0, 1.0), claim(10, 0.0, 1e6)])[1] == pytest.approx(1000**0.5)  # between 1 and 1000
     assert scales([claim(99, 0.0, 0.0), claim(10, 0.0, 4.0)])[1] == pytest.approx(1.0)  # the other's 2, by rows 3 : 1
     assert scales([claim(10, 0.0, 1.0), claim(10, 100.0, 1.0)]) == (50, 2, 0)
 
 
-def test_many_clients_are_combined_in_no_time():
+def test_many_clients_are_combined_quickly():
     parts = [claim(n + 1, float(n), 1.0) for n in range(2000)]
     counts = list(accumulate(part.count for part in parts))
     assert combine(parts).count == counts[-1]
     assert bound_standardisation(parts[:50]).standardisation.scale > 1
 
 
-def test_the_majority_is_the_score_of_always_saying_the_same():
+def test_majority_is_the_score_of_a_constant_answer():
     y = {"a": [0, 0, 1, 0], "b": [2**62, 5], "c": [1]}
     pairs = {name: (np.ones((len(labels), 1)), np.array(labels)) for name, labels in y.items()}
     data = ClientData.from_arrays(pairs, pairs)
@@ -269,14 +269,14 @@ def test_the_majority_is_the_score_of_always_saying_the_same():
     assert ClientData.from_arrays(floats, floats).majority is None
 
 
-def test_a_simulation_knows_the_majorities():
+def test_simulation_knows_the_majorities():
     data = load()
     fed = drfl.Simulation(data, drfl.Task(torch.nn.Linear(5, 2)))
     assert torch.equal(fed.majority, data.majority)
     assert drfl.federation.federation.WrappedFederation(fed).majority is fed.majority
 
 
-def test_missing_values_do_not_count():
+def test_missing_values_are_excluded():
     x = np.random.default_rng(0).normal(3, 2, size=(60, 4))
     x[::3, 1] = np.nan
     x[:20, 2] = np.nan
@@ -297,13 +297,13 @@ def test_missing_values_do_not_count():
     assert torch.equal(by.before(torch.nn.Identity())(torch.from_numpy(x)), scaled)
 
 
-def test_a_claim_of_more_values_than_rows_is_refused():
+def test_report_of_more_values_than_rows_is_refused():
     own = Moments(3, *torch.zeros(2, 1).double(), counts=torch.tensor([4.0]).double())
     with refused("invalid-statistics", "site 'b'"):
         own.check("site 'b'")
 
 
-def test_raw_inputs_with_missing_values_cannot_be_trained_on():
+def test_missing_values_require_standardisation():
     frame = table()
     frame.loc[3, "b"] = np.nan
     columns = [drfl.data.Column(name, "number", missing=("",)) for name in "abcd"]

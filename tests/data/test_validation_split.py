@@ -27,7 +27,7 @@ def clients(sizes, classes=3, seed=0):
     fraction=st.floats(0.01, 0.99),
     seed=st.integers(0, 2**32),
 )
-def test_both_parts_together_are_the_training_rows(sizes, fraction, seed):
+def test_training_and_validation_rows_are_the_old_training_rows(sizes, fraction, seed):
     data = clients(sizes)
     split = held_out_training(data, fraction, Key(seed))
     assert split.names == data.names
@@ -41,7 +41,7 @@ def test_both_parts_together_are_the_training_rows(sizes, fraction, seed):
         assert len(held) == min(max(round(fraction * n), 1), n - 1)
 
 
-def test_classes_keep_their_shares():
+def test_validation_keeps_class_shares():
     y = torch.arange(40) % 4
     data = ClientData.from_arrays([(torch.randn(40, 2), y)], [(torch.randn(4, 2), y[:4])])
     split = held_out_training(data, 0.25, Key(3))
@@ -49,7 +49,7 @@ def test_classes_keep_their_shares():
     assert max(abs(y[split.test[0]].bincount() - 2.5)) <= 0.5
 
 
-def test_a_client_s_split_depends_on_its_name_and_rows_alone():
+def test_split_of_a_client_depends_on_its_name_and_rows():
     both, one = clients([20, 30]), clients([20])
     split = held_out_training(both, 0.3, Key(1))
     assert split.test[0].tolist() == held_out_training(one, 0.3, Key(1)).test[0].tolist()
@@ -63,13 +63,13 @@ def test_regression_targets_are_split_too():
 
 
 @pytest.mark.parametrize("fraction", [0, 1, -0.1, float("nan")])
-def test_no_fraction(fraction):
+def test_impossible_fractions_are_refused(fraction):
     with refused("out-of-range", "validation"):
         held_out_training(clients([5]), fraction, Key(0))
 
 
 @pytest.mark.parametrize("validated", [False, True])
-def test_tested_on_what_is_trained_on(validated):
+def test_training_curves_exclude_validation_rows(validated):
     """And not on the rows that a model is selected by."""
     data = clients([20, 1, 30])
     data = data.with_validation(0.3) if validated else data

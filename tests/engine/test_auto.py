@@ -63,26 +63,26 @@ class Odd(nn.Module):
         (Odd, 1, Threads()),
     ],
 )
-def test_rule(model, batch, engine):
+def test_engine_choice_follows_the_rule(model, batch, engine):
     fed = federation(SIZES, engine=Auto(), model=model, shape=(1, 8, 8), dtype=torch.float32)
     assert fed.engine == Auto()
     assert choice(fed._train, len(SIZES), batch) == engine
 
 
-def test_the_number_of_clients_counts():
+def test_number_of_clients_affects_the_choice():
     """The operations of a stack are shared by its clients; a single client has them all."""
     fed = federation(SIZES, model=lambda *shape: models.mlp(*shape, (256,)), shape=(1, 8, 8), dtype=torch.float32)
     assert [choice(fed._train, clients, 32) for clients in (1, 20)] == [Threads(), Stacked()]
 
 
-def test_passes_without_gradients():
+def test_passes_without_gradients_are_not_counted():
     fed = federation(SIZES, model=models.cnn, shape=(1, 8, 8), dtype=torch.float32)
     assert [pass_choice(fed._train, rows) for rows in (8, 64)] == [Stacked(), Threads()]
     tokens = federation(SIZES, model=models.linear, shape=(1, 8, 8), dtype=torch.float32)
     assert [pass_choice(tokens._train, rows) for rows in (10_000, 1_000_000)] == [Stacked(), Threads()]
 
 
-def test_the_choice_is_explained_once(caplog):
+def test_choice_is_logged_once(caplog):
     fed = federation(SIZES, model=models.linear, shape=(1, 8, 8), dtype=torch.float32)
     with caplog.at_level(logging.DEBUG, "drfl.engine"):
         for _ in range(2):
@@ -92,14 +92,14 @@ def test_the_choice_is_explained_once(caplog):
     assert [record.args[2:4] for record in caplog.records] == [(3, 8), (2, 8)]
 
 
-def test_large_models_are_not_tried(monkeypatch):
+def test_large_models_are_not_tried_in_a_stack(monkeypatch):
     """If threads win even against a stack whose operations cost nothing, no step is tried."""
     monkeypatch.setattr(auto, "trial_of", lambda problem: pytest.fail("a step was tried"))
     model = federation(SIZES, model=models.cnn, shape=(1, 8, 8), dtype=torch.float32)
     assert choice(model._train, len(SIZES), 64) == Threads()
 
 
-def test_a_model_that_cannot_be_stacked_runs():
+def test_unstackable_model_runs():
     fed = federation(SIZES, model=Odd, shape=(1, 8, 8))
     double = federation(SIZES, model=lambda *a: nn.Sequential(models.linear(*a), Twice()), shape=(1, 8, 8))
     local = LocalSGD(steps=2, lr=0.1, batch=8)
@@ -114,7 +114,7 @@ class Twice(nn.Module):
 
 @pytest.mark.long
 @pytest.mark.parametrize("batch", [8, 64])
-def test_hands_on(batch):
+def test_auto_passes_requests_on(batch):
     local, key = LocalSGD(steps=2, lr=0.1, batch=batch), Key(1)
     fed, chosen = (federation(SIZES, model=models.cnn, shape=(1, 8, 8), engine=e) for e in (Auto(), None))
     cohort, w = torch.arange(3), fed.w0

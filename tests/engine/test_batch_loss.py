@@ -86,7 +86,7 @@ def loss_on(task, name, pair, rows=slice(None)):
 
 @pytest.mark.parametrize("engine", ALL_ENGINES)
 @every_loss
-def test_rounds_of_fedavg_and_dual_drdm_are_those_of_plain_loops(name, engine):
+def test_rounds_match_plain_torch_loops(name, engine):
     train, test, data, task = setting(name)
     fed = drfl.Simulation(data, task, engine=ALL_ENGINES[engine])
     w = same_as_plain_loops(fed, [loss_on(task, name, pair) for pair in train.values()])
@@ -101,7 +101,7 @@ def test_rounds_of_fedavg_and_dual_drdm_are_those_of_plain_loops(name, engine):
 @pytest.mark.parametrize("engine", ALL_ENGINES)
 @every_loss
 @pytest.mark.parametrize("epochs", [None, 1])
-def test_minibatches_reports_and_gradients_have_no_fillers(name, engine, epochs):
+def test_batches_are_never_padded(name, engine, epochs):
     train, _, data, task = setting(name)
     fed, key, cohort = drfl.Simulation(data, task, engine=ALL_ENGINES[engine]), drfl.Key(3), torch.arange(4)
     local = LocalSGD(steps=3 if epochs is None else None, epochs=epochs, lr=LR, batch=10)
@@ -122,7 +122,7 @@ def test_minibatches_reports_and_gradients_have_no_fillers(name, engine, epochs)
         same(gradients.values[i], torch.autograd.grad(value, v)[0])
 
 
-def test_what_is_computed_one_by_one_is_logged_once(caplog):
+def test_sequential_computation_is_logged_once(caplog):
     caplog.set_level(logging.INFO, "drfl.engine")
     for name, lines in (("dice", 1), ("unvectorised", 2)):
         caplog.clear()
@@ -131,7 +131,7 @@ def test_what_is_computed_one_by_one_is_logged_once(caplog):
         assert len([record for record in caplog.records if record.name == "drfl.engine"]) == lines
 
 
-def test_a_mean_over_rows_is_the_same_as_a_batch_loss():
+def test_mean_over_rows_equals_a_batch_loss():
     *_, data, task = setting("dice")
     plain = drfl.Task(task.model, loss=nn.BCEWithLogitsLoss(), score="auc")
     whole = drfl.Task(task.model, loss=drfl.BatchLoss(nn.BCEWithLogitsLoss()), score="auc")
@@ -142,7 +142,7 @@ def test_a_mean_over_rows_is_the_same_as_a_batch_loss():
 
 
 @pytest.mark.long
-def test_dropout_and_client_side_methods_work_with_it():
+def test_dropout_and_client_side_methods_are_supported():
     *_, data, task = setting("dice", functools.partial(nn.Dropout, 0.3))
     for algorithm in (drfl.Ditto(), drfl.MOON(), drfl.MIME()):
         models = [
@@ -153,7 +153,7 @@ def test_dropout_and_client_side_methods_work_with_it():
 
 
 @pytest.mark.long
-def test_it_runs_resumes_and_compares_in_two_processes(tmp_path):
+def test_batch_loss_runs_resumes_and_compares_in_two_processes(tmp_path):
     *_, data, task = setting("module")
     pair = {"FedAvg": drfl.FedAvg(m=2), "DualDRDM": drfl.DualDRDM(m=2)}
     options = {"data": data.with_validation(0.3), "task": task, "rounds": 3, "seeds": 1, "progress": None}
@@ -168,7 +168,7 @@ def test_it_runs_resumes_and_compares_in_two_processes(tmp_path):
     assert torch.equal(resumed.model, drfl.run(pair["DualDRDM"], fed, rounds=4).model)
 
 
-def test_each_kind_of_loss_names_the_other():
+def test_error_for_each_kind_of_loss_names_the_other():
     *_, data, task = setting("dice")
     model = task.model
     with refused("wrong-shape", "the loss", "drfl.BatchLoss"):
@@ -179,7 +179,7 @@ def test_each_kind_of_loss_names_the_other():
         drfl.Simulation(data, drfl.Task(model, loss=drfl.BatchLoss(lambda o, y: (o - y).square().mean(1)), score="auc"))
 
 
-def test_it_moves_with_its_tensors():
+def test_tensors_of_the_loss_move_with_it():
     moved = drfl.BatchLoss(Weighted()).to("cpu", torch.float32)
     assert isinstance(moved, drfl.BatchLoss)
     assert moved.given.weight.dtype == torch.float32

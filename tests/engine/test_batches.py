@@ -24,7 +24,7 @@ def rows_of(sizes):
     batch=st.one_of(st.none(), st.integers(1, 80)),
     seed=st.integers(0, 100),
 )
-def test_distinct_and_own(sizes, steps, batch, seed):
+def test_minibatches_are_distinct_rows_of_the_client(sizes, steps, batch, seed):
     rows = rows_of(sizes)
     drawn = draw(ClientRows.of(rows), torch.arange(len(sizes)), steps, batch, Key(seed))
     weights = drawn.weights(torch.zeros(1, dtype=torch.float64))
@@ -40,7 +40,7 @@ def test_distinct_and_own(sizes, steps, batch, seed):
 
 
 @given(sizes=st.lists(st.integers(1, 50), min_size=2, max_size=5), batch=st.integers(1, 40))
-def test_a_client_draws_alike_in_any_cohort(sizes, batch):
+def test_draws_of_a_client_do_not_depend_on_the_cohort(sizes, batch):
     rows, n = rows_of(sizes), len(sizes)
     everybody = draw(ClientRows.of(rows), torch.arange(n), 3, batch, Key(1))
     backwards = draw(ClientRows.of(rows), torch.arange(n).flip(0), 3, batch, Key(1))
@@ -59,7 +59,7 @@ def test_first_steps_do_not_depend_on_the_number_of_steps():
     assert torch.equal(few.samples, many.samples[:, :2])
 
 
-def test_clients_keys_and_steps_differ():
+def test_draws_differ_by_client_key_and_step():
     rows = ClientRows.of([torch.arange(500)] * 4)
     a = draw(rows, torch.tensor([0, 1]), 2, 20, Key(0))
     assert not torch.equal(a.samples[0], a.samples[1])
@@ -69,7 +69,7 @@ def test_clients_keys_and_steps_differ():
 
 
 @pytest.mark.parametrize(("n", "batch"), [(7, 1), (7, 3), (7, 6), (40, 32)])
-def test_uniform_and_independent_over_steps(n, batch):
+def test_draws_are_uniform_and_independent_over_steps(n, batch):
     """Each sample is in a batch with probability B/n, each pair with B(B−1)/(n(n−1)); steps are independent."""
     steps = 6000
     index = draw(ClientRows.of([torch.arange(n)]), torch.tensor([0]), steps, batch, Key(8)).samples[0].numpy()
@@ -89,7 +89,7 @@ def test_uniform_and_independent_over_steps(n, batch):
     agrees((member[:-1, 1] * member[1:, 2]).mean(), p**2, (steps - 1) / 2)
 
 
-def test_rows_keeps_the_real_samples():
+def test_rows_excludes_padding():
     drawn = draw(ClientRows.of(rows_of((2, 40, 5))), torch.arange(3), 3, 8, Key(0))
     part = drawn.rows(torch.tensor([2, 0]))
     assert part.counts.tolist() == [5, 2]

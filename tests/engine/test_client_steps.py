@@ -82,7 +82,7 @@ class Everything(PersonalClientSide):
 
 
 @pytest.mark.parametrize("name", LOCALS)
-def test_with_the_loss_of_the_task_it_is_fedavg(name):
+def test_loss_of_the_task_gives_fedavg(name):
     runs = [
         drfl.run(kind(m=4, local=LOCALS[name]), federation(model=two_layers, engine=engine), rounds=3, averaged=True)
         for kind, engine in ((FedAvg, Loop()), (ClientSide, Loop()), (ClientSide, Stacked()), (ClientSide, Auto()))
@@ -94,7 +94,7 @@ def test_with_the_loss_of_the_task_it_is_fedavg(name):
 
 
 @pytest.mark.parametrize("name", LOCALS)
-def test_engines_agree_on_a_method_that_uses_everything(name):
+def test_engines_agree_on_a_method_with_all_features(name):
     ends = []
     for engine in (Loop(), Stacked(), Threads(2)):
         fed = federation(model=two_layers, engine=engine)
@@ -128,7 +128,7 @@ def test_private_parameters_and_states_stay_at_the_client():
     assert torch.equal(models[:, head], after.store.dense()[:, 1:19])
 
 
-def test_each_client_may_start_from_its_own_model():
+def test_clients_can_start_from_their_own_models():
     for engine in (Loop(), Stacked()):
         fed = federation(engine=engine)
         start = fed.w0 + 0.1 * EVERYBODY[:, None]
@@ -148,7 +148,7 @@ class Tensors(LocalMethod):
         return batch.loss(model) + (context["common"] * context["mine"] * model.vector).sum()
 
 
-def test_tensors_for_all_clients_and_for_each():
+def test_shared_and_per_client_tensors():
     fed = federation()
     common, mine = torch.rand(15, dtype=torch.float64), torch.rand(6, 15, dtype=torch.float64)
     up = fed.train_with(
@@ -166,7 +166,7 @@ class Branching(ClientSide):
         return batch.mean(model.losses(outputs, batch.targets)) * (2.0 if float(outputs.detach().sum()) > 1e9 else 1.0)
 
 
-def test_a_loss_that_cannot_be_vectorised_runs_one_by_one_and_says_so_once(caplog):
+def test_unvectorisable_loss_runs_sequentially_and_is_logged_once(caplog):
     data, task = pools(), task_of()
     with caplog.at_level(logging.WARNING, "drfl"):
         end = drfl.run(Branching(local=LOCALS["plain"]), Simulation(data, task, engine=Stacked()), rounds=3)
@@ -175,7 +175,7 @@ def test_a_loss_that_cannot_be_vectorised_runs_one_by_one_and_says_so_once(caplo
     torch.testing.assert_close(end.state.w, other.state.w, rtol=0, atol=1e-12)
 
 
-def test_views_differ_and_the_first_is_that_of_the_task():
+def test_augmented_views_differ_and_the_first_is_the_tasks():
     seen = []
 
     class Views(ClientSide):
@@ -197,7 +197,7 @@ def test_views_differ_and_the_first_is_that_of_the_task():
     assert not torch.equal(second, third)
 
 
-def test_targets_that_do_not_count_do_not_count_here_either():
+def test_ignored_targets_are_excluded():
     data = pools()
     targets = data.targets.clone()
     targets[::3] = -100
@@ -253,7 +253,7 @@ def boom(self, *arguments):
         ),
     ],
 )  # fmt: skip
-def test_a_faulty_method_is_named(functions, code, field):
+def test_faulty_method_is_named(functions, code, field):
     for engine in (Loop(), Stacked()):
         with refused(code, field):
             drfl.run(faulty(**functions), federation(engine=engine), rounds=1)
@@ -267,7 +267,7 @@ def test_a_faulty_method_is_named(functions, code, field):
         (lambda self, m, b, c: b.loss(m) + c.state["protos"].sum(), "none"),
     ],
 )
-def test_a_tensor_that_does_not_exist_is_named_with_those_that_do(loss, known, engine, caplog):
+def test_missing_tensor_is_named_with_the_existing_ones(loss, known, engine, caplog):
     functions = {"loss": loss, "shared": lambda self, m: {"prototypes": m.vector.new_zeros(2)}}
     with caplog.at_level(logging.WARNING, "drfl"), refused("user-code-failed", "Faulty", "protos", known) as caught:
         drfl.run(faulty(**functions), federation(engine=engine), rounds=1)
@@ -275,14 +275,14 @@ def test_a_tensor_that_does_not_exist_is_named_with_those_that_do(loss, known, e
     assert not caplog.records, "that the loss cannot be vectorised is not the reason"
 
 
-def test_steps_that_train_nothing_need_no_gradient():
+def test_steps_without_trained_parameters_need_no_gradient():
     functions = {"trains": lambda self, m, s, n: (), "loss": lambda self, m, b, c: m.vector.new_zeros(())}
     for engine in (Loop(), Stacked()):
         fed = federation(engine=engine)
         assert torch.equal(drfl.run(faulty(**functions), fed, rounds=1).state.w, fed.w0)
 
 
-def test_a_model_without_a_last_matrix_has_no_features():
+def test_model_without_a_last_linear_layer_has_no_features():
     class Wide(ClientSide):
         def shared(self, model):
             return {"x": torch.zeros(model.classes)}
@@ -291,7 +291,7 @@ def test_a_model_without_a_last_matrix_has_no_features():
         drfl.run(Wide(), federation(model=lambda s, c: nn.Sequential(nn.Linear(4, c), nn.GroupNorm(1, c))), rounds=1)
 
 
-def test_a_message_is_read_by_name():
+def test_message_is_read_by_name():
     flat = torch.arange(12.0).reshape(2, 6)
     parts = unflatten(flat, {"a": (2, 2), "b": (), "c": (1,)})
     assert {name: tuple(part.shape) for name, part in parts.items()} == {"a": (2, 2, 2), "b": (2,), "c": (2, 1)}

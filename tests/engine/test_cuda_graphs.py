@@ -34,7 +34,7 @@ def device(monkeypatch):
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Recorder)
 
 
-def test_inputs_in_results_out(device, monkeypatch):
+def test_replay_copies_inputs_and_returns_new_outputs(device, monkeypatch):
     memory = {}
 
     def function(x, y):

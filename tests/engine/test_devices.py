@@ -31,25 +31,25 @@ def other_settings(monkeypatch):
     torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def test_a_cuda_device_is_deterministic(other_settings, monkeypatch):
+def test_cuda_device_sets_deterministic_options(other_settings, monkeypatch):
     # torch without CUDA refuses the allocation, after the settings have been made.
     monkeypatch.setattr(torch, "empty", lambda *shape, device: None)
     assert devices.device_of("cuda:0").type == "cuda"
     assert settings() == (False, False, True, False, ":4096:8")
 
 
-def test_the_workspace_of_the_user_stays(other_settings, monkeypatch):
+def test_workspace_setting_of_the_user_is_kept(other_settings, monkeypatch):
     monkeypatch.setenv(WORKSPACE, ":16:8")
     devices.make_deterministic()
     assert settings()[-1] == ":16:8"
 
 
-def test_a_cpu_changes_nothing(other_settings):
+def test_cpu_changes_no_setting(other_settings):
     federation(device="cpu")
     assert settings() == other_settings
 
 
 @pytest.mark.parametrize("name", ["cuda:99", "nothing"])
-def test_a_device_that_is_not_there(name, other_settings):
+def test_missing_device_is_refused(name, other_settings):
     with refused("device-missing", "device", name):
         devices.device_of(name)

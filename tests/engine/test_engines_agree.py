@@ -77,7 +77,7 @@ def train_both(pair_of_federations, local, cohort=None):
 
 
 @pytest.mark.parametrize(("solver", "engine"), crossed(SOLVERS, [Stacked(), Stacked(0.002), Threads(3)]))
-def test_training(solver, engine):
+def test_training_agrees_with_the_loop(solver, engine):
     replies = train_both(pair(MANY, engine), LocalSGD(**{"steps": 4, "lr": 0.1, **solver}))
     for a, b in zip(*replies, strict=True):
         same(a, b)
@@ -85,13 +85,13 @@ def test_training(solver, engine):
 
 
 @pytest.mark.parametrize("bad", [{"lr": 1e300}, {"weight_decay": 1e300}], ids=str)
-def test_numbers_beyond_the_models_type_diverge(bad, engine):
+def test_overflow_of_the_model_type_diverges(bad, engine):
     fed = federation(SIZES, engine=engine, dtype=torch.float32)
     assert not fed.train(torch.arange(3), fed.w0 + 1, LocalSGD(**{"lr": 0.1, **bad}), Key(1)).w.isfinite().all()
     assert not fed.train(torch.arange(3), fed.w0 + 1, LocalSGD(lr=0.1), Key(1), prox=1e300).w.isfinite().all()
 
 
-def test_the_projection_spreads_nan_to_the_whole_model(engine):
+def test_projection_spreads_nan_to_the_whole_model(engine):
     fed = federation(SIZES, engine=engine, model=Unused)
     w = fed.w0.clone()
     w[0] = torch.nan  # of the layer that the outputs do not depend on
@@ -102,7 +102,7 @@ def test_the_projection_spreads_nan_to_the_whole_model(engine):
 @pytest.mark.parametrize(
     ("model", "batch"), crossed(long_except(["linear", "group_norm"], MODELS.values(), MODELS), [8, None])
 )
-def test_models(model, batch):
+def test_all_models_agree_with_the_loop(model, batch):
     sizes = (1, 2, 9, 20)
     for engine in (Stacked(), Stacked(0.005), Threads(2)):
         for a, b in zip(*train_both(pair(sizes, engine, **model), LocalSGD(steps=3, lr=0.1, batch=batch)), strict=True):
@@ -110,7 +110,7 @@ def test_models(model, batch):
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
-def test_losses_gradients_evaluation(model):
+def test_losses_gradients_and_evaluation_agree(model):
     for engine in (Stacked(), Stacked(0.005), Threads(2)):
         loop, other = pair((1, 2, 9, 40), engine, **model)
         cohort = torch.tensor([3, 0, 2])
@@ -125,7 +125,7 @@ def test_losses_gradients_evaluation(model):
 
 
 @pytest.mark.parametrize(("engine", "snapshot", "average"), crossed(ENGINES, [None, 1, 3], [False, True]))
-def test_only_what_was_asked_for(engine, snapshot, average):
+def test_only_requested_parts_are_returned(engine, snapshot, average):
     fed = federation((3, 50), engine=engine)
     replies = fed.train(torch.arange(2), fed.w0, LocalSGD(steps=3, lr=0.1), Key(0), snapshot=snapshot, average=average)
     for asked, part in ((snapshot is not None, replies.snapshot), (average, replies.average)):
@@ -146,7 +146,7 @@ def algorithms():
     "algorithm", long_beyond(1, algorithms(), [f"{type(a).__name__}-{k}" for k, a in enumerate(algorithms())])
 )
 @pytest.mark.parametrize("engine", [Stacked(), Threads(2)], ids=repr)
-def test_whole_runs(algorithm, engine):
+def test_whole_runs_agree(algorithm, engine):
     results = [run(algorithm, fed, rounds=6, seed=7, averaged=True) for fed in pair((*SIZES, 700), engine)]
     for part in ("state", "average"):
         a, b = (leaves(getattr(result, part)) for result in results)
@@ -155,7 +155,7 @@ def test_whole_runs(algorithm, engine):
             same(left, b[path])
 
 
-def test_nothing_carries_over_from_one_exchange_to_the_next(engine):
+def test_requests_do_not_carry_over_state(engine):
     """Momentum starts from zero in every round: the same question gets the same answer."""
     fed, local = federation(engine=engine), LocalSGD(steps=3, lr=0.1, momentum=0.9)
     first = fed.train(torch.arange(6), fed.w0, local, Key(0)).w
@@ -163,7 +163,7 @@ def test_nothing_carries_over_from_one_exchange_to_the_next(engine):
     assert torch.equal(first, fed.train(torch.arange(6), fed.w0, local, Key(0)).w)
 
 
-def test_the_given_model_is_never_written(engine):
+def test_given_model_is_never_modified(engine):
     fed = federation(engine=engine)
     before, w = fed.w0.clone(), fed.w0 + 1
     fed.train(torch.arange(6), w, LocalSGD(steps=2, lr=0.1), Key(0), snapshot=1, average=True)
@@ -173,7 +173,7 @@ def test_the_given_model_is_never_written(engine):
     assert torch.equal(w, before + 1)
 
 
-def test_dense_targets(engine):
+def test_targets_with_several_positions(engine):
     """A class for each of several positions: losses and scores of a sample are averaged over them."""
     data = pools((3, 20, 5), shape=(1, 6))
     labels = [t[:, None].repeat(1, 6) for t in (data.targets, data.test_targets)]
@@ -194,7 +194,7 @@ def test_dense_targets(engine):
 
 
 @pytest.mark.parametrize(("engine", "prox"), crossed(ENGINES, [0.1, 0.7, 3.0]))
-def test_a_model_that_nothing_moves_stays_to_the_bit(engine, prox):
+def test_model_with_zero_gradient_stays_bitwise_unchanged(engine, prox):
     """The pull towards w is 0 at w: its rounding must not carry float32 models away, step by step."""
     fed = federation(engine=engine, dtype=torch.float32)
     object.__setattr__(fed._train.task, "loss", Loss(lambda outputs, y: 0 * outputs.sum(1)))

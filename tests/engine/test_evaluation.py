@@ -31,7 +31,7 @@ def simulation(kind, engine, shared=False):
 @pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize("kind", ["linear", "mlp"])
 @pytest.mark.parametrize("rows", [70, 16])
-def test_models_are_tested_together_as_one_by_one(kind, shared, rows, monkeypatch):
+def test_joint_evaluation_equals_separate_evaluations(kind, shared, rows, monkeypatch):
     fed, loop = simulation(kind, Stacked(), shared), simulation(kind, Loop(), shared)
     generator = torch.Generator().manual_seed(2)
     several = [fed.w0 + torch.randn(fed.w0.shape, generator=generator) for _ in range(3)]

@@ -46,7 +46,7 @@ def clients(make, engine=None):
     return federation((9, 20, 40), engine=engine, model=make, shape=(6,))
 
 
-def test_as_the_whole_model(engine):
+def test_results_equal_those_of_the_whole_model(engine):
     split, whole = clients(net, engine), clients(lambda *a: Whole(net(*a)), engine)
     cohort, w = torch.arange(3), split.w0 + 0.1
     assert torch.equal(split.w0, whole.w0)
@@ -59,7 +59,7 @@ def test_as_the_whole_model(engine):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
-def test_rounds_do_not_touch_the_backbone():
+def test_rounds_do_not_call_the_frozen_layers():
     fed = clients(net, Stacked())
     Counting.seen = 0
     fed.train(torch.arange(3), fed.w0, LOCAL, Key(1))
@@ -71,7 +71,7 @@ def test_rounds_do_not_touch_the_backbone():
 @pytest.mark.parametrize(
     "make", [lambda *a: net(*a, width=50), lambda *a: Whole(net(*a))], ids=["wide", "not a sequence"]
 )
-def test_left_in_place(make):
+def test_layers_stay_in_place_if_features_would_be_larger(make):
     """Where the features would take more memory than the inputs, or the model is not a sequence."""
     fed = clients(make, Stacked())
     Counting.seen = 0
@@ -79,7 +79,7 @@ def test_left_in_place(make):
     assert Counting.seen > 0
 
 
-def test_a_frozen_normalisation_keeps_its_statistics(engine):
+def test_frozen_normalisation_keeps_its_statistics(engine):
     """``.eval()`` on a layer holds although the whole model is in training mode."""
     norm = nn.BatchNorm1d(6).eval().requires_grad_(False)
     norm.running_mean += 3

@@ -39,7 +39,7 @@ def small(monkeypatch):
         [pytest.param(*case, id=name) for name, case in CASES.items()],
     ),
 )
-def test_agrees_with_the_loop(small, model, engine, sizes, cohort):
+def test_large_requests_agree_with_the_loop(small, model, engine, sizes, cohort):
     loop, other = (federation(sizes, engine=e, model=model) for e in (Loop(), engine))
     ask = {"cohort": torch.tensor(list(cohort)), "w": loop.w0 + 0.1, "key": Key(3)}
     for a, b in zip(loop.gradients(**ask), other.gradients(**ask), strict=True):
@@ -49,7 +49,7 @@ def test_agrees_with_the_loop(small, model, engine, sizes, cohort):
     assert torch.equal(again.values, other.gradients(**ask).values)
 
 
-def test_a_diverged_client_leaves_the_others_as_they_are(small):
+def test_diverged_client_does_not_affect_the_others(small):
     fed = federation((5, 30, 8), engine=Stacked())
     ask = (torch.arange(3), fed.w0, Key(0))
     before = fed.gradients(*ask)
@@ -71,7 +71,7 @@ def test_segments_hold_every_row_once():
     torch.testing.assert_close(torch.zeros(3).double().index_add_(0, clients, weights.sum(1)), torch.ones(3).double())
 
 
-def test_clients_alike_have_no_fillers():
+def test_equal_clients_need_no_padding():
     problem = federation((3,), engine=Stacked())._train
     for count in (1, 128, 2000, 10**6):
         length, stack = full_batch.shape_of_pass(problem, torch.full((7,), count), 2**25)
@@ -80,7 +80,7 @@ def test_clients_alike_have_no_fillers():
         assert length * stack <= sgd.pass_size(problem)
 
 
-def test_only_clients_with_many_rows_are_cut_up(monkeypatch):
+def test_only_clients_with_many_rows_are_segmented(monkeypatch):
     """A minibatch keeps its bits, as where η is found."""
     monkeypatch.setattr(full_batch, "LARGE", 0)
     problem = federation((3,), engine=Stacked())._train

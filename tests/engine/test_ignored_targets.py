@@ -123,7 +123,7 @@ pytestmark = pytest.mark.usefixtures("ray", "global_generator_untouched")
     ("engine", "name", "dense", "large"),
     crossed(ALL_ENGINES, list(LOSSES), {"flat": False, "dense": True}, {"large": True, "small": False}),
 )
-def test_reports_gradients_and_tests_are_torchs(engine, name, dense, large, monkeypatch):
+def test_reports_gradients_and_evaluations_equal_torch(engine, name, dense, large, monkeypatch):
     if large:
         for module, constant in ((full_batch, "LARGE"), (full_batch, "MINIBATCH"), (evaluation, "MIN_TRACED")):
             monkeypatch.setattr(module, constant, 0)
@@ -159,7 +159,7 @@ SOLVERS = {
     ("engine", "name", "dense", "solver"),
     crossed(ALL_ENGINES, list(LOSSES), {"flat": False, "dense": True}, list(SOLVERS)),
 )
-def test_local_steps_follow_torchs_gradients(engine, name, dense, solver):
+def test_local_steps_follow_torch_gradients(engine, name, dense, solver):
     local = LocalSGD(lr=0.05, **SOLVERS[solver])
     fed = Simulation(clients(name, dense), task(name), engine=engine)
     cohort, w, prox = torch.tensor([1, 4, 2, 3]), fed.w0 + 0.1, 0.3
@@ -212,7 +212,7 @@ def scikit_learns(outputs, targets):
     ("engine", "dense", "name"),
     crossed(ALL_ENGINES, {"flat": False, "dense": True}, ["ignoring", "255", "a class"]),
 )
-def test_metrics_are_of_the_targets_that_count(engine, dense, name):
+def test_metrics_exclude_ignored_targets(engine, dense, name):
     data, ignored = clients(name, dense), IGNORED.get(name, -100)
     metrics = ("balanced_accuracy", "f1", "log_loss", "brier", drfl.Metric("mine", functional_accuracy))
     fed = Simulation(data, task(name, metrics=metrics), engine=engine)
@@ -238,7 +238,7 @@ def test_metrics_are_of_the_targets_that_count(engine, dense, name):
 
 
 @every
-def test_rows_of_a_single_position_stay_right_or_wrong(engine):
+def test_rows_with_one_position_stay_binary(engine):
     """Targets (n, 1): what is left of a row counts in full."""
     data = clients("ignoring", dense=True)
     y, tests = data.targets[:, :1], data.test_targets[:, :1].clone()
@@ -259,7 +259,7 @@ def functional_accuracy(outputs, targets):
     return float((outputs.argmax(1) == targets).double().mean())
 
 
-def test_the_spread_of_rows_that_count_differently_is_the_ratios():
+def test_spread_of_weighted_rows_is_that_of_the_ratio():
     """Against the spread of the ratio itself, over clients drawn again and again."""
     draw = torch.Generator().manual_seed(0)
     n, again = 200, 400
@@ -277,14 +277,14 @@ def test_the_spread_of_rows_that_count_differently_is_the_ratios():
     assert float(torch.tensor(estimated).mean()) == pytest.approx(float(torch.tensor(ratios).var()), rel=0.2)
 
 
-def test_an_assessment_of_rows_that_count_differently_is_of_fractions():
+def test_assessment_of_weighted_rows_uses_fractions():
     data = clients("ignoring", dense=True)
     result = drfl.run(drfl.FedAvg(m=5, local=LocalSGD(lr=0.5)), Simulation(data, task("ignoring")), rounds=20)
     found = drfl.assess(result)
     assert ((found.low >= 0) & (found.low <= found.values) & (found.values <= found.high) & (found.high <= 1)).all()
 
 
-def test_a_frozen_backbone_does_not_lose_what_rows_count():
+def test_frozen_backbone_keeps_row_weights():
     def backbone():
         with Key(0).torch_scope():
             net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, CLASSES)).double()
@@ -312,7 +312,7 @@ def test_a_frozen_backbone_does_not_lose_what_rows_count():
 
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.long
-def test_reports_are_of_rows_that_count_however_few_these_are(batch):
+def test_reports_use_counted_rows_even_if_few(batch):
     """Of 0/0 a report would be a lie or the end of the run; and of a client that reports less λ would think less."""
     data = clients("ignoring", dense=False, share=1.0)
     fed = Simulation(data, task("ignoring"), engine=Loop())
@@ -333,7 +333,7 @@ def test_reports_are_of_rows_that_count_however_few_these_are(batch):
         assert result.evaluation.loss.isfinite().all()
 
 
-def test_validation_rows_without_a_target_that_counts_are_left_out():
+def test_validation_rows_without_counted_targets_are_excluded():
     data = clients("ignoring", dense=False).with_validation(0.3)
     fed = Simulation(data, task("ignoring"))
     found = fed.validate(fed.w0)
@@ -352,7 +352,7 @@ def counted_tests(data):
 
 @pytest.mark.parametrize("part", ["training", "test", "validation"])
 @pytest.mark.parametrize("dense", [False, True])
-def test_a_client_of_which_nothing_counts_is_refused(part, dense):
+def test_client_without_counted_targets_is_refused(part, dense):
     data = clients("255", dense).with_validation(0.3)
     lists = {"training": data.train, "test": data.test, "validation": data.validation}[part]
     (data.test_targets if part == "test" else data.targets)[lists[2]] = 255
@@ -361,7 +361,7 @@ def test_a_client_of_which_nothing_counts_is_refused(part, dense):
     assert "255" in str(caught.value)
 
 
-def test_class_weights_of_0_alone_do_not_count_either():
+def test_targets_with_class_weight_0_do_not_count():
     data = clients("all", dense=False)
     data.test_targets[data.test[1]] = 2
     with refused("no-rows", "site 1"):
@@ -381,7 +381,7 @@ def test_labels_that_the_loss_does_not_ignore_are_refused(name, wrong, score):
         Simulation(data, task(name, score=score))
 
 
-def test_models_move_with_the_class_weights_of_a_partial():
+def test_class_weights_in_a_partial_move_with_the_task():
     given = task("partial", score="accuracy")
     moved = given.to("cpu", torch.float32)
     assert moved.criterion.given.keywords["weight"].dtype == torch.float32
@@ -411,7 +411,7 @@ class Focal(nn.CrossEntropyLoss):
         return values if self.reduction == "none" else values.sum() / (target != self.ignore_index).sum()
 
 
-def test_a_loss_that_normalises_in_its_own_way_is_refused():
+def test_loss_with_its_own_normalisation_is_refused():
     data = clients("ignoring", dense=True, share=0.0)
     with refused("unsupported-loss", "loss"):
         Simulation(data, Task(tagger(), Half()))
@@ -422,13 +422,13 @@ def test_a_loss_that_normalises_in_its_own_way_is_refused():
     same(fed.evaluate(fed.w0).loss, torch.stack([Focal()(outputs[r], masked.test_targets[r]) for r in masked.test]))
 
 
-def test_a_sum_over_rows_is_warned_of_once(caplog):
+def test_sum_over_rows_gives_one_warning(caplog):
     own = task("sum")
     Simulation(clients("sum", dense=True), own)
     assert [(record.msg.code, record.msg.field) for record in caplog.records] == [("summed-loss", "loss")]
 
 
-def test_targets_that_the_loss_ignores_may_be_anywhere_in_the_first_rows():
+def test_ignored_targets_in_the_first_rows_are_accepted():
     """Where the model and the loss are tried."""
     data = clients("255", dense=False, share=0.0)
     data.targets[data.train[0]] = 255
@@ -438,7 +438,7 @@ def test_targets_that_the_loss_ignores_may_be_anywhere_in_the_first_rows():
     assert fed.evaluate(fed.w0).others[0].isfinite().all()
 
 
-def test_tasks_without_anything_ignored_have_no_masses():
+def test_tasks_without_ignored_targets_have_no_row_weights():
     for name in ("ignoring", "255"):
         fed = Simulation(clients(name, dense=True, share=0.0), task(name))
         assert fed._train.masses is fed._test.masses is None

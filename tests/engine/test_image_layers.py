@@ -55,7 +55,7 @@ def layouts(model, x):
 
 @needs_onednn
 @pytest.mark.parametrize("inplace", [False, True])
-def test_outputs_and_gradients_are_torchs(inplace):
+def test_outputs_and_gradients_equal_torch(inplace):
     plain = convolutions(inplace=inplace, padding=1)
     model, x = copy.deepcopy(plain), images()
     use_onednn_layout(model)
@@ -100,14 +100,14 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_other_layers_stay_torchs(other):
+def test_other_layers_are_left_to_torch(other):
     model = OTHERS[other]()
     use_onednn_layout(model)
     # The first convolution is what decides, but with 20 channels the second.
     assert layouts(model, images())[-1] is False
 
 
-def test_other_inputs_stay_torchs():
+def test_other_inputs_are_left_to_torch():
     model = convolutions()
     use_onednn_layout(model)
     assert not any(layouts(model, images()[:8]))
@@ -118,7 +118,7 @@ def test_other_inputs_stay_torchs():
     assert not any(layouts(model.double(), images(torch.float64)))
 
 
-def test_pooling_gets_its_gradients_channels_last():
+def test_pooling_receives_channels_last_gradients():
     plain = nn.MaxPool2d(2)
     pool = copy.deepcopy(plain)
     lay_gradients_channels_last(pool)
@@ -133,7 +133,7 @@ def test_pooling_gets_its_gradients_channels_last():
     assert torch.equal(gradient, expected)
 
 
-def test_pooling_of_other_kinds_takes_the_hook():
+def test_other_pooling_layers_use_the_hook():
     pool, x = nn.MaxPool2d(2), images().requires_grad_()
     expected = pool(x)
     lay_gradients_channels_last(pool)

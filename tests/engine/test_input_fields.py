@@ -102,7 +102,7 @@ def loss_on(task, pair, rows=slice(None)):
 
 @pytest.mark.parametrize("engine", ALL_ENGINES)
 @every_kind
-def test_rounds_of_fedavg_and_dual_drdm_are_those_of_plain_loops(kind, engine):
+def test_rounds_match_plain_torch_loops(kind, engine):
     train, test, data, task = setting(kind)
     fed = drfl.Simulation(data, task, engine=ALL_ENGINES[engine])
     w = same_as_plain_loops(fed, [loss_on(task, pair) for pair in train.values()])
@@ -126,7 +126,7 @@ def test_minibatches_of_clients_of_unequal_size(kind, engine):
 
 @pytest.mark.long
 @every_kind
-def test_every_part_of_a_run(kind, tmp_path, monkeypatch):
+def test_validation_types_comparison_and_predictions(kind, tmp_path, monkeypatch):
     """Validation rows, more precise types, a resumed comparison in two processes, and predictions from its file."""
     _, test, data, task = setting(kind)
     held = data.with_validation(0.3)
@@ -167,7 +167,7 @@ def test_every_part_of_a_run(kind, tmp_path, monkeypatch):
 
 @pytest.mark.long
 @every_kind
-def test_a_run_resumes_from_its_checkpoint(kind, tmp_path):
+def test_run_resumes_from_its_checkpoint(kind, tmp_path):
     _, _, data, task = setting(kind)
     algorithm, fed = drfl.DualDRDM(m=2), drfl.Simulation(data, task)
     checkpoints = drfl.Checkpoints(tmp_path / "run", every=1)
@@ -176,7 +176,7 @@ def test_a_run_resumes_from_its_checkpoint(kind, tmp_path):
     assert torch.equal(resumed.model, drfl.run(algorithm, fed, rounds=4).model)
 
 
-def test_a_model_that_takes_other_fields_is_refused_with_their_names():
+def test_model_with_other_fields_is_refused_by_name():
     _, _, data, _ = setting("text")
     with refused("model-data-mismatch", "model", "attention_mask"):
         drfl.Simulation(data, setting("mixed")[-1])
@@ -184,7 +184,7 @@ def test_a_model_that_takes_other_fields_is_refused_with_their_names():
         data.standardised()
 
 
-def test_a_layer_of_torch_that_takes_two_tensors(tmp_path):
+def test_torch_layer_with_two_input_tensors(tmp_path):
     """Its file does not describe it, because descriptions are for modules that take one tensor."""
     generator = torch.Generator().manual_seed(0)
     x = (torch.randn(30, 3, generator=generator), torch.randn(30, 2, generator=generator))

@@ -53,7 +53,7 @@ def test_engines_agree(solver, model):
 
 
 @pytest.mark.parametrize("epochs", [1, 3])
-def test_an_epoch_takes_every_sample_once_in_an_order_of_the_clients_own(epochs):
+def test_epoch_takes_every_sample_once_in_the_clients_order(epochs):
     rows, clients = ClientRows.of([torch.arange(n) + 1000 * i for i, n in enumerate(SIZES)]), torch.tensor([5, 2, 4])
     found = draw_epochs(rows, clients, epochs, 32, Key(4))
     taken = [[rows for rows, _ in found.of_client(j, 0)] for j in range(3)]
@@ -75,7 +75,7 @@ def gradient(task, data, w):
     return torch.autograd.grad(task.sample_losses(outputs, data.targets[data.train[4]]).mean(), w)[0]
 
 
-def test_adam_is_torchs():
+def test_adam_matches_torch():
     data, task, fed = pools(), task_of(models.linear), federation()
     local = LocalSGD(steps=5, lr=0.05, batch=None, weight_decay=0.3, optimizer=Adam(0.8, 0.95, 1e-4))
     found = fed.train(torch.tensor([4]), fed.w0, local, Key(0)).w[0]
@@ -87,7 +87,7 @@ def test_adam_is_torchs():
     torch.testing.assert_close(found, w.detach(), rtol=0, atol=1e-12)
 
 
-def test_sam_is_the_papers():
+def test_sam_matches_the_paper():
     data, task, fed = pools(), task_of(models.linear), federation()
     found = fed.train(torch.tensor([4]), fed.w0, LocalSGD(3, 0.1, None, optimizer=SAM(0.3)), Key(0)).w[0]
     w = fed.w0
@@ -98,7 +98,7 @@ def test_sam_is_the_papers():
 
 
 @pytest.mark.parametrize("engine", [Stacked(), Threads(2)], ids=repr)
-def test_a_snapshot_after_epochs_is_refused(engine):
+def test_snapshot_with_epochs_is_refused(engine):
     fed = federation(engine=engine)
     with pytest.raises(ValueError, match="snapshot=1"):
         fed.train(torch.arange(2), fed.w0, LocalSGD(epochs=1, lr=0.1), Key(0), snapshot=1)

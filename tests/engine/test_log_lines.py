@@ -33,7 +33,7 @@ def lines(caplog):
     return [record.getMessage() for record in caplog.records if record.name == "drfl.engine"]
 
 
-def test_a_model_that_cannot_be_stacked_is_told_of_once(caplog):
+def test_unstackable_model_is_logged_once(caplog):
     fed = federation((9, 20, 12), model=Branching, engine=Auto())
     with caplog.at_level(logging.WARNING, logger="drfl.engine"):
         for k in range(3):
@@ -42,7 +42,7 @@ def test_a_model_that_cannot_be_stacked_is_told_of_once(caplog):
     assert line.startswith("the model Branching cannot be stacked (its forward pass branches on values")
 
 
-def test_a_step_that_cannot_be_traced_is_told_of_once_whatever_its_shapes(caplog):
+def test_untraceable_step_is_logged_once_for_all_shapes(caplog):
     task = Task(nn.Linear(2, 2))
 
     def trace(function, arguments):
@@ -55,13 +55,13 @@ def test_a_step_that_cannot_be_traced_is_told_of_once_whatever_its_shapes(caplog
     assert "Linear cannot be traced (NotImplementedError: no such operation)" in line
 
 
-def test_a_trace_that_gives_other_numbers_is_told_of(caplog):
+def test_trace_with_wrong_results_is_logged(caplog):
     replay(Task(nn.Linear(2, 2)), "step", lambda x: [x], [torch.ones(3)], lambda f, a: lambda x: [x + 1])
     (line,) = lines(caplog)
     assert "Linear cannot be " in line
 
 
-def test_what_runs_as_it_should_is_not_told_of(caplog):
+def test_normal_runs_log_nothing(caplog):
     fed = federation((9, 20, 12), engine=Stacked())
     fed.train(torch.arange(3), fed.w0, LOCAL, Key(0))
     assert lines(caplog) == []

@@ -52,7 +52,7 @@ def test_engines_agree(clients, engine, dtype, close):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=close)
 
 
-def test_stacks_of_one_client_without_vmap_agree_with_the_loop(clients, monkeypatch):
+def test_single_client_stacks_without_vmap_agree_with_the_loop(clients, monkeypatch):
     """A GPU runs models that cannot be stacked in this way."""
     monkeypatch.setattr(stacked, "_gradient", lambda problem, clients: gradient_of_one(problem))
     feds = [simulation(clients, engine, torch.float64) for engine in (Loop(), Stacked(clients=1))]
@@ -63,7 +63,7 @@ def test_stacks_of_one_client_without_vmap_agree_with_the_loop(clients, monkeypa
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
 
 
-def test_tokens_stay_whole_and_auto_takes_threads(clients):
+def test_tokens_stay_integers_and_auto_uses_threads(clients):
     fed = simulation(clients, Auto(), torch.float32)
     assert fed._train.x.dtype == torch.int64
     assert choice(fed._train, 3, 7) == Threads()

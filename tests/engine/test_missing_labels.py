@@ -186,7 +186,7 @@ def scikit_learns(z, y):
 
 
 @pytest.mark.parametrize("engine", ALL_ENGINES.values(), ids=ALL_ENGINES)
-def test_metrics_and_sums_are_of_known_labels(engine):
+def test_metrics_and_sums_use_known_labels(engine):
     data = clients()
     fed = Simulation(data, Task(model(), nn.BCEWithLogitsLoss(), metrics=METRICS), engine=engine)
     found, scores = fed.tested(fed.w0)
@@ -210,7 +210,7 @@ def test_metrics_and_sums_are_of_known_labels(engine):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
-def test_complete_labels_give_what_they_gave():
+def test_complete_labels_give_unchanged_metrics():
     """A metric that may exclude labels equals the plain one on labels that are all known."""
     draw = torch.Generator().manual_seed(0)
     z = torch.randn(40, LABELS, dtype=torch.float64, generator=draw)
@@ -222,7 +222,7 @@ def test_complete_labels_give_what_they_gave():
         assert masked.ignored is not None
 
 
-def test_a_label_that_a_client_lacks_is_undefined_there():
+def test_label_missing_at_a_client_is_undefined_there():
     """The AUC of site 0 has two labels, and that of a client whose only known label is constant is undefined, not 0."""
     data = clients()
     rows = data.test[2]
@@ -236,7 +236,7 @@ def test_a_label_that_a_client_lacks_is_undefined_there():
     assert "label 2" in notices[0]
 
 
-def test_rows_without_a_known_label_are_left_out_and_counted():
+def test_rows_without_known_labels_are_excluded_and_counted():
     data = clients()
     data.targets[data.train[1][3:10]] = math.nan
     data.test_targets[data.test[3][2:4]] = math.nan
@@ -266,7 +266,7 @@ def test_rows_without_a_known_label_are_left_out_and_counted():
 
 
 @pytest.mark.parametrize("part", ["training", "test", "validation"])
-def test_a_client_without_any_known_label_is_refused(part):
+def test_client_without_known_labels_is_refused(part):
     data = clients().with_validation(0.3)
     lists = {"training": data.train, "test": data.test, "validation": data.validation}[part]
     (data.test_targets if part == "test" else data.targets)[lists[2]] = math.nan
@@ -298,7 +298,7 @@ def test_losses_that_cannot_exclude_labels_are_refused(loss):
     Simulation(complete, Task(model(), loss))
 
 
-def test_a_loss_derived_from_torchs_needs_a_value_per_label_only():
+def test_loss_derived_from_torch_needs_values_per_label():
     data = clients()
     fed = Simulation(data, Task(model(), Focal()))
     rows = data.test[4]
@@ -308,13 +308,13 @@ def test_a_loss_derived_from_torchs_needs_a_value_per_label_only():
     assert float(fed.evaluate(fed.w0).loss[4]) == pytest.approx(float(Focal()(z[known], y[known])), abs=1e-12)
 
 
-def test_nan_is_no_class_and_no_number():
+def test_nan_is_refused_for_other_targets():
     x = torch.zeros(8, 4)
     with refused("not-finite"):
         drfl.ClientData.from_arrays([(x, torch.tensor([0.0, math.nan] * 4))])
 
 
-def test_complete_labels_have_no_masses():
+def test_complete_labels_have_no_row_weights():
     data = clients(share=0.0)
     for pool in (data.targets, data.test_targets):
         pool.nan_to_num_(1)
@@ -324,7 +324,7 @@ def test_complete_labels_have_no_masses():
     assert not [notice for notice in fed.data_warnings() if "label" in str(notice.code)]
 
 
-def test_one_label_per_row_is_as_if_unlabelled_rows_were_not_there():
+def test_single_label_equals_removing_unlabelled_rows():
     """Targets (n, 1): what is left of a row counts in full, and its kind of value stays."""
     data = clients()
     y, tests = data.targets[:, :1], data.test_targets[:, :1]

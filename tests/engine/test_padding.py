@@ -39,7 +39,7 @@ def final(algorithm, rounds, **options):
     return drfl.run(algorithm, fed, rounds=rounds, evaluate_every=rounds, check_data=False).end.state.w
 
 
-def test_sizes_are_rounded_up_by_less_than_a_quarter_to_few_values():
+def test_sizes_are_rounded_up_to_few_values():
     sizes = [padded_size(n) for n in range(1, 1025)]
     assert all(n <= size < 1.25 * n or size == n for n, size in enumerate(sizes, start=1))
     assert sizes == sorted(sizes)
@@ -48,7 +48,7 @@ def test_sizes_are_rounded_up_by_less_than_a_quarter_to_few_values():
 
 
 @pytest.mark.parametrize("algorithm", [FedAvg, DRFA, DRDM, DualDRDM])
-def test_100_rounds_need_few_graphs(captures, algorithm):
+def test_hundred_rounds_need_few_graphs(captures, algorithm):
     # The penalty of DRDM and dual DRDM depends on η, and so changes in every round.
     final(algorithm(m=M, local=LocalSGD(steps=10, lr=0.02, batch=8, lr_schedule=Cosine(100, 0.1))), 100)
     assert 1 <= len(captures) <= stacked.GRAPHS
@@ -67,7 +67,7 @@ LOCALS = {
 
 @pytest.mark.parametrize("local", LOCALS.values(), ids=LOCALS)
 @pytest.mark.parametrize("cls", [FedAvg, DRFA, DRFAGA, DRDM])
-def test_a_run_with_padding_is_that_without(monkeypatch, request, cls, local):
+def test_padding_does_not_change_a_run(monkeypatch, request, cls, local):
     if local.epochs and cls is not FedAvg:
         pytest.skip("refuses epochs")
     if cls is DRDM and not isinstance(local.optimizer, type(LocalSGD().optimizer)):
@@ -98,7 +98,7 @@ def test_shifts_averages_and_noise_are_padded(captures):
     assert shapes[3] == (14, 4, 8)
 
 
-def test_a_graph_without_a_pull_does_not_serve_rounds_with_one(captures):
+def test_graph_without_prox_is_not_used_for_rounds_with_prox(captures):
     def end(prox):
         fed = federation(SIZES, engine=Stacked())
         local = LocalSGD(steps=4, lr=0.1, batch=8)
@@ -112,6 +112,6 @@ def test_a_graph_without_a_pull_does_not_serve_rounds_with_one(captures):
         assert torch.allclose(found, right, rtol=1e-12, atol=1e-13)
 
 
-def test_a_step_size_beyond_the_type_of_the_models_diverges(captures):
+def test_step_size_beyond_the_model_type_diverges(captures):
     fed = federation(SIZES, engine=Stacked(), dtype=torch.float32)
     assert not fed.train(torch.arange(13), fed.w0, LocalSGD(steps=2, lr=1e300, batch=8), Key(0)).w.isfinite().all()

@@ -21,7 +21,7 @@ def pool():
 
 
 @pytest.mark.parametrize("index", [[0], [63, 0, 7, 7], list(range(64))])
-def test_rows_have_the_same_bits(pool, index):
+def test_rows_from_bytes_have_the_same_bits(pool, index):
     index, gather = torch.tensor(index), gatherer(pool)
     assert pixels_of(pool) is not None
     for _ in range(2):  # the room for bytes is used again
@@ -32,7 +32,7 @@ def test_rows_have_the_same_bits(pool, index):
 
 @pytest.mark.parametrize("value", [0.5, -1 / 255, 256 / 255, torch.nan, torch.inf, 1 / 255 + 1e-9])
 @pytest.mark.parametrize("at", [0, -1])
-def test_a_pool_with_any_other_number_in_it_is_read_as_it_is(pool, value, at):
+def test_pool_with_other_values_is_read_unchanged(pool, value, at):
     pool.view(-1)[at] = value
     assert pixels_of(pool) is None
     out = torch.empty(64, 3, 2, 2)
@@ -40,18 +40,18 @@ def test_a_pool_with_any_other_number_in_it_is_read_as_it_is(pool, value, at):
     assert torch.equal(out.nan_to_num(7), pool.nan_to_num(7))
 
 
-def test_other_types_are_read_as_they_are(pool):
+def test_other_types_are_read_unchanged(pool):
     assert pixels_of(pool.double()) is None
     assert pixels_of((pool * 255).long()) is None
 
 
 @pytest.mark.parametrize("bound", ["CACHED", "LARGEST"])
-def test_small_and_very_large_pools_are_read_as_they_are(pool, bound, monkeypatch):
+def test_small_and_very_large_pools_are_read_unchanged(pool, bound, monkeypatch):
     monkeypatch.setattr(pixels, bound, pool.numel() * 4)
     assert pixels_of(pool) is None
 
 
-def test_looked_for_once_and_again_after_a_change(pool, monkeypatch):
+def test_pool_is_inspected_once_and_after_a_change(pool, monkeypatch):
     first = pixels_of(pool)
     assert pixels_of(pool) is first
     pool[0] = 1.0

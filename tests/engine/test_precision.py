@@ -25,14 +25,14 @@ def moved(engine, precision):
 
 
 @pytest.mark.parametrize("engine", [Loop(), Stacked(), Threads(2)], ids=["loop", "stacked", "threads"])
-def test_close_to_full_precision(engine):
+def test_bf16_is_close_to_full_precision(engine):
     full, half = moved(engine, "full"), moved(engine, "bf16")
     assert half.dtype == torch.float32
     error = (half - full).norm() / full.norm()
     assert 1e-4 < error < 0.05, "bfloat16 has three significant digits: neither exact nor far away"
 
 
-def test_reports_and_tests_are_in_full_precision():
+def test_reports_and_evaluations_use_full_precision():
     full, half = fed(Stacked(), "full"), fed(Stacked(), "bf16")
     cohort, w = torch.arange(3), full.w0
     assert torch.equal(full.losses(cohort, w, Key(0)).values, half.losses(cohort, w, Key(0)).values)
@@ -47,6 +47,6 @@ def test_reports_and_tests_are_in_full_precision():
         ("bf16", torch.float64, ("unsupported-combination", "precision", "float32")),
     ],
 )
-def test_refusals(precision, dtype, error):
+def test_unsupported_precisions_are_refused(precision, dtype, error):
     with refused(*error):
         federation(SIZES, dtype=dtype, precision=precision)

@@ -26,7 +26,7 @@ def drawn(seed, n=60, classes=2):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_of_two_classes_and_of_one_output_they_are_scikit_learns(seed):
+def test_binary_rates_match_scikit_learn(seed):
     outputs, y = drawn(seed)
     score = outputs[:, 1] - outputs[:, 0]
     for given, targets in ((outputs, y), (score[:, None], y.double()), (score, y.double())):
@@ -38,7 +38,7 @@ def test_of_two_classes_and_of_one_output_they_are_scikit_learns(seed):
         assert value["average_precision"] == pytest.approx(average_precision_score(y, score), abs=1e-12)
 
 
-def test_of_more_classes_they_are_means_and_rows_say_nothing():
+def test_multiclass_rates_are_means_without_row_values():
     outputs, y = drawn(3, classes=4)
     called = outputs.argmax(1)
     assert METRICS["sensitivity"].of(outputs, y) == pytest.approx(recall_score(y, called, average="macro"))
@@ -50,7 +50,7 @@ def test_of_more_classes_they_are_means_and_rows_say_nothing():
     assert [m.rows for m in task.measures] == ["binary", "whole", "whole", "whole"]
 
 
-def test_one_class_alone_leaves_some_undefined():
+def test_single_class_leaves_some_rates_undefined():
     outputs, _ = drawn(0)
     for name, y, known in (
         ("sensitivity", 0, False),
@@ -63,7 +63,7 @@ def test_one_class_alone_leaves_some_undefined():
     assert math.isnan(METRICS["ppv"].of(-outputs.abs()[:, :1] - 1, torch.ones(60)))  # nobody is called positive
 
 
-def test_only_these_may_be_rates():
+def test_only_listed_metrics_are_rates():
     with refused("invalid-value", "rows"):
         Metric("own", METRICS["f1"].function, rows=Rows.RATE)
 
@@ -79,7 +79,7 @@ def test_only_these_may_be_rates():
         ([0, math.nan], [1, 0], None),
     ],
 )
-def test_the_threshold_has_the_largest_sensitivity_plus_specificity(output, positive, expected):
+def test_threshold_maximises_sensitivity_plus_specificity(output, positive, expected):
     assert youden(torch.tensor(output, dtype=torch.float64), torch.tensor(positive, dtype=torch.float64)) == expected
 
 
@@ -109,7 +109,7 @@ def served(validation=True, engine=None):
 
 
 @pytest.mark.parametrize("engine", [drfl.Loop(), drfl.Stacked(), drfl.Threads(workers=2)])
-def test_the_threshold_is_chosen_on_the_validation_rows_of_all_clients(engine):
+def test_threshold_is_chosen_on_validation_rows_of_all_clients(engine):
     fed = served(engine=engine)
     w = torch.tensor([10.0], dtype=torch.float64)
     for found, moved in ((fed.evaluate(fed.w0), 0), (fed.evaluate_all([fed.w0, w])[1], 10)):
@@ -126,7 +126,7 @@ def test_the_threshold_is_chosen_on_the_validation_rows_of_all_clients(engine):
     assert (held.threshold, held.score.tolist()) == (1.5, [pytest.approx(math.nan, nan_ok=True), 1])
 
 
-def test_without_validation_rows_it_is_probability_one_half():
+def test_threshold_without_validation_rows_is_one_half():
     fed = served(validation=False)
     found = fed.evaluate(fed.w0)
     assert found.threshold is None
@@ -134,20 +134,20 @@ def test_without_validation_rows_it_is_probability_one_half():
     assert found.others[0].tolist() == [1, 0]
 
 
-def test_each_client_may_have_a_model_of_its_own():
+def test_clients_can_have_their_own_models():
     fed = served()
     table = ClientTable.of(2, torch.arange(2), torch.tensor([[1.0], [1.0]], dtype=torch.float64))
     assert fed.evaluate_each(table).threshold == 2.5
 
 
-def test_outputs_that_are_not_finite_have_no_rate():
+def test_non_finite_outputs_have_no_rate():
     fed = served(validation=False)
     found = fed.evaluate(torch.tensor([math.nan], dtype=torch.float64))
     assert found.score.isnan().all()
     assert found.sums.isnan().all()
 
 
-def test_rates_have_clopper_and_pearsons_intervals_over_the_rows_that_count():
+def test_rates_have_clopper_pearson_intervals():
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(400, 3, generator=generator)
     y = (x.sum(1) + torch.randn(400, generator=generator) > 1.5).long()

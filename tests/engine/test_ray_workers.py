@@ -49,7 +49,7 @@ def ran(engine, algorithm=FEDAVG, rounds=4, **options):
 @pytest.mark.parametrize("algorithm", [drfl.DRFA(m=5), drfl.DRDM(m=5), drfl.ScaffPD()], ids=lambda a: type(a).__name__)
 @pytest.mark.parametrize("pieces", [False, True], ids=["whole", "pieces"])
 @pytest.mark.usefixtures("ray")
-def test_a_run_without_sums_is_the_plain_one_to_the_bit(algorithm, pieces, monkeypatch):
+def test_run_without_sums_equals_the_plain_run_bitwise(algorithm, pieces, monkeypatch):
     monkeypatch.setattr(ray_workers, "PIECE", 200 if pieces else 10**9)
     monkeypatch.setattr(ray_workers, "ROOM", 2000 if pieces else 10**9)
     plain, counted = ran(Loop(), algorithm)
@@ -65,7 +65,7 @@ def test_a_run_without_sums_is_the_plain_one_to_the_bit(algorithm, pieces, monke
     ("workers", "options"), crossed(long_except(["2", "4"], [1, 2, 4, 20]), {"linear": {}, "cnn": IMAGES})
 )
 @pytest.mark.usefixtures("ray")
-def test_a_sharded_run_with_sums_agrees_to_1e_6(workers, options):
+def test_sharded_run_with_sums_agrees_to_1e_6(workers, options):
     options = {**options, "dtype": torch.float32}
     plain, counted = ran(None, rounds=2, **options)
     found, also = ran(RayWorkers(workers, sums=True), rounds=2, **options)
@@ -73,7 +73,7 @@ def test_a_sharded_run_with_sums_agrees_to_1e_6(workers, options):
     assert (plain.model - found.model).abs().max() < 1e-6
 
 
-def test_a_mean_is_one_message_a_worker_and_no_models(ray):
+def test_mean_needs_one_message_per_worker(ray):
     fed = federation(SIZES, engine=RayWorkers(2, engine=Stacked(), sums=True))
     D = Cohort(torch.arange(7), torch.arange(7).double())
     _, mean = fed.mean(D, fed.w0, LocalSGD(steps=3, lr=0.1), Key(0), prox=0.3, snapshot=2)
@@ -87,14 +87,14 @@ def test_a_mean_is_one_message_a_worker_and_no_models(ray):
     assert fed.ledger.totals() == plain.ledger.totals()
 
 
-def test_the_pool_is_put_once(ray):
+def test_pool_is_sent_once(ray):
     ran(RayWorkers(2))
     pools = [what.ndim for what in ray.puts if isinstance(what, numpy.ndarray) and what.size >= 100]
     assert pools == [2, 1]  # inputs and targets of the training rows
     assert sum(isinstance(what, drfl.Task) for what in ray.puts) == 1
 
 
-def test_losses_and_gradients_come_back_in_the_order_of_the_cohort(ray):
+def test_losses_and_gradients_are_in_cohort_order(ray):
     cohort = torch.tensor([6, 0, 3, 5])
     fed, plain = (federation(SIZES, engine=engine) for engine in (RayWorkers(3, engine=Loop()), Loop()))
     assert torch.equal(
@@ -104,7 +104,7 @@ def test_losses_and_gradients_come_back_in_the_order_of_the_cohort(ray):
         assert torch.equal(one, other)
 
 
-def test_parts_have_as_much_work_and_none_is_empty():
+def test_work_is_divided_evenly_without_empty_parts():
     def sizes(work, count):
         return [span.stop - span.start for span in ray_workers._spans(torch.tensor(work), count)]
 
@@ -114,26 +114,26 @@ def test_parts_have_as_much_work_and_none_is_empty():
     assert sizes([1, 1, 100], 3) == [3]
 
 
-def test_a_worker_that_is_lost_again_and_again_is_one_line(ray):
+def test_repeatedly_lost_worker_is_a_one_line_error(ray):
     ray.lost = 3
     with refused("worker-lost", kind=DrflError):
         ran(RayWorkers(2))
 
 
-def test_ray_is_missing(monkeypatch):
+def test_missing_ray_is_a_one_line_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with refused("package-missing", "ray", "'drfl[ray]'"):
         ran(RayWorkers(2))
 
 
 @pytest.mark.parametrize("address", ["nowhere", "ray://head:10001", "head:0", "head:port", ":6379"])
-def test_an_address_that_is_none(address):
+def test_invalid_address_is_refused(address):
     with refused("invalid-value", "ray", address):
         Cluster(address).connected()
 
 
 @pytest.mark.parametrize(("says", "told"), [(None, "timed out"), (b"SSH-2.0-x\r\n", "HOST:PORT"), (b"", "HOST:PORT")])
-def test_something_else_answers(says, told, monkeypatch):
+def test_other_server_at_the_address_is_refused(says, told, monkeypatch):
     monkeypatch.setattr(ray_cluster, "PATIENCE", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
         held = []
@@ -155,7 +155,7 @@ def test_something_else_answers(says, told, monkeypatch):
         held[0].close()
 
 
-def test_nobody_answers():
+def test_unanswered_address_is_refused():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with refused("cluster-unreachable", f"127.0.0.1:{port}"):
@@ -176,7 +176,7 @@ def pids(engine):
 
 @pytest.mark.usefixtures("ray")
 @pytest.mark.long
-def test_a_stacked_network_on_workers_is_the_plain_one_up_to_rounding():
+def test_stacked_network_on_workers_equals_the_plain_one_up_to_rounding():
     """For three rounds: in the fourth a rounding of 1e-8 puts a unit on the other side of its kink."""
     options = {**IMAGES, "dtype": torch.float32}
     plain, _ = ran(Stacked(), drfl.DRFA(m=5), rounds=3, **options)
@@ -188,7 +188,7 @@ def test_a_stacked_network_on_workers_is_the_plain_one_up_to_rounding():
 @pytest.mark.parametrize(
     ("options", "sums", "own"), [({}, True, None), (IMAGES, False, Threads(1))], ids=["linear", "cnn"]
 )
-def test_four_workers_one_of_them_killed_in_mid_run(options, sums, own, real):
+def test_run_survives_a_killed_worker(options, sums, own, real):
     options = {**options, "dtype": torch.float32}
     plain, _ = ran(own, drfl.DRFA(m=5), rounds=6, **options)
     engine = RayWorkers(4, engine=own, sums=sums)

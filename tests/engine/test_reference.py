@@ -33,7 +33,7 @@ def close(tensor, array):
 
 
 @pytest.mark.parametrize(("engine", "solver", "prox", "batch"), crossed(ENGINES, SOLVERS, [0.0, 0.7], [None, 8, 32]))
-def test_local_steps(engine, solver, prox, batch):
+def test_local_steps_match_numpy(engine, solver, prox, batch):
     """Every step, snapshot and mean, with a shift; samples as drawn from the documented keys."""
     data, fed, key = pools(), federation(engine=engine), Key(6)
     problem, w = Softmax(data, 3), fed.w0 + 0.1
@@ -53,7 +53,7 @@ def test_local_steps(engine, solver, prox, batch):
 
 
 @pytest.mark.parametrize("batch", [None, 8, 32])
-def test_losses_and_gradients(engine, batch):
+def test_losses_and_gradients_match_numpy(engine, batch):
     data, fed, key = pools(), federation(engine=engine), Key(6)
     problem, w = Softmax(data, 3), fed.w0 - 0.2
     losses = fed.losses(torch.arange(6), w, key, batch=batch)
@@ -70,7 +70,7 @@ def test_losses_and_gradients(engine, batch):
         close(gradients.values[i], problem.gradient(w.numpy(), rows))
 
 
-def test_evaluation(engine):
+def test_evaluation_matches_numpy(engine):
     data, fed = pools(), federation(engine=engine)
     w = fed.w0 * 2
     evaluation = fed.evaluate(w)
@@ -83,7 +83,7 @@ def test_evaluation(engine):
     assert evaluation.samples.tolist() == [1, 2, 3, 4, 5, 1]
 
 
-def test_test_rows_may_be_shared(engine):
+def test_rows_for_testing_can_be_shared(engine):
     """Clients may be tested on the same samples, in any order."""
     data = pools()
     test = (torch.tensor([3, 1, 2]), torch.tensor([2, 3, 1]), *data.test[2:])
@@ -94,7 +94,7 @@ def test_test_rows_may_be_shared(engine):
 
 
 @pytest.mark.parametrize("model", [models.linear, models.mlp, models.cnn, group_norm_net])
-def test_finite_differences(engine, model):
+def test_gradients_match_finite_differences(engine, model):
     shape = (1, 4, 4)
     fed = federation((3, 7), engine=engine, model=model, shape=shape)
     direction = torch.randn(2, len(fed.w0), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -105,7 +105,7 @@ def test_finite_differences(engine, model):
         torch.testing.assert_close((above - below) / 2e-6, gradients @ v, rtol=1e-5, atol=1e-6)
 
 
-def test_float32_is_close(engine):
+def test_float32_is_close_to_float64(engine):
     single, double = federation(engine=engine, dtype=torch.float32), federation(engine=engine)
     ask = (torch.arange(len(SIZES)), LocalSGD(steps=5, lr=0.1), Key(0))
     a = single.train(ask[0], double.w0.float(), *ask[1:]).w

@@ -19,7 +19,7 @@ def floyd(uniforms, size):
 
 
 @given(st.integers(1, 12), st.lists(st.integers(0, 40), min_size=1, max_size=4), st.integers(0, 10**6))
-def test_as_written(B, extra, seed):
+def test_vectorised_sampling_matches_floyds_algorithm(B, extra, seed):
     """With many repetitions (few samples to choose from), among them picks that hit an earlier last entry."""
     sizes = np.array([B + e for e in extra])
     uniforms = np.random.default_rng(seed).random((len(sizes), 3, B))
@@ -29,7 +29,7 @@ def test_as_written(B, extra, seed):
             assert found[k, t].tolist() == floyd(uniforms[k, t], int(size))
 
 
-def test_all_alike_and_all_zero():
+def test_edge_cases_of_sampling():
     for value in (0.0, 0.5, 1 - 2**-53):
         found = sample_without_replacement(np.full((1, 1, 9), value), np.array([11]))
         assert found[0, 0].tolist() == floyd([value] * 9, 11)

@@ -42,7 +42,7 @@ def served(engine=None, score="accuracy", metrics=(), loss=None, x=LOGITS, y=TAR
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_sums_by_hand(engine):
+def test_sums_over_rows_by_hand(engine):
     metrics = ("brier", "mae", "auc", "f1", Metric("own", own, rows=Rows.UNIT))
     fed = served(engine, metrics=metrics)
     found = fed.evaluate(fed.w0)
@@ -64,7 +64,7 @@ def test_sums_by_hand(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_every_row_by_hand(engine):
+def test_row_values_by_hand(engine):
     fed = served(engine, metrics=("brier", "auc", "f1"))
     found = fed.row_scores(fed.w0)
     assert (found.starts.tolist(), found.rows.tolist()) == ([0, 5, 7], [0, 1, 2, 3, 4, 5, 6])
@@ -77,7 +77,7 @@ def test_every_row_by_hand(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_model_for_each_client(engine):
+def test_row_values_with_a_model_per_client(engine):
     fed = served(engine, metrics=("mae", "auc"))
     table = ClientTable.of(2, torch.arange(2), torch.tensor([[1.0], [-1.0]], dtype=torch.float64))
     found, plain = fed.evaluate_each(table), fed.evaluate(fed.w0)
@@ -88,7 +88,7 @@ def test_a_model_for_each_client(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_outputs_that_are_not_finite_have_no_sums(engine):
+def test_non_finite_outputs_have_no_sums(engine):
     x = LOGITS.clone()
     x[6] = 1e300
     found = served(engine, metrics=("brier", "auc", "f1"), x=x).evaluate(torch.tensor([1e10], dtype=torch.float64))
@@ -96,7 +96,7 @@ def test_outputs_that_are_not_finite_have_no_sums(engine):
     assert found.sums[0, :3].isfinite().all()
 
 
-def test_squares_beyond_any_use_are_no_sums():
+def test_overflowing_squares_have_no_sums():
     """They would be no numbers of a run's files."""
     fed = served(metrics=("mae",), loss=nn.L1Loss())
     found = fed.evaluate(torch.tensor([1e60], dtype=torch.float64))
@@ -115,7 +115,7 @@ def test_two_models_as_a_table_of_right_and_wrong():
     assert found[3].isnan().all()
 
 
-def test_the_products_of_two_rankings_are_those_of_their_placements():
+def test_products_of_two_rankings_equal_those_of_placements():
     fed = served(metrics=("auc",))
     one, other = (fed.row_scores(torch.tensor([w], dtype=torch.float64)) for w in (1.0, -1.0))
     squares = fed.evaluate(fed.w0).sums[:, 1, 3:].sum(0)
@@ -124,7 +124,7 @@ def test_the_products_of_two_rankings_are_those_of_their_placements():
     assert products(one, other, fed.measures)[1].tolist() == [1 * 1 + 1.5 * 0.5 + 2 * 0, 3 * 0 + 1.5 * 1.5]
 
 
-def test_placements_are_those_of_a_count_of_pairs():
+def test_placements_equal_counted_pairs():
     generator = torch.Generator().manual_seed(0)
     sizes = torch.tensor([5, 1, 40, 90])
     output = torch.randint(0, 12, (136,), generator=generator).double()
@@ -140,7 +140,7 @@ def test_placements_are_those_of_a_count_of_pairs():
     assert torch.equal(spoilt[46:], found[46:])
 
 
-def test_runs_are_paired_by_their_rows_and_their_data():
+def test_runs_are_paired_by_rows_and_data():
     found = served().row_scores(torch.ones(1, dtype=torch.float64))
     assert found.same_rows(found._replace(scores={}))
     for change in ({"rows": found.rows.flip(0)}, {"starts": torch.tensor([0, 4, 7])}, {"data": "ab"}):
@@ -173,18 +173,18 @@ CLASS, SHARES = torch.zeros(4, dtype=torch.int64), torch.zeros(4, 3)
         ("rmse", TWO[:, :1], SHARES[:, 0], "whole"),
     ],
 )
-def test_what_a_metric_says_of_a_row_depends_on_the_targets(name, outputs, targets, rows):
+def test_kind_of_row_values_depends_on_the_targets(name, outputs, targets, rows):
     assert resolved(METRICS[name], outputs, targets).rows == rows
 
 
-def test_a_row_without_a_score_is_no_wrong_one_and_hides_none():
+def test_row_without_a_score_is_not_wrong():
     share = Metric("own", own, rows=Rows.BINARY)
     assert share.checked(torch.tensor([0, math.nan, 1])).isnan().tolist() == [False, True, False]
     with refused("out-of-range", "own", "0.5", "1"):
         share.checked(torch.tensor([math.nan, 0.5, 1]))
 
 
-def test_a_function_says_nothing_of_rows_unless_it_is_declared():
+def test_function_has_no_row_values_unless_declared():
     assert metric_of(own).rows is Rows.WHOLE
     assert metric_of(drfl.argmax_accuracy).rows is Rows.BINARY
     assert Metric("own", own, rows="unit").rows is Rows.UNIT
@@ -210,7 +210,7 @@ def test_a_function_says_nothing_of_rows_unless_it_is_declared():
         ),
     ],
 )
-def test_rows_that_are_not_what_was_declared_are_one_line(make, error):
+def test_undeclared_row_values_are_one_line_errors(make, error):
     with refused(*error):
         make()
 
@@ -220,7 +220,7 @@ def _measured(metric):
     return fed.evaluate(fed.w0)
 
 
-def test_a_task_whose_metrics_fit_stays_the_same_object():
+def test_task_with_suitable_metrics_is_the_same_object():
     """Its traced steps are kept by it."""
     task = drfl.Task(nn.Linear(4, 3), metrics=("f1",))
     assert task.resolved(torch.zeros(1, 4), torch.zeros(1, dtype=torch.int64)) is task

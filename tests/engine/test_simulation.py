@@ -46,13 +46,13 @@ def test_ledger_by_hand(engine):
     assert fed.ledger.messages == 16
 
 
-def test_ledger_counts_the_models_own_type():
+def test_ledger_counts_the_bytes_of_the_model_type():
     fed = federation(dtype=torch.float32)
     fed.train(torch.tensor([0]), fed.w0, LocalSGD(steps=1, lr=0.1), Key(0))
     assert fed.ledger.bytes_up == 15 * 4
 
 
-def test_shares():
+def test_shares_are_proportional_to_samples():
     fed = federation((1, 3))
     assert fed.n == 2
     assert fed.shares.dtype == torch.float64
@@ -76,13 +76,13 @@ def test_batch_must_be_positive(batch):
 
 
 @pytest.mark.parametrize("device", ["nonsense", "cuda:99"])
-def test_device_is_not_there(device):
+def test_missing_device_is_refused(device):
     with refused("device-missing", "device", f"'{device}'") as raised:
         Simulation(pools(), task_of(), device=device)
     assert "\n" not in str(raised.value)
 
 
-def test_floating_point_data_takes_the_models_type():
+def test_floating_point_data_take_the_models_type():
     data = pools(dtype=torch.float32)
     fed = Simulation(data, task_of())
     assert fed.losses(torch.arange(6), fed.w0, Key(0)).values.isfinite().all()
@@ -90,7 +90,7 @@ def test_floating_point_data_takes_the_models_type():
 
 @pytest.mark.parametrize("part", ["targets", "test_targets"])
 @pytest.mark.parametrize("label", [3, 9])
-def test_labels_outside_the_classes(part, label):
+def test_labels_outside_the_classes_are_refused(part, label):
     data = pools()
     targets = getattr(data, part).clone()
     targets[-1] = label
@@ -98,13 +98,13 @@ def test_labels_outside_the_classes(part, label):
         Simulation(dataclasses.replace(data, **{part: targets}), task_of())
 
 
-def test_model_and_data_do_not_fit():
+def test_mismatched_model_and_data_are_refused():
     with refused("model-data-mismatch", "model") as raised:
         Simulation(pools(), task_of(shape=(5,)))
     assert "\n" not in str(raised.value)
 
 
-def test_frozen_parameters_stay(engine):
+def test_frozen_parameters_are_unchanged(engine):
     data = pools()
     with Key(0).torch_scope():
         model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
@@ -144,12 +144,12 @@ def test_tied_parameters_train_as_one(engine):
 
 
 @pytest.mark.parametrize("name", ["loop", Loop], ids=str)
-def test_an_engine_is_no_name_and_no_class(name):
+def test_engine_names_and_classes_are_refused(name):
     with refused("wrong-type", "engine"):
         Simulation(pools(), task_of(), engine=name)
 
 
-def test_engines_by_name():
+def test_engines_are_made_by_name():
     assert {name: type(make()).__name__ for name, make in ENGINES.items()} == {
         "auto": "Auto",
         "loop": "Loop",
@@ -159,7 +159,7 @@ def test_engines_by_name():
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_whatever_mode_the_caller_is_in(engine, mode):
+def test_grad_mode_of_the_caller_does_not_matter(engine, mode):
     fed, local = federation(engine=engine), LocalSGD(steps=2, lr=0.1, batch=8)
     expected = fed.train(torch.arange(6), fed.w0, local, Key(0)).w
     with mode():
@@ -168,7 +168,7 @@ def test_whatever_mode_the_caller_is_in(engine, mode):
         assert fed.gradients(torch.arange(6), w, Key(0)).values.any()
 
 
-def test_a_description_of_data_is_refused_with_the_call_that_makes_the_samples():
+def test_data_spec_is_refused_with_the_remedy():
     spec = drfl.data_spec(dataset="digits", partition="iid", clients=3)
     task = drfl.Task(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10)))
     with refused("wrong-type", "data", "DataSettings", "drfl.ClientData", "data.for_seed(0)"):

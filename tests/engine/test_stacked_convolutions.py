@@ -53,7 +53,7 @@ def test_values_and_gradients_equal_those_of_torch(case):
             torch.testing.assert_close(a, b, rtol=1e-13, atol=1e-13)
 
 
-def test_convolutions_of_a_stack_become_products(monkeypatch):
+def test_stacked_convolutions_become_products(monkeypatch):
     """Otherwise the test above would compare torch with itself."""
     called = []
     real = stacked_convolutions._product
@@ -75,7 +75,7 @@ def test_products_use_the_type_of_autocast():
 
 
 @pytest.mark.parametrize("model", [models.linear, models.cnn])
-def test_the_gradient_of_a_single_client_equals_that_of_a_stack(model):
+def test_gradient_of_one_client_equals_that_of_a_stack(model):
     fed = federation((9, 20), model=model, shape=(1, 8, 8), dtype=torch.float64)
     problem, w = fed._train, fed.w0
     x, y = problem.x[:9][None], problem.y[:9][None]

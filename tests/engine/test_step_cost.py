@@ -27,7 +27,7 @@ def pool(model, **options):
     return federation(SIZES, model=model, **options)._train
 
 
-def test_hidden_layers_count_and_parameters_do_not():
+def test_memory_counts_hidden_layers_not_parameters():
     found = step_cost(pool(wide)).stored
     # The hidden layer after ReLU, float64, and a few numbers for the loss.
     assert 500 * 8 <= found <= 500 * 8 + 200
@@ -36,7 +36,7 @@ def test_hidden_layers_count_and_parameters_do_not():
     assert step_cost(pool(drfl.models.linear)).stored < 200
 
 
-def test_images_count_each_map():
+def test_memory_counts_each_feature_map():
     net = pool(group_norm_net, shape=(1, 6, 6))
     # The outputs of the convolution and of ReLU: 4 maps of 6 × 6 each.
     assert step_cost(net).stored >= 2 * 4 * 36 * 8
@@ -47,7 +47,7 @@ def test_bf16_stores_less():
     assert step_cost(half).stored < step_cost(full).stored
 
 
-def test_it_draws_nothing():
+def test_estimate_draws_no_random_numbers():
     before = torch.get_rng_state()
     assert step_cost(pool(noisy)).operations
     assert torch.equal(torch.get_rng_state(), before)

@@ -30,20 +30,20 @@ def trained(engine, **options):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_the_number_of_workers_does_not_change_a_bit(dtype):
+def test_number_of_workers_does_not_change_a_bit(dtype):
     replies = [trained(Threads(workers), dtype=dtype) for workers in (1, 2, 5, 50)]
     for other in replies[1:]:
         for a, b in zip(parts(replies[0]), parts(other), strict=True):
             assert torch.equal(a, b)
 
 
-def test_torchs_threads_are_as_before():
+def test_torch_threads_are_restored():
     before = torch.get_num_threads()
     trained(Threads(3))
     assert torch.get_num_threads() == before
 
 
-def test_a_client_that_has_the_machine_for_itself_gets_its_threads(monkeypatch):
+def test_single_client_uses_all_threads(monkeypatch):
     before, seen = torch.get_num_threads(), []
     steps = Replica.local_steps
 
@@ -82,7 +82,7 @@ def test_gradients_that_share_memory():
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_a_mistake_on_a_thread_comes_out(workers, monkeypatch):
+def test_error_in_a_worker_thread_is_raised(workers, monkeypatch):
     fed = federation(SIZES, engine=Threads(workers))
     before = torch.get_num_threads()
 
@@ -96,7 +96,7 @@ def test_a_mistake_on_a_thread_comes_out(workers, monkeypatch):
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_as_many_threads_as_workers(workers, monkeypatch):
+def test_one_model_copy_per_worker_thread(workers, monkeypatch):
     """One replica a thread, also where torch is told to use one intra-op thread meanwhile."""
     made = []
     original = Replica.__init__
@@ -111,7 +111,7 @@ def test_as_many_threads_as_workers(workers, monkeypatch):
     assert len(made) == workers
 
 
-def test_the_default_is_torchs_number_of_threads(monkeypatch):
+def test_default_number_of_threads_is_torchs(monkeypatch):
     submitted = []
     original = ThreadPoolExecutor.submit
 
@@ -147,7 +147,7 @@ class Meeting(torch.nn.Module):
 
 
 @pytest.mark.parametrize("exchange", ["evaluate", "losses"])
-def test_threads_that_pass_samples_at_once_leave_the_model_alone(exchange):
+def test_concurrent_passes_leave_the_model_unchanged(exchange):
     fed = federation((2 * IMAGES,), engine=Threads(2), model=Meeting, shape=(1, 3, 3), tested=2 * IMAGES)
     model = fed._train.task.model
     before = dict(model.named_parameters())

@@ -47,7 +47,7 @@ def plain(function, arguments):
         ["linear", "mlp", "cnn", "group_norm"],
     ),
 )
-def test_the_papers_models_are_traced(model, scripted):
+def test_papers_models_are_traced(model, scripted):
     """Not only left to the function that a failed trace falls back on."""
     fed = federation((9, 20, 12), model=model, shape=(1, 8, 8), engine=Stacked())
     fed.train(torch.arange(3), fed.w0, LOCAL, Key(0))
@@ -56,7 +56,7 @@ def test_the_papers_models_are_traced(model, scripted):
     assert isinstance(graph, torch.jit.ScriptFunction if scripted else GraphModule)
 
 
-def test_a_round_gives_the_same_bits_whatever_ran_before():
+def test_round_gives_the_same_bits_after_other_runs():
     fed, other = (federation((9, 20, 12), engine=Stacked()) for _ in range(2))
     first = fed.train(torch.arange(3), fed.w0, LOCAL, Key(0)).w
     for k in (1, 2, 3):
@@ -78,12 +78,12 @@ class OwnLinear(nn.Linear):
         (nn.Linear, lambda outputs, y: cross_entropy(outputs, y, reduction="none"), 2),
     ],
 )
-def test_tasks_of_torchs_and_drfls_parts_share_their_traces(model, loss, made):
+def test_tasks_of_torch_and_drfl_parts_share_traces(model, loss, made):
     traces = [replay(Task(model(2, 2), loss), "x", lambda x: [x + 1], [torch.ones(2)], trace) for _ in range(2)]
     assert len(set(map(id, traces))) == made
 
 
-def test_other_models_losses_and_metrics_have_their_own():
+def test_tasks_with_user_code_have_their_own_traces():
     model, weight = nn.Linear(2, 2), torch.ones(2)
     frozen = [nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)) for _ in range(2)]
     for pair in frozen:
@@ -108,7 +108,7 @@ def test_other_models_losses_and_metrics_have_their_own():
 
 
 @pytest.mark.long
-def test_few_structures_are_kept_and_no_data():
+def test_cache_is_small_and_holds_no_data():
     pools = []
     for n in range(2, 3 + tracing.MAX_STRUCTURES):
         fed = federation(
@@ -123,7 +123,7 @@ def test_few_structures_are_kept_and_no_data():
     assert not any(pool() is not None for pool in pools)
 
 
-def test_shapes_that_were_forgotten_are_made_again():
+def test_forgotten_shapes_are_traced_again():
     task, made = Task(nn.Linear(2, 2)), []
     for n in (1, 2, 1, 3, 1, 2):
         replay(task, "x", lambda x: [x], [torch.ones(n)], lambda f, a: made.append(len(a[0])) or f, limit=2)
@@ -131,7 +131,7 @@ def test_shapes_that_were_forgotten_are_made_again():
     assert len(tracing._made[task]) == 2
 
 
-def test_what_was_made_goes_with_the_task():
+def test_traces_are_freed_with_the_task():
     task, before = Task(nn.Linear(2, 2)), len(tracing._made)
     replay(task, "name", torch.sin, [torch.ones(2)], plain)
     assert len(tracing._made) == before + 1
@@ -140,7 +140,7 @@ def test_what_was_made_goes_with_the_task():
     assert len(tracing._made) == before
 
 
-def test_made_once_for_each_name_shape_and_type():
+def test_one_trace_per_name_shape_and_type():
     task, calls = Task(nn.Linear(2, 2)), []
 
     def make(function, arguments):
@@ -153,7 +153,7 @@ def test_made_once_for_each_name_shape_and_type():
     assert len(calls) == 4
 
 
-def test_a_replay_that_differs_is_not_taken():
+def test_trace_with_different_results_is_discarded():
     task, x = Task(nn.Linear(2, 2)), torch.ones(3)
 
     def right(x):
@@ -165,7 +165,7 @@ def test_a_replay_that_differs_is_not_taken():
     assert close is not right
 
 
-def test_mistakes_of_the_maker_leave_the_function():
+def test_tracing_errors_fall_back_to_the_function():
     task = Task(nn.Linear(2, 2))
 
     def fails(function, arguments):
@@ -175,7 +175,7 @@ def test_mistakes_of_the_maker_leave_the_function():
     assert function is torch.sin
 
 
-def test_tidy_keeps_what_a_graph_writes():
+def test_tidy_keeps_operations_whose_results_are_modified():
     """Two calls that look alike are not, where one result is written to."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -190,7 +190,7 @@ def test_tidy_keeps_what_a_graph_writes():
     assert torch.equal(b, torch.ones(3))
 
 
-def test_tidy_shortens():
+def test_tidy_removes_duplicate_operations():
     def function(x, y):
         again = torch.bmm(x, y) + torch.bmm(x, y)
         return [again.view(again.shape) * 1.0, torch.log_softmax(again, 2)]
@@ -204,7 +204,7 @@ def test_tidy_shortens():
         torch.testing.assert_close(a, b)
 
 
-def test_tidy_turns_products_of_products():
+def test_tidy_reorders_products_of_products():
     """The first product is turned into nodes that have no recorded shape, on which the second one depends."""
 
     def function(x, y, z):
@@ -214,7 +214,7 @@ def test_tidy_turns_products_of_products():
     torch.testing.assert_close(trace(function, arguments)(*arguments)[0], function(*arguments)[0])
 
 
-def test_without_the_interpreter_to_the_bit(monkeypatch):
+def test_results_without_the_interpreter_are_bitwise_equal(monkeypatch):
     """Where torch has lost the functions that are not public."""
     ends = []
     for name in ("there", "gone"):
@@ -230,7 +230,7 @@ def test_without_the_interpreter_to_the_bit(monkeypatch):
 
 
 @pytest.mark.parametrize("classes", [3, 100])
-def test_softmax_of_few_and_of_many_classes(classes):
+def test_softmax_of_few_and_many_classes(classes):
     """Also for logits that are large or minus infinity."""
 
     def function(x):
@@ -242,7 +242,7 @@ def test_softmax_of_few_and_of_many_classes(classes):
         torch.testing.assert_close(a, b)
 
 
-def test_a_traced_argmax_is_the_first_largest_entry_or_the_first_nan():
+def test_traced_argmax_returns_the_first_maximum_or_nan():
     x = torch.randint(0, 3, (2, 10, 300), generator=torch.Generator().manual_seed(0)).float()
     x[:, 4, ::7], x[:, 8, ::7] = torch.nan, torch.nan
     for rows in (x.transpose(1, 2), x.transpose(1, 2).contiguous()):

@@ -85,14 +85,14 @@ def test_engines_agree(model, augment, solver, caplog):
     assert caplog.messages == []  # that it cannot be
 
 
-def test_a_client_s_masks_do_not_depend_on_the_cohort(engine):
+def test_dropout_masks_do_not_depend_on_the_cohort(engine):
     fed = simulation(engine=engine)
     together = trained(fed, batch=16)
     for i in (0, 2):
         torch.testing.assert_close(trained(fed, (i,), batch=16)[0], together[i], rtol=0, atol=1e-10)
 
 
-def test_reports_gradients_and_tests_are_without_it(engine):
+def test_reports_gradients_and_evaluations_have_no_noise(engine):
     noisy, quiet = simulation(channels, Flip(1.0), engine), simulation(lambda: channels().eval(), None, engine)
     everybody = torch.arange(4)
     trained(noisy)  # which leaves nothing behind
@@ -105,7 +105,7 @@ def test_reports_gradients_and_tests_are_without_it(engine):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
-def test_it_is_another_mask_in_every_round_and_step_and_the_run_repeats():
+def test_masks_differ_by_round_and_step_and_are_reproducible():
     fed = simulation()
     local = drfl.LocalSGD(steps=1, lr=0.1, batch=None)
     first, again, other = (fed.train(torch.tensor([3]), fed.w0, local, Key(k)).w for k in (1, 1, 2))
@@ -115,7 +115,7 @@ def test_it_is_another_mask_in_every_round_and_step_and_the_run_repeats():
     assert torch.equal(*runs)
 
 
-def test_the_user_s_model_stays_and_takes_what_was_trained():
+def test_users_model_is_unchanged_and_takes_trained_weights():
     model = Twice()
     task = drfl.Task(model)
     assert isinstance(model.drop, nn.Dropout)
@@ -124,7 +124,7 @@ def test_the_user_s_model_stays_and_takes_what_was_trained():
     assert with_keyed_dropout(model.eval()) is model
 
 
-def test_a_frozen_front_with_dropout_is_not_computed_once():
+def test_frozen_layers_with_dropout_are_not_precomputed():
     def model():
         front = nn.Linear(72, 5).requires_grad_(False)
         return nn.Sequential(nn.Flatten(), front, nn.Dropout(0.5), nn.Linear(5, 3))
@@ -135,7 +135,7 @@ def test_a_frozen_front_with_dropout_is_not_computed_once():
 
 
 @pytest.mark.parametrize("stream", [1, 2])
-def test_the_numbers_are_uniform_and_uncorrelated(stream):
+def test_numbers_are_uniform_and_uncorrelated(stream):
     uniform = Uniform(SEEDS, stream)
     a, b = uniform(50).double(), uniform(50).double()
     other = Uniform(SEEDS, stream + 1)(50).double()
@@ -159,7 +159,7 @@ def test_dropout_keeps_the_mean():
     assert {len(channel.unique()) for picture in whole(torch.ones(4000, 3, 2, 2))[:50] for channel in picture} == {1}
 
 
-def test_crops_and_flips_are_those_of_the_picture():
+def test_crops_and_flips_come_from_the_image():
     x = torch.arange(32.0).reshape(2, 1, 4, 4) + 1
     seeds = torch.tensor([3, 4])
     assert torch.equal(Flip(1.0)(x, Uniform(seeds)), x.flip(-1))
@@ -173,7 +173,7 @@ def test_crops_and_flips_are_those_of_the_picture():
     assert abs(float(noise.mean())) < 0.03
 
 
-def test_seeds_are_a_client_s_own():
+def test_seeds_belong_to_a_client():
     whole = draw_seeds([4, 7], 3, torch.tensor([5, 8]), Key(1))
     assert torch.equal(draw_seeds([7], 3, torch.tensor([8]), Key(1))[0], whole[1])
     assert whole[0, :, 5:].eq(0).all()
@@ -188,18 +188,18 @@ def test_seeds_are_a_client_s_own():
         (lambda x, u: x.nosuch, ("model-data-mismatch", "model", "nosuch")),
     ],
 )
-def test_a_wrong_augmentation_is_told_before_training(augment, error):
+def test_faulty_augmentation_is_refused_before_training(augment, error):
     with refused(*error):
         simulation(linear, augment)
 
 
 @pytest.mark.parametrize("make", [lambda: Flip(2), lambda: Crop(0), lambda: GaussianNoise(-1)])
-def test_wrong_numbers_are_told(make):
+def test_wrong_numbers_are_refused(make):
     with refused("out-of-range"):
         make()
 
 
-def test_a_batch_that_does_not_come_first_is_told():
+def test_batch_that_is_not_first_is_refused():
     class Turned(nn.Module):
         def __init__(self):
             super().__init__()
@@ -212,7 +212,7 @@ def test_a_batch_that_does_not_come_first_is_told():
         simulation(Turned)
 
 
-def test_what_has_no_keyed_version_is_refused():
+def test_layers_without_keyed_noise_are_refused():
     with refused("unsupported-model", "model", "nn.Dropout"):
         drfl.Task(nn.Sequential(nn.AlphaDropout(0.5), nn.Linear(3, 2)))
     with refused("unsupported-model", "model"):
@@ -228,7 +228,7 @@ class Functional(nn.Module):
         return self.out(nn.functional.dropout(x.flatten(1), 0.5))
 
 
-def test_a_data_set_without_floats_stays(engine):
+def test_data_without_floats_are_unchanged(engine):
     data = pools(SIZES, shape=SHAPE)
     whole = replace(data, inputs=data.inputs.long(), test_inputs=data.test_inputs.long())
     fed = Simulation(whole, drfl.Task(linear().double(), augment=Flip()), engine=engine)

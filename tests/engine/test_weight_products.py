@@ -127,7 +127,7 @@ def ends(model, local, **options):
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_the_same_training_whatever_a_model_does_with_its_layers(model, every_size):
+def test_training_with_products_equals_plain_training_for_any_model(model, every_size):
     plain, threads = ends(model, LocalSGD(steps=3, lr=0.1, batch=8, momentum=0.5), prox=0.3)
     torch.testing.assert_close(threads.w, plain.w, rtol=0, atol=1e-12)
     assert every_size
@@ -142,7 +142,7 @@ SOLVERS = {
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_the_same_training_with_every_solver(solver, every_size):
+def test_training_with_products_equals_plain_training_for_any_solver(solver, every_size):
     local = LocalSGD(steps=4, lr=0.1, batch=8, **SOLVERS[solver])
     plain, threads = ends(models.mlp, local, snapshot=2, average=True)
     for a, b in zip(plain, threads, strict=True):
@@ -150,7 +150,7 @@ def test_the_same_training_with_every_solver(solver, every_size):
     assert bool(every_size) == (solver != "adam")
 
 
-def test_the_same_gradients(every_size):
+def test_gradients_with_products_equal_plain_gradients(every_size):
     found = [federation(engine=engine, model=models.mlp) for engine in (Loop(), Threads(2))]
     a, b = (fed.gradients(torch.arange(6), fed.w0, Key(1), batch=8)[0] for fed in found)
     torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
@@ -165,7 +165,7 @@ def products(model, x, parameter):
     return found.get(parameter, []), rest
 
 
-def test_a_large_weight_alone_has_its_gradient_as_a_product(monkeypatch):
+def test_only_large_weights_keep_gradients_as_products(monkeypatch):
     monkeypatch.setattr(weight_products, "LARGE", 13)
     model, x = Model(), torch.randn(5, 4)
     (product,), rest = products(model, x, model.a.weight)
@@ -178,7 +178,7 @@ def test_a_large_weight_alone_has_its_gradient_as_a_product(monkeypatch):
 
 
 @pytest.mark.parametrize("model", [Mapped, InputIsAWeight, Normed])
-def test_torchs_own_gradient_where_a_product_would_be_another(model, every_size):
+def test_plain_gradient_is_used_if_a_product_would_differ(model, every_size):
     model = model()
     parameter = next(p for name, p in model.named_parameters() if name.startswith("a.") and p.dim() == 2)
     none, rest = products(model, torch.randn(5, 4), parameter)
@@ -186,7 +186,7 @@ def test_torchs_own_gradient_where_a_product_would_be_another(model, every_size)
     assert rest is not None
 
 
-def test_torchs_own_gradient_under_autocast(every_size):
+def test_plain_gradient_is_used_under_autocast(every_size):
     model = Model()
     with torch.autocast("cpu", torch.bfloat16):
         none, rest = products(model, torch.randn(5, 4), model.a.weight)

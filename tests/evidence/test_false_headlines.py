@@ -8,12 +8,12 @@ ROWS = false_headlines.stored_rows()
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: "-".join(list(row.values())[:5]))
-def test_no_setting_has_more_false_headlines_than_its_level(row):
+def test_false_headline_rates_stay_below_their_level(row):
     assert int(row["cases"]) >= 2_000
     assert float(row["low_99"]) <= 0.05
 
 
-def test_the_same_suite_rejects_the_rule_before():
+def test_simulation_rejects_the_simpler_rule():
     """By seeds alone on shared rows, over the seeds that ended, and with runs that test rows have stopped."""
     rejected = {(row["rows"], row["what"]) for row in ROWS if float(row["low_99_before"]) > 0.05}
     assert {("shared", "null"), ("redrawn", "null"), ("redrawn", "fails"), ("redrawn", "stops")} <= rejected

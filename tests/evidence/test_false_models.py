@@ -29,7 +29,7 @@ def cell(attack="none", algorithm="DualDRDM", defence="default", outlier="no"):
     return SCRIPT.Cell("digits", outlier, attack, algorithm, defence, 0)
 
 
-def test_every_cell_is_there_once():
+def test_every_cell_occurs_once():
     cells = SCRIPT.cells()
     assert len(cells) == len(set(cells)) == 2 * 5 * 2 * 9 * (6 * 8 + 2 * 4)
 
@@ -42,13 +42,13 @@ def test_every_defence_runs_beside_an_attack(defence):
 
 
 @pytest.mark.parametrize("attack", SCRIPT.ATTACKS)
-def test_every_attack_is_another_one(attack):
+def test_attacks_differ_from_each_other(attack):
     clean, attacked = (SCRIPT.measure(cell(name, "FedAvg"), None) for name in ("none", attack))
     same = attack in ("none", "vanish half way")  # which begins after 30 rounds
     assert (clean == attacked) == same
 
 
-def test_the_outliers_images_are_upside_down_and_nobody_elses():
+def test_only_the_outliers_images_are_upside_down():
     config = SCRIPT.load_config(None, {"clients": 20, "dataset": "digits", "alpha": 1.0})
     data = SCRIPT.build(config).data
     turned = SCRIPT.upside_down(data, 19)
@@ -59,7 +59,7 @@ def test_the_outliers_images_are_upside_down_and_nobody_elses():
         assert torch.equal(after[torch.cat(rows[:19])], before[torch.cat(rows[:19])])
 
 
-def test_the_pages_numbers_are_paired_over_the_seeds_of_the_stored_cells():
+def test_page_numbers_are_paired_over_stored_seeds():
     stored = pandas.read_csv(ROOT / "evidence/results/false_models/cells.csv", dtype={"seed": int})
     own = stored[(stored.dataset == "digits") & (stored.outlier == "no") & (stored.algorithm == "DualDRDM")]
     worst = own.set_index(["attack", "defence", "seed"]).worst.sort_index()
@@ -70,7 +70,7 @@ def test_the_pages_numbers_are_paired_over_the_seeds_of_the_stored_cells():
     assert "| digits, α = 1 | CVaR alone | sign flip | – | – |" in false_model_tables.outlier()
 
 
-def test_what_the_page_says_of_mnist_is_stored():
+def test_mnist_numbers_on_the_page_are_stored():
     seen = {of[2:]: rows for of, rows in false_model_tables.cells().items() if of[:2] == ("mnist", "no")}
 
     def worst(attack, algorithm, defence):
@@ -94,7 +94,7 @@ def test_what_the_page_says_of_mnist_is_stored():
     assert len(costs) == 4
 
 
-def test_the_table_has_every_stored_cell_and_a_dash_where_there_is_none():
+def test_table_has_every_stored_cell_and_dashes_otherwise():
     done = {cell: SCRIPT.Found(worst=50.0) for cell in SCRIPT.cells(["digits"])}
     text = SCRIPT.table(done)
     assert text.count("## digits") == 2 * len(SCRIPT.ATTACKS)

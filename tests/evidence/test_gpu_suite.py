@@ -46,7 +46,7 @@ def test_the_first_cases_cover_most_algorithms(parts):
 
 
 @pytest.mark.parametrize("change", [1e-4, None], ids=["another model", "another cohort"])
-def test_a_wrong_device_is_found(parts, change):
+def test_wrong_device_is_detected(parts, change):
     correctness, _, _ = parts
     case = {"algorithm": "FedAvg", "engine": "auto", "model": "linear", "type": "float64", "graphs": "on",
             "local": "plain"}  # fmt: skip
@@ -57,7 +57,7 @@ def test_a_wrong_device_is_found(parts, change):
     assert correctness.difference(case, rounds, [wrong, *rest])[0] > correctness.TOLERANCES["float64"]
 
 
-def test_rows_are_stored_when_they_are_measured(parts, tmp_path):
+def test_rows_are_stored_as_they_are_measured(parts, tmp_path):
     _, _, report = parts
     part = report.Report("speed", tmp_path, "command", "cpu", 0.0)
     part.add(check="engine", ok=False)
@@ -69,7 +69,7 @@ def test_rows_are_stored_when_they_are_measured(parts, tmp_path):
     assert json.loads((tmp_path / "speed.json").read_text())["summary"] == {"finished": True, "cut_off": True}
 
 
-def test_a_part_that_does_not_exist_is_refused(tmp_path):
+def test_unknown_part_is_refused(tmp_path):
     command = [sys.executable, str(PLACE / "gpu.py"), "--smoke", "--parts", "speeed", "--out", str(tmp_path)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
@@ -77,7 +77,7 @@ def test_a_part_that_does_not_exist_is_refused(tmp_path):
 
 
 @pytest.mark.long
-def test_a_part_without_time_is_stopped_and_the_others_run(tmp_path):
+def test_part_without_time_is_stopped_and_others_run(tmp_path):
     command = [sys.executable, str(PLACE / "gpu.py"), "--smoke", "--seconds", "0.5", "--out", str(tmp_path)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0

@@ -75,7 +75,7 @@ def data(tmp_path_factory):
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", scripts())
-def test_every_script_runs_and_writes_only_where_it_is_told(name, data, tmp_path):
+def test_every_script_runs_and_writes_only_to_its_folder(name, data, tmp_path):
     before = written()
     code, log = smoke(ROOT / name, tmp_path, data)
     assert code == 0, log[-5000:]
@@ -94,7 +94,7 @@ def test_every_algorithm_of_a_job_file_plays_a_round(name, data):
         assert drfl.run(job.algorithm, job.fed, rounds=1).rounds == 1
 
 
-def test_a_script_without_a_smoke_mode_fails(tmp_path):
+def test_script_without_a_smoke_mode_fails(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import argparse\nargparse.ArgumentParser().parse_args()\n")
     code, log = smoke(script, tmp_path, tmp_path)
@@ -102,14 +102,14 @@ def test_a_script_without_a_smoke_mode_fails(tmp_path):
     assert "--smoke" in log
 
 
-def test_scripts_are_found_and_modules_and_adapters_are_not():
+def test_scripts_are_found_without_modules_and_adapters():
     found = scripts()
     assert {"evidence/promise.py", "evidence/promise/rules.py", "benchmarks/peers.py"} <= set(found)
     assert not [name for name in found if "/peer/" in name or name.endswith(("/tables.py", "/evidence.py"))]
     assert "evidence/promise/mnist_dirichlet.toml" in job_files()
 
 
-def test_sizes_are_full_and_results_go_where_they_are_stored_unless_it_is_a_smoke_run(tmp_path):
+def test_only_smoke_runs_use_small_sizes_and_other_folders(tmp_path):
     assert script.sized(100, 1) == 100
     options = script.parser("doc", tmp_path, data=True).parse_args([])
     assert (options.out, options.data_dir, options.smoke) == (tmp_path, None, False)
@@ -120,7 +120,7 @@ def test_smoke_cannot_be_abbreviated(tmp_path):
         script.parser("doc", tmp_path).parse_args(["--smo"])
 
 
-def test_tuned_hyperparameters_are_those_of_algorithms_as_they_are():
+def test_tuned_hyperparameters_exist_in_the_algorithms():
     tuned = script.tuned("mnist-linear")
     assert set(tuned) == {"DRDM", "DRFA", "SCAFFOLD", "ScaffPD", "FedAvg", "DualDRDM", "FedDyn"}
     assert set(tuned) <= set(drfl.ALGORITHMS)

@@ -37,7 +37,7 @@ def is_picture(path):
 
 
 @pytest.mark.parametrize("path", long_except(["worst_client"], SCRIPTS, [path.stem for path in SCRIPTS]))
-def test_shortened_it_draws_its_picture(path, tmp_path):
+def test_shortened_script_draws_its_picture(path, tmp_path):
     module = script(str(path.relative_to(ROOT)))
     for name in SHORT.keys() & vars(module).keys():
         setattr(module, name, SHORT[name])
@@ -47,7 +47,7 @@ def test_shortened_it_draws_its_picture(path, tmp_path):
 
 @pytest.mark.long
 @each
-def test_as_it_stands_it_draws_its_picture(path, tmp_path):
+def test_full_script_draws_its_picture(path, tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
     subprocess.run([sys.executable, path], cwd=tmp_path, env=environment, check=True)
     assert [found.name for found in tmp_path.iterdir()] == [f"{path.stem}.png"]
@@ -55,12 +55,12 @@ def test_as_it_stands_it_draws_its_picture(path, tmp_path):
 
 
 @each
-def test_it_is_short(path):
+def test_script_is_short(path):
     lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line and line[0] not in '"#']
     assert 15 <= len(lines) <= 45
 
 
-def test_there_are_eight_and_the_page_has_each_once():
+def test_page_shows_each_of_the_eight_scripts_once():
     names = [path.stem for path in SCRIPTS]
     assert len(names) == 8
     assert sorted(re.findall(r'^--8<-- "examples/gallery/(\w+)\.py"$', PAGE, flags=re.MULTILINE)) == names
@@ -68,7 +68,7 @@ def test_there_are_eight_and_the_page_has_each_once():
     assert sorted(re.findall(r"\(\.\./examples/gallery/(\w+)\.py\)", PAGE)) == names
 
 
-def test_the_stored_pictures_are_those_of_the_scripts():
+def test_stored_pictures_belong_to_the_scripts():
     record = json.loads((GALLERY / "pictures.json").read_text(encoding="utf-8"))["pictures"]
     assert sorted(record) == sorted(path.stem for path in GALLERY.glob("*.png")) == [path.stem for path in SCRIPTS]
     for path in SCRIPTS:

@@ -40,7 +40,7 @@ def test_calibration_error_by_hand():
     assert calibration_error(risk, ill) == pytest.approx((1 * 0.05 + 2 * 0.35 + 1 * 0.15 + 1 * 1) / 5)
 
 
-def test_a_bin_holds_its_lower_edge():
+def test_bins_include_their_lower_edge():
     assert calibration_error(np.array([0.1, 0.15]), np.array([0, 1])) == pytest.approx(0.375)
 
 
@@ -50,14 +50,14 @@ def test_scores_by_hand():
     )
 
 
-def test_auc_of_one_kind_of_patient_is_undefined():
+def test_auc_of_one_class_is_undefined():
     found = scores(np.array([0.5, 0.9]), np.array([1, 1]))
     assert math.isnan(found.auc)
     assert found[0] == 0.5
     assert found[2:] == pytest.approx((0.3, 0.13))
 
 
-def test_risks_are_what_the_federation_tests(dataset):
+def test_risks_equal_the_federations_outputs(dataset):
     job = build(simulate.config_of("mlp", "FedAvg", 1, 1), dataset)
     expected = job.fed.evaluate(job.fed.w0)
     for i, (name, inputs, ill) in enumerate(simulate.tested(job.data)):
@@ -80,18 +80,18 @@ def test_two_rounds_give_finite_numbers(model, name, dataset):
     assert sum(site.lam for site in sites) == pytest.approx(1)
 
 
-def test_the_control_differs_from_fedavg_in_its_weights_alone():
+def test_control_differs_from_fedavg_only_in_its_weights():
     a, b = (simulate.config_of("linear", name, 0).parameters("FedAvg") for name in ("FedAvg", "FedAvg, sites alike"))
     assert {name for name in a if a[name] != b[name]} == {"by_samples"}
 
 
-def test_without_a_model_everybody_has_the_share_of_the_ill(dataset):
+def test_constant_model_predicts_the_share_of_ill_patients(dataset):
     cleveland, _, swiss, _ = simulate.baseline("linear", 0, dataset)
     assert cleveland.scores[:2] == (55 / 101, 0.5)
     assert swiss.scores[2:] == pytest.approx((1 / 31, (1 / 31) ** 2))
 
 
-def test_worst_and_average_are_of_every_seed_and_where_defined():
+def test_worst_and_average_cover_every_seed_with_a_value():
     accuracies = {("A", 0): 0.5, ("B", 0): 0.7, ("A", 1): 0.9, ("B", 1): 0.5}
     sites = [
         site_table.Site("m", "X", seed, name, 9, 9, Scores(accuracy, 0.8 if name == "A" else math.nan, 0, 0))
@@ -105,7 +105,7 @@ def test_worst_and_average_are_of_every_seed_and_where_defined():
 
 
 @pytest.mark.parametrize("seed", [0, 3])
-def test_prepared_files_are_the_simulation_s_rows(seed, tmp_path, dataset, capsys, monkeypatch):
+def test_prepared_files_have_the_simulations_rows(seed, tmp_path, dataset, capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["prepare.py", str(tmp_path / "new"), "--seed", str(seed)])
     prepare.main()
     out = capsys.readouterr().out
@@ -125,7 +125,7 @@ def test_prepared_files_are_the_simulation_s_rows(seed, tmp_path, dataset, capsy
 
 
 @pytest.mark.parametrize(("model", "name"), [("linear", "DualDRDM"), ("mlp", "FedAvg")])
-def test_a_run_on_the_files_is_the_simulation(model, name, tmp_path, dataset):
+def test_run_on_the_files_equals_the_simulation(model, name, tmp_path, dataset):
     prepare.prepare(tmp_path, seed=2)
     job = build(simulate.config_of(model, name, 2, 2), dataset)
     files = {site: np.load(tmp_path / f"{site}.npz") for site in (tmp_path / "order.txt").read_text().splitlines()}
@@ -142,7 +142,7 @@ def test_a_run_on_the_files_is_the_simulation(model, name, tmp_path, dataset):
     assert found.evaluation.score.equal(expected.evaluation.score)
 
 
-def test_an_impossible_seed_is_one_line(tmp_path, capsys, monkeypatch):
+def test_impossible_seed_is_a_one_line_error(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["prepare.py", str(tmp_path / "new"), "--seed", "-1"])
     with pytest.raises(SystemExit) as stop:
         prepare.main()
@@ -151,7 +151,7 @@ def test_an_impossible_seed_is_one_line(tmp_path, capsys, monkeypatch):
     assert not (tmp_path / "new").exists()
 
 
-def test_the_files_say_what_was_chosen():
+def test_files_contain_the_chosen_settings():
     with (HERE / "results" / "choices.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     for model in simulate.MODELS:
@@ -165,7 +165,7 @@ def test_the_files_say_what_was_chosen():
                 assert chosen[key] == float(value), (model, name)
 
 
-def test_what_is_stored_ran_with_what_the_files_say():
+def test_stored_results_used_the_settings_of_the_files():
     stored = json.loads((HERE / "results" / "summary.json").read_text(encoding="utf-8"))
     now = json.loads(json_text(simulate.about(stored["seeds"], rounds=None)))
     assert {key: stored[key] for key in ("rounds", "parameters", "dtype")} == {
@@ -174,7 +174,7 @@ def test_what_is_stored_ran_with_what_the_files_say():
 
 
 @pytest.mark.long
-def test_a_setting_is_judged_on_validation_rows(dataset):
+def test_settings_are_chosen_on_validation_rows(dataset):
     losses = {choose.worst_loss("linear", name, own[0], 0, dataset) for name, own in choose.GRID.items()}
     assert all(0.4 < loss < 0.8 for loss in losses)
     with (HERE / "results" / "choices.csv").open(newline="", encoding="utf-8") as file:
@@ -182,7 +182,7 @@ def test_a_setting_is_judged_on_validation_rows(dataset):
     assert {f"{loss:.2f}" for loss in losses} <= {f"{float(loss):.2f}" for loss in stored}
 
 
-def test_the_page_shows_what_is_stored():
+def test_page_shows_the_stored_results():
     page = (HERE / "README.md").read_text(encoding="utf-8")
     files = (HERE / "results" / f"{name}.md" for name in ("table", "deployed"))
     stored = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
@@ -191,7 +191,7 @@ def test_the_page_shows_what_is_stored():
     assert [line for line in shown if line not in stored] == []
 
 
-def test_the_page_s_scripts_and_links_are_there():
+def test_scripts_and_links_of_the_page_exist():
     page = (HERE / "README.md").read_text(encoding="utf-8")
     scripts = re.findall(r"python examples/hospitals/(\w+\.py)", page)
     links = [link for link in re.findall(r"\]\(([^)#]+)", page) if not link.startswith("http")]

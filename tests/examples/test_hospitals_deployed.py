@@ -55,7 +55,7 @@ class Here:
 @pytest.mark.parametrize(
     ("model", "algorithm"), long_beyond(1, [("linear", "FedAvg"), ("linear", "DRFA"), ("mlp", "DualDRDM")])
 )
-def test_a_deployed_run_is_the_simulated_one(model, algorithm, tmp_path):
+def test_deployed_run_equals_the_simulated_one(model, algorithm, tmp_path):
     config = deployment.configured(model, algorithm, seed=0, rounds=2)
     data = build(config).data
     found = deployment.deployed(Here(tmp_path, data.names, data), config)
@@ -66,7 +66,7 @@ def test_a_deployed_run_is_the_simulated_one(model, algorithm, tmp_path):
     assert "0" in deployment.differences([found])
 
 
-def test_another_model_would_be_noticed(tmp_path, monkeypatch):
+def test_different_model_is_detected(tmp_path, monkeypatch):
     config = deployment.configured("linear", "FedAvg", seed=0, rounds=1)
     data = build(config).data
     other = drfl.run(drfl.FedAvg(m=1), build(config).fed, rounds=1, seed=7)
@@ -75,14 +75,14 @@ def test_another_model_would_be_noticed(tmp_path, monkeypatch):
     assert min(found.apart[name] for name in ("model", "λ", "intervals")) > deployment.TOLERANCE
 
 
-def test_a_run_that_fails_ends_the_script(tmp_path):
+def test_failed_run_ends_the_script(tmp_path):
     trial = SimpleNamespace(folder=tmp_path, job=lambda out, **job: None, run=lambda: (1, "site b: no data"))
     with pytest.raises(SystemExit, match="no data"):
         deployment.deployed(trial, deployment.configured("linear", "FedAvg", 0, 1))
 
 
 @pytest.mark.parametrize("model", simulate.MODELS)
-def test_the_job_has_the_simulations_parameters(model):
+def test_job_has_the_simulations_parameters(model):
     for algorithm in deployment.ALGORITHMS:
         config = deployment.configured(model, algorithm, seed=3, rounds=7)
         there = DeployedConfig.model_validate(deployment.job_of(config))
@@ -91,7 +91,7 @@ def test_the_job_has_the_simulations_parameters(model):
             assert getattr(there, name) == getattr(config, name)
 
 
-def test_the_results_are_written(tmp_path):
+def test_results_are_written(tmp_path):
     scores = simulate.scores(simulate.np.array([0.2, 0.9]), simulate.np.array([0, 1]))
     site = simulate.Site("linear", "FedAvg", 0, "Cleveland", 2, 1, scores, 0.1, 0.2, 1.0)
     one = deployment.Run("linear", "FedAvg", [site], {"model": 0.0, "λ": 4e-10}, 12.0, 3)

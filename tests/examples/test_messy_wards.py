@@ -37,7 +37,7 @@ def test_five_commands_lead_from_six_messy_files_to_a_comparison(tmp_path, monke
     assert (files["wards/south.csv"]["decimal"], files["wards/south.csv"]["thousands"]) == (",", ".")
 
 
-def test_the_page_of_the_example_names_its_six_files(tmp_path, monkeypatch):
+def test_example_page_names_its_six_files(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["messy_wards.py", str(tmp_path / "wards")])
     runpy.run_path(str(ROOT / "examples" / "own" / "messy_wards.py"), run_name="__main__")
     tables = {path.name for path in (tmp_path / "wards").iterdir()} - {"readme.docx"}

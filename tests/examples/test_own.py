@@ -29,13 +29,13 @@ def ran(command, folder):
     return found.stdout
 
 
-def test_they_are_short():
+def test_examples_are_short():
     assert len(lines(OWN / "own_study.py")) <= 30
     assert len(lines(OWN / "four_hospitals.sh")) <= 10
 
 
 @pytest.mark.long
-def test_a_study_of_ones_own(tmp_path):
+def test_own_study_runs_from_another_folder(tmp_path):
     out = ran([sys.executable, OWN / "own_study.py"], tmp_path)
     assert [line.split("|")[1].strip() for line in out.strip().splitlines()[-3:]] == ["FedAdam", "DRFA", "DualDRDM"]
     assert "worst AUC" in out
@@ -49,7 +49,7 @@ def test_a_study_of_ones_own(tmp_path):
 
 
 @pytest.mark.long
-def test_four_csv_files(tmp_path):
+def test_four_csv_files_run_from_another_folder(tmp_path):
     ran(["sh", OWN / "four_hospitals.sh"], tmp_path)
     folder = tmp_path / "runs" / "hospitals"
     page = (folder / "report.html").read_text(encoding="utf-8")

@@ -61,7 +61,7 @@ updates = st.lists(
 @pytest.mark.parametrize("dtype", long_beyond(1, [torch.float32, torch.float64]))
 @settings(max_examples=40, deadline=None)
 @given(updates=updates)
-def test_as_a_plain_matrix(filed, dtype, updates, tmp_path_factory):
+def test_table_equals_a_plain_matrix(filed, dtype, updates, tmp_path_factory):
     """Every version stays what it was; rows have the bits of ``index_add`` and ``index_copy``."""
     where = str(tmp_path_factory.getbasetemp()) if filed else None
     now, dense, written, versions = (
@@ -94,7 +94,7 @@ def test_as_a_plain_matrix(filed, dtype, updates, tmp_path_factory):
     assert torch.equal(again.mix(weights), mixed)
 
 
-def test_what_it_says_of_itself(folder):
+def test_repr_shows_size_and_written_rows(folder):
     t = ClientTable.zeros(N, torch.zeros(D, dtype=torch.float64), folder).put(
         index(BLOCK, 2), torch.ones(2, D).double()
     )
@@ -105,7 +105,7 @@ def test_what_it_says_of_itself(folder):
 
 
 @pytest.mark.parametrize("size", [1, 7, 100])
-def test_the_mix_in_pieces(size, folder, monkeypatch):
+def test_weighted_sum_in_pieces(size, folder, monkeypatch):
     """A piece of one row, pieces of two, and all at once; rows of weight 0 are not read."""
     monkeypatch.setattr(client_table, "CHUNK", size)
     rows = torch.randn(6, D, dtype=torch.float64)
@@ -117,7 +117,7 @@ def test_the_mix_in_pieces(size, folder, monkeypatch):
     assert not ClientTable.zeros(N, rows[0], folder).mix(weights).any()
 
 
-def test_rows_that_were_given_are_not_kept(folder):
+def test_given_and_returned_tensors_do_not_alias_the_table(folder):
     """Nor can what was handed out change the table."""
     given_rows = torch.ones(2, D)
     t = ClientTable.zeros(N, given_rows[0], folder).put(index(1, 2), given_rows)
@@ -136,7 +136,7 @@ def test_rows_share_no_memory():
     assert len({row.data_ptr() for row in held} | {row.data_ptr() for row in rows}) == 8
 
 
-def test_untouched_rows_are_shared_and_replaced_ones_freed():
+def test_untouched_rows_are_shared_and_replaced_rows_freed():
     """After k updates of one client only its newest row is alive, as soon as the older tables are gone."""
     t = ClientTable.zeros(N, torch.zeros(D)).put(index(*IDS), torch.ones(len(IDS), D))
     seen = [weakref.ref(row) for block in t._blocks for row in block.values()]
@@ -152,14 +152,14 @@ def test_untouched_rows_are_shared_and_replaced_ones_freed():
         gc.enable()
 
 
-def test_an_update_touches_few_references():
+def test_update_copies_few_references():
     """Blocks without a written client are the same objects in both tables."""
     t = ClientTable.zeros(100 * BLOCK, torch.zeros(D)).put(index(0, BLOCK), torch.ones(2, D))
     after = t.add(index(BLOCK), torch.ones(1, D))
     assert [a is b for a, b in zip(t._blocks, after._blocks, strict=True)].count(False) == 1
 
 
-def test_slots_of_the_file_are_used_again(tmp_path):
+def test_slots_of_the_file_are_reused(tmp_path):
     """Updates of the same clients need room for the old rows and the new ones, however many there are."""
     t = ClientTable.zeros(N, torch.zeros(D), str(tmp_path))
     for _ in range(50):
@@ -174,7 +174,7 @@ def test_slots_of_the_file_are_used_again(tmp_path):
     assert t._file.slots <= 3 * len(IDS)
 
 
-def test_the_file_has_no_name_and_goes_with_its_last_table(tmp_path):
+def test_file_has_no_name_and_ends_with_its_last_table(tmp_path):
     t = ClientTable.zeros(N, torch.zeros(D), str(tmp_path)).put(index(3), torch.ones(1, D))
     assert list(tmp_path.iterdir()) == []
     assert len(open_files(tmp_path)) == 1
@@ -186,7 +186,7 @@ def test_the_file_has_no_name_and_goes_with_its_last_table(tmp_path):
     assert open_files(tmp_path) == []
 
 
-def test_a_full_disk_is_one_line(tmp_path, monkeypatch):
+def test_full_disk_is_a_one_line_error(tmp_path, monkeypatch):
     t = ClientTable.zeros(N, torch.zeros(D), str(tmp_path)).put(index(3), torch.ones(1, D))
 
     def full(*_):
@@ -201,7 +201,7 @@ def test_a_full_disk_is_one_line(tmp_path, monkeypatch):
     assert t[index(3, 4)].tolist() == [[2, 2, 2], [1, 1, 1]]
 
 
-def test_short_writes_and_reads_go_on(tmp_path, monkeypatch):
+def test_short_writes_and_reads_are_continued(tmp_path, monkeypatch):
     """A call may move fewer bytes than it was given."""
     write, read = os.pwrite, os.preadv
     monkeypatch.setattr(os, "pwrite", lambda fd, data, at: write(fd, data[:5], at))
@@ -210,7 +210,7 @@ def test_short_writes_and_reads_go_on(tmp_path, monkeypatch):
     assert torch.equal(ClientTable.zeros(N, rows[0], str(tmp_path)).put(index(0, 1), rows)[index(0, 1)], rows)
 
 
-def test_folders_that_will_not_do(tmp_path, monkeypatch):
+def test_unsuitable_table_dirs_are_refused(tmp_path, monkeypatch):
     with refused("not-a-folder", "table_dir"):
         ClientTable.zeros(N, torch.zeros(D), str(tmp_path / "nowhere"))
     with refused("unsupported-combination", "table_dir", "CPU"):
@@ -236,7 +236,7 @@ def test_folders_that_will_not_do(tmp_path, monkeypatch):
         ((1,), torch.ones(2, D), "longer"),
     ],
 )
-def test_updates_that_do_not_fit(clients, rows, told, folder):
+def test_invalid_updates_are_refused(clients, rows, told, folder):
     t = ClientTable.zeros(N, torch.zeros(D), folder)
     for update in (t.put, t.add):
         with pytest.raises(ValueError, match=told):
@@ -244,7 +244,7 @@ def test_updates_that_do_not_fit(clients, rows, told, folder):
     assert not t.clients.numel()
 
 
-def test_clients_and_weights_that_do_not_fit():
+def test_invalid_clients_and_weights_are_refused():
     t = ClientTable.zeros(N, torch.zeros(D))
     with pytest.raises(ValueError, match=str(N)):
         t[index(N)]
@@ -256,7 +256,7 @@ MAKE = [DRDM, DualDRDM, FedDyn, SCAFFOLD, ScaffPD]
 
 
 @pytest.mark.parametrize("make", MAKE, ids=lambda make: make.__name__)
-def test_algorithms_are_the_same_with_a_file(make, tmp_path):
+def test_algorithms_give_the_same_bits_with_a_file(make, tmp_path):
     """Bit for bit; and the initial state takes no memory for the N rows."""
     fed, ends = ConstantFederation([1.0, 0.4, 0.7, 0.2, 0.9]), []
     for where in (None, str(tmp_path)):
@@ -287,7 +287,7 @@ def tables_of(now):
     return [part for part in parts if isinstance(part, ClientTable)]
 
 
-def test_whose_rows_are_written_is_a_new_tensor_each_time():
+def test_each_table_has_its_own_tensor_of_written_clients():
     """A later table knows the clients of the earlier one; a checkpoint of both holds no tensor twice."""
     table = ClientTable.zeros(N, torch.zeros(D)).put(index(5, 1), torch.ones(2, D))
     assert table.clients.tolist() == [1, 5]
@@ -297,7 +297,7 @@ def test_whose_rows_are_written_is_a_new_tensor_each_time():
     assert later.put(index(N - 1, 0, 5), torch.ones(3, D)).clients.tolist() == [0, 1, 5, N - 1]
 
 
-def test_difference_to_an_origin(folder, monkeypatch):
+def test_difference_to_an_origin_in_pieces(folder, monkeypatch):
     """The same bits as the difference computed first, in pieces of any size."""
     monkeypatch.setattr(client_table, "CHUNK", 2)
     change, origin = torch.randn(3, D), torch.randn(D)
@@ -308,7 +308,7 @@ def test_difference_to_an_origin(folder, monkeypatch):
 
 
 @pytest.mark.parametrize("with_origin", [False, True])
-def test_rows_added_together_have_the_bits_of_rows_added_one_by_one(with_origin):
+def test_adding_rows_together_or_separately_gives_the_same_bits(with_origin):
     """A GPU adds them together. Each result has its own memory, so that a row can be freed alone."""
     g = torch.Generator().manual_seed(0)
     old, change = torch.randn(2, D, generator=g), torch.randn(3, D, generator=g)
@@ -320,7 +320,7 @@ def test_rows_added_together_have_the_bits_of_rows_added_one_by_one(with_origin)
     assert len({row.untyped_storage().data_ptr() for row in [*found, *old]}) == 4
 
 
-def test_rows_beyond_the_memory_are_in_a_file(tmp_path, monkeypatch, caplog):
+def test_rows_beyond_the_memory_are_stored_in_a_file(tmp_path, monkeypatch, caplog):
     """Tables that do not fit give the same bits as those that do, and say so once."""
     monkeypatch.setattr(client_table, "LARGE", 3 * D * 4)
     monkeypatch.setattr(client_table, "free_memory", lambda: 4 * D * 4)
@@ -342,7 +342,7 @@ def test_rows_beyond_the_memory_are_in_a_file(tmp_path, monkeypatch, caplog):
 
 
 @pytest.mark.parametrize("d", [1, D, 40])
-def test_the_mix_in_memory_has_the_bits_of_the_mix_in_a_file(d, tmp_path, monkeypatch):
+def test_weighted_sum_is_bitwise_equal_in_memory_and_file(d, tmp_path, monkeypatch):
     monkeypatch.setattr(client_table, "CHUNK", 4)
     rows, weights = torch.randn(len(IDS), d), torch.rand(N, dtype=torch.float64)
     memory, file = (ClientTable.zeros(N, rows[0], where).put(index(*IDS), rows) for where in (None, str(tmp_path)))

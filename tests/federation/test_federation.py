@@ -19,19 +19,19 @@ def losses(clients, values):
     return Losses(torch.tensor(clients, dtype=torch.int64), torch.tensor(values, dtype=torch.float64))
 
 
-def test_unbiased_by_hand():
+def test_unbiased_estimate_by_hand():
     """N over the number who answered, at the clients that answered, whatever their order."""
     assert losses([3, 0], [1.0, 2.0]).unbiased(5).tolist() == [5.0, 0, 0, 2.5, 0]
     assert losses([2], [1.5]).unbiased(3).tolist() == [0, 0, 4.5]
     assert losses([1, 0], [1.0, 2.0]).unbiased(2).tolist() == [2.0, 1.0]
 
 
-def test_nobody():
+def test_unbiased_estimate_without_replies_is_zero():
     assert losses([], []).unbiased(3).tolist() == [0, 0, 0]
 
 
 @given(n=st.integers(1, 20), data=st.data())
-def test_sum_is_n_times_the_mean(n, data):
+def test_sum_of_the_estimate_is_n_times_the_mean(n, data):
     clients = data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=n, unique=True))
     values = data.draw(st.lists(st.floats(0, 10), min_size=len(clients), max_size=len(clients)))
     v = losses(clients, values).unbiased(n)
@@ -41,7 +41,7 @@ def test_sum_is_n_times_the_mean(n, data):
 
 
 @pytest.mark.parametrize("m", [1, 3, 6])
-def test_unbiased_over_uniform_cohorts(m):
+def test_estimate_is_unbiased_over_uniform_cohorts(m):
     """E_U[v] is the vector of losses, each within four standard errors."""
     f, trials = torch.tensor([0.1, 2.0, 0.7, 1.3, 0.4, 3.1, 0.9], dtype=torch.float64), 3000
     total = torch.zeros(7, dtype=torch.float64)
@@ -53,7 +53,7 @@ def test_unbiased_over_uniform_cohorts(m):
     assert float(Losses(torch.arange(7), f).unbiased(7).sub(f).abs().max()) < 1e-15
 
 
-def test_ledger():
+def test_ledger_counts_requests():
     ledger = Ledger()
     ledger.down(3, 100)
     ledger.up(2, 40)
@@ -75,7 +75,7 @@ def test_totals_are_a_snapshot():
     assert set(before.values()) == {0}
 
 
-def test_parts_not_asked_for_are_none():
+def test_unrequested_parts_are_none():
     replies = Replies(torch.arange(2), torch.zeros(2, 3))
     assert replies.snapshot is None
     assert replies.average is None
@@ -83,7 +83,7 @@ def test_parts_not_asked_for_are_none():
     assert select_rows(replies, torch.tensor([1]))[2:] == (None,) * 4
 
 
-def test_a_merge_makes_global_models_of_all_parts_alike():
+def test_merged_applies_to_all_parts_of_a_reply():
     w = torch.arange(6.0).view(2, 3)
     model = Replies(torch.arange(2), w, w + 1, w + 2).merged(lambda w_i: w_i.mean(0))
     assert [part.tolist() for part in model] == [[1.5, 2.5, 3.5], [2.5, 3.5, 4.5], [3.5, 4.5, 5.5]]
@@ -97,7 +97,7 @@ def train(**options):
 
 
 @pytest.mark.parametrize("rows", [torch.tensor([0, 2]), torch.tensor([True, False, True])])
-def test_a_request_to_some_of_the_cohort(rows):
+def test_request_to_part_of_the_cohort(rows):
     some = train(shift=SHIFT, snapshot=1).only(rows)
     assert some.cohort.tolist() == [4, 2]
     assert torch.equal(some.shift, SHIFT[[0, 2]])
@@ -107,13 +107,13 @@ def test_a_request_to_some_of_the_cohort(rows):
 
 
 @pytest.mark.parametrize(("snapshot", "average"), [(None, False), (2, False), (None, True), (2, True)])
-def test_the_reply_that_nobody_sent_has_the_parts_that_were_asked_for(snapshot, average):
+def test_empty_reply_has_the_requested_parts(snapshot, average):
     nobody = train(snapshot=snapshot, average=average).empty_reply()
     assert nobody.w.shape == (0, 2)
     assert (nobody.snapshot is None, nobody.average is None) == (snapshot is None, not average)
 
 
-def test_a_federation_says_how_it_asks_and_the_rest_follows():
+def test_federation_only_needs_ask_and_evaluate():
     class Echo(ConstantFederation):
         def ask(self, request):
             asked.append(request)
@@ -130,7 +130,7 @@ def test_a_federation_says_how_it_asks_and_the_rest_follows():
     assert torch.equal(first.shift, SHIFT[:2])
 
 
-def test_means_of_local_models_are_asked_for_in_all_layers_where_a_run_wants_them():
+def test_averages_are_requested_through_all_wrappers():
     asked, inside = [], ConstantFederation([1.0, 2.0])
     inside.averaged = True
 
@@ -144,7 +144,7 @@ def test_means_of_local_models_are_asked_for_in_all_layers_where_a_run_wants_the
     assert reply.average.shape == (2, 2)
 
 
-def test_a_federation_that_lacks_one_of_its_two_methods_cannot_be_made():
+def test_federation_without_ask_or_evaluate_cannot_be_created():
     class Half(Federation):
         def ask(self, request):
             raise AssertionError
@@ -153,7 +153,7 @@ def test_a_federation_that_lacks_one_of_its_two_methods_cannot_be_made():
         Half()
 
 
-def test_who_can_bundle_is_known_by_its_method():
+def test_bundling_is_detected_by_its_method():
     class Both(WrappedFederation):
         def evaluate_later(self, models):
             return lambda: [self.evaluate(w) for w in models]

@@ -45,7 +45,7 @@ def fails():
         (("merged",), "unknown-name", "merged", "merge"),
     ],
 )
-def test_a_class_that_would_silently_do_less_is_refused(names, code, field, quoted):
+def test_class_with_an_ineffective_method_is_refused(names, code, field, quoted):
     for _ in range(2):  # the error is not stored
         with refused(code, field, "Mine", quoted):
             check_class(method(**dict.fromkeys(names, function)))
@@ -65,18 +65,18 @@ def test_a_class_that_would_silently_do_less_is_refused(names, code, field, quot
         HOOKS,
     ],
 )
-def test_a_correct_class_is_accepted(names):
+def test_correct_class_is_accepted(names):
     check_class(method(**dict.fromkeys(names, function)))
 
 
-def test_methods_with_their_own_rounds_and_those_of_drfl_are_accepted():
+def test_methods_with_own_rounds_and_built_in_methods_are_accepted():
     check_class(method(LocalMethod, message=function, message_shapes=function))
     for kind in (LocalMethod, ClientSide, *CLIENT_SIDE.values()):
         check_class(kind)
         check_class(method(kind, loss=function))
 
 
-def test_a_field_needs_a_dataclass():
+def test_field_requires_a_dataclass():
     class Plain(ClientSide):
         strength: float = 1.0
 
@@ -97,14 +97,14 @@ def test_a_field_needs_a_dataclass():
             check_class(kind)
 
 
-def test_whose_loss_it_is():
+def test_methods_with_their_own_loss_are_detected():
     own = [method(loss=function), method(CLIENT_SIDE["Ditto"], loss=function)]
     drfls = [ClientSide, CLIENT_SIDE["Ditto"], method(), method(CLIENT_SIDE["Ditto"])]
     assert [has_user_loss(kind()) for kind in own + drfls] == [True, True, False, False, False, False]
     assert not has_user_loss(FedProx())
 
 
-def test_a_missing_tensor_is_a_key_error_with_the_names_that_exist():
+def test_missing_tensor_is_a_key_error_with_existing_names():
     tensors = NamedTensors("context", dict.fromkeys(("prototypes", "known")))
     with pytest.raises(KeyError) as caught:
         tensors["protos"]
@@ -113,7 +113,7 @@ def test_a_missing_tensor_is_a_key_error_with_the_names_that_exist():
         NamedTensors("context", {})["protos"]
 
 
-def test_an_error_of_a_hook_names_its_line_once():
+def test_hook_error_names_its_line_once():
     line = str(fails.__code__.co_firstlineno + 1)
     with (
         refused("user-code-failed", "FedProx", "loss", "test_method_checks.py", "gone", line) as caught,
@@ -123,7 +123,7 @@ def test_an_error_of_a_hook_names_its_line_once():
     assert str(caught.value).count("KeyError") == 1
 
 
-def test_a_long_reason_ends_after_a_word():
+def test_long_reason_is_cut_after_a_word():
     text = first_line(ValueError("word " * 100))
     assert len(text) <= 220
     assert text.removeprefix("ValueError: ").split() == ["word"] * 40 + ["…"]

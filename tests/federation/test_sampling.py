@@ -38,7 +38,7 @@ def well_formed(c, n):
     assert c.clients.max() < n
 
 
-def test_with_replacement():
+def test_multiplicities_with_replacement_are_multinomial():
     """Multiplicities are multinomial: their means, and the chance to be there at all."""
     counts, present = np.zeros(5), np.zeros(5)
     for key in keys():
@@ -53,7 +53,7 @@ def test_with_replacement():
     within_four_errors(present, 1 - (1 - p) ** 3)
 
 
-def test_from_blocks_as_from_the_whole_law(monkeypatch):
+def test_block_sampling_follows_the_law(monkeypatch):
     """The draws of very many clients are those of few; weights of 0 are never drawn, at blocks' ends either."""
     rng = np.random.default_rng(0)
     p = rng.random(5 * sampling.BLOCK + 7) * (rng.random(5 * sampling.BLOCK + 7) < 0.1)
@@ -65,7 +65,7 @@ def test_from_blocks_as_from_the_whole_law(monkeypatch):
 
 
 @pytest.mark.parametrize("uniform", [0.0, np.nextafter(1.0, 0.0), 0.5, np.nextafter(0.5, 0.0)])
-def test_from_blocks_at_the_ends(uniform):
+def test_block_sampling_at_block_ends_draws_valid_clients(uniform):
     """Rounding at a block's end leads to a client that can be drawn."""
     weights = np.zeros(3 * sampling.BLOCK)
     weights[[5, sampling.BLOCK - 3, 2 * sampling.BLOCK, 3 * sampling.BLOCK - 9]] = 0.25, 0.25, 0.1, 0.4
@@ -88,7 +88,7 @@ def test_weights_need_not_sum_to_one_exactly():
     assert sampling.without_replacement(third, 2, Key(0)).clients.numel() == 2
 
 
-def test_without_replacement():
+def test_pairs_without_replacement_follow_sequential_draws():
     """Pairs appear as in drawing one after another, the first by λ, the second by λ among the others."""
     pairs = dict.fromkeys(itertools.combinations(range(5), 2), 0)
     for key in keys():
@@ -100,7 +100,7 @@ def test_without_replacement():
     within_four_errors(list(pairs.values()), [p[i] * p[j] / (1 - p[i]) + p[j] * p[i] / (1 - p[j]) for i, j in pairs])
 
 
-def test_without_replacement_takes_all_that_can_be_drawn():
+def test_sampling_all_drawable_clients_without_replacement():
     assert sampling.without_replacement(LAM, 4, Key(0)).clients.tolist() == [0, 2, 3, 4]
 
 
@@ -109,7 +109,7 @@ def test_without_replacement_needs_enough_positive_weights():
         sampling.without_replacement(LAM, 5, Key(0))
 
 
-def test_everybody():
+def test_all_clients_are_sampled():
     drawn = sampling.all_clients(LAM.float(), 2, Key(0))
     well_formed(drawn, 5)
     assert drawn.clients.tolist() == [0, 1, 2, 3, 4]
@@ -117,7 +117,7 @@ def test_everybody():
 
 
 @pytest.mark.parametrize("m", [1, 3, 5])
-def test_uniform_weighted(m):
+def test_uniform_weighted_cohort(m):
     """Whoever is drawn by the uniform law counts as much as λ says, a client without weight nothing."""
     present = np.zeros(5)
     for key in keys():
@@ -129,7 +129,7 @@ def test_uniform_weighted(m):
     within_four_errors(present, [m / 5] * 5)
 
 
-def test_uniform_weighted_counts_over_those_who_answer():
+def test_uniform_weighted_uses_only_answering_clients():
     drawn = sampling.uniform_weighted(LAM, 5, Key(0))
     assert drawn.weights_of(torch.tensor([4, 0, 1])).tolist() == pytest.approx([1 / 3, 2 / 3, 0])
     one_weight = torch.tensor([0.0, 0.0, 0.0, 1.0])
@@ -140,7 +140,7 @@ def test_uniform_weighted_counts_over_those_who_answer():
 
 
 @pytest.mark.parametrize("m", [1, 2, 4])
-def test_uniform(m):
+def test_uniform_cohort(m):
     present, together = np.zeros(5), 0
     for key in keys():
         drawn = sampling.uniform(5, m, key)
@@ -152,14 +152,14 @@ def test_uniform(m):
     within_four_errors([together], [m * (m - 1) / 20])
 
 
-def test_uniform_of_all():
+def test_uniform_cohort_of_all_clients():
     drawn = sampling.uniform(5, 5, Key(0))
     well_formed(drawn, 5)
     assert drawn.clients.tolist() == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("m", [0, -1, 6])
-def test_impossible_sizes(m):
+def test_impossible_sizes_are_refused(m):
     with refused("out-of-range", "m", f"m={m}", "5"):
         sampling.uniform(5, m, Key(0))
     with refused("out-of-range", "m", f"m={m}", "5"):
@@ -167,12 +167,12 @@ def test_impossible_sizes(m):
 
 
 @pytest.mark.parametrize(("m", "expected"), [(None, 5), (1, 1), (5, 5), (np.int64(3), 3)])
-def test_size(m, expected):
+def test_default_cohort_size(m, expected):
     assert sampling.size(m, 5) == expected
 
 
 @pytest.mark.parametrize("m", [0, -1, 6, 2.0, "3", math.nan])
-def test_impossible_size(m):
+def test_impossible_default_size_is_refused(m):
     with refused("out-of-range", "m", f"m={m}", "5"):
         sampling.size(m, 5)
 
@@ -180,14 +180,14 @@ def test_impossible_size(m):
 @pytest.mark.parametrize(
     "sampling", [sampling.with_replacement, sampling.without_replacement, sampling.uniform_weighted]
 )
-def test_the_key_decides(sampling):
+def test_key_determines_the_cohort(sampling):
     lam = torch.full((50,), 0.02)
     assert torch.equal(sampling(lam, 5, Key(0)).clients, sampling(lam, 5, Key(0)).clients)
     assert sampling(lam, 5, Key(0)).clients.tolist() != sampling(lam, 5, Key(1)).clients.tolist()
 
 
 @given(data=st.data())
-def test_weights_of_those_who_answered(data):
+def test_weights_of_answering_clients(data):
     clients = sorted(data.draw(st.sets(st.integers(0, 30), min_size=1, max_size=8)))
     counts = data.draw(st.lists(st.integers(1, 5), min_size=len(clients), max_size=len(clients)))
     asked = Cohort(torch.tensor(clients), torch.tensor(counts, dtype=torch.float64))
@@ -198,30 +198,30 @@ def test_weights_of_those_who_answered(data):
     assert asked.weights_of(torch.tensor(answered)).tolist() == pytest.approx(expected, abs=1e-15)
 
 
-def test_nobody_answered():
+def test_weights_if_no_client_answers():
     asked = sampling.uniform(5, 3, Key(0))
     assert asked.weights_of(torch.empty(0, dtype=torch.int64)).tolist() == []
 
 
-def test_only_clients_of_weight_zero_answered():
+def test_weights_if_only_clients_of_weight_zero_answer():
     asked = Cohort(torch.arange(3), torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64))
     assert asked.weights_of(torch.tensor([2, 0])).tolist() == [0.5, 0.5]
 
 
 @pytest.mark.parametrize("answered", [[1], [9], [2, 3], [0, 2]])
-def test_strangers(answered):
+def test_answers_from_outside_the_cohort_are_refused(answered):
     asked = Cohort(torch.tensor([2, 4]), torch.ones(2, dtype=torch.float64))
     with pytest.raises(ValueError, match="not in the cohort"):
         asked.weights_of(torch.tensor(answered))
 
 
-def test_the_same_answer_twice():
+def test_duplicate_answers_are_refused():
     asked = Cohort(torch.tensor([2, 4]), torch.ones(2, dtype=torch.float64))
     with pytest.raises(ValueError, match="twice"):
         asked.weights_of(torch.tensor([4, 2, 4]))
 
 
-def test_with_replacement_draws_as_numpy_does():
+def test_sampling_with_replacement_matches_numpy():
     """Whatever the weights, zeros at the ends among them: the faster way must not change a single draw."""
     for seed in range(200):
         rng = np.random.default_rng(seed)

@@ -44,18 +44,18 @@ def entries(**limits):
         ({"max_share": 0.5}, {"train": 61}, ("site-limit", "b", "0.5041")),
     ],
 )
-def test_a_site_that_claims_more_than_it_was_granted_is_refused_by_name(limits, claims, error):
+def test_site_above_its_limits_is_refused_by_name(limits, claims, error):
     with refused(*error):
         admit(members(**claims), entries(**limits))
 
 
-def test_what_was_granted_is_accepted_to_the_last_row_and_nothing_is_checked_unless_set(caplog):
+def test_limits_are_inclusive_and_optional(caplog):
     admit(members(train=40), entries(rows=40, classes=3, max_share=0.4))
     admit(members(train=10**9), entries())
     assert not caplog.messages
 
 
-def test_a_site_that_calls_itself_otherwise_is_told(caplog):
+def test_other_name_of_a_site_is_reported(caplog):
     admit({0: member("a"), 1: member("=1+1"), 2: member("c")}, entries())
     assert logged(caplog) == [("other-name", "b")]
     assert "'=1+1'" in caplog.text
@@ -72,7 +72,7 @@ def test_a_site_that_calls_itself_otherwise_is_told(caplog):
     ],
 )
 @pytest.mark.parametrize("place", [0, 2])
-def test_sites_that_differ_are_refused_by_name(usual, odd, quoted, place):
+def test_different_sites_are_refused_by_name(usual, odd, quoted, place):
     names = "abc"
     reports = {
         i: msgspec.structs.replace(member(name), **(odd if i == place else usual)) for i, name in enumerate(names)
@@ -81,7 +81,7 @@ def test_sites_that_differ_are_refused_by_name(usual, odd, quoted, place):
         admit(reports, [SiteEntry(name=name) for name in names])
 
 
-def test_sites_without_names_of_columns_are_not_compared():
+def test_sites_without_column_names_are_not_compared():
     reports = {0: member("a"), 1: msgspec.structs.replace(member("b"), features=tuple("uvwxyz"))}
     admit(reports, [SiteEntry(name=name) for name in "ab"])
 
@@ -95,7 +95,7 @@ def test_sites_without_names_of_columns_are_not_compared():
         ({"counts": torch.ones(3, dtype=torch.float64)}, "counts"),
     ],
 )
-def test_descriptions_that_contradict_themselves_are_refused(claims, reason):
+def test_contradictory_descriptions_are_refused(claims, reason):
     with pytest.raises(ValueError, match=reason):
         msgspec.structs.replace(member(), **claims)
 
@@ -112,7 +112,7 @@ def test_long_names_stay_distinct_and_fit_a_message():
     assert read(write(about), SiteIdentity).features == about.features
 
 
-def test_nothing_is_trained_and_no_folder_left_where_a_site_is_refused(tmp_path):
+def test_refused_site_stops_training_and_leaves_no_folder(tmp_path):
     path = tmp_path / "server.toml"
     path.write_text(
         'insecure = true\nwait = 0.05\n[job]\nrounds = 1\n[[sites]]\nname = "a"\nrows = 29\n[[sites]]\nname = "b"\n'
@@ -133,7 +133,7 @@ def test_nothing_is_trained_and_no_folder_left_where_a_site_is_refused(tmp_path)
         ('name = "a\\u001b[2J"', ("invalid-value", "sites.0.name")),
     ],
 )
-def test_limits_that_are_none_are_refused(tmp_path, more, error):
+def test_invalid_limits_are_refused(tmp_path, more, error):
     name = "" if "name" in more else 'name = "a"'
     path = tmp_path / "server.toml"
     path.write_text(f"insecure = true\n[job]\n[[sites]]\n{name}\n{more}\n")
@@ -150,19 +150,19 @@ def test_limits_that_are_none_are_refused(tmp_path, more, error):
         ("", "min_replies = 3", ("invalid-value", None, "job.min_replies", "3", "1")),
     ],
 )
-def test_deadlines_that_are_none_are_refused(tmp_path, head, job, error):
+def test_invalid_deadlines_are_refused(tmp_path, head, job, error):
     path = tmp_path / "server.toml"
     path.write_text(f'insecure = true\n{head}\n[job]\n{job}\n[[sites]]\nname = "a"\n')
     with refused(*error):
         read_server(path)
 
 
-def test_a_model_that_sites_make_too_large_is_refused_before_it_is_made():
+def test_oversized_model_is_refused_before_it_is_created():
     with refused("model-too-large", "model", "1099511693312", "1073741824"):
         task_of(ModelRecipe("linear", "cross-entropy", "float32", 2**16), (2**24,))
 
 
-def test_an_honest_site_tells_of_itself_and_a_site_without_test_rows_says_that_it_cannot_take_part():
+def test_site_describes_itself_or_reports_missing_test_rows():
     told = read(identity(site("a")), SiteIdentity)
     assert (told.name, told.train, told.test, told.classes, told.shape) == ("a", 30, 15, 3, (6,))
     named = site("a")
@@ -171,7 +171,7 @@ def test_an_honest_site_tells_of_itself_and_a_site_without_test_rows_says_that_i
         identity(named)
 
 
-def test_the_reason_of_a_rejected_identity_names_the_field_and_quotes_nothing(caplog):
+def test_rejected_description_names_the_field_without_quoting(caplog):
     class Lying(InProcessGrid):
         def answer(self, message, context):
             reply = super().answer(message, context)

@@ -44,7 +44,7 @@ def logged(path, *events):
     return log
 
 
-def test_every_line_names_the_one_before(tmp_path):
+def test_every_line_has_the_digest_of_the_previous_one(tmp_path):
     logged(tmp_path / "log", "asked", "sent")
     logged(tmp_path / "log", "asked")  # another process goes on
     found = read(tmp_path / "log")
@@ -58,7 +58,7 @@ def test_every_line_names_the_one_before(tmp_path):
     assert all(datetime.fromisoformat(str(r["at"])).tzinfo == UTC for r in found.records)
 
 
-def test_what_a_killed_process_left_is_cut_off_and_the_log_goes_on(tmp_path):
+def test_partial_line_of_a_killed_process_is_removed(tmp_path):
     path = tmp_path / "log"
     logged(path, "asked")
     with path.open("a") as file:
@@ -69,7 +69,7 @@ def test_what_a_killed_process_left_is_cut_off_and_the_log_goes_on(tmp_path):
 
 
 @pytest.mark.parametrize("block", [1, 7, 64, 2**16])
-def test_a_log_is_read_from_its_end(tmp_path, monkeypatch, block):
+def test_log_is_read_from_its_end(tmp_path, monkeypatch, block):
     monkeypatch.setattr(audit_log, "BLOCK", block)
     path = tmp_path / "log"
     log = logged(path, "asked", "sent", "asked")
@@ -90,7 +90,7 @@ def _write(path, count):
         add(AuditLog(path, "site", "a"), "asked")
 
 
-def test_processes_that_write_at_once_keep_the_chain(tmp_path):
+def test_concurrent_writers_keep_the_chain(tmp_path):
     path = tmp_path / "log"
     context = multiprocessing.get_context("fork")
     workers = [context.Process(target=_write, args=(path, 20)) for _ in range(4)]
@@ -101,7 +101,7 @@ def test_processes_that_write_at_once_keep_the_chain(tmp_path):
     assert [r["n"] for r in read(path).records] == list(range(1, 82))
 
 
-def test_a_log_that_cannot_be_written_stops_what_would_go_unnoted(tmp_path):
+def test_unwritable_log_stops_the_action(tmp_path):
     with refused("audit-log", str(tmp_path), kind=DrflError):
         add(AuditLog(tmp_path, "site", "a"), "asked")
     (tmp_path / "log").write_text("no log\n")
@@ -128,7 +128,7 @@ def sites_of(folder, **policy):
     return grid_of(load=load)
 
 
-def test_a_log_belongs_to_one_owner_and_one_format(tmp_path):
+def test_log_belongs_to_one_owner_and_format(tmp_path):
     path = tmp_path / "log"
     logged(path, "asked")
     for role, name in (("site", "b"), ("server", "a")):
@@ -139,7 +139,7 @@ def test_a_log_belongs_to_one_owner_and_one_format(tmp_path):
         logged(path, "asked")
 
 
-def test_a_clock_that_is_set_back_does_not_take_the_log_along(tmp_path, monkeypatch):
+def test_clock_that_is_set_back_does_not_break_the_log(tmp_path, monkeypatch):
     log = logged(tmp_path / "log", "asked")
     before = read(tmp_path / "log").records[-1]["at"]
     monkeypatch.setattr(audit_log, "_now", lambda: "2020-01-01T00:00:00.000Z")
@@ -147,7 +147,7 @@ def test_a_clock_that_is_set_back_does_not_take_the_log_along(tmp_path, monkeypa
     assert read(tmp_path / "log").records[-1]["at"] == before
 
 
-def test_a_site_log_has_what_it_was_asked_and_sent(tmp_path):
+def test_site_log_records_requests_and_replies(tmp_path):
     fed = federation(sites_of(tmp_path))
     run(DRDM(m=3, local=LOCAL, gamma=0.01), fed, rounds=2)
     events = [r["event"] for r in read(tmp_path / "a").records]
@@ -156,7 +156,7 @@ def test_a_site_log_has_what_it_was_asked_and_sent(tmp_path):
     assert all(r["server"] is None for r in read(tmp_path / "a").records if r["event"] == "asked")
 
 
-def test_models_and_gradients_leave_no_farther_than_the_policy_says(tmp_path):
+def test_updates_and_gradients_are_limited_by_the_policy(tmp_path):
     plain, bounded = federation(), federation(sites_of(tmp_path, max_step=0.01))
     w = plain.w0
     up, free = (fed.train(EVERYBODY, w, LOCAL, Key(0), snapshot=1, average=True) for fed in (bounded, plain))
@@ -170,7 +170,7 @@ def test_models_and_gradients_leave_no_farther_than_the_policy_says(tmp_path):
     assert torch.equal(g.losses.sort().values, plain.gradients(EVERYBODY, w, Key(0)).losses.sort().values)
 
 
-def test_a_step_that_was_shortened_is_what_the_site_keeps_its_drift_term_by(tmp_path):
+def test_site_keeps_the_drift_term_of_the_shortened_update(tmp_path):
     """It computes the same shift as the server, which would else have to send it in every round."""
     bounded, plain = federation(sites_of(tmp_path, max_step=0.01)), federation()
     for fed in (bounded, plain):
@@ -178,7 +178,7 @@ def test_a_step_that_was_shortened_is_what_the_site_keeps_its_drift_term_by(tmp_
     assert bounded.ledger == plain.ledger
 
 
-def test_a_site_answers_so_many_requests_a_day_of_every_kind(tmp_path, caplog):
+def test_daily_limit_counts_requests_of_every_kind(tmp_path, caplog):
     fed = federation(sites_of(tmp_path, requests_a_day=5))  # of which two ask who it is
     for r in range(4):
         up = fed.train(EVERYBODY, fed.w0, LOCAL, Key(r))
@@ -194,14 +194,14 @@ def test_a_site_answers_so_many_requests_a_day_of_every_kind(tmp_path, caplog):
     assert read(tmp_path / "b").records[-1]["what"] == "identity"
 
 
-def test_tests_alone_use_up_the_requests_of_a_day(tmp_path):
+def test_evaluations_count_towards_the_daily_limit(tmp_path):
     fed = federation(sites_of(tmp_path, requests_a_day=3))
     fed.evaluate(fed.w0)
     fed.evaluate(fed.w0)
     assert [r["event"] for r in read(tmp_path / "b").records].count("sent") == 1
 
 
-def test_of_requests_at_once_none_is_overlooked(tmp_path):
+def test_simultaneous_requests_are_all_counted(tmp_path):
     log, policy = AuditLog(tmp_path / "log", "site", "a"), SitePolicy(requests_a_day=2)
     about = {"site": "a", "run": "1", "what": "test"}
     for _ in range(3):
@@ -212,7 +212,7 @@ def test_of_requests_at_once_none_is_overlooked(tmp_path):
     policy.check_count(log)
 
 
-def test_a_site_tells_nothing_of_itself_before_a_person_has_agreed(tmp_path, caplog):
+def test_site_answers_nothing_before_approval(tmp_path, caplog):
     with refused("sites-missing", None, "b"):
         gather_members(sites_of(tmp_path, approved="approved"), NameRoster("abcd", 0.5), 1.0, 0.5)
     told = [record for record in caplog.records if getattr(record.msg, "code", None) == "run-not-approved"]
@@ -220,7 +220,7 @@ def test_a_site_tells_nothing_of_itself_before_a_person_has_agreed(tmp_path, cap
     assert not (tmp_path / "b").exists()
 
 
-def test_the_server_waits_for_the_agreement(tmp_path):
+def test_server_waits_for_approval(tmp_path):
     approved = tmp_path / "approved"
     approved.write_text("17\n")
     later = threading.Timer(0.5, lambda: approved.write_text("17\n1\n"))
@@ -235,7 +235,7 @@ def test_the_server_waits_for_the_agreement(tmp_path):
     assert "run 1 " in refused[0]["reason"]
 
 
-def test_settings_that_contradict_each_other_are_refused():
+def test_contradictory_settings_are_refused():
     about = {"name": "a", "data": {"npz": "x.npz"}}
     assert SiteSettings.model_validate(about).policy == SitePolicy()
     with pytest.raises(ValueError, match=r"policy\.requests_a_day .* audit = "):

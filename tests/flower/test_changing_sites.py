@@ -60,7 +60,7 @@ def played(kind, away):
     return states, fed
 
 
-def test_missing_sites_are_named_at_once_and_again_when_others_have_come(caplog):
+def test_missing_sites_are_named_at_once_and_after_arrivals(caplog):
     grid = grid_of()
     grid.offline |= {2, 3}
     timer = threading.Timer(0.2, lambda: grid.offline.discard(2))
@@ -76,7 +76,7 @@ def test_missing_sites_are_named_at_once_and_again_when_others_have_come(caplog)
     assert second.endswith(" c")
 
 
-def test_an_option_of_run_shortens_the_waiting(tmp_path):
+def test_wait_option_shortens_the_waiting(tmp_path):
     path = settings(tmp_path)
     path.write_text(path.read_text().replace("wait = 0.05", "wait = 1000.0"))
     grid = grid_of()
@@ -88,7 +88,7 @@ def test_an_option_of_run_shortens_the_waiting(tmp_path):
 @pytest.mark.parametrize(
     "kind", long_except(["DRDM", "DualDRDM"], ["DRDM", "DualDRDM", "FedDyn", "SCAFFOLD", "DRFA", "ScaffPD"])
 )
-def test_a_site_that_leaves_and_comes_back_keeps_its_weight_and_its_drift_term(kind):
+def test_returning_site_keeps_its_weight_and_drift_term(kind):
     states, fed = played(kind, away=True)
     before, gone, back = states[LEAVES], states[BACK], states[ROUNDS]
     table = next((name for name in ("h", "c_i", "reports") if hasattr(before, name)), None)
@@ -111,7 +111,7 @@ def test_a_site_that_leaves_and_comes_back_keeps_its_weight_and_its_drift_term(k
     assert fed.site_health()["c"]["answered"] > 0
 
 
-def test_the_weight_of_a_site_that_is_away_only_moves_by_the_projection():
+def test_weight_of_an_absent_site_changes_only_by_projection():
     plain, centred = played("DRDM", away=True)[0], played("DualDRDM", away=True)[0]
     # DRDM adds positive losses to the others, and the projection lowers all alike.
     assert plain[BACK].lam[AWAY] < plain[LEAVES].lam[AWAY]
@@ -121,7 +121,7 @@ def test_the_weight_of_a_site_that_is_away_only_moves_by_the_projection():
     assert not torch.allclose(stayed[BACK].lam, centred[BACK].lam)
 
 
-def test_a_site_that_joins_during_a_run_is_not_asked_and_belongs_to_the_next_one(tmp_path):
+def test_site_that_joins_during_a_run_belongs_to_the_next_one(tmp_path):
     train, test = clients()
     extra = Site("e", ClientData.from_arrays({"e": train["a"]}, {"e": test["a"]}))
     sites = {**{name: site(name) for name in "abcd"}, "e": extra}
@@ -155,7 +155,7 @@ def test_a_site_that_joins_during_a_run_is_not_asked_and_belongs_to_the_next_one
         assert [float(weight) for weight in rows[0].split(",")[1:]] == pytest.approx([1 / len(names)] * len(names))
 
 
-def test_another_lr_after_a_diverged_run_is_one_line(tmp_path):
+def test_other_lr_after_a_diverged_run_is_a_one_line_error(tmp_path):
     path = settings(tmp_path, more="classes = 3")
     text = path.read_text()
     path.write_text(text.replace("lr = 0.05", "lr = 1e30"))
@@ -178,7 +178,7 @@ def odd_site(name, warnings):
     return Site(name, data, policy=SitePolicy(warnings=warnings))
 
 
-def test_a_site_tells_of_its_data_what_its_policy_allows():
+def test_policy_limits_the_warnings_that_a_site_sends():
     told = {each: read(identity(odd_site("a", each)), SiteIdentity) for each in ("columns", "figures", "none")}
     assert told["none"].warnings == ()
     codes = {warning.code: warning for warning in told["columns"].warnings}
@@ -191,7 +191,7 @@ def test_a_site_tells_of_its_data_what_its_policy_allows():
     assert "999" not in notice
 
 
-def test_warnings_of_sites_reach_the_report(tmp_path, caplog):
+def test_site_warnings_reach_the_report(tmp_path, caplog):
     sites = {name: odd_site(name, "figures" if name == "a" else "columns") for name in "abcd"}
     grid = grid_of(load=lambda context: sites[context.node_config["name"]])
     with caplog.at_level("WARNING", "drfl"), suppress(DivergedError):

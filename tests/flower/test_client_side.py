@@ -111,7 +111,7 @@ def same(a, b, tolerance=0.0):
 
 
 @pytest.mark.parametrize("name", [name for name in CLIENT_SIDE if name != "FedBN"])
-def test_every_number_is_that_of_the_simulation(name, tmp_path):
+def test_all_numbers_equal_the_simulation(name, tmp_path):
     algorithm = CLIENT_SIDE[name](m=2, local=LOCAL)
     same(*(drfl.run(algorithm, fed, rounds=5, seed=3, check_data=False) for fed in pair(tmp_path)))
 
@@ -146,7 +146,7 @@ def close(a, b):
     torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
-def test_fedbn_computes_what_a_simulation_does_and_layers_stay_at_the_sites(tmp_path, normalised):
+def test_fedbn_equals_the_simulation_and_layers_stay_at_sites(tmp_path, normalised):
     algorithm = CLIENT_SIDE["FedBN"](m=2, local=LOCAL)
     a, b = (drfl.run(algorithm, fed, rounds=5, seed=3, check_data=False) for fed in normalised)
     same(a, b, 1e-12)
@@ -159,7 +159,7 @@ def test_fedbn_computes_what_a_simulation_does_and_layers_stay_at_the_sites(tmp_
     assert not torch.equal(a.state.store.dense()[0, 1:], a.state.store.dense()[1, 1:])
 
 
-def test_a_site_that_lost_its_batch_norm_starts_from_that_of_the_server(tmp_path, normalised, caplog):
+def test_site_that_lost_batch_norm_starts_from_the_servers(tmp_path, normalised, caplog):
     algorithm = CLIENT_SIDE["FedBN"](m=3, local=LOCAL)
     states, keys = [algorithm.init(fed) for fed in normalised], [Key(0).fold("round", r) for r in (1, 2)]
     states = [algorithm.round(state, fed, keys[0])[0] for state, fed in zip(states, normalised, strict=True)]
@@ -176,7 +176,7 @@ def test_a_site_that_lost_its_batch_norm_starts_from_that_of_the_server(tmp_path
     close(states[0].store.dense(), stored_at_sites(tmp_path, states[1].store))
 
 
-def test_a_server_goes_on_from_a_checkpoint_with_the_states_of_that_round(tmp_path):
+def test_server_resumes_with_the_client_states_of_that_round(tmp_path):
     simulation, fed = pair(tmp_path)
     algorithm = CLIENT_SIDE["Ditto"](m=2, local=LOCAL)
     keep = Checkpoints(tmp_path / "checkpoints", lambda: {}, every=1)
@@ -190,7 +190,7 @@ def test_a_server_goes_on_from_a_checkpoint_with_the_states_of_that_round(tmp_pa
     same(drfl.run(algorithm, simulation, rounds=5, seed=3), again)
 
 
-def test_a_site_that_lost_its_state_starts_from_the_global_model(tmp_path, caplog):
+def test_site_that_lost_its_state_starts_from_the_global_model(tmp_path, caplog):
     _, fed = pair(tmp_path)
     algorithm = CLIENT_SIDE["Ditto"](m=3, local=LOCAL)
     state = algorithm.init(fed)
@@ -206,7 +206,7 @@ def test_a_site_that_lost_its_state_starts_from_the_global_model(tmp_path, caplo
     assert lost.loss[0] != shared.loss[0]
 
 
-def test_states_are_private_to_the_site_and_old_ones_are_removed(tmp_path, monkeypatch):
+def test_states_are_private_and_old_ones_are_removed(tmp_path, monkeypatch):
     states = SiteStates(tmp_path, "a/b ü")
     assert states.folder.parent == tmp_path / "drfl-clients"
     row = torch.arange(5.0)
@@ -232,7 +232,7 @@ def method(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def test_a_method_of_ones_own_runs_at_sites_that_approved_its_digest(tmp_path, method):
+def test_own_method_runs_at_sites_that_approved_its_digest(tmp_path, method):
     kind, digest = method
     algorithm = kind(m=2, local=LOCAL, pull=0.5)
     policy = SitePolicy(code={"mine.py": digest})
@@ -243,7 +243,7 @@ def test_a_method_of_ones_own_runs_at_sites_that_approved_its_digest(tmp_path, m
     assert int(b.state.shared[-1]) == 4
 
 
-def test_code_that_is_not_approved_or_not_the_same_is_refused(tmp_path, method):
+def test_unapproved_or_changed_code_is_refused(tmp_path, method):
     kind, digest = method
     sent = sent_method(kind(pull=0.5), torch.tensor([7.0], dtype=torch.float64))
     assert (sent.name, sent.sha256, sent.number) == ("mine.py:Everything", digest, 7)
@@ -262,13 +262,13 @@ def test_code_that_is_not_approved_or_not_the_same_is_refused(tmp_path, method):
 
 
 @pytest.mark.parametrize("name", ["FedAvg", "SitePolicy", "os.system", "Ditto.loss", ""])
-def test_only_client_side_methods_of_drfl_have_a_name(name, tmp_path):
+def test_only_built_in_methods_have_a_name(name, tmp_path):
     sent = msgspec.structs.replace(sent_method(CLIENT_SIDE["Ditto"](), None), name=name)
     with refused("unknown-name", "method"):
         load_method(sent, SitePolicy(), tmp_path)
 
 
-def test_impossible_options_of_a_server_are_refused(tmp_path):
+def test_impossible_method_options_are_refused(tmp_path):
     sent = sent_method(CLIENT_SIDE["Ditto"](), None)
     with refused("out-of-range", "lam"):
         load_method(msgspec.structs.replace(sent, options=(("lam", -1.0),)), SitePolicy(), tmp_path)
@@ -276,7 +276,7 @@ def test_impossible_options_of_a_server_are_refused(tmp_path):
         load_method(msgspec.structs.replace(sent, options=(("nothing", 1),)), SitePolicy(), tmp_path)
 
 
-def test_a_class_without_a_file_cannot_be_sent():
+def test_class_without_a_file_cannot_be_sent():
     kind = type("Typed", (drfl.ClientSide,), {"__module__": "__console__"})
     with refused("needs-file", "Typed"):
         sent_method(kind(), None)
@@ -302,7 +302,7 @@ name = "c"
 """
 
 
-def test_a_whole_deployment_with_fedbn(tmp_path):
+def test_deployment_with_fedbn(tmp_path):
     (tmp_path / "bn.py").write_text(NORMALISED)
     policy = SitePolicy(code={"bn.py": hashlib.sha256(NORMALISED.encode()).hexdigest()})
     sites = {name: site(name, folder=tmp_path, policy=policy) for name in "abc"}
@@ -313,7 +313,7 @@ def test_a_whole_deployment_with_fedbn(tmp_path):
     assert all(list((tmp_path / "drfl-clients" / name).glob("*.safetensors")) for name in "abc")
 
 
-def test_a_whole_deployment_tests_each_site_with_its_own_model(tmp_path, monkeypatch):
+def test_deployment_tests_each_site_with_its_own_model(tmp_path, monkeypatch):
     sites = {name: site(name, folder=tmp_path) for name in "abc"}
     path = tmp_path / "server.toml"
     path.write_text(SETTINGS)

@@ -75,7 +75,7 @@ def asked(grid, node, call):
 
 
 @pytest.mark.long
-def test_a_site_that_sleeps_costs_ever_fewer_exchanges(caplog):
+def test_silent_site_costs_fewer_and_fewer_exchanges(caplog):
     grid, fed = sleepy(0.05)
     counts = [asked(grid, 4, lambda r=r: trained(fed, r)) for r in range(16)]
     assert counts == [1, 0, 1, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]
@@ -86,7 +86,7 @@ def test_a_site_that_sleeps_costs_ever_fewer_exchanges(caplog):
     assert any(re.match(r"d\b.*\b4\b.*\b8\b", text) for text in skipped)
 
 
-def test_one_usable_reply_clears_it():
+def test_usable_reply_ends_the_backoff():
     grid, fed = sleepy(0.05)
     assert trained(fed) == [0, 1, 2]
     grid.asleep = frozenset()
@@ -95,7 +95,7 @@ def test_one_usable_reply_clears_it():
     assert trained(fed, 3) == [0, 1, 2, 3]
 
 
-def test_with_a_quorum_only_the_grace_is_waited_for():
+def test_with_a_quorum_the_server_waits_only_the_grace_period():
     _, fed = sleepy(60.0, deadline={"quorum": 3, "grace": 0.02})
     start = time.monotonic()
     assert trained(fed) == [0, 1, 2]
@@ -103,7 +103,7 @@ def test_with_a_quorum_only_the_grace_is_waited_for():
     assert fed.site_health()["d"]["silent"] == 1
 
 
-def test_below_the_quorum_everybody_is_waited_for():
+def test_below_the_quorum_the_server_waits_for_all_sites():
     grid, fed = sleepy(0.05, asleep=(3, 4), deadline={"quorum": 3, "grace": 0.0})
     assert trained(fed) == [0, 1]
     assert asked(grid, 4, lambda: trained(fed, 1)) == 1  # though it was silent
@@ -111,7 +111,7 @@ def test_below_the_quorum_everybody_is_waited_for():
     assert trained(fed, 2) == [0, 1, 2, 3]
 
 
-def test_rounds_do_not_fly_by_where_nobody_answers():
+def test_server_waits_if_all_sites_are_in_backoff():
     """Left out, all of them, the rest of a run would be over in no time, and for nothing."""
     grid, fed = sleepy(0.05, asleep=(1, 2, 3, 4))
     for r in range(3):
@@ -120,7 +120,7 @@ def test_rounds_do_not_fly_by_where_nobody_answers():
     assert trained(fed, 3) == [0, 1, 2, 3]
 
 
-def test_a_site_that_was_never_tested_is_waited_for_though_there_is_a_quorum():
+def test_untested_site_is_awaited_despite_a_quorum():
     grid = grid_of(grid=Asleep)
     fed = federation(grid, timeout=0.05, deadline={"quorum": 1, "grace": 0.0})
     grid.asleep = frozenset({2})
@@ -133,7 +133,7 @@ def test_a_site_that_was_never_tested_is_waited_for_though_there_is_a_quorum():
 
 
 @pytest.mark.parametrize(("always", "messages"), [(True, 1), (False, 2)])
-def test_a_site_that_lacks_what_was_sent_is_rejected(always, messages, caplog):
+def test_site_that_denies_receiving_the_shift_is_rejected(always, messages, caplog):
     """It is asked again only where the shift was not in the message, and then once."""
     grid = grid_of(grid=Forgetful)
     grid.always = False
@@ -151,7 +151,7 @@ def test_a_site_that_lacks_what_was_sent_is_rejected(always, messages, caplog):
     assert re.search(r"b: reply rejected: [^.]*\black\b", caplog.text)
 
 
-def test_messages_to_one_site_come_at_ever_longer_intervals():
+def test_repetitions_have_growing_intervals():
     pending = PendingRequest(None, None)
     dues = []
     for sent in range(1, 12):
@@ -163,7 +163,7 @@ def test_messages_to_one_site_come_at_ever_longer_intervals():
     assert max(dues) <= transport.LONGEST_PAUSE
 
 
-def test_a_reply_larger_than_any_honest_one_is_not_read(monkeypatch, caplog):
+def test_oversized_reply_is_not_read(monkeypatch, caplog):
     seen = []
     monkeypatch.setattr(transport, "max_reply_bytes", lambda w: 10)
     monkeypatch.setattr(transport, "read", lambda *content: seen.append(content))
@@ -182,7 +182,7 @@ class Malformed(InProcessGrid):
         return found
 
 
-def test_what_flower_cannot_rebuild_costs_no_other_reply(caplog):
+def test_undecodable_message_does_not_affect_other_replies(caplog):
     grid = grid_of(grid=Malformed)
     fed = federation(grid)
     assert trained(fed) == [0, 1, 3]
@@ -201,13 +201,13 @@ class Impostor(InProcessGrid):
         return found
 
 
-def test_a_reply_of_another_node_is_rejected(caplog):
+def test_reply_from_another_node_is_rejected(caplog):
     assert trained(federation(grid_of(grid=Impostor))) == [1, 2, 3]
     assert ("reply-rejected", "a") in logged(caplog)
     assert re.search(r"a: reply rejected: [^.]*\banother node\b", caplog.text)
 
 
-def test_how_a_site_is_left_out():
+def test_backoff_schedule():
     one = SiteHealth()
     pauses = []
     for _ in range(5):
@@ -221,7 +221,7 @@ def test_how_a_site_is_left_out():
     assert (one.strikes, one.backoff, one.answered, one.rejected, one.silent) == (0, 0, 1, 5, 20)
 
 
-def test_a_ledger_takes_the_largest_counts_that_a_reply_may_have():
+def test_ledger_accepts_the_largest_counts_of_a_reply():
     ledger = Ledger()
     for _ in range(1000):
         ledger.add(Ledger(gradient_evaluations=2**40))

@@ -74,7 +74,7 @@ def about(**changes):
     return SiteIdentity("a", (6,), 3, 10, 10, "0" * 32, **changes)
 
 
-def test_a_signed_model_becomes_the_current_one(receiver, key):
+def test_signed_model_becomes_the_current_one(receiver, key):
     content = model()
     receipt = receive_model(receiver, signed(content, key), about())
     store = ModelStore(receiver.folder / "models")
@@ -101,9 +101,7 @@ def test_a_signed_model_becomes_the_current_one(receiver, key):
         ({}, lambda key, _: signed(model(task={**TASK, "loss": "mine.py:loss"}), key), "unknown-name", "model"),
     ],
 )
-def test_other_models_are_refused_in_one_line_and_nothing_is_stored(
-    tmp_path, receiver, key, policy, delivery, code, field
-):
+def test_other_models_are_refused_and_not_stored(tmp_path, receiver, key, policy, delivery, code, field):
     other = key_in(tmp_path, "other.key")
     chosen = site("a", folder=receiver.folder, server_key=key.public, policy=SitePolicy(**policy))
     identity = about(features=tuple("abcdef"), schema="0" * 64)
@@ -113,7 +111,7 @@ def test_other_models_are_refused_in_one_line_and_nothing_is_stored(
     assert not (receiver.folder / "models").exists()
 
 
-def test_without_the_servers_key_a_site_stores_only_what_its_policy_allows_unsigned(tmp_path):
+def test_unsigned_models_require_a_policy(tmp_path):
     with refused("request-refused", "server_key"):
         receive_model(site("a", folder=tmp_path), Delivery(model(), NEW), about())
     trusting = site("a", folder=tmp_path, policy=SitePolicy(receive_models="any"))
@@ -136,7 +134,7 @@ def with_key(path):
     return path
 
 
-def test_a_run_delivers_its_model_to_the_sites_that_accept_it(tmp_path, key, caplog):
+def test_run_delivers_its_model_to_accepting_sites(tmp_path, key, caplog):
     grid = grid_of_sites(tmp_path, key, {"b": {"receive_models": "none"}}, logs=True)
     path = with_key(settings(tmp_path, rounds=2))
     path.write_text('audit = "audit.jsonl"\n' + path.read_text())
@@ -155,7 +153,7 @@ def test_a_run_delivers_its_model_to_the_sites_that_accept_it(tmp_path, key, cap
 
 
 @pytest.mark.parametrize("line", ["", 'key = "server.key"\ndeliver = false\n'])
-def test_nothing_is_delivered_without_a_key_or_with_deliver_false(tmp_path, key, line):
+def test_delivery_needs_a_key_and_can_be_switched_off(tmp_path, key, line):
     path = settings(tmp_path, rounds=1)
     path.write_text(line + path.read_text())
     out = server_app.serve(grid_of_sites(tmp_path, key), path)
@@ -171,7 +169,7 @@ def request(folder, task, *models, code=()):
     return place
 
 
-def test_another_model_can_be_delivered_later_and_an_offline_site_is_named(tmp_path, key):
+def test_later_delivery_names_offline_sites(tmp_path, key):
     grid = grid_of_sites(tmp_path, key)
     path = with_key(settings(tmp_path))
     (tmp_path / "old.safetensors").write_bytes(model())
@@ -184,7 +182,7 @@ def test_another_model_can_be_delivered_later_and_an_offline_site_is_named(tmp_p
         carry_out(grid, path, request(tmp_path / "b", "deliver", tmp_path / "bad.safetensors"))
 
 
-def test_a_site_that_is_silent_or_sends_nonsense_does_not_stop_the_delivery(tmp_path, key, monkeypatch):
+def test_silent_or_faulty_site_does_not_stop_the_delivery(tmp_path, key, monkeypatch):
     class Broken(InProcessGrid):
         def answer(self, message, context):
             reply = super().answer(message, context)

@@ -63,7 +63,7 @@ def deployed(folder, table, data):
 
 
 @pytest.mark.parametrize("by_schema", [False, True])
-def test_a_deployment_keeps_patients_whole_as_a_simulation_does(by_schema, tmp_path):
+def test_deployment_keeps_patients_whole_like_a_simulation(by_schema, tmp_path):
     table = visits()
     schema = TableSchema(
         (
@@ -94,7 +94,7 @@ def test_a_deployment_keeps_patients_whole_as_a_simulation_does(by_schema, tmp_p
     assert (high - low > 1.2 * (without["accuracy_high"] - without["accuracy_low"]).to_numpy()).all()
 
 
-def test_the_patient_of_a_site_must_exist_and_agree_with_the_schema(tmp_path):
+def test_patient_column_must_exist_and_agree_with_the_schema(tmp_path):
     visits().drop(columns="site").to_csv(tmp_path / "a.csv", index=False)
     path = tmp_path / "site.toml"
 

@@ -48,7 +48,7 @@ def results_of(folder):
     return json.loads((folder / "evaluation.json").read_text())
 
 
-def test_models_of_other_architecture_and_scale_are_tested_as_in_a_simulation(tmp_path):
+def test_models_of_other_architectures_are_evaluated_as_in_a_simulation(tmp_path):
     scale = Standardisation(torch.full((6,), 1.5, dtype=torch.float64), torch.full((6,), 2.0, dtype=torch.float64))
     modules = random_model(tmp_path / "old.safetensors", 0), random_model(tmp_path / "new.safetensors", 1, scale, "mlp")
     place = request(tmp_path, "evaluate", tmp_path / "old.safetensors", tmp_path / "new.safetensors")
@@ -71,7 +71,7 @@ def test_models_of_other_architecture_and_scale_are_tested_as_in_a_simulation(tm
     assert int(rows[0]["accuracy_count"]) == round(15 * float(rows[0]["accuracy"]))
 
 
-def test_two_models_are_compared_row_by_row_by_counts(tmp_path):
+def test_two_models_are_compared_by_counts(tmp_path):
     modules = [random_model(tmp_path / f"{i}.safetensors", i) for i in range(2)]
     place = request(tmp_path, "evaluate", tmp_path / "0.safetensors", tmp_path / "1.safetensors")
     carry_out(grid_of(), settings(tmp_path), place)
@@ -97,7 +97,7 @@ def binary(n, seed):
     return x, (x[:, 0] > seed).long()
 
 
-def test_a_site_tests_its_own_scores_beside_the_models(tmp_path):
+def test_site_evaluates_its_own_score_column(tmp_path):
     train = {name: binary(20, seed) for seed, name in enumerate("abcd")}
     test = {name: binary(15, 10 + seed) for seed, name in enumerate("abcd")}
     # the scores of site a are right at all rows, with high confidence; b has none that can be used; c and d have none
@@ -133,7 +133,7 @@ def test_a_site_tests_its_own_scores_beside_the_models(tmp_path):
         ("loss", float("nan")),
     ],
 )
-def test_impossible_counts_of_a_site_are_not_used(tmp_path, name, value):
+def test_impossible_counts_are_not_used(tmp_path, name, value):
     class Lying(InProcessGrid):
         def answer(self, message, context):
             reply = super().answer(message, context)
@@ -153,7 +153,7 @@ def test_impossible_counts_of_a_site_are_not_used(tmp_path, name, value):
     assert [row["site"] for row in found["models"][0]["sites"]] == ["a", "b", "d"]
 
 
-def test_models_that_do_not_fit_the_sites_or_each_other_are_refused_before_any_test(tmp_path):
+def test_unsuitable_models_are_refused_before_any_evaluation(tmp_path):
     random_model(tmp_path / "ok.safetensors", 0)
     (tmp_path / "two.safetensors").write_bytes(model(classes=2))
     (tmp_path / "nan.safetensors").write_bytes(model(float("inf")))
@@ -169,7 +169,7 @@ def test_models_that_do_not_fit_the_sites_or_each_other_are_refused_before_any_t
         assert [p.name for p in (folder / "evaluate").iterdir()] == ["request.toml"]
 
 
-def test_without_any_usable_answer_there_are_no_results(tmp_path):
+def test_no_usable_answer_gives_no_results(tmp_path):
     class Broken(InProcessGrid):
         def answer(self, message, context):
             reply = super().answer(message, context)
@@ -182,7 +182,7 @@ def test_without_any_usable_answer_there_are_no_results(tmp_path):
         carry_out(grid_of(grid=Broken), settings(tmp_path), request(tmp_path, "evaluate", tmp_path / "ok.safetensors"))
 
 
-def test_the_model_of_a_run_gets_the_scores_of_the_run(tmp_path):
+def test_model_of_a_run_gets_the_scores_of_the_run(tmp_path):
     path = settings(tmp_path)
     out = server_app.serve(grid_of(), path)
     place = request(tmp_path, "evaluate", out / "model.safetensors")
@@ -195,7 +195,7 @@ def test_the_model_of_a_run_gets_the_scores_of_the_run(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", 'task = "train"\nmodels = ["a"]', 'task = "evaluate"\nmodels = []'])
-def test_a_folder_without_a_request_is_refused(tmp_path, text):
+def test_folder_without_a_request_is_refused(tmp_path, text):
     (tmp_path / "request.toml").write_text(text)
     with refused("damaged-file"):
         carry_out(grid_of(), settings(tmp_path), tmp_path)

@@ -77,7 +77,7 @@ def trained(fed, cohort=ALL):
     return fed.train(cohort, fed.w0, LOCAL, Key(0))
 
 
-def test_a_client_that_raises_is_silent_and_named_with_its_reason(caplog):
+def test_failing_client_counts_as_silent_and_is_named(caplog):
     sites = {name: site(name) for name in "abcd"}
 
     def load(context):
@@ -103,14 +103,14 @@ def test_a_client_that_raises_is_silent_and_named_with_its_reason(caplog):
         (lambda part: part.sum(), "wrong shape"),
     ],
 )
-def test_a_wrong_shape_or_type_is_rejected_with_its_reason(change, reason, caplog):
+def test_wrong_shape_or_type_is_rejected_with_a_reason(change, reason, caplog):
     reply = trained(federation(spoiling(change)))
     assert reply.clients.tolist() == [0, 2, 3]
     assert ("reply-rejected", "b") in logged(caplog)
     assert re.search(rf"b: reply rejected\b.*\b{reason}$", caplog.text, flags=re.MULTILINE)
 
 
-def test_nan_is_left_to_the_protection(caplog):
+def test_nan_is_passed_on_to_the_protection(caplog):
     fed = federation(spoiling(lambda part: part * torch.nan))
     assert trained(fed).w.isnan().any(1).tolist() == [False, True, False, False]
     result = drfl.run(Protected(drfl.DualDRDM(m=4, local=LOCAL), names=tuple("abcd")), fed, rounds=3)
@@ -120,7 +120,7 @@ def test_nan_is_left_to_the_protection(caplog):
     assert re.search(r"b: reply rejected\b.*\bNaN\b", caplog.text)
 
 
-def test_what_is_no_reply_of_ours_is_rejected(caplog):
+def test_foreign_replies_are_rejected(caplog):
     grid = grid_of(grid=Spoiling)
     grid.spoil = lambda reply, node: Message(type(reply.content)(), reply_to=reply) if node == 1 else reply
     with_id = grid.answer
@@ -135,7 +135,7 @@ def test_what_is_no_reply_of_ours_is_rejected(caplog):
     assert ("reply-rejected", "a") in logged(caplog)
 
 
-def test_a_shift_travels_once_and_again_where_the_site_forgot_it():
+def test_shift_is_sent_once_and_again_if_lost():
     grid = grid_of()
     fed = federation(grid)
     drdm = drfl.DRDM(m=4, local=LOCAL, sampling=sampling.all_clients)
@@ -158,7 +158,7 @@ def test_a_shift_travels_once_and_again_where_the_site_forgot_it():
     assert torch.equal(state.w, same.w)
 
 
-def test_nobody_waits_twice_for_a_site_that_is_away_and_it_is_used_again(monkeypatch, caplog):
+def test_absent_site_is_awaited_once_and_used_again(monkeypatch, caplog):
     grid = grid_of()
     fed = federation(grid, timeout=0.1)
     grid.offline.add(4)
@@ -196,13 +196,13 @@ class Restarting(InProcessGrid):
         return [reply for reply in super().pull_messages(message_ids) if reply.metadata.reply_to_message_id != "lost"]
 
 
-def test_a_site_that_was_started_anew_is_asked_again_without_waiting_for_the_timeout(caplog):
+def test_restarted_site_is_asked_again_before_the_timeout(caplog):
     fed = federation(grid_of(grid=Restarting), timeout=3600.0)
     assert trained(fed).clients.tolist() == [0, 1, 2, 3]
     assert ("asked-again", "b") in logged(caplog)
 
 
-def test_what_flower_lost_is_asked_again(caplog):
+def test_lost_message_is_sent_again(caplog):
     grid = grid_of(grid=Spoiling)
     lost = []
 
@@ -224,7 +224,7 @@ def test_what_flower_lost_is_asked_again(caplog):
     assert ("asked-again", "c") in logged(caplog)
 
 
-def test_an_identity_that_flower_lost_is_asked_for_again():
+def test_lost_description_is_requested_again():
     lost = []
 
     class Losing(InProcessGrid):
@@ -239,7 +239,7 @@ def test_an_identity_that_flower_lost_is_asked_for_again():
     assert len(lost) == 2
 
 
-def test_a_site_that_is_silent_at_a_test_keeps_its_last_result(caplog):
+def test_silent_site_keeps_its_last_test_result(caplog):
     grid = grid_of()
     fed = federation(grid, timeout=0.05)
     before = fed.evaluate(fed.w0)
@@ -264,7 +264,7 @@ def test_a_site_that_is_silent_at_a_test_keeps_its_last_result(caplog):
         (1 / 3, 0.1, 15, (), ((15.0, 6.0, 6.0, 0.0, 0.0),)),
     ],
 )
-def test_a_test_that_cannot_have_come_out_so_is_not_believed(found, caplog):
+def test_impossible_test_result_is_rejected(found, caplog):
     grid = grid_of(grid=SpoilingTests)
     fed = federation(grid)
     before = fed.evaluate(fed.w0)
@@ -284,7 +284,7 @@ def test_a_test_that_cannot_have_come_out_so_is_not_believed(found, caplog):
         (" \n", "no reason given"),
     ],
 )
-def test_the_line_of_an_error_that_says_what_is_wrong(told, line, caplog):
+def test_informative_line_of_a_traceback(told, line, caplog):
     class Failing(InProcessGrid):
         def answer(self, message, context):
             if context.node_id == 2 and message.metadata.message_type == "train":
@@ -295,12 +295,12 @@ def test_the_line_of_an_error_that_says_what_is_wrong(told, line, caplog):
     assert caplog.text.splitlines()[-1].endswith(f" b failed: {line}")
 
 
-def test_sites_that_do_not_come_are_named():
+def test_missing_sites_are_named():
     with refused("sites-missing", None, "0.05 s", "e, f"):
         gather_members(grid_of(), NameRoster("abef"), 0.05, 1.0)
 
 
-def test_nodes_are_known_by_their_keys_and_strangers_left_out():
+def test_nodes_are_identified_by_key_and_strangers_excluded():
     grid = grid_of()
     grid.keys = {1: b"D", 2: b"nobody's", 3: b"B", 4: b"A"}
     assert KeyRoster(("a", "b", "c", "d"), (b"A", b"B", b"C", b"D")).nodes(grid) == {
@@ -310,7 +310,7 @@ def test_nodes_are_known_by_their_keys_and_strangers_left_out():
     }
 
 
-def test_a_second_site_of_one_name_does_not_take_its_place():
+def test_second_site_of_the_same_name_is_excluded():
     known, grid = NameRoster("ab", 1.0), grid_of("aba")
     assert known.nodes(grid) == {0: Node(1), 1: Node(2)}
     grid.offline.add(1)

@@ -83,7 +83,7 @@ def place(tmp_path):
     found.process.wait()
 
 
-def test_every_call_is_done_in_a_process_of_its_own_with_the_same_arguments(place):
+def test_each_call_runs_in_its_own_process(place):
     given = ["--token", "a b", "é'\"$x", ""]
     place.call(*given)
     place.call("again")
@@ -95,7 +95,7 @@ def test_every_call_is_done_in_a_process_of_its_own_with_the_same_arguments(plac
     assert (place.folder / PROGRAM).exists()
 
 
-def test_children_that_have_ended_are_not_kept(place):
+def test_ended_children_are_reaped(place):
     for _ in range(3):
         place.call()
     wait(lambda: len(place.lines()) == 3)
@@ -107,7 +107,7 @@ def test_children_that_have_ended_are_not_kept(place):
     wait(lambda: not children())
 
 
-def test_nonsense_is_not_obeyed_and_does_no_harm(place):
+def test_invalid_requests_are_ignored(place):
     for text in (b"", b"--token", b"\xff\n", b"[" * 20_000, b"--token\0x" * 20_000):
         assert place.says(text) == b""
     place.call("still there")
@@ -115,7 +115,7 @@ def test_nonsense_is_not_obeyed_and_does_no_harm(place):
     assert [line[0] for line in place.lines()] == [[PROGRAM, "still there"]]
 
 
-def test_flowers_own_program_is_used_where_the_process_was_killed(place):
+def test_flowers_program_is_used_if_the_server_was_killed(place):
     place.process.kill()
     place.process.wait()
     place.call("alone")
@@ -126,7 +126,7 @@ def test_flowers_own_program_is_used_where_the_process_was_killed(place):
     assert place.lines()[1][2] == "forked"
 
 
-def test_it_ends_with_the_process_that_started_it_and_takes_its_program_away(place, tmp_path):
+def test_server_ends_with_its_parent_and_removes_its_program(place, tmp_path):
     folder = tmp_path / "other"
     start = "import subprocess, sys; subprocess.Popen(sys.argv[1:]).wait()"
     starter = subprocess.Popen(
@@ -140,7 +140,7 @@ def test_it_ends_with_the_process_that_started_it_and_takes_its_program_away(pla
     assert not (folder / SOCKET_NAME).exists()
 
 
-def test_a_long_path_is_no_hindrance(tmp_path):
+def test_long_paths_work(tmp_path):
     deep = tmp_path / ("x" * 100) / ("y" * 100)
     deep.mkdir(parents=True)
     place = Place(deep)
@@ -151,12 +151,12 @@ def test_a_long_path_is_no_hindrance(tmp_path):
     assert place.lines()[0][2] == "forked"
 
 
-def test_only_this_user_can_call_it(place):
+def test_only_the_same_user_can_call(place):
     assert place.folder.stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.long
-def test_what_is_run_is_flowers_program():
+def test_flowers_program_is_executed():
     from flwr.supernode.cli import flwr_clientapp
 
     assert fork_server.load_program() is flwr_clientapp

@@ -97,7 +97,7 @@ def serve(folder, behaviour, algorithm="DualDRDM", more="cohort = 4"):
 
 
 @pytest.mark.parametrize("name", long_except(KEPT, BEHAVIOURS))
-def test_a_run_ends_with_results_or_with_one_line(name, tmp_path, caplog):
+def test_run_ends_with_results_or_a_one_line_error(name, tmp_path, caplog):
     behaviour = BEHAVIOURS[name]
     told = None
     try:
@@ -124,7 +124,7 @@ def test_a_run_ends_with_results_or_with_one_line(name, tmp_path, caplog):
 @pytest.mark.parametrize(
     "name", long_beyond(1, ["gradients = inf", "answer.parts = inf", "the fields are no MessagePack"])
 )
-def test_the_others_train_as_if_it_were_silent(name, tmp_path):
+def test_other_sites_train_as_if_the_site_were_silent(name, tmp_path):
     """The same bytes whatever the reply is rejected for."""
     (tmp_path / "one").mkdir(), (tmp_path / "two").mkdir()
     one = serve(tmp_path / "one", BEHAVIOURS[name])
@@ -133,7 +133,7 @@ def test_the_others_train_as_if_it_were_silent(name, tmp_path):
         assert (one / file).read_bytes() == (two / file).read_bytes()
 
 
-def test_a_hostile_site_is_left_out_for_longer_and_longer_and_the_file_says_so(tmp_path, caplog):
+def test_hostile_site_is_skipped_longer_and_longer_and_recorded(tmp_path, caplog):
     out = serve(tmp_path, BEHAVIOURS["gradients = inf"], more="cohort = 4\n")
     told = json.loads((out / "traffic.json").read_text())["sites"]
     assert told["b"]["rejected"] >= 3
@@ -143,14 +143,14 @@ def test_a_hostile_site_is_left_out_for_longer_and_longer_and_the_file_says_so(t
     assert any(re.match(r"b\b.*\b3\b.*\b1\b", text) for text in skipped)
 
 
-def test_data_that_change_during_a_run_are_told_once(tmp_path, caplog):
+def test_data_change_during_a_run_is_reported_once(tmp_path, caplog):
     out = serve(tmp_path, BEHAVIOURS["other data in every reply"])
     assert logged(caplog).count(("data-changed", "b")) == 1
     told = json.loads((out / "traffic.json").read_text())["sites"]
     assert [told[name]["data_changed"] for name in "abcd"] == [False, True, False, False]
 
 
-def test_a_site_does_not_choose_its_name_in_the_results(tmp_path, caplog):
+def test_site_cannot_choose_its_name_in_results(tmp_path, caplog):
     sites = {1: "a", 2: "b", 3: "c", 4: "d"}
     grid = grid_of(grid=Hostile)
     grid.behaviour = BEHAVIOURS["a name that a spreadsheet runs"]

@@ -105,7 +105,7 @@ def both(kind):
 @pytest.mark.parametrize(
     "algorithm", [drfl.DRFA(m=3, local=LOCAL, dual_batch=2), drfl.ScaffPD(local=LOCAL)], ids=["DRFA", "ScaffPD"]
 )
-def test_every_number_is_that_of_the_simulation(kind, algorithm):
+def test_all_numbers_equal_the_simulation(kind, algorithm):
     a, b = (drfl.run(algorithm, fed, rounds=4) for fed in both(kind))
     assert torch.equal(a.model, b.model)
     assert torch.equal(a.lam, b.lam)
@@ -118,7 +118,7 @@ def test_every_number_is_that_of_the_simulation(kind, algorithm):
     assert a.history.last.ledger == b.history.last.ledger
 
 
-def test_reports_on_few_rows_are_those_of_the_simulation():
+def test_reports_on_few_rows_equal_the_simulation():
     simulation, fed = both("named")
     for seed in range(8):
         for ask in ("losses", "gradients"):
@@ -133,7 +133,7 @@ def about(site):
     return read(identity(site), SiteIdentity)
 
 
-def test_what_a_site_says_of_itself_is_of_the_targets_that_count():
+def test_description_of_a_site_covers_counted_targets():
     x, y = torch.zeros(6, 2), torch.tensor([0, 1, 1, 255, 255, 255])
     data = ClientData.from_arrays({"a": (x, y)}, {"a": (x, y)})
     told = about(Site("a", data, Task(nn.Linear(2, 2), nn.CrossEntropyLoss(ignore_index=255))))

@@ -63,7 +63,7 @@ LOCAL = LocalSGD(
         GradientRequest(ONE, W, KEY, 1),
     ],
 )
-def test_a_site_reads_the_request_of_the_server(request_):
+def test_site_reads_the_request_of_the_server(request_):
     ask = asking(request_)
     found = request_of(ask)
     assert type(found) is type(request_)
@@ -93,7 +93,7 @@ def test_a_site_reads_the_request_of_the_server(request_):
         ({"epochs": 1}, "epochs"),
     ],
 )
-def test_a_request_that_cannot_be_met_is_refused(change, quoted):
+def test_impossible_request_is_refused(change, quoted):
     content = write(Ask(1, MODEL, W, work_of(TrainRequest(ONE, W, KEY, LocalSGD(3, 0.1), 0.5, None, 2))))
     work = {**msgspec.msgpack.decode(content["message"]["fields"])["work"], **change}
     ask = read(with_field(content, "work", work), Ask)
@@ -101,7 +101,7 @@ def test_a_request_that_cannot_be_met_is_refused(change, quoted):
         request_of(ask)
 
 
-def test_numbers_that_are_not_finite_and_the_largest_seed_arrive_to_the_last_bit():
+def test_non_finite_numbers_and_large_seeds_are_transferred_exactly():
     found = read(travelled(write(ANSWER)), Answer)
     assert fields(found) == fields(ANSWER) or str(fields(found)) == str(fields(ANSWER))
     assert [part.dtype for part in found.parts] == [torch.float32, torch.float64]
@@ -109,12 +109,12 @@ def test_numbers_that_are_not_finite_and_the_largest_seed_arrive_to_the_last_bit
 
 
 @pytest.mark.parametrize("name", list(fields(ANSWER)))
-def test_an_answer_lacks_no_field(name):
+def test_missing_field_of_a_reply_is_refused(name):
     rejected(with_field(write(ANSWER), name, ...), Answer)
 
 
 @pytest.mark.parametrize("name", list(fields(Ask(1, MODEL, W))))
-def test_a_request_lacks_no_field(name):
+def test_missing_field_of_a_request_is_refused(name):
     rejected(with_field(write(Ask(1, MODEL, W)), name, ...), Ask)
 
 
@@ -137,7 +137,7 @@ BIG = 2**64 - 1
         ("\x1b[2J" * 99, (7,)),
     ],
 )
-def test_fields_of_an_answer_have_types_and_ranges(name, values):
+def test_fields_of_a_reply_have_types_and_ranges(name, values):
     for value in values:
         rejected(with_field(write(ANSWER), name, value), Answer)
 
@@ -154,7 +154,7 @@ def test_fields_of_an_answer_have_types_and_ranges(name, values):
         ("columns", ([0, 1], [0], 0)),
     ],
 )
-def test_what_a_site_says_of_itself_has_types_and_ranges(name, values):
+def test_fields_of_a_description_have_types_and_ranges(name, values):
     about = SiteIdentity("a", (6,), 3, 30, 15, "0" * 32, 0.5)
     assert read(write(about), SiteIdentity).majority == 0.5
     for value in values:
@@ -167,7 +167,7 @@ def with_fields(data, protocol=PROTOCOL):
     return content
 
 
-def test_a_message_has_one_encoding():
+def test_message_has_one_encoding():
     data = write(ANSWER)["message"]["fields"]
     names, first = fields(ANSWER), bytes([data[0]])
     assert read(with_fields(data), Answer)
@@ -197,19 +197,19 @@ def test_a_message_has_one_encoding():
         b"x" * 2**16 + b"x",
     ],
 )
-def test_bytes_that_are_no_message_are_refused_at_once(data):
+def test_foreign_bytes_are_refused_at_once(data):
     start = time.process_time()
     rejected(with_fields(data), Answer)
     assert time.process_time() - start < 1
 
 
 @pytest.mark.parametrize("protocol", [PROTOCOL - 1, PROTOCOL + 1, float(PROTOCOL), str(PROTOCOL), True])
-def test_another_version_is_named_whatever_else_there_is(protocol):
+def test_other_protocol_version_is_named(protocol):
     rejected(with_fields(b"of another form", protocol), Answer, str(PROTOCOL))
     rejected(RecordDict({"message": ConfigRecord({"protocol": protocol})}), Answer, str(PROTOCOL))
 
 
-def test_records_and_vectors_beside_the_message_are_refused():
+def test_additional_records_and_vectors_are_refused():
     for name, record in (("more", ConfigRecord({"a": 1})), ("vectors", ConfigRecord({})), ("message", ArrayRecord({}))):
         content = write(ANSWER)
         content[name] = record
@@ -224,7 +224,7 @@ def test_records_and_vectors_beside_the_message_are_refused():
         rejected(content, Answer)
 
 
-def test_messages_with_the_same_vectors_share_their_bytes():
+def test_messages_with_the_same_vectors_share_bytes():
     packed = {}
     one, two = (write(Ask(client, MODEL, W, also=W + client, test=True), packed) for client in (0, 1))
     assert one["vectors"]["0"].data is two["vectors"]["0"].data
@@ -232,7 +232,7 @@ def test_messages_with_the_same_vectors_share_their_bytes():
     assert torch.equal(read(two, Ask).also, W + 1)
 
 
-def test_the_head_of_a_log_is_a_record_of_its_own():
+def test_head_of_a_log_is_a_separate_record():
     head = Head(7, "0" * 64)
     assert read_head(write_head(write(ANSWER), head)) == head
     assert read(write_head(write(ANSWER), head), Answer).losses == 2

@@ -83,7 +83,7 @@ def deployed(folder, helper, policy, more="", before=""):
     return server_app.serve(grid, path)
 
 
-def test_sites_train_and_receive_models_of_their_own_approved_copies(tmp_path, helper):
+def test_sites_train_and_receive_models_of_approved_code(tmp_path, helper):
     out = deployed(tmp_path, helper, approved(helper), before="deliver = true\n")
     assert set(json.loads((out / "delivery.json").read_text())["sites"].values()) == {"received"}
     summary = json.loads((out / "summary.json").read_text())
@@ -94,7 +94,7 @@ def test_sites_train_and_receive_models_of_their_own_approved_copies(tmp_path, h
     assert all(0 < score <= 1 for score in scores)
 
 
-def test_what_sites_receive_names_no_folder_of_the_server(tmp_path, helper, monkeypatch):
+def test_messages_name_no_folder_of_the_server(tmp_path, helper, monkeypatch):
     sent, push = [], InProcessGrid.push_messages
 
     def recorded(grid, messages):
@@ -124,7 +124,7 @@ def contents_of(record):
 
 
 @pytest.mark.parametrize("case", ["nothing", "no helper", "other digest", "other file"])
-def test_a_site_runs_nothing_that_it_has_not_approved(tmp_path, caplog, helper, case):
+def test_site_executes_only_approved_code(tmp_path, caplog, helper, case):
     whole = approved(helper)
     policy = {
         "nothing": {},
@@ -140,7 +140,7 @@ def test_a_site_runs_nothing_that_it_has_not_approved(tmp_path, caplog, helper, 
     assert ("reply-failed", "a") in logged(caplog)
 
 
-def test_models_of_own_code_are_evaluated_like_the_run_that_trained_them(tmp_path, helper):
+def test_own_models_are_evaluated_like_their_run(tmp_path, helper):
     grid = grid_with(tmp_path, helper, approved(helper))
     path = settings(tmp_path, rounds=2, more=JOB)
     out = server_app.serve(grid, path)
@@ -159,7 +159,7 @@ def test_models_of_own_code_are_evaluated_like_the_run_that_trained_them(tmp_pat
     assert [site["gain"] for site in gain["sites"]] == [0, 0, 0, 0]
 
 
-def test_code_is_evaluated_only_if_the_server_names_it_and_the_site_has_approved_it(tmp_path, helper):
+def test_evaluation_needs_code_named_by_server_and_approved_by_site(tmp_path, helper):
     model = deployed(tmp_path, helper, approved(helper)) / "model.safetensors"
     # sites that have not approved the code test nothing
     path = settings(tmp_path, more=JOB)
@@ -177,7 +177,7 @@ def test_code_is_evaluated_only_if_the_server_names_it_and_the_site_has_approved
         code.write_text(code.read_text() + "# changed\n")
 
 
-def test_an_older_version_of_the_code_is_named_for_its_model(tmp_path, helper):
+def test_older_version_of_the_code_can_be_named(tmp_path, helper):
     out = deployed(tmp_path, helper, approved(helper))
     old = CODE.replace("{helper}", helper)
     new = old + "\n# next month\n"
@@ -193,7 +193,7 @@ def test_an_older_version_of_the_code_is_named_for_its_model(tmp_path, helper):
     assert len(json.loads((place / "evaluation.json").read_text())["models"][0]["sites"]) == 4
 
 
-def test_a_file_outside_the_folder_of_the_deployment_is_refused(tmp_path, helper):
+def test_file_outside_the_deployment_folder_is_refused(tmp_path, helper):
     with_code(tmp_path, helper)
     (tmp_path / "inner").mkdir()
     path = settings(tmp_path / "inner", more='model = "../own/net.py:net"')
@@ -204,13 +204,13 @@ def test_a_file_outside_the_folder_of_the_deployment_is_refused(tmp_path, helper
 
 
 @pytest.mark.parametrize("name", ["../net.py", "/etc/net.py", "a/../net.py", "net.pyc", "net.py:f", ""])
-def test_names_of_files_in_messages_stay_in_the_folder(name):
+def test_file_names_in_messages_stay_in_the_folder(name):
     content = write(ModelRecipe("linear", "cross-entropy", "float32", 3, code=(CodeFile(name, "0" * 64),)))
     with refused("protocol", kind=ProtocolError):
         read(content, ModelRecipe)
 
 
-def test_a_reference_to_a_file_without_a_digest_is_refused(tmp_path):
+def test_reference_without_a_digest_is_refused(tmp_path):
     with pytest.raises(ValueError, match="reference"):
         ModelRecipe("net.py:net", "cross-entropy", "float32", 3)
     with refused("unknown-name", "model"):

@@ -75,7 +75,7 @@ def flipping(monkeypatch):
 
 
 @pytest.mark.long
-def test_a_site_that_flips_signs_is_left_out_and_the_log_says_whose_replies_were_used(tmp_path, flipping):
+def test_site_that_flips_signs_is_excluded_and_logged(tmp_path, flipping):
     out = server_app.serve(grid_of(), deployment(tmp_path))
     summary = json.loads((out / "summary.json").read_text())
     assert summary["left_out_rounds"]["b"] == 5
@@ -85,7 +85,7 @@ def test_a_site_that_flips_signs_is_left_out_and_the_log_says_whose_replies_were
     assert not any("b" in names for names in (*trained, *losses))
 
 
-def test_it_is_the_rule_of_a_simulation_whose_server_holds_the_same_rows(tmp_path):
+def test_probe_equals_a_simulation_with_the_same_rows(tmp_path):
     train, test = clients()
     out = server_app.serve(grid_of(), path := deployment(tmp_path, more='engine = "loop"\n'))
     config = read_server(path).job
@@ -104,7 +104,7 @@ def test_it_is_the_rule_of_a_simulation_whose_server_holds_the_same_rows(tmp_pat
 
 
 @pytest.mark.long
-def test_what_a_site_sends_out_of_proportion_is_in_the_log_with_its_reason(tmp_path, monkeypatch):
+def test_out_of_proportion_reply_is_logged_with_its_reason(tmp_path, monkeypatch):
     honest = sites_end.compute_answer
 
     def huge(site, ask, request, memory):
@@ -135,7 +135,7 @@ WRONG = {
 
 
 @pytest.mark.long
-def test_rows_that_nothing_uses_are_refused(tmp_path):
+def test_unused_probe_rows_are_refused(tmp_path):
     path = deployment(tmp_path)
     path.write_text(path.read_text().replace('aggregator = "probe:rows=12"', ""))
     with refused("invalid-value", None, "job.aggregator"):
@@ -145,14 +145,14 @@ def test_rows_that_nothing_uses_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(("how", "error"), WRONG.values(), ids=WRONG)
-def test_rows_that_cannot_be_used_are_said_at_once(tmp_path, how, error):
+def test_unusable_probe_rows_are_refused_at_once(tmp_path, how, error):
     with refused(*error) as caught:
         server_app.serve(grid_of(), deployment(tmp_path, **how))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_missing_file_is_named(tmp_path):
     path = deployment(tmp_path)
     (tmp_path / "b.npz").unlink()
     with refused("file-not-found", str(tmp_path / "b.npz"), "b.npz"):

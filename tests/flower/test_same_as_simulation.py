@@ -55,7 +55,7 @@ AVERAGED = ("DRFA", "DRDM", "protected")
 
 
 @pytest.mark.parametrize("name", long_except(["ScaffPD", "DualDRDM", "protected", "excess"], ALGORITHMS))
-def test_every_number_is_that_of_the_simulation(name):
+def test_all_numbers_equal_the_simulation(name):
     options = {"rounds": 5, "seed": 3, "averaged": name in AVERAGED, "returned": "best"}
     a, b = (drfl.run(ALGORITHMS[name], fed, **options) for fed in (simulation(), federation()))
     assert torch.equal(a.state.w, b.state.w)
@@ -69,7 +69,7 @@ def test_every_number_is_that_of_the_simulation(name):
         assert row.metrics == pytest.approx(other.metrics, abs=1e-6)
 
 
-def test_a_round_that_is_done_again_is_that_of_the_simulation():
+def test_repeated_round_equals_the_simulation():
     """With a test in the first message of the round; client 2's models are rejected with every step size."""
     algorithm = Protected(drfl.DualDRDM(m=4, local=LocalSGD(steps=3, batch=8)), quarantine=None)
     feds = (Recording(ScaledUpdates(fed, [2], 1e30)) for fed in (simulation(), federation()))
@@ -83,13 +83,13 @@ def test_a_round_that_is_done_again_is_that_of_the_simulation():
 
 
 @pytest.mark.parametrize("name", ["FedAvg", "DRFA", "ScaffPD"])
-def test_the_ledger_counts_models_as_a_simulation_does(name):
+def test_ledger_counts_models_like_a_simulation(name):
     a, b = (drfl.run(ALGORITHMS[name], fed, rounds=3) for fed in (simulation(), federation()))
     assert a.history.last.ledger == b.history.last.ledger
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_the_ledger_counts_a_shift_whether_the_site_keeps_it_or_not(kept):
+def test_ledger_counts_shifts_kept_at_sites(kept):
     grid = grid_of()
     a, b = simulation(), federation(grid)
     drdm = drfl.DRDM(m=4, local=LOCAL, sampling=sampling.all_clients)
@@ -106,7 +106,7 @@ def test_the_ledger_counts_a_shift_whether_the_site_keeps_it_or_not(kept):
 
 
 @pytest.mark.long
-def test_the_payload_of_a_large_model_is_what_the_ledger_says():
+def test_payload_of_a_large_model_matches_the_ledger():
     sites = {name: wide(name) for name in "ab"}
     grid = grid_of("ab", lambda context: sites[context.node_config["name"]])
     fed = federation(grid, "ab", w0=torch.zeros(3 * 100_001))
@@ -129,7 +129,7 @@ def wide(name):
 
 @pytest.mark.parametrize("model", ["linear", "mlp"])
 @pytest.mark.long
-def test_the_default_engine_traces_nothing_and_agrees_to_rounding(model, monkeypatch):
+def test_default_engine_traces_nothing_and_agrees_to_rounding(model, monkeypatch):
     monkeypatch.setattr(Stacked, "train", lambda *_, **__: pytest.fail("it traces"))
     fed = federation(model=model, engine="auto")
     a = drfl.run(drfl.DualDRDM(m=3, local=LOCAL), fed, rounds=3)
@@ -138,20 +138,20 @@ def test_the_default_engine_traces_nothing_and_agrees_to_rounding(model, monkeyp
     torch.testing.assert_close(a.lam, b.lam)
 
 
-def test_engines_of_a_site():
+def test_engines_of_a_site_agree():
     assert engine_of("auto", "cpu") == Threads(workers=1, intra_op=None)
     assert engine_of("auto", "cuda:1") == Loop()
     assert engine_of("stacked", "cpu") == Stacked()
 
 
-def test_a_test_and_the_request_after_it_are_one_message():
+def test_test_and_next_request_share_a_message():
     grid = grid_of()
     drfl.run(drfl.FedAvg(m=4, local=LOCAL), federation(grid), rounds=5)
     # its name, twice; then a test with the request of each of five rounds; the last test
     assert dict(grid.count) == dict.fromkeys((1, 2, 3, 4), 2 + 5 + 1)
 
 
-def test_a_request_with_another_model_than_the_test_goes_by_itself():
+def test_request_with_another_model_has_its_own_message():
     fed = federation(grid := grid_of())
     w, key = fed.w0, Key(0)
     before, expected = dict(grid.count), simulation()
@@ -168,7 +168,7 @@ def test_a_request_with_another_model_than_the_test_goes_by_itself():
 
 
 @pytest.mark.parametrize("asked", [[0, 1, 2, 3], [2, 0]])
-def test_whoever_is_not_asked_is_tested_with_the_others(asked):
+def test_unselected_sites_are_tested_with_the_others(asked):
     fed = federation(grid := grid_of())
     w, cohort, before, expected = fed.w0, torch.tensor(asked), dict(grid.count), simulation()
     result = fed.evaluate_later([w])
@@ -197,7 +197,7 @@ def test_two_models_are_tested_in_one_message(first):
     assert torch.equal(fed.evaluate(w).score, expected.evaluate(w).score)
 
 
-def test_a_test_that_no_request_follows_goes_by_itself():
+def test_final_test_has_its_own_message():
     fed = federation()
     assert torch.equal(fed.evaluate_later([fed.w0])()[0].score, simulation().evaluate(fed.w0).score)
 
@@ -217,7 +217,7 @@ class Diverging(drfl.FedAvg):
 
 @pytest.mark.parametrize("make", [simulation, federation])
 @pytest.mark.parametrize("asks", [False, True])
-def test_what_goes_wrong_in_a_round_played_in_advance_is_told_once_the_test_is(asks, make):
+def test_error_in_a_prefetched_round_is_raised_after_the_test(asks, make):
     steps, kept = [], []
     options = {"callbacks": [steps.append], "keep": lambda progress, stopping: kept.append(progress)}
     with refused("diverged", None, "3", kind=DivergedError):
@@ -227,7 +227,7 @@ def test_what_goes_wrong_in_a_round_played_in_advance_is_told_once_the_test_is(a
 
 
 @pytest.mark.parametrize("asks", [False, True])
-def test_it_is_nothing_where_a_callback_stops_the_run_before(asks):
+def test_error_in_a_prefetched_round_is_dropped_if_a_callback_stops(asks):
     algorithm = Diverging(m=4, local=LOCAL, asks=asks)
     found = drfl.run(algorithm, federation(), rounds=5, callbacks=[lambda step: step.round == 2])
     plain = drfl.run(drfl.FedAvg(m=4, local=LOCAL), simulation(), rounds=2)
@@ -245,7 +245,7 @@ class Catching(drfl.DRFA):
             return state, Info.without_replies(sampling.all_clients(state.lam, 4, key))
 
 
-def test_a_round_that_catches_everything_is_played_like_any_other():
+def test_round_that_catches_all_exceptions_works():
     """Nothing is raised within a round to find out what it asks."""
     options = {"m": 3, "local": LOCAL}
     grid, plain = grid_of(), grid_of()
@@ -258,7 +258,7 @@ def test_a_round_that_catches_everything_is_played_like_any_other():
 
 
 @pytest.mark.parametrize(("stop", "every"), long_beyond(2, [(0, 1), (2, 1), (2, 2), (3, 2)]))
-def test_a_round_played_in_advance_is_dropped_where_a_callback_stops_the_run(stop, every, tmp_path):
+def test_prefetched_round_is_dropped_if_a_callback_stops(stop, every, tmp_path):
     """What it leaves is what a run leaves that has no more rounds than those; in the traffic it shows."""
 
     def played(fed, folder, rounds, callbacks=()):

@@ -69,7 +69,7 @@ def settings(folder, rounds=4, more=""):
     return path
 
 
-def test_it_leaves_the_files_of_a_run(tmp_path):
+def test_deployment_writes_the_files_of_a_run(tmp_path):
     grid = grid_of()
     out = server_app.serve(grid, settings(tmp_path))
     # its name, twice; a test with the training of each of four rounds; the losses; the last test
@@ -93,7 +93,7 @@ def test_it_leaves_the_files_of_a_run(tmp_path):
     assert models < traffic["bytes_down"] - traffic["test_bytes_down"] < models + 600 * 4 * 8
 
 
-def test_a_deployment_stops_by_test_rows_if_that_is_asked_for_and_then_has_no_intervals(tmp_path, caplog):
+def test_deployment_can_stop_by_test_rows_and_has_no_intervals(tmp_path, caplog):
     with caplog.at_level(logging.INFO, "drfl"):
         out = server_app.serve(grid_of(), settings(tmp_path, more='until = "test:avg_loss=100"'))
     summary = json.loads((out / "summary.json").read_text())
@@ -108,7 +108,7 @@ def test_a_deployment_stops_by_test_rows_if_that_is_asked_for_and_then_has_no_in
         drfl.assess(out)
 
 
-def test_both_models_of_the_last_test_are_paired_client_by_client(tmp_path):
+def test_last_two_models_are_paired_per_client(tmp_path):
     path = settings(tmp_path, more='metrics = ["log_loss", "f1"]')
     out = server_app.serve(grid_of(), path)
     with (out / "paired.csv").open(newline="") as file:
@@ -135,7 +135,7 @@ def test_both_models_of_the_last_test_are_paired_client_by_client(tmp_path):
 
 
 @pytest.mark.long
-def test_the_auc_of_both_models_is_paired_too_and_rates_are_at_one_half(tmp_path, caplog):
+def test_auc_is_paired_and_rates_use_one_half(tmp_path, caplog):
     """Of sites with two classes, the smallest of which has a single positive row."""
     generator = torch.Generator().manual_seed(0)
     sites = {}
@@ -172,7 +172,7 @@ def auc_of_the_last(out):
         return [float(row["last_auc"]) for row in csv.DictReader(file)]
 
 
-def test_a_site_of_one_class_is_left_out_of_the_auc_and_named(tmp_path, caplog):
+def test_site_of_one_class_is_excluded_from_the_auc_and_named(tmp_path, caplog):
     train, test = clients()
     test["d"] = (test["d"][0], torch.zeros(15, dtype=torch.int64))
     sites = {name: Site(name, ClientData.from_arrays({name: train[name]}, {name: test[name]})) for name in "abcd"}
@@ -187,7 +187,7 @@ def test_a_site_of_one_class_is_left_out_of_the_auc_and_named(tmp_path, caplog):
     assert all(undefined_note([1], [4]) in line for line in rounds)
 
 
-def test_its_folder_makes_a_report_to_print(tmp_path):
+def test_folder_gives_a_pdf_report(tmp_path):
     folder = server_app.serve(grid_of(), settings(tmp_path))
     (run,) = gather_evidence([load_run(folder)]).runs
     assert (run.is_deployed, run.data, run.shared) == (True, "", None)
@@ -209,7 +209,7 @@ class Dying(InProcessGrid):
         return super().push_messages(messages)
 
 
-def test_a_server_that_died_goes_on_and_ends_with_the_same_bytes(tmp_path):
+def test_killed_server_resumes_to_the_same_bytes(tmp_path):
     (tmp_path / "one").mkdir(), (tmp_path / "two").mkdir()
     whole = server_app.serve(grid_of(), settings(tmp_path / "one"))
     with pytest.raises(KeyboardInterrupt):
@@ -222,7 +222,7 @@ def test_a_server_that_died_goes_on_and_ends_with_the_same_bytes(tmp_path):
     assert [one["since_round"] for one in traffic] == [1, 0]
 
 
-def test_a_finished_run_is_served_again_and_changes_nothing(tmp_path, caplog):
+def test_finished_run_can_be_served_again_unchanged(tmp_path, caplog):
     out = server_app.serve(grid_of(), settings(tmp_path))
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     caplog.clear()
@@ -233,7 +233,7 @@ def test_a_finished_run_is_served_again_and_changes_nothing(tmp_path, caplog):
     assert [r.msg.code for r in caplog.records if isinstance(r.msg, Notice)][-1] == "nothing-to-resume"
 
 
-def test_a_finished_run_that_diverged_still_fails(tmp_path):
+def test_finished_run_that_diverged_still_fails(tmp_path):
     path = settings(tmp_path, more="classes = 3")
     path.write_text(path.read_text().replace("lr = 0.05", "lr = 1e30"))
     for _ in range(2):
@@ -241,7 +241,7 @@ def test_a_finished_run_that_diverged_still_fails(tmp_path):
             server_app.serve(grid_of(), path)
 
 
-def test_other_data_at_a_site_are_refused_when_a_run_goes_on(tmp_path):
+def test_resuming_with_changed_site_data_is_refused(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         server_app.serve(grid_of(grid=Dying), settings(tmp_path))
     sites = {name: site(name) for name in "abcd"}
@@ -274,7 +274,7 @@ def test_sites_of_other_shapes_are_refused_by_name(tmp_path):
         ("m = 3", ("invalid-value", "job.m")),
     ],
 )
-def test_a_job_that_cannot_run_is_one_line(tmp_path, more, error):
+def test_impossible_job_is_a_one_line_error(tmp_path, more, error):
     path = settings(tmp_path, more=more)
     with refused(*error) as caught:
         server_app.serve(grid_of(), path)
@@ -282,7 +282,7 @@ def test_a_job_that_cannot_run_is_one_line(tmp_path, more, error):
     assert not (tmp_path / "run").exists()
 
 
-def test_keys_are_needed_and_must_be_ecdsa(tmp_path):
+def test_keys_are_required_and_must_be_ecdsa(tmp_path):
     path = settings(tmp_path)
     path.write_text(path.read_text().replace("insecure = true", ""))
     with refused("invalid-value", None, "'a'", "public_key"):
@@ -298,7 +298,7 @@ def test_keys_are_needed_and_must_be_ecdsa(tmp_path):
         session.read_registered_key(tmp_path / "c.pub")
 
 
-def test_sites_know_themselves_by_their_tensors():
+def test_description_digest_covers_the_tensors():
     member, other = (SiteIdentity("a", (6,), 3, 30, 15, digest * 32) for digest in "01")
     assert not torch.equal(
         server_app.Sites((member,), ("a",)).tensors()[0], server_app.Sites((other,), ("a",)).tensors()[0]
@@ -318,7 +318,7 @@ class Dozing(InProcessGrid):
 
 @pytest.mark.parametrize("algorithm", long_except(["FedAvg"], ["DualDRDM", "ScaffPD", "FedAvg"]))
 @pytest.mark.long
-def test_a_simulation_that_plays_the_list_of_replies_ends_with_the_same_model(algorithm, tmp_path):
+def test_replaying_the_reply_list_gives_the_same_model(algorithm, tmp_path):
     path = settings(tmp_path, rounds=6, more="min_replies = 2\nengine = 'loop'\nstandardise = false").read_text()
     path = path.replace("wait = 0.05", "wait = 0.05\ngrace = 0.01").replace('"DualDRDM"', f'"{algorithm}"')
     # the test rows lie elsewhere than the training rows: with longer steps six rounds of SCAFF-PD end above the start
@@ -337,7 +337,7 @@ def test_a_simulation_that_plays_the_list_of_replies_ends_with_the_same_model(al
     assert [f"{x:.9f}" for x in found.lam.tolist()] == last
 
 
-def test_the_key_of_checkpoints_lies_beside_server_toml(tmp_path):
+def test_checkpoint_key_is_relative_to_server_toml(tmp_path):
     path = settings(tmp_path, more='checkpoint_key = "../key"')
     with refused("file-not-found"):
         server_app.serve(None, path)  # before any site is asked
@@ -354,7 +354,7 @@ def test_the_key_of_checkpoints_lies_beside_server_toml(tmp_path):
     server_app.serve(grid_of(), path)  # without the key nobody looks
 
 
-def test_checkpoints_cover_the_list_of_replies(tmp_path):
+def test_checkpoints_cover_the_reply_list(tmp_path):
     (tmp_path / "key").write_bytes(bytes(range(32)))
     path = settings(tmp_path, more='checkpoint_key = "key"')
     with pytest.raises(KeyboardInterrupt):
@@ -374,7 +374,7 @@ def test_checkpoints_cover_the_list_of_replies(tmp_path):
     assert [int(line.split(",")[0]) for line in lines[1:]] == [r for r in range(1, 5) for _ in ("train", "losses")]
 
 
-def test_an_error_on_purpose_is_one_line_of_flowers_log_and_any_other_keeps_its_traceback():
+def test_input_error_is_one_log_line_and_others_keep_tracebacks():
     def logged(error):
         record = logging.LogRecord("flwr", logging.ERROR, "", 1, "%s raised an exception", ("ServerApp",), None)
         record.exc_info = (type(error), error, None)
@@ -385,7 +385,7 @@ def test_an_error_on_purpose_is_one_line_of_flowers_log_and_any_other_keeps_its_
     assert logged(ValueError("no")).splitlines() == ["ServerApp raised an exception", "ValueError: no"]
 
 
-def test_other_sites_than_those_of_the_run_in_the_folder_are_refused_in_a_line(tmp_path):
+def test_other_sites_than_those_of_the_run_are_refused(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         server_app.serve(grid_of(grid=Dying), settings(tmp_path))
     path = settings(tmp_path)
@@ -403,7 +403,7 @@ def test_other_sites_than_those_of_the_run_in_the_folder_are_refused_in_a_line(t
 
 
 @pytest.mark.parametrize("algorithm", long_except(["SCAFFOLD"], list(ALGORITHMS)))
-def test_a_site_gets_no_more_requests_than_a_run_is_said_to_need(tmp_path, algorithm):
+def test_requests_per_site_stay_within_the_stated_maximum(tmp_path, algorithm):
     path = settings(tmp_path, rounds=8)
     path.write_text(path.read_text().replace("DualDRDM", algorithm).replace("lr = 0.05\n", ""))
     if algorithm in FULL_PARTICIPATION:
@@ -424,7 +424,7 @@ def test_a_site_gets_no_more_requests_than_a_run_is_said_to_need(tmp_path, algor
         ("", 'aggregator = "geometric-median"', 0),
     ],
 )
-def test_a_run_that_nothing_protects_from_a_single_site_warns_once(tmp_path, caplog, limits, job, warned):
+def test_unprotected_run_warns_once(tmp_path, caplog, limits, job, warned):
     path = settings(tmp_path, rounds=1, more=job)
     path.write_text(re.sub(r'(name = ".")', rf"\1\n{limits}", path.read_text()))
     server_app.serve(grid_of(), path)
@@ -433,7 +433,7 @@ def test_a_run_that_nothing_protects_from_a_single_site_warns_once(tmp_path, cap
     assert (codes.count("unprotected-sites"), codes.count("insecure-deployment")) == (warned, 1)
 
 
-def test_of_two_sites_neither_is_to_be_protected_from_the_other():
+def test_two_sites_give_no_protection_warning():
     job = {"rounds": 1}
     for count in (1, 2, 3):
         sites = [{"name": name} for name in "abc"[:count]]
@@ -445,7 +445,7 @@ def test_of_two_sites_neither_is_to_be_protected_from_the_other():
     )
 
 
-def test_a_deployment_that_was_set_back_says_so(tmp_path, caplog, monkeypatch):
+def test_rolled_back_deployment_is_reported(tmp_path, caplog, monkeypatch):
     set_back_once(monkeypatch, 0)
     path = settings(tmp_path, rounds=5)
     path.write_text(path.read_text().replace("lr = 0.05\n", ""))

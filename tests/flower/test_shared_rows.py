@@ -82,7 +82,7 @@ def notices(folder, sites, keys=("rows.key",) * 3, logs=False):
     return compare_sites(grid, roster, members, 5.0, audit), grid
 
 
-def test_a_pair_of_sites_that_shares_rows_is_named_with_their_number(folder, caplog):
+def test_sites_that_share_rows_are_named_with_the_number(folder, caplog):
     found, _ = notices(folder, data(extra=7))
     assert [(notice.code, notice.field) for notice in found] == [("shared-rows", "a and b")]
     assert "7 equal rows, of 60 and 67" in found[0]
@@ -90,7 +90,7 @@ def test_a_pair_of_sites_that_shares_rows_is_named_with_their_number(folder, cap
     assert notices(folder, data())[0] == []
 
 
-def test_coarse_rows_coincide_without_being_copies(folder):
+def test_coarse_rows_coincide_without_a_warning(folder):
     assert notices(folder, data(coarse=True))[0] == []
 
 
@@ -102,14 +102,14 @@ def test_coarse_rows_coincide_without_being_copies(folder):
         (("rows.key", "other.key", "rows.key"), ["sites-differ"]),
     ],
 )
-def test_hashes_leave_a_site_only_if_all_sites_have_the_same_key(folder, keys, codes):
+def test_hashes_are_sent_only_if_all_sites_have_the_same_key(folder, keys, codes):
     found, grid = notices(folder, data(extra=7), keys)
     assert [notice.code for notice in found] == codes
     asked = dict(grid.count)
     assert set(asked.values()) == {2}  # the roster's and the run's request for the description
 
 
-def test_a_site_that_did_not_agree_refuses_even_if_it_is_asked(folder, caplog):
+def test_site_without_a_key_refuses(folder, caplog):
     found, grid = notices(folder, data(extra=7), ("rows.key", "rows.key", None))
     members = {i: read(identity(Site(name, data()[name], folder=folder)), SiteIdentity) for i, name in enumerate(NAMES)}
     members = {i: msgspec.structs.replace(member, row_key="0" * 16) for i, member in members.items()}
@@ -118,7 +118,7 @@ def test_a_site_that_did_not_agree_refuses_even_if_it_is_asked(folder, caplog):
     assert any("shared_rows_key" in str(record.msg) and "c:" in str(record.msg) for record in caplog.records)
 
 
-def test_a_hash_is_the_hmac_of_the_row_under_a_key_of_the_run():
+def test_hash_is_an_hmac_under_a_key_of_the_run():
     x, y = torch.tensor([[1.5, -0.0], [0.25, 3.0], [1.5, 0.0], [2.0, 2.0]]), torch.tensor([1, 0, 1, 1])
     found = hash_rows(data_of((x, y)), KEY, 5)
     own = hmac.new(KEY, b"drfl rows of run 5", hashlib.sha256).digest()
@@ -135,7 +135,7 @@ def test_a_hash_is_the_hmac_of_the_row_under_a_key_of_the_run():
         assert not {other[i : i + 8] for i in range(0, 24, 8)} & set(expected)
 
 
-def test_neither_the_key_nor_a_value_is_in_what_a_site_sends(folder):
+def test_sent_data_contain_neither_key_nor_values(folder):
     site = Site("a", data()["a"], policy=SitePolicy(shared_rows_key="rows.key"), folder=folder)
     sent = [identity(site), write(hash_rows(site.data, KEY, 1))]
     for content in sent:
@@ -144,7 +144,7 @@ def test_neither_the_key_nor_a_value_is_in_what_a_site_sends(folder):
     assert KEY.decode() not in repr(site)
 
 
-def test_large_sites_send_the_smallest_hashes_and_numbers_are_lower_bounds(folder, monkeypatch):
+def test_large_sites_send_the_smallest_hashes(folder, monkeypatch):
     for module in (row_hashes, shared_rows):
         monkeypatch.setattr(module, "MOST_HASHES", 40)
     monkeypatch.setattr("drfl.flower.messages.MOST_HASHES", 40)
@@ -167,7 +167,7 @@ def test_large_sites_send_the_smallest_hashes_and_numbers_are_lower_bounds(folde
         {"hashes": lambda hashes: hashes[:8] + hashes[:-8]},
     ],
 )
-def test_hashes_that_contradict_themselves_are_refused(changes):
+def test_contradictory_hashes_are_refused(changes):
     good = hash_rows(data()["a"], KEY, 1)
     assert read(write(good), SharedRows).hashes == good.hashes
     changes = {name: value(good.hashes) if callable(value) else value for name, value in changes.items()}
@@ -178,12 +178,12 @@ def test_hashes_that_contradict_themselves_are_refused(changes):
         read(content, SharedRows)
 
 
-def test_a_short_key_is_refused(folder):
+def test_short_key_is_refused(folder):
     with refused("invalid-value", "shared_rows_key", "31"):
         identity(Site("a", data()["a"], policy=SitePolicy(shared_rows_key="short.key"), folder=folder))
 
 
-def test_the_request_and_its_reply_are_in_both_logs(folder):
+def test_request_and_reply_are_in_both_logs(folder):
     notices(folder, data(extra=7), logs=True)
     server, *sites = (audit_log.read(folder / f"{name}.jsonl") for name in ("server", *NAMES))
     assert [r["what"] for r in server.records if r["event"] == "asked"] == ["rows"] * 3
@@ -193,7 +193,7 @@ def test_the_request_and_its_reply_are_in_both_logs(folder):
         assert [str(finding.text) for finding in compare_logs(server, log, name) if finding.kind != "ok"] == []
 
 
-def test_a_site_counts_the_request(folder):
+def test_site_counts_the_request(folder):
     policy = SitePolicy(shared_rows_key="rows.key", requests_a_day=2)
     log = AuditLog(folder / "a.jsonl", "site", "a")
     site = Site("a", data()["a"], policy=policy, folder=folder, audit=log)

@@ -24,7 +24,7 @@ def site(folder, data, more=""):
     return path
 
 
-def test_npz_with_test_rows_is_taken_as_it_is(tmp_path):
+def test_npz_with_test_rows_is_used_unchanged(tmp_path):
     np.savez(tmp_path / "a.npz", train_inputs=X, train_targets=Y, test_inputs=X[:3], test_targets=Y[:3])
     data = load_site(site(tmp_path, 'npz = "a.npz"'))
     assert (data.n, data.names) == (1, ("a",))
@@ -32,13 +32,13 @@ def test_npz_with_test_rows_is_taken_as_it_is(tmp_path):
     assert data.test_targets[data.test[0]].tolist() == Y[:3].tolist()
 
 
-def test_without_test_rows_some_are_kept_for_testing(tmp_path):
+def test_test_rows_are_drawn_if_none_are_given(tmp_path):
     np.savez(tmp_path / "a.npz", train_inputs=X, train_targets=Y)
     data = load_site(site(tmp_path, 'npz = "a.npz"\ntest_fraction = 0.4'))
     assert (len(data.train[0]), len(data.test[0])) == (6, 4)
 
 
-def test_a_table_takes_its_target_by_name_and_the_type_of_the_site(tmp_path):
+def test_table_uses_target_name_and_dtype_of_the_site(tmp_path):
     rows = "\n".join(f"{a},{y},{b}" for a, b, y in zip(X[:, 0], X[:, 1], Y, strict=True))
     (tmp_path / "a.csv").write_text(f"age,ill,dose\n{rows}\n")
     data = load_site(site(tmp_path, 'csv = "a.csv"\ntarget = "ill"', 'dtype = "float64"'))
@@ -47,7 +47,7 @@ def test_a_table_takes_its_target_by_name_and_the_type_of_the_site(tmp_path):
     assert data.targets.dtype == torch.int64
 
 
-def test_idx_pictures_are_scaled_to_one(tmp_path):
+def test_idx_images_are_scaled_to_one(tmp_path):
     write_idx(tmp_path / "x", np.full((10, 3, 2), 255, dtype=np.uint8))
     write_idx(tmp_path / "y", Y.astype(np.uint8))
     data = load_site(site(tmp_path, 'images = "x"\nlabels = "y"'))
@@ -55,7 +55,7 @@ def test_idx_pictures_are_scaled_to_one(tmp_path):
     assert float(data.inputs.max()) == 1.0
 
 
-def test_a_loader_is_looked_for_beside_the_file(tmp_path):
+def test_loader_is_searched_beside_the_file(tmp_path):
     (tmp_path / "own_loader.py").write_text(
         "import torch\nfrom drfl.data import ClientData\n"
         "def load():\n    return ClientData.from_arrays({'a': (torch.ones(5, 2), torch.arange(5) % 2)})\n"
@@ -66,7 +66,7 @@ def test_a_loader_is_looked_for_beside_the_file(tmp_path):
         load_site(site(tmp_path, 'loader = "own_loader:two"'))
 
 
-def test_a_table_is_read_as_by_the_command(tmp_path):
+def test_table_is_read_as_by_the_command(tmp_path):
     (tmp_path / "a.tsv").write_text("age\till\n" + "1,5\tno\n2,5\tyes\n" * 5)
     (tmp_path / "b.csv").write_text("ill,age\nyes,7\n")
     data = load_site(site(tmp_path, 'csv = "a.tsv"\ntest_csv = "b.csv"\ntarget = "ill"'))
@@ -82,13 +82,13 @@ def test_a_table_is_read_as_by_the_command(tmp_path):
 
 
 @pytest.mark.parametrize("words", [("0", "1"), ("0.0", "1.0"), ("False", "True"), ("FALSE", "TRUE")])
-def test_classes_are_the_same_however_a_site_writes_zero_and_one(tmp_path, words):
+def test_classes_do_not_depend_on_the_notation_of_0_and_1(tmp_path, words):
     (tmp_path / "a.csv").write_text("age,ill\n" + "".join(f"{k},{words[k % 2]}\n" for k in range(8)))
     data = load_site(site(tmp_path, 'csv = "a.csv"\ntarget = "ill"'))
     assert (data.classes, data.targets.tolist()) == (("0", "1"), [0, 1] * 4)
 
 
-def test_the_name_of_a_rare_class_does_not_leave_a_site(tmp_path):
+def test_rare_class_names_stay_at_the_site(tmp_path):
     rows = "".join(f"{k},{'yes' if k % 2 else 'no'}\n" for k in range(20))
     (tmp_path / "a.csv").write_text("age,ill\n" + rows + "70,Gaucher\n" * 4)
     path = site(tmp_path, 'csv = "a.csv"\ntarget = "ill"')
@@ -99,7 +99,7 @@ def test_the_name_of_a_rare_class_does_not_leave_a_site(tmp_path):
     assert load_site(path).classes == ("Gaucher", "no", "yes")
 
 
-def test_a_cell_that_cannot_be_read_stays_at_the_site(tmp_path, caplog):
+def test_unreadable_cells_stay_at_the_site(tmp_path, caplog):
     (tmp_path / "a.csv").write_text("age,ill\n" + "1,0\n2,1\n" * 6 + "Smith,1\n")
     path = site(tmp_path, 'csv = "a.csv"\ntarget = "ill"')
     context = SimpleNamespace(node_config={"site": str(path)})
@@ -116,7 +116,7 @@ def test_a_cell_that_cannot_be_read_stays_at_the_site(tmp_path, caplog):
     assert "Smith" not in str(caught.value)
 
 
-def test_a_table_with_a_schema(tmp_path):
+def test_table_with_a_schema(tmp_path):
     columns = (
         Column("sex", "category", levels=("f", "m")),
         Column("age", "number", missing=("",)),
@@ -161,7 +161,7 @@ def test_a_table_with_a_schema(tmp_path):
         ("what = 3", ("invalid-value", "data.what")),
     ],
 )
-def test_what_cannot_be_had_is_one_line(tmp_path, data, error):
+def test_unavailable_data_are_one_line_errors(tmp_path, data, error):
     (tmp_path / "text.csv").write_text("who,ill\nx,1\ny,0\n")
     (tmp_path / "blank.csv").write_text("age,ill\n1,1\n,0\n")
     np.savez(tmp_path / "half.npz", train_inputs=X, train_targets=Y, test_inputs=X)
@@ -171,7 +171,7 @@ def test_what_cannot_be_had_is_one_line(tmp_path, data, error):
     assert "\n" not in str(caught.value)
 
 
-def test_no_file_and_no_toml_are_one_line(tmp_path):
+def test_missing_file_and_invalid_toml_are_one_line_errors(tmp_path):
     with refused("file-not-found"):
         load_site(tmp_path / "site.toml")
     (tmp_path / "site.toml").write_text("[[")
@@ -179,7 +179,7 @@ def test_no_file_and_no_toml_are_one_line(tmp_path):
         load_site(tmp_path / "site.toml")
 
 
-def test_the_watchdog_ends_what_hangs_and_hands_on_all_else():
+def test_watchdog_ends_hanging_requests_only():
     assert run_within(5.0, lambda: 3) == 3
     with pytest.raises(KeyError):
         run_within(5.0, lambda: {}["x"])
@@ -191,7 +191,7 @@ def test_the_watchdog_ends_what_hangs_and_hands_on_all_else():
     stop.set()
 
 
-def test_the_patients_of_a_schema_are_whole_at_a_site(tmp_path):
+def test_patients_of_a_schema_stay_whole_at_a_site(tmp_path):
     columns = (
         Column("age", "number"),
         Column("ill", "yes/no", levels=("no", "yes"), role="target"),

@@ -86,7 +86,7 @@ def accuracies(out):
 
 
 @pytest.mark.parametrize("algorithm", ["FedAvg", "DualDRDM"])
-def test_tables_of_any_units_are_learned_as_well_as_in_a_simulation(algorithm, tmp_path):
+def test_tables_in_any_units_train_as_in_a_simulation(algorithm, tmp_path):
     sites = written(tmp_path, frame())
     path = server(tmp_path, sites, algorithm=algorithm)
     out = server_app.serve(grid_of(sites), path)
@@ -110,7 +110,7 @@ def test_tables_of_any_units_are_learned_as_well_as_in_a_simulation(algorithm, t
     assert dict(zip(raw.names, scores, strict=True)) == pytest.approx(accuracies(out), abs=1e-6)
 
 
-def test_it_can_be_switched_off(tmp_path):
+def test_standardisation_can_be_switched_off(tmp_path):
     sites = written(tmp_path, frame())
     for site in sites.values():  # so that nothing diverges
         object.__setattr__(site.data, "inputs", site.data.inputs / torch.tensor(SCALES).float() / 100)
@@ -124,7 +124,7 @@ def one(name, x, **options):
     return Site(name, ClientData.from_arrays({name: (x, y)}, {name: (x, y)}, **options))
 
 
-def test_a_site_tells_of_its_training_rows_alone():
+def test_site_reports_only_its_training_rows():
     x = torch.arange(12.0).reshape(6, 2)
     pair = x, torch.tensor([0, 1, 1, 0, 1, 1])
     site = Site("a", ClientData.from_arrays({"a": pair}, {"a": (x * 100, pair[1])}))
@@ -145,7 +145,7 @@ def test_a_site_tells_of_its_training_rows_alone():
         (torch.ones(4, 3, dtype=torch.int64), {"dtype": None}),
     ],
 )
-def test_where_inputs_cannot_be_standardised_they_are_not_unless_it_is_asked_for(x, options, tmp_path, caplog):
+def test_unsuitable_inputs_are_not_standardised_unless_requested(x, options, tmp_path, caplog):
     sites = {name: one(name, x, **options) for name in "ab"}
     members = {i: member(site) for i, site in enumerate(sites.values())}
     found, notices = standardisation_of(members, "ab", None)
@@ -179,7 +179,7 @@ class Lying(InProcessGrid):
 
 
 @pytest.mark.parametrize(("mean", "variance"), [(0, -1), (0, 1e300), (np.nan, 1)])
-def test_a_site_that_tells_what_no_rows_have_is_refused_by_name(mean, variance, tmp_path):
+def test_impossible_statistics_are_refused_by_name(mean, variance, tmp_path):
     sites = tables()
     grid = grid_of(sites, Lying)
     grid.told = mean, variance
@@ -189,7 +189,7 @@ def test_a_site_that_tells_what_no_rows_have_is_refused_by_name(mean, variance, 
     assert not (tmp_path / "run").exists()
 
 
-def test_a_site_in_other_units_is_told_of_and_does_not_spoil_the_others():
+def test_site_in_other_units_is_reported_and_limited():
     sites = tables(c=torch.randn(20, 3, generator=torch.Generator().manual_seed(9)) * torch.tensor([1, 1e6, 1]))
     members = dict(enumerate(map(member, sites.values())))
     found, (notice,) = standardisation_of(members, "abcd", None)
@@ -213,7 +213,7 @@ class Dying(Lying):
 
 @pytest.mark.long
 @pytest.mark.parametrize("told", [None, (0.5, 2.0)])
-def test_a_resumed_run_has_the_same_statistics_or_is_refused(told, tmp_path):
+def test_resumed_run_needs_the_same_statistics(told, tmp_path):
     sites = tables()
     path = server(tmp_path, sites)
     dying = grid_of(sites, Dying)
@@ -232,7 +232,7 @@ def test_a_resumed_run_has_the_same_statistics_or_is_refused(told, tmp_path):
             server_app.serve(grid, path)
 
 
-def test_a_site_does_not_standardise_by_itself():
+def test_site_must_not_standardise_itself():
     with refused("conflicting-options", "standardise", "'a'", "standardise=False"):
         one("a", torch.randn(6, 2), standardise=True)
 
@@ -243,7 +243,7 @@ def ask(**changes):
     return msgspec.structs.replace(Ask(0, model, torch.zeros(6), test=True, standardisation=by), **changes)
 
 
-def test_mean_and_scale_travel_with_a_message():
+def test_messages_contain_mean_and_scale():
     sent = ask()
     found = read(write(sent), Ask).standardisation
     assert found.mean.equal(sent.standardisation.mean)
@@ -251,7 +251,7 @@ def test_mean_and_scale_travel_with_a_message():
     assert read(write(ask(standardisation=None)), Ask).standardisation is None
 
 
-def test_a_second_model_travels_to_be_tested_and_is_of_the_kind_of_the_first():
+def test_second_model_for_a_test_has_the_same_type():
     assert read(write(ask(also=torch.ones(6))), Ask).also.tolist() == [1.0] * 6
     for wrong in (torch.ones(5), torch.ones(6).double()):
         content = write(ask(also=torch.ones(6), standardisation=None))
@@ -272,7 +272,7 @@ def test_a_second_model_travels_to_be_tested_and_is_of_the_kind_of_the_first():
         ({"mean": [0.0, 0.0], "scale": [1.0, 1.0], "more": [1.0]}, ()),
     ],
 )
-def test_a_message_with_another_standardisation_is_rejected(by, quoted):
+def test_message_with_another_standardisation_is_rejected(by, quoted):
     content = write(ask(standardisation=None))
     arrays = {str(place): array_of(torch.tensor(values).double()) for place, values in enumerate(by.values(), 1)}
     content["vectors"] = ArrayRecord({**content["vectors"], **arrays})
@@ -290,7 +290,7 @@ def test_a_message_with_another_standardisation_is_rejected(by, quoted):
         (torch.zeros(2).double(), torch.zeros(2).double(), torch.zeros(2).double()),
     ],
 )
-def test_an_identity_with_other_vectors_is_rejected(vectors):
+def test_description_with_other_vectors_is_rejected(vectors):
     content = identity(one("a", torch.randn(6, 2)))
     content["vectors"] = ArrayRecord({str(place): array_of(value) for place, value in enumerate(vectors)})
     with refused("protocol", kind=ProtocolError):
@@ -300,7 +300,7 @@ def test_an_identity_with_other_vectors_is_rejected(vectors):
         read(content, SiteIdentity)
 
 
-def test_a_federation_knows_the_majorities_where_all_sites_tell_them():
+def test_majorities_are_known_if_all_sites_report_them():
     from drfl.flower.federation import FlowerFederation
     from drfl.flower.transport import Deadline
 
@@ -356,13 +356,13 @@ def test_missing_values_are_imputed_as_in_a_simulation(tmp_path):
     assert torch.equal(served(raw.inputs).isnan().any(), torch.tensor(False))
 
 
-def test_missing_values_need_standardised_inputs(tmp_path):
+def test_missing_values_require_standardisation(tmp_path):
     sites, _, _ = with_gaps(tmp_path)
     with refused("missing-values", "a", "'a'"):
         server_app.serve(grid_of(sites), server(tmp_path, sites, more="standardise = false"))
 
 
-def test_a_server_that_has_the_schema_writes_it_into_the_model_file(tmp_path):
+def test_server_writes_its_schema_into_the_model_file(tmp_path):
     sites, whole, schema = with_gaps(tmp_path)
     schema.write(tmp_path / "schema.toml")
     path = server(tmp_path, sites)

@@ -70,7 +70,7 @@ def flattened(record):
 
 
 @pytest.mark.parametrize("name", long_beyond(3, KINDS))
-def test_model_and_lambda_are_those_of_the_simulation(name):
+def test_model_and_lambda_equal_the_simulation(name):
     algorithm, parameters = KINDS[name]
     found = DrflStrategy(algorithm(**parameters), **ALL, seed=3).start(grid_with_own_model(), initial(), num_rounds=4)
     expected = drfl.run(algorithm(**parameters), simulation(), rounds=4, seed=3)
@@ -83,7 +83,7 @@ def test_model_and_lambda_are_those_of_the_simulation(name):
     assert set(found.evaluate_metrics_clientapp) == set(range(5))
 
 
-def test_the_reports_are_told():
+def test_reported_losses_are_in_the_metrics():
     found = DRFAStrategy(m=3, **OWN, **ALL).start(grid_with_own_model(), initial(), num_rounds=2)
     seen = []
     expected = drfl.DRFA(m=3, **OWN)
@@ -96,7 +96,7 @@ def test_the_reports_are_told():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_arrays_keep_names_shapes_and_types(dtype):
+def test_arrays_keep_names_shapes_and_types(dtype):
     before = initial(dtype)
     found = DRDMStrategy(m=2, **OWN, **ALL).start(grid_with_own_model(dtype=dtype), before, num_rounds=1)
     assert [(n, a.shape, a.dtype) for n, a in found.arrays.items()] == [
@@ -106,7 +106,7 @@ def test_the_arrays_keep_names_shapes_and_types(dtype):
     assert not torch.equal(flattened(found.arrays), flattened(before))
 
 
-def test_the_server_s_own_test_is_called_as_flower_does():
+def test_server_evaluation_is_called_as_in_flower():
     rounds, models = [], []
 
     def evaluate(server_round, record):
@@ -123,13 +123,13 @@ def test_the_server_s_own_test_is_called_as_flower_does():
     }
 
 
-def test_no_round_gives_the_initial_model():
+def test_zero_rounds_give_the_initial_model():
     found = DRDMStrategy(m=2, **ALL).start(grid_with_own_model(), initial(), num_rounds=0)
     assert torch.equal(flattened(found.arrays), flattened(initial()))
     assert found.train_metrics_clientapp == {}
 
 
-def test_a_site_that_comes_back_as_another_node_goes_on():
+def test_site_that_returns_as_another_node_continues():
     grid = grid_with_own_model("dbcaa")
     first, second = (node for node, context in grid.contexts.items() if context.node_config["name"] == "a")
     grid.offline = {second}
@@ -144,7 +144,7 @@ def test_a_site_that_comes_back_as_another_node_goes_on():
     assert torch.equal(flattened(found.arrays), expected.state.w)
 
 
-def test_own_handlers_do():
+def test_custom_handlers_work():
     app = ClientApp()
 
     @app.train()
@@ -165,13 +165,13 @@ def test_own_handlers_do():
 
 
 @pytest.mark.parametrize("options", [{"m": 2, "min_available_nodes": 4}, {"m": 4}])
-def test_too_few_nodes_end_in_one_line(options):
+def test_too_few_nodes_are_a_one_line_error(options):
     with refused("sites-missing", None, "0 s", "3", "4") as error:
         DRDMStrategy(wait=0.0, **options).start(grid_with_own_model("abc"), initial())
     assert "\n" not in str(error.value)
 
 
-def test_it_waits_for_nodes(monkeypatch):
+def test_strategy_waits_for_nodes(monkeypatch):
     grid = grid_with_own_model()
     grid.offline = {1, 2}
     monkeypatch.setattr("drfl.flower.nodes.time.sleep", lambda seconds: grid.offline.clear())
@@ -179,7 +179,7 @@ def test_it_waits_for_nodes(monkeypatch):
     assert len(found.evaluate_metrics_clientapp[0]["lambda"]) == 4
 
 
-def test_a_client_app_without_identity_is_named(caplog):
+def test_client_app_without_identity_is_named(caplog):
     with refused("sites-missing", None, '@app.query("identity")'):
         AFLStrategy(wait=0.0).start(InProcessGrid(ClientApp(), [{}, {}]), initial())
     assert len({record.getMessage() for record in caplog.records if quotes(record.getMessage(), "node")}) == 2
@@ -194,7 +194,7 @@ SHORT = ArrayRecord({"w": next(iter(initial().values()))})
 
 
 @pytest.mark.parametrize("wrong", [initial(torch.float64), SHORT], ids=["type", "d"])
-def test_another_model_than_the_sites_have_is_refused(wrong, caplog):
+def test_other_model_than_the_sites_is_refused(wrong, caplog):
     with refused("site-untested", "a"):
         AFLStrategy(wait=0.0).start(grid_with_own_model("ab"), wrong)
     assert re.search(r"\d+ parameters in torch\.float", caplog.text)
@@ -211,13 +211,13 @@ def test_another_model_than_the_sites_have_is_refused(wrong, caplog):
     ],
     ids=["buffers", "none"],
 )
-def test_arrays_that_are_no_parameters_are_refused(record, error):
+def test_arrays_that_are_not_parameters_are_refused(record, error):
     with refused(*error):
         AFLStrategy().start(grid_with_own_model(), record)
 
 
 @pytest.mark.parametrize("kind", ["train_config", "evaluate_config"])
-def test_a_config_that_nobody_would_read_is_refused(kind):
+def test_unused_config_is_refused(kind):
     with refused("unused-option", "train_config"):
         AFLStrategy().start(grid_with_own_model(), initial(), **{kind: ConfigRecord({"lr": 0.1})})
     assert AFLStrategy(wait=0.0).start(grid_with_own_model(), initial(), 0, **{kind: ConfigRecord()})
@@ -238,12 +238,12 @@ def test_wrong_options_are_refused(options, error):
         AFLStrategy(**options)
 
 
-def test_it_has_no_averaged_solution_to_give_back():
+def test_averaged_solution_is_not_supported():
     with pytest.raises(TypeError, match="averaged"):
         AFLStrategy(averaged=True)
 
 
-def test_tables_may_lie_in_files(tmp_path):
+def test_tables_can_be_in_files(tmp_path):
     with refused("not-a-folder", "table_dir"):
         DRDMStrategy(m=3, **OWN, **ALL, table_dir=str(tmp_path / "no")).start(grid_with_own_model(), initial())
     found = [
@@ -253,7 +253,7 @@ def test_tables_may_lie_in_files(tmp_path):
     assert torch.equal(*(flattened(one.arrays) for one in found))
 
 
-def test_a_round_s_steps_do_not_stand_alone():
+def test_separate_steps_of_a_round_are_refused():
     strategy, grid = AFLStrategy(), grid_with_own_model()
     for call in (
         lambda: strategy.configure_train(1, initial(), ConfigRecord(), grid),
@@ -265,7 +265,7 @@ def test_a_round_s_steps_do_not_stand_alone():
             call()
 
 
-def test_the_summary_names_algorithm_and_parameters(monkeypatch):
+def test_summary_names_algorithm_and_parameters(monkeypatch):
     lines = []
     monkeypatch.setattr("drfl.flower.strategy.log", lambda level, text, *values: lines.append(text % values))
     DRDMStrategy(m=7, mu=0.25, seed=9).summary()
@@ -274,7 +274,7 @@ def test_the_summary_names_algorithm_and_parameters(monkeypatch):
         assert part in text
 
 
-def test_it_is_protected_by_name_unless_it_has_a_protection_of_its_own(monkeypatch):
+def test_protection_is_applied_unless_the_algorithm_has_one(monkeypatch):
     own, ran = Protected(drfl.DRFA(m=2), norm=3.0), []
 
     def noted(algorithm, fed, **options):
@@ -287,7 +287,7 @@ def test_it_is_protected_by_name_unless_it_has_a_protection_of_its_own(monkeypat
     assert ran == [own, Protected(own.algorithm, names=("a", "b", "c", "d"))]
 
 
-def test_the_example_runs(monkeypatch, capsys):
+def test_docstring_example_runs(monkeypatch, capsys):
     server, client = (part.partition("\n\nThe sites' end")[0] for part in module.__doc__.split(".py``::\n\n")[1:])
     told = {"Net": lambda: torch.nn.Linear(6, 3), "load_data": lambda name: (arrays(20, int(name[-1])), arrays(9, 5))}
     monkeypatch.setitem(sys.modules, "my_app", SimpleNamespace())

@@ -47,7 +47,7 @@ def deployed(classes):
 
 
 @pytest.mark.parametrize("classes", [2, 3])
-def test_sums_are_those_of_the_simulation_to_the_last_bit(classes):
+def test_sums_equal_the_simulation_bitwise(classes):
     fed, simulated = deployed(classes)
     assert [m.rows for m in fed.measures] == [m.rows for m in simulated.measures]
     for w in (fed.w0, 3 * fed.w0):
@@ -55,7 +55,7 @@ def test_sums_are_those_of_the_simulation_to_the_last_bit(classes):
         assert torch.equal(found.nan_to_num(-1), expected.nan_to_num(-1))
 
 
-def test_products_of_two_models_are_those_of_their_rows():
+def test_products_of_two_models_equal_those_of_rows():
     fed, simulated = deployed(2)
     assert fed.products is None
     one, other = fed.w0, fed.w0.flip(0)
@@ -73,7 +73,7 @@ def test_products_of_two_models_are_those_of_their_rows():
     assert fed.products[:, :4].isfinite().all()
 
 
-def test_an_answer_holds_aggregates_and_nothing_of_a_row():
+def test_answer_contains_only_aggregates():
     site = Site("a", ClientData.from_arrays({"a": part(0, 2)}, {"a": part(9, 2)}), threads=1)
     model = ModelRecipe("linear", "cross-entropy", "float32", 2, "loop", METRIC_NAMES)
     w = task_of(model, (6,)).w0
@@ -147,7 +147,7 @@ ONE_CLASS = (10.0, 0.0, 0.0, *NONE)
         changed(5, (0.0, 0.0, 0.0, *NONE), NAN),  # no row that counts
     ],
 )
-def test_answers_that_can_have_come_out_so(answer):
+def test_consistent_answers_are_accepted(answer):
     assert valid_tests(read(write(answer), Answer), 2, MEASURES) != []
 
 
@@ -214,11 +214,11 @@ def test_answers_that_can_have_come_out_so(answer):
         msgspec.structs.replace(changed(), test=messages.SiteTest(0.6, 0.1, 10, VALUES[1:])),
     ],
 )
-def test_answers_that_contradict_themselves_are_not_believed(answer):
+def test_contradictory_answers_are_rejected(answer):
     assert valid_tests(read(write(answer), Answer), 2, MEASURES) == []
 
 
-def test_products_without_a_second_test_and_sums_that_are_no_fives_cannot_be_read():
+def test_malformed_products_and_sums_are_refused():
     for field in ("also", "products"):
         with refused("protocol", None, "products", kind=ProtocolError):
             read(with_field(write(changed()), field, None), Answer)
@@ -239,6 +239,6 @@ def test_products_without_a_second_test_and_sums_that_are_no_fives_cannot_be_rea
         ("", 0, ["real", "real", "whole"]),  # a model of the sites' own
     ],
 )
-def test_the_server_knows_what_sites_metrics_say_of_a_row(loss, classes, rows):
+def test_server_knows_the_kind_of_row_values(loss, classes, rows):
     model = ModelRecipe(MODEL.model, loss, "float32", classes, metrics=("accuracy", "brier", "auc"))
     assert [m.rows for m in measures_of(model)] == rows

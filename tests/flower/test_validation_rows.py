@@ -61,7 +61,7 @@ def simulated(more, rounds):
         ({"until": "avg_loss=100"}, "target"),
     ],
 )
-def test_a_deployment_selects_and_stops_as_a_simulation_does(tmp_path, more, stopped):
+def test_deployment_selects_and_stops_like_a_simulation(tmp_path, more, stopped):
     text = "\n".join(f"{name} = {json.dumps(value)}" for name, value in more.items())
     out = server_app.serve(grid_of(), settings(tmp_path, rounds=6, more=f'{text}\nengine = "loop"'))
     summary, there = json.loads((out / "summary.json").read_text()), simulated(more, 6)
@@ -83,7 +83,7 @@ def test_a_deployment_selects_and_stops_as_a_simulation_does(tmp_path, more, sto
         assert summary["returned"] == "selected"
 
 
-def test_the_rows_held_out_are_counted_and_not_trained_on(tmp_path):
+def test_held_out_rows_are_counted_and_not_trained_on(tmp_path):
     held = [read(identity(site(n), HoldOut(0.5, 0)), SiteIdentity) for n in "abcd"]
     plain = [read(identity(site(n)), SiteIdentity) for n in "abcd"]
     assert [member.train for member in held] == list(SIZES)
@@ -96,7 +96,7 @@ def test_the_rows_held_out_are_counted_and_not_trained_on(tmp_path):
     assert [int(row.split(",")[4]) for row in rows] == [member.trained for member in held]
 
 
-def test_step_sizes_come_from_the_rows_that_sites_train_on():
+def test_step_sizes_come_from_training_rows():
     holdout, grid, roster = HoldOut(0.4, 0), grid_of(), NameRoster("abcd")
     members = gather_members(grid, roster, 1.0, 5.0, None, holdout)
     identities = {client: member.identity for client, member in members.items()}
@@ -113,7 +113,7 @@ def test_step_sizes_come_from_the_rows_that_sites_train_on():
     assert torch.equal(sizes[0].losses, sizes[1].losses)
 
 
-def test_validation_costs_no_further_messages(tmp_path):
+def test_validation_needs_no_further_messages(tmp_path):
     plain, selecting = grid_of(), grid_of()
     (tmp_path / "b").mkdir()
     server_app.serve(plain, settings(tmp_path, rounds=3))
@@ -121,12 +121,12 @@ def test_validation_costs_no_further_messages(tmp_path):
     assert plain.count == selecting.count
 
 
-def test_validation_that_nothing_uses_is_refused(tmp_path):
+def test_unused_validation_is_refused(tmp_path):
     with refused("unused-option", "validation"):
         server_app.serve(grid_of(), settings(tmp_path, more="validation = 0.2"))
 
 
-def test_an_impossible_validation_result_is_not_used(tmp_path, caplog):
+def test_impossible_validation_result_is_not_used(tmp_path, caplog):
     class Lying(InProcessGrid):
         def answer(self, message, context):
             reply = super().answer(message, context)
@@ -145,7 +145,7 @@ def test_an_impossible_validation_result_is_not_used(tmp_path, caplog):
     assert json.loads((out / "summary.json").read_text())["selection"]["value"] != 0.999
 
 
-def test_a_site_with_one_training_row_uses_it_for_both():
+def test_site_with_one_training_row_uses_it_for_both():
     x, y = torch.randn(1, 3), torch.zeros(1, dtype=torch.int64)
     tiny = Site("a", ClientData.from_arrays({"a": (x, y)}, {"a": (x, y)}))
     assert read(identity(tiny, HoldOut(0.2, 0)), SiteIdentity).trained == 1

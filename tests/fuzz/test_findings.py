@@ -38,7 +38,7 @@ UNREADABLE = {"digits": "9" * 5000, "nested": "[" * 5000}
 @pytest.mark.parametrize(
     "message", ["a\nb", "a\r\nb", "a\u2028b", "a\x85b", "a\x1b[2Jb", "a\x00b", "a\u202eb", "a\udcffb"]
 )
-def test_an_error_is_one_line_that_a_terminal_can_print(message):
+def test_error_is_one_printable_line(message):
     for error in (DrflError(message), unknown("option", message, ["known"]), InputError(message)):
         assert str(error).isprintable()
         assert str(pickle.loads(pickle.dumps(error))) == str(error)  # a worker process sends it
@@ -46,7 +46,7 @@ def test_an_error_is_one_line_that_a_terminal_can_print(message):
 
 
 @pytest.mark.parametrize("value", UNREADABLE.values(), ids=UNREADABLE)
-def test_toml_that_its_reader_gives_up_on(value, tmp_path):
+def test_toml_that_crashes_its_parser(value, tmp_path):
     path = tmp_path / "small.toml"
     path.write_text(f"rounds = {value}")
     with pytest.raises(InputError, match="is not valid TOML"):
@@ -61,7 +61,7 @@ def test_toml_that_its_reader_gives_up_on(value, tmp_path):
         load_run(directory)
 
 
-def test_json_that_its_reader_gives_up_on(tmp_path):
+def test_json_that_crashes_its_parser(tmp_path):
     directory = write_directory(tmp_path, "run")
     (directory / "summary.json").write_text("[" * 100_000)
     with pytest.raises(InputError, match=r"summary\.json is damaged"):
@@ -79,7 +79,7 @@ def test_json_that_its_reader_gives_up_on(tmp_path):
         ("clients.csv", "loss,", "accuracy,", "column 'accuracy' appears twice"),
     ],
 )
-def test_tables_of_a_run_that_no_report_can_draw(name, old, new, why, tmp_path):
+def test_run_tables_that_no_report_can_draw(name, old, new, why, tmp_path):
     path = write_directory(tmp_path, "run", clients=2, rounds=2) / name
     text = path.read_text().replace(old, new, 1)
     assert text != path.read_text()
@@ -88,7 +88,7 @@ def test_tables_of_a_run_that_no_report_can_draw(name, old, new, why, tmp_path):
         load_run(path.parent)
 
 
-def test_an_integer_of_a_summary_without_end():
+def test_endless_integer_in_a_summary():
     assert str(number({"rounds": 10**400}, "rounds")) == "nan"
     assert number({"rounds": 3}, "rounds") == 3.0
 
@@ -101,14 +101,14 @@ def test_an_integer_of_a_summary_without_end():
         ("provenance = 1979-05-27\n[algorithms.DRDM]\n[algorithms.FedAvg]", "found a date or a time"),
     ],
 )
-def test_hyperparameters_that_are_none(text, why, tmp_path):
+def test_invalid_hyperparameters(text, why, tmp_path):
     (tmp_path / "mnist-linear.toml").write_text(text)
     with pytest.raises(InputError, match=why):
         plan(small_spec(job="mnist-linear"), Scale(tuned=tmp_path))
 
 
 @pytest.mark.parametrize("text", ['""', "[]", "[" * 100_000, "1"])
-def test_a_summary_in_the_way_that_is_no_object(text, tmp_path):
+def test_summary_that_is_not_an_object(text, tmp_path):
     (tmp_path / "small-table-1").mkdir()
     (tmp_path / "small-table-1" / "summary.json").write_text(text)
     Manifest.new("reproduction", ("summary.json",)).write(tmp_path / "small-table-1")
@@ -119,7 +119,7 @@ def test_a_summary_in_the_way_that_is_no_object(text, tmp_path):
     ("row", "why"),
     [("1,0," + "9" * 5000, "rounds must be"), ("1,0," + "x" * 200_000, "field larger"), ('"1\n2",0,1', "tau must be")],
 )
-def test_measurements_that_the_csv_reader_gives_up_on(row, why, tmp_path):
+def test_measurements_that_crash_the_csv_reader(row, why, tmp_path):
     path = tmp_path / "runs.csv"
     path.write_text(f"tau,seed,rounds\n{row}\n")
     with pytest.raises(InputError, match=why) as caught:
@@ -156,7 +156,7 @@ def changed(record, *path, value):
         (("parameters", "steps"), "x"),
     ],
 )
-def test_a_damaged_record_of_training_is_none(path, value, tmp_path):
+def test_damaged_training_record_counts_as_missing(path, value, tmp_path):
     cell, record = planned()[0].cells[0].cell, planned()[1][0]
     place = tmp_path / f"{cell.key}.json"
     place.write_text(json.dumps(record))
@@ -170,7 +170,7 @@ def test_a_damaged_record_of_training_is_none(path, value, tmp_path):
 @pytest.mark.parametrize(
     ("path", "value"), [(("errors",), "x"), (("errors",), ["a"]), (("chosen",), None), (("versions",), [1])]
 )
-def test_a_damaged_record_of_a_distance_is_none(path, value, tmp_path):
+def test_damaged_distance_record_counts_as_missing(path, value, tmp_path):
     cell = cells.Cell("distance", {"seed": 0}, 1.0)
     record = {"key": cell.key, **DISTANCE}
     place = tmp_path / f"{cell.key}.json"
@@ -182,7 +182,7 @@ def test_a_damaged_record_of_a_distance_is_none(path, value, tmp_path):
     assert cells.read(tmp_path, cell) is None
 
 
-def test_a_small_file_that_unpacks_to_a_huge_one_or_claims_to(tmp_path, monkeypatch):
+def test_small_file_with_huge_content_or_header(tmp_path, monkeypatch):
     path = tmp_path / "images.gz"
     head = struct.pack(">BBBB3I", 0, 0, 8, 3, 2**20, 32, 32)
     path.write_bytes(gzip.compress(head))
@@ -204,12 +204,12 @@ def test_a_small_file_that_unpacks_to_a_huge_one_or_claims_to(tmp_path, monkeypa
         (resnet18(2, "batch", 4).state_dict(), "fc.weight", (2**20,), "has shape"),
     ],
 )
-def test_a_small_file_that_names_a_huge_network(state, name, shape, why):
+def test_small_file_that_names_a_huge_network(state, name, shape, why):
     with pytest.raises(InputError, match=why):
         Backbone.of("x", {**state, name: torch.zeros(shape, dtype=torch.uint8)})
 
 
-def test_a_network_that_lacks_what_would_be_huge():
+def test_huge_network_with_missing_weights():
     state = {"conv1.weight": torch.zeros(2**16, 3, 7, 7, dtype=torch.uint8), "layer1.0.conv1.weight": torch.zeros(1)}
     with pytest.raises(InputError, match=r"layer4\.1\.conv2\.weight"):
         Backbone.of("x", {**state, "fc.weight": torch.zeros(2, 1)})
@@ -230,7 +230,7 @@ def test_a_network_that_lacks_what_would_be_huge():
     ],
     ids=" ".join,
 )
-def test_a_name_that_is_too_long(words, tmp_path, monkeypatch, capsys):
+def test_overlong_name(words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert call([*words, "a" * 300 + ".pth"]) == 2
     said = capsys.readouterr()
@@ -239,7 +239,7 @@ def test_a_name_that_is_too_long(words, tmp_path, monkeypatch, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_weights_with_a_name_or_a_content_that_no_system_takes(tmp_path):
+def test_weights_with_invalid_names_or_contents(tmp_path):
     with pytest.raises(InputError, match="null byte"):
         read_weights(tmp_path / "a\0.safetensors")
     good = save({"a": torch.zeros(2)})

@@ -35,14 +35,14 @@ def test_bad_input_is_refused_in_one_line(parser, profile, tmp_path):
 
 
 @pytest.mark.parametrize("parser", long_beyond(4, BROKEN, [parser.name for parser in BROKEN]))
-def test_a_broken_parser_is_found_out(parser, tmp_path, monkeypatch):
+def test_broken_parsers_are_detected(parser, tmp_path, monkeypatch):
     monkeypatch.setattr(judge, "MEMORY", 2**26)
     how = settings(max_examples=300, phases=[Phase.generate], report_multiple_bugs=False)
     with pytest.raises(AssertionError):
         judge.fuzz(parser, tmp_path, how)
 
 
-def test_memory_that_was_freed_before_hides_no_array(tmp_path, monkeypatch):
+def test_freed_memory_does_not_hide_an_allocation(tmp_path, monkeypatch):
     monkeypatch.setattr(judge, "MEMORY", 2**26)
     del [np.ones(31 * 2**20, np.uint8)][0]  # from then on the allocator keeps blocks of nearly that size
     blocks = [np.ones(20 * 2**20, np.uint8) for _ in range(9)]
@@ -51,7 +51,7 @@ def test_memory_that_was_freed_before_hides_no_array(tmp_path, monkeypatch):
     assert "MiB" in judge.judge(parser, b"x", tmp_path)
 
 
-def test_inputs_are_the_same_every_time(tmp_path):
+def test_inputs_are_reproducible(tmp_path):
     def drawn(number=None):
         seen = []
         parser = judge.Parser("seen", mutated_bytes(bytes(200)), lambda item, folder: seen.append(item))
@@ -72,7 +72,7 @@ def test_most_inputs_are_changed(mutated, right, tmp_path):
     assert {len(item) > len(right) for item in seen} == {True, False}
 
 
-def test_the_smallest_input_that_fails_is_shown(tmp_path):
+def test_smallest_failing_input_is_shown(tmp_path):
     def needs_a_comma(item, folder):
         assert "," in item
 

@@ -77,7 +77,7 @@ def harmless(tmp_path_factory):
 
 
 @pytest.mark.parametrize("bad", long_except(KEPT, HOSTILE.values(), HOSTILE))
-def test_names_are_text_and_nothing_else(bad, harmless, tmp_path):
+def test_names_are_shown_as_text_only(bad, harmless, tmp_path):
     content = document(records(tmp_path, bad, False), bad)
     text = render_html(content)
     page = Page(text)

@@ -22,30 +22,30 @@ GOOD = {"steps": [1, 100], "lr": [1e-9, 5, None], "batch": [None, 1], "radius": 
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in BAD.items() for value in values])
-def test_refused(name, value):
+def test_invalid_solvers_are_refused(name, value):
     with refused("out-of-range", name):
         LocalSGD(**{name: value})
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in GOOD.items() for value in values])
-def test_accepted(name, value):
+def test_valid_solvers_are_accepted(name, value):
     assert getattr(LocalSGD(**{name: value}), name) == value
 
 
-def test_a_step_size_that_is_still_to_be_found_cannot_be_used():
+def test_undetermined_step_size_cannot_be_used():
     assert LocalSGD(lr=0.3).eta == 0.3
     with refused("missing-option", "lr", "LocalSGD(lr=…)", "drfl.run"):
         _ = LocalSGD().eta
 
 
-def test_it_is_a_value():
+def test_solver_is_a_hashable_value():
     assert LocalSGD(steps=3) == LocalSGD(steps=3)
     assert hash(LocalSGD(steps=3)) == hash(LocalSGD(steps=3))
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7, 200])
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
-def test_effective_steps(steps, momentum):
+def test_effective_steps_with_momentum(steps, momentum):
     """The distance travelled, over η, where every direction is 1: each stays in the velocity of all later steps."""
     solver, u, velocity = LocalSGD(steps=steps, lr=0.01, momentum=momentum), 0.0, 0.0
     for _ in range(steps):

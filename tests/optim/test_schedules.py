@@ -37,7 +37,7 @@ TORCH = {
 
 
 @pytest.mark.parametrize("text", TORCH)
-def test_values_are_those_of_torch(text):
+def test_schedules_match_torch(text):
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     theirs, schedule = TORCH[text](optimizer), schedules.parse(text)
     for r in range(1, 13):
@@ -47,7 +47,7 @@ def test_values_are_those_of_torch(text):
     assert schedules.parse(str(schedule)) == schedule
 
 
-def test_a_round_has_its_own_step_sizes_inside_all_wrappers():
+def test_round_sets_step_sizes_inside_all_wrappers():
     inner = DRFA(m=3, gamma=0.4, gamma_schedule=StepDecay(1, 0.5), local=replace(LOCAL, lr_schedule=Exponential(0.1)))
     third = in_round(Faulty(Protected(inner), FailureModel(drop=0.1)), 3).algorithm.algorithm
     assert (third.gamma, third.local.lr) == (0.1, pytest.approx(1e-3))
@@ -56,7 +56,7 @@ def test_a_round_has_its_own_step_sizes_inside_all_wrappers():
     assert in_round(plain, 9) is plain
 
 
-def test_a_constant_factor_multiplies_the_step_size_that_is_found():
+def test_constant_factor_multiplies_the_determined_step_size():
     found = FedAvg(m=3, local=replace(LOCAL, lr=None, lr_schedule=Constant(0.5)))
     first = run(found, federation(), rounds=2)
     assert first.step_size is not None
@@ -72,12 +72,12 @@ class Own(FedAvg):
     mu_schedule: Schedule = field(default_factory=InverseSqrt)
 
 
-def test_a_parameter_of_ones_own():
+def test_schedule_of_a_custom_parameter():
     assert in_round(Own(), 4).mu == 1.0
 
 
 @pytest.mark.parametrize("lr", [0.1, None])
-def test_clients_are_sent_the_rounds_step_size(lr):
+def test_clients_receive_the_rounds_step_size(lr):
     fed = Recording(federation())
     result = run(FedAvg(m=3, local=LocalSGD(2, lr, 8, lr_schedule=Cosine(4))), fed, rounds=4, evaluate_every=4)
     base = lr or float(result.step_size.eta)
@@ -86,7 +86,7 @@ def test_clients_are_sent_the_rounds_step_size(lr):
     assert all(local.lr_schedule == Constant() for local in sent)
 
 
-def test_a_run_that_goes_on_ends_with_the_same_bits():
+def test_resumed_run_has_the_same_bits():
     local = LocalSGD(steps=2, batch=8, lr_schedule=Cosine(6))
     algorithm, kept = DRFA(m=4, gamma=0.02, gamma_schedule=Exponential(), local=local), []
     whole = run(algorithm, federation(), rounds=6, keep=lambda progress, stopping: kept.append(progress))
@@ -133,7 +133,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize(("make", "error"), MISTAKES.values(), ids=MISTAKES)
-def test_mistakes_are_one_line(make, error):
+def test_mistakes_are_one_line_errors(make, error):
     with refused(*error) as caught:
         make()
     assert "\n" not in str(caught.value)
@@ -154,7 +154,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("given", COMMANDS, ids=" ".join)
-def test_the_command(given, tmp_path, monkeypatch, capsys):
+def test_schedules_in_the_command(given, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     name, *parameters = given
     options = [part for parameter in parameters for part in ("--param", parameter)]

@@ -39,7 +39,7 @@ def path_of_torch(optimizer_of, before=lambda optimizer, t: None):
     return torch.stack(models)
 
 
-def test_momentum_and_adagrad_are_torchs():
+def test_momentum_and_adagrad_match_torch():
     torch.testing.assert_close(
         path(FedAvgM(0.3, 0.8)), path_of_torch(lambda p: torch.optim.SGD(p, lr=0.3, momentum=0.8))
     )
@@ -47,7 +47,7 @@ def test_momentum_and_adagrad_are_torchs():
     torch.testing.assert_close(path(FedAdagrad(lr=0.3, tau=0.01)), theirs)
 
 
-def test_fedadam_is_torchs_without_its_corrections():
+def test_fedadam_matches_torch_without_bias_correction():
     """torch corrects m and v for their start: another η and ε in each step take that back."""
     lr, tau, (b1, b2) = 0.3, 0.01, (0.9, 0.99)
 
@@ -63,7 +63,7 @@ def test_fedadam_is_torchs_without_its_corrections():
     torch.testing.assert_close(path(FedAdam(lr, b1, b2, tau)), theirs)
 
 
-def test_fedyogi_number_by_number():
+def test_fedyogi_by_hand():
     server, w, m, v = FedYogi(0.2, 0.5, 0.9, 0.1), [0.0] * 5, [0.0] * 5, [0.01] * 5
     for delta in DELTAS.tolist():
         for j, d in enumerate(delta):
@@ -73,7 +73,7 @@ def test_fedyogi_number_by_number():
     torch.testing.assert_close(path(server)[-1], torch.tensor(w, dtype=torch.float64))
 
 
-def test_without_momentum_it_is_the_mean():
+def test_plain_server_optimizer_equals_the_mean():
     servers = (None, FedAvgM(1.0, 0.0))
     a, b = (run(FedAvg(m=3, local=LOCAL, server=server), federation(), rounds=3).state for server in servers)
     torch.testing.assert_close(a.w, b.w, rtol=0, atol=1e-14)
@@ -82,7 +82,7 @@ def test_without_momentum_it_is_the_mean():
 
 
 @pytest.mark.parametrize("make", [FedAvg, FedProx, DeltaFL, FedNova])
-def test_a_run_that_goes_on_ends_with_the_same_bits(make):
+def test_resumed_run_has_the_same_bits(make):
     algorithm, kept = make(m=3, local=LOCAL, server=FedAdam()), []
     whole = run(algorithm, federation(), rounds=4, keep=lambda progress, stopping: kept.append(progress))
     again = run(algorithm, federation(), rounds=4, start=kept[1])
@@ -92,12 +92,12 @@ def test_a_run_that_goes_on_ends_with_the_same_bits(make):
     assert not torch.equal(whole.state.w, run(make(m=3, local=LOCAL), federation(), rounds=4).state.w)
 
 
-def test_there_is_no_averaged_solution():
+def test_averaged_solution_is_not_available():
     with refused("no-average", "averaged"):
         run(FedAvg(local=LOCAL, server=FedAdam()), federation(), rounds=1, averaged=True)
 
 
 @pytest.mark.parametrize("name", server_optimizers.SERVER_OPTIMIZERS)
-def test_names(name):
+def test_optimizers_are_selected_by_name(name):
     server = server_optimizers.parse(name)
     assert server_optimizers.parse(str(server)) == server

@@ -24,7 +24,7 @@ def archives(names, tmp_path_factory):
     return dist.build(names, tmp_path_factory.mktemp("made") / "out")
 
 
-def test_they_are_as_they_should_be(archives, names):
+def test_built_archives_are_complete(archives, names):
     assert [path.name for path in archives] == [
         f"drfl-{PROJECT['version']}-py3-none-any.whl",
         f"drfl-{PROJECT['version']}.tar.gz",
@@ -32,7 +32,7 @@ def test_they_are_as_they_should_be(archives, names):
     dist.check(*archives, names)
 
 
-def test_a_file_that_is_missing_and_one_too_many_are_named(archives, names):
+def test_missing_and_additional_files_are_named(archives, names):
     wheel, sdist = archives
     others = [name for name in names if name != "src/drfl/core/key.py"] + ["src/drfl/other.py"]
     assert dist_files.check_wheel(wheel, others, PROJECT) == [
@@ -47,7 +47,7 @@ def test_a_file_that_is_missing_and_one_too_many_are_named(archives, names):
 
 
 @pytest.mark.long
-def test_data_that_git_has_lost_are_missed(names, tmp_path):
+def test_data_files_missing_from_git_are_detected(names, tmp_path):
     less = [name for name in names if name != TABLE]
     with pytest.raises(
         CommandFailedError, match=r"whl lacks drfl/data/datasets/embedded/heart_disease\.csv\n.*tar\.gz lacks"
@@ -55,14 +55,14 @@ def test_data_that_git_has_lost_are_missed(names, tmp_path):
         dist.check(*dist.build(less, tmp_path / "out"), less)
 
 
-def test_a_tracked_file_that_is_not_there_is_named(names, tmp_path):
+def test_missing_tracked_file_is_named(names, tmp_path):
     with pytest.raises(CommandFailedError, match=r"src/drfl/gone\.py"):
         dist.build([*names, "src/drfl/gone.py"], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.long
-def test_what_was_built_before_is_taken_away(names, tmp_path):
+def test_earlier_builds_are_removed(names, tmp_path):
     (tmp_path / "drfl-0.0.1-py3-none-any.whl").touch()
     made = dist.build(names, tmp_path)
     assert sorted(tmp_path.iterdir()) == sorted(made)
@@ -77,18 +77,18 @@ def test_what_was_built_before_is_taken_away(names, tmp_path):
         ({"optional-dependencies": {}}, "Provides-Extra has dev, which has no place there"),
     ],
 )
-def test_metadata_are_those_of_the_project(archives, names, changed, line):
+def test_metadata_match_the_project(archives, names, changed, line):
     wheel = archives[0]
     assert f"{wheel.name}: {line}" in dist_files.check_wheel(wheel, names, PROJECT | changed)
 
 
-def test_a_large_archive_is_refused(archives, names, monkeypatch):
+def test_large_archive_is_refused(archives, names, monkeypatch):
     monkeypatch.setattr(dist_files, "LIMIT", 1000)
     with pytest.raises(CommandFailedError, match=r"whl .*\b1,000\n.*gz "):
         dist.check(*archives, names)
 
 
-def test_what_fails_is_one_line(monkeypatch, capsys, archives, tmp_path):
+def test_failures_are_one_line_errors(monkeypatch, capsys, archives, tmp_path):
     (tmp_path / "out").mkdir()
 
     def refused(archive):
@@ -121,11 +121,11 @@ def test_what_fails_is_one_line(monkeypatch, capsys, archives, tmp_path):
         ("", "no reason given"),
     ],
 )
-def test_the_last_word_says_why(output, line):
+def test_last_line_of_the_output_is_the_reason(output, line):
     assert last_word(output).endswith(line)
 
 
-def test_an_environment_is_empty_and_sees_no_checkout(tmp_path, monkeypatch):
+def test_environment_is_empty_and_does_not_see_the_checkout(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     env = EmptyVenv(tmp_path / "venv")
     for module in ("pip", "drfl", "torch"):
@@ -134,7 +134,7 @@ def test_an_environment_is_empty_and_sees_no_checkout(tmp_path, monkeypatch):
     assert env.run("python", "-c", "import sys; print(sys.prefix)", cwd=tmp_path).strip() == str(tmp_path / "venv")
 
 
-def test_uv_is_told_of_the_folder_that_pip_knows(monkeypatch):
+def test_uv_uses_the_wheel_folder_of_pip(monkeypatch):
     monkeypatch.delenv("UV_FIND_LINKS", raising=False)
     monkeypatch.setenv("PIP_FIND_LINKS", "wheels")
     assert outside()["UV_FIND_LINKS"] == "wheels"
@@ -142,7 +142,7 @@ def test_uv_is_told_of_the_folder_that_pip_knows(monkeypatch):
     assert outside()["UV_FIND_LINKS"] == "others"
 
 
-def test_a_command_that_hangs_is_ended(monkeypatch, tmp_path):
+def test_hanging_command_is_ended(monkeypatch, tmp_path):
     monkeypatch.setattr(empty_venv, "SECONDS", 0.2)
     with pytest.raises(CommandFailedError, match=r"0\.2 s"):
         empty_venv.run([sys.executable, "-c", "import time; time.sleep(60)"], tmp_path)

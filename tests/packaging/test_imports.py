@@ -30,20 +30,20 @@ def called(*arguments: str) -> set[str]:
     return loaded(f"from drfl.cli.app import call\ncall({list(arguments)!r})")
 
 
-def test_the_package_alone_loads_nothing():
+def test_importing_the_package_loads_nothing():
     modules = loaded("import drfl")
     assert not {"torch", "numpy"} & modules
     assert {name for name in modules if name.startswith("drfl")} == {"drfl"}
 
 
-def test_the_whole_library_loads_torch_and_numpy_only():
+def test_whole_library_loads_only_torch_and_numpy():
     modules = loaded("from drfl import *\nimport drfl\ndrfl.theory, drfl.certificate, drfl.testing")
     assert {"torch", "numpy", "drfl.engine.stacked", "drfl.testing"} <= modules
     assert not (PLOTTING | COMMAND) & modules
 
 
 @pytest.mark.long
-def test_a_run_in_the_library_loads_no_more():
+def test_run_in_the_library_loads_no_more():
     modules = loaded(
         "import torch, drfl\n"
         "data = drfl.ClientData.from_arrays([(torch.randn(8, 2), torch.arange(8) % 2) for _ in range(3)])\n"
@@ -69,7 +69,7 @@ def test_a_run_in_the_library_loads_no_more():
         ],
     ),
 )
-def test_help_and_wrong_usage_load_the_grammar_alone(arguments):
+def test_help_and_usage_errors_load_few_modules(arguments):
     modules = called(*arguments.split())
     assert "typer" in modules
     # newer versions of typer check numbers by pydantic, so that it may be there; no module of ours has asked for it
@@ -85,7 +85,7 @@ def test_help_and_wrong_usage_load_the_grammar_alone(arguments):
 
 
 @pytest.mark.parametrize("arguments", long_beyond(1, [["algorithms"], ["run", "--algorithm", "DRDN"]]))
-def test_a_list_and_a_refusal_draw_no_figures(arguments):
+def test_lists_and_errors_load_no_matplotlib(arguments):
     modules = called(*arguments)
     assert "drfl.algorithms" in modules
     assert not PLOTTING & modules
@@ -97,20 +97,20 @@ def test_python_m_drfl_is_the_command():
 
 
 @pytest.mark.parametrize(("name", "home"), {**drfl._NAMES, **drfl._MODULES}.items(), ids=[*drfl._NAMES, *drfl._MODULES])
-def test_every_name_is_what_the_stub_says(name, home):
+def test_every_name_matches_the_stub(name, home):
     module = import_module(home)
     expected = module if name in drfl._MODULES else getattr(module, name)
     assert getattr(drfl, name) is expected
 
 
-def test_no_package_can_shadow_a_name():
+def test_no_package_shadows_a_name():
     packages = {module.name for module in pkgutil.iter_modules(drfl.__path__)}
     assert not packages & set(drfl.__all__)
     assert all(drfl._MODULES[name] == f"drfl.{name}" for name in packages & set(drfl._MODULES))
 
 
 @pytest.mark.long
-def test_a_name_stays_itself_whatever_is_imported_before_and_after():
+def test_names_stay_the_same_in_any_import_order():
     code = (
         "import drfl.federation.algorithm, drfl.cli.run, drfl.algorithms.drdm, drfl\n"
         "assert drfl.run is drfl.training.loop.run and drfl.sampling.uniform and drfl.DRDM is drfl.algorithms.DRDM\n"
@@ -121,12 +121,12 @@ def test_a_name_stays_itself_whatever_is_imported_before_and_after():
     assert "drfl.cli.run" in loaded(code)
 
 
-def test_names_are_listed_before_they_are_used():
+def test_names_are_listed_before_use():
     code = "import drfl\nassert {*drfl.__all__, 'theory', '__doc__'} <= {*dir(drfl)}, dir(drfl)"
     assert "torch" not in loaded(code)
 
 
-def test_a_name_that_is_not_there():
+def test_missing_name_raises_attribute_error():
     with pytest.raises(AttributeError, match=r"'DRDN'.*'DRDM'"):
         print(drfl.DRDN)
     with pytest.raises(ImportError, match="DRDN"):
@@ -135,7 +135,7 @@ def test_a_name_that_is_not_there():
 
 
 @pytest.mark.long
-def test_what_was_pickled_is_read_where_nothing_is_imported_yet():
+def test_pickles_load_before_anything_is_imported():
     text = pickle.dumps([drfl.LocalSGD(steps=3), drfl.Key(1).fold("x"), drfl.run, drfl.DRDM(m=2)])
     modules = loaded(
         f"import pickle\nfound = pickle.loads({text!r})\nassert found[0].steps == 3 and callable(found[2])"
@@ -160,7 +160,7 @@ print(len(names), "tried")
 
 
 @pytest.mark.long
-def test_any_module_may_be_the_first():
+def test_any_module_can_be_imported_first():
     """Each in a process that has imported nothing else of drfl: no import between packages is circular."""
     done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, timeout=300)
     assert "failed" not in done.stdout, done.stderr

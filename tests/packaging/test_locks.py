@@ -49,7 +49,7 @@ def fits(requirement: Requirement, locked: dict[str, tuple[str, list[str]]]) -> 
     return name in locked and requirement.specifier.contains(locked[name][0])
 
 
-def test_what_drfl_needs_is_locked_in_versions_that_fit():
+def test_dependencies_are_locked_in_allowed_versions():
     extras = PROJECT["project"]["optional-dependencies"]
     user = [*PROJECT["project"]["dependencies"], *PROJECT["build-system"]["requires"], "pip"]
     dev = [line for extra in extras.values() for line in extra if not line.startswith("drfl[")]
@@ -66,7 +66,7 @@ def needs(name: str, extras: tuple[str, ...]) -> list[Requirement]:
 
 
 @pytest.mark.parametrize("names", [FILES[:2], FILES], ids=["user", "dev"])
-def test_what_those_need_is_locked_too(names):
+def test_indirect_dependencies_are_locked_too(names):
     """As nothing else is installed; but for CUDA, which torch's build for it names itself."""
     project = PROJECT["project"]
     lines = list(project["dependencies"])
@@ -84,14 +84,14 @@ def test_what_those_need_is_locked_too(names):
     assert len(seen) > 20
 
 
-def test_torch_is_apart_with_its_cpu_build_and_without_cuda():
+def test_torch_has_its_own_lock_file_with_the_cpu_build():
     found = pins("constraints-torch.txt")
     assert list(found) == ["torch"]
     assert CPU_BUILD in found["torch"][1], "a new torch: renew CPU_BUILD here, and scripts/lock.py --wheel FILE"
     assert [name for name in pins(*FILES) if re.match(r"(nvidia|cuda)-|triton$", name)] == []
 
 
-def test_make_installs_from_nothing_but_the_lock_files():
+def test_make_installs_only_from_lock_files():
     rules = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
     lines = [line.strip() for line in rules.splitlines() if " install " in line and not line.startswith("#")]
     # each with its hashes, but for this folder, and for torch that is there

@@ -24,7 +24,7 @@ def result():
     return drfl.run(drfl.DRFA(m=5, local=drfl.LocalSGD(lr=0.1)), FED, rounds=3, certify=Certifier(TASK))
 
 
-def test_a_line_says_what_it_is(result):
+def test_repr_is_one_line(result):
     shown = [repr(thing) for thing in (result, result.history, drfl.History(), DATA, FED)]
     assert [line for line in shown if len(line) > 160 or "\n" in line] == []
     assert re.match(r"<Result .*\b3 .*\b8 .*accuracy 0\.", shown[0])
@@ -33,7 +33,7 @@ def test_a_line_says_what_it_is(result):
     assert re.match(r"<Simulation .*\b40 .*\b8 .*Auto>", shown[4])
 
 
-def test_a_history_as_a_frame_is_what_the_file_says(result):
+def test_history_frame_equals_the_file(result):
     frame, file = result.history.to_frame(), pd.read_csv(io.StringIO(result.history.to_csv()))
     assert set(frame) == {*file, "seconds"}
     pd.testing.assert_frame_equal(frame[list(file)], file, check_dtype=False, atol=1e-6)
@@ -52,12 +52,12 @@ def test_a_history_as_a_frame_is_what_the_file_says(result):
         (FED, drfl.FedAvg(m=5), ("wrong-type", "algorithm", "Simulation")),
     ],
 )
-def test_the_wrong_object_is_named(algorithm, fed, error):
+def test_wrong_object_is_named(algorithm, fed, error):
     with refused(*error):
         drfl.run(algorithm, fed, rounds=1)
 
 
-def test_html_is_a_small_table_and_escaped(result):
+def test_html_is_a_small_escaped_table(result):
     names = {f"<b>site</b> {i} {'x' * 200}": (torch.randn(20, 3), torch.arange(20) % 2) for i in range(500)}
     data = drfl.ClientData.from_arrays(names)
     things = (result, result.history, data, drfl.Simulation(data, TASK))
@@ -71,7 +71,7 @@ def test_html_is_a_small_table_and_escaped(result):
     assert re.search(r"\blast iterate\b", result._repr_html_())
 
 
-def test_a_history_is_drawn_and_saved(result, tmp_path):
+def test_history_is_plotted_and_saved(result, tmp_path):
     figure = result.plot()
     figure.savefig(tmp_path / "run.pdf")
     assert (tmp_path / "run.pdf").read_bytes().startswith(b"%PDF")
@@ -85,7 +85,7 @@ def test_a_history_is_drawn_and_saved(result, tmp_path):
         drfl.History().plot()
 
 
-def test_a_comparison_is_drawn_with_the_intervals_of_its_means(tmp_path):
+def test_comparison_is_plotted_with_intervals(tmp_path):
     local = drfl.LocalSGD(lr=0.1)
     found = drfl.compare(
         {"one": drfl.FedAvg(m=5, local=local), "two": drfl.DRFA(m=5, local=local)},
@@ -112,7 +112,7 @@ def test_a_comparison_is_drawn_with_the_intervals_of_its_means(tmp_path):
         found.plot("best")
 
 
-def test_a_bar_shows_rounds_and_scores(capsys):
+def test_bar_shows_rounds_and_scores(capsys):
     drfl.run(drfl.FedAvg(m=5), FED, rounds=3, callbacks=[drfl.ProgressBar("mine")])
     shown = capsys.readouterr()
     assert shown.out == ""

@@ -52,7 +52,7 @@ frame = drfl.compare({"mine": Mine(3, drfl.LocalSGD()), "DRFA": drfl.DRFA(m=3)},
 
 @pytest.mark.long
 @pytest.mark.parametrize("checker", ["mypy", "pyright"])
-def test_an_own_algorithm_in_a_list_of_several(checker, tmp_path):
+def test_own_algorithm_passes_type_checkers(checker, tmp_path):
     (tmp_path / "study.py").write_text(STUDY, encoding="utf-8")
     python = ["--python-executable" if checker == "mypy" else "--pythonpath", sys.executable]
     found = subprocess.run(

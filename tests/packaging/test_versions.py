@@ -20,7 +20,7 @@ def bounds(extras):
 
 
 @pytest.mark.parametrize("name", versions.SETS)
-def test_what_was_tried_is_what_the_project_asks_for(name):
+def test_tested_versions_match_the_required_ones(name):
     _, extras = versions.SETS[name]
     stored = STORED[name]
     assert stored["requirements"] == versions.named(extras, TABLE), RERUN
@@ -29,7 +29,7 @@ def test_what_was_tried_is_what_the_project_asks_for(name):
 
 
 @pytest.mark.parametrize("name", versions.SETS)
-def test_the_tests_passed_with_them(name):
+def test_tests_passed_with_these_versions(name):
     stored = STORED[name]
     assert stored["tests"] == list(versions.TESTS[versions.SETS[name][1]])
     assert stored["failed"] == []
@@ -40,7 +40,7 @@ def test_the_tests_passed_with_them(name):
         assert sum(passed) > 0, path
 
 
-def test_every_lowest_version_was_among_them():
+def test_every_lowest_version_was_tested():
     """But torch's, of which the locked one is tried."""
     lows = [stored["versions"] for name, stored in STORED.items() if name.startswith("lowest")]
     for one in bounds((*versions.EXTRAS, "flower")):
@@ -49,18 +49,18 @@ def test_every_lowest_version_was_among_them():
             assert bound in [Version(low[one.name]) for low in lows if one.name in low], f"{one.name}: {RERUN}"
 
 
-def test_torch_is_the_locked_one_and_the_page_says_so():
+def test_torch_version_is_locked_and_stated():
     (locked,) = versions.lines_of(versions.pins(versions.TORCH)).values()
     assert {Version(stored["versions"]["torch"]).public for stored in STORED.values()} == {locked}
     assert f"torch {locked}" in PAGE
 
 
-def test_every_extra_of_a_user_was_tried():
+def test_every_user_extra_was_tested():
     tried = {extra for _, extras in versions.SETS.values() for extra in extras}
     assert set(TABLE["optional-dependencies"]) - tried == {"dev", "docs"}
 
 
-def test_an_extras_lowest_versions_are_asked_for_exactly():
+def test_lowest_versions_of_extras_are_exact():
     table = {"dependencies": ["numpy>=2.0"], "optional-dependencies": {"pdf": ["typst>=0.15,<1", "numpy>=2.0"]}}
     locked = "pytest==9.2.0\nhypothesis==6.170.15\nruff==0.17.5\n"
     tools = ["pytest==9.2.0", "hypothesis==6.170.15"]
@@ -68,7 +68,7 @@ def test_an_extras_lowest_versions_are_asked_for_exactly():
     assert versions.asked("lowest-direct", ["pdf"], table, locked) == ["numpy>=2.0", "typst==0.15", *tools]
 
 
-def test_pytests_report_is_counted(tmp_path):
+def test_pytest_report_is_counted(tmp_path):
     (tmp_path / "report.xml").write_text(
         '<testsuites><testsuite><testcase classname="tests.a" name="one"/>'
         '<testcase classname="tests.a" name="two"><failure message="no"/></testcase>'
@@ -81,7 +81,7 @@ def test_pytests_report_is_counted(tmp_path):
     )
 
 
-def test_versions_are_read_from_what_uv_prints():
+def test_versions_are_read_from_uv_output():
     assert versions.lines_of("Jinja2==3.1.0\n-e file:///drfl\ntorch==2.13.0+cpu\n") == {
         "jinja2": "3.1.0",
         "torch": "2.13.0+cpu",

@@ -90,7 +90,7 @@ def formulas(text: str) -> list[str]:
     return re.findall(r"^ *\$\$\n(.*?)\$\$", text, flags=re.MULTILINE | re.DOTALL)
 
 
-def test_every_algorithm_has_a_page_and_every_page_an_algorithm():
+def test_every_algorithm_has_a_page():
     assert [name.lower() for name in sorted(ALGORITHMS, key=str.lower)] == list(PAGES)
     for stem in PAGES:
         assert f"]({stem}.md)" in INDEX
@@ -99,7 +99,7 @@ def test_every_algorithm_has_a_page_and_every_page_an_algorithm():
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_page_has_each_section_once_and_none_is_empty(name):
+def test_page_has_each_section_once_and_none_is_empty(name):
     text = page_of(name)
     found = headings(text)
     assert len(found) == len({*found})
@@ -107,13 +107,13 @@ def test_a_page_has_each_section_once_and_none_is_empty(name):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_page_says_first_when_to_use_the_algorithm(name):
+def test_page_first_states_when_to_use_the_algorithm(name):
     _title, _purpose, advice, *_ = re.split(r"\n\s*\n", section(page_of(name), ""))
     assert advice.startswith("**When to use.** ")
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_page_begins_with_what_one_sees_at_a_glance(name):
+def test_page_begins_with_the_overview(name):
     top = section(page_of(name), "")
     assert re.search(r"\b(19|20)\d\d\b", top.partition("| at a glance")[0]), "the paper's year"
     rows = dict(table(top, ["at a glance", ""]))
@@ -125,7 +125,7 @@ def test_a_page_begins_with_what_one_sees_at_a_glance(name):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_formulas_are_drawn(name):
+def test_formulas_are_rendered(name):
     text = page_of(name)
     assert formulas(section(text, "Problem"))
     assert formulas(section(text, "A round"))
@@ -134,7 +134,7 @@ def test_formulas_are_drawn(name):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_steps_are_numbered_and_their_code_is_the_algorithms(name):
+def test_steps_are_numbered_and_quote_the_algorithms_code(name):
     """Each line of code stands in the files that the page names, and in the order of the round."""
     text = page_of(name)
     steps = section(text, "A round")
@@ -161,7 +161,7 @@ def squeezed(code: str) -> str:
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_choices_are_the_hyperparameters_with_their_defaults(name):
+def test_options_match_the_hyperparameters_and_defaults(name):
     known: dict[str, Any] = {**vars(ambiguity), **vars(sampling), **vars(schedules), "LocalSGD": LocalSGD}
     rows = table(section(page_of(name), "Options"), ["option", "meaning", "default", "in the paper"])
     told = {row[0].strip("`"): row[2] for row in rows}
@@ -235,7 +235,7 @@ def costs(name: str, values: Mapping[str, int]) -> list[tuple[str, list[int]]]:
 
 @pytest.mark.parametrize("reports", [6, None])
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_a_round_costs_what_the_page_says(name, reports):
+def test_costs_of_a_round_match_the_page(name, reports):
     fed = Watched()
     _, _, info = played(name, fed, reports)
     k = len(info.cohort.clients)
@@ -259,7 +259,7 @@ CORRECTIONS = {
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_what_one_sees_at_a_glance_is_what_a_round_does(name):
+def test_overview_matches_a_round(name):
     rows = dict(table(section(page_of(name), ""), ["at a glance", ""]))
     fed = Watched()
     before, _, _ = played(name, fed)
@@ -273,13 +273,13 @@ def test_what_one_sees_at_a_glance_is_what_a_round_does(name):
     assert ("m of N" in rows["cohort"]) == any(exchange.asked == M for exchange in fed.exchanges)
 
 
-def test_the_round_that_is_played_tells_k_from_m():
+def test_sample_round_distinguishes_k_from_m():
     for name in ("DRFA", "DRFAProx", "DRFAGA", "DRDM", "DualDRDM", "DeltaFL"):
         assert 0 < len(played(name, Watched())[2].cohort.clients) < M, name
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_the_averaged_solution_costs_a_vector_of_each_client_that_trains(name):
+def test_averaged_solution_costs_one_vector_per_training_client(name):
     plain, averaged = Watched(), Watched()
     averaged.averaged = True
     for fed in (plain, averaged):
@@ -291,7 +291,7 @@ def test_the_averaged_solution_costs_a_vector_of_each_client_that_trains(name):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_dropout_does_what_the_page_says(name):
+def test_effect_of_dropout_matches_the_page(name):
     rows = table(section(page_of(name), "Clients that do not answer"), SILENT)
     assert {row[0] for row in rows} == {row[0] for row in table(section(page_of(name), "Cost of a round"), COST)}
     for exchange, *told in rows:

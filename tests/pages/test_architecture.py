@@ -23,11 +23,11 @@ def test_every_package_is_in_the_picture_once():
     assert all((folder(name) / part.first).exists() for name, part in ALL.items())
 
 
-def test_drfl_itself_has_no_loose_modules():
+def test_drfl_has_no_modules_outside_packages():
     assert {path.name for path in (SOURCE / "drfl").glob("*.py")} == {"__init__.py", "__main__.py"}
 
 
-def test_some_imports_that_are_known():
+def test_known_imports_are_found():
     assert {"experiments", "flower", "report"} <= IMPORTS["cli"]
     assert {"federation", "ambiguity"} <= IMPORTS["algorithms"]
     assert "engine" not in IMPORTS["algorithms"] | IMPORTS["training"]
@@ -36,7 +36,7 @@ def test_some_imports_that_are_known():
     assert max(levels(IMPORTS).values()) < 10
 
 
-def test_what_counts_as_an_import():
+def test_kinds_of_imports_that_count():
     code = """
         import drfl.core.key, torch
         from drfl import data
@@ -52,7 +52,7 @@ def test_what_counts_as_an_import():
     assert sorted(filter(None, found)) == ["core", "data", "engine", "report", "task"]
 
 
-def test_arrows_are_the_imports_that_do_not_follow_from_others():
+def test_arrows_are_the_irreducible_imports():
     assert direct({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == {"a": {"b"}, "b": {"c"}, "c": set()}
     height = levels(IMPORTS)
     assert all(height[name] > height[other] for name, others in IMPORTS.items() for other in others)
@@ -60,7 +60,7 @@ def test_arrows_are_the_imports_that_do_not_follow_from_others():
     assert len(PICTURE.findall(f"{SVG}path[@class='arrow']")) == sum(map(len, arrows.values()))
 
 
-def test_the_picture_has_every_part_and_no_boxes_overlap():
+def test_picture_has_every_part_and_no_overlapping_boxes():
     names = [text.text for text in PICTURE.iter(f"{SVG}text") if text.get("class") == "name"]
     assert sorted(filter(None, names)) == sorted(ALL)
     boxes = [
@@ -74,7 +74,7 @@ def test_the_picture_has_every_part_and_no_boxes_overlap():
     assert all(x >= 0 and x + w <= width and y >= 0 and y + h <= height for x, y, w, h in boxes)
 
 
-def test_functions_on_the_page_are_in_the_files_that_it_names():
+def test_functions_on_the_page_are_in_the_named_files():
     page = (architecture.PICTURE.parent / "architecture.md").read_text(encoding="utf-8")
     walks = page.partition("## Three paths")[2].partition("## Why")[0]
     named = re.findall(r"`([\w.]+)(?:\([^`]*\))?` \(`([\w/]+\.py)`\)", walks)
@@ -90,7 +90,7 @@ def test_every_colour_is_in_the_legend():
     assert [colour for colour, _ in LEGEND] == list(PARTS)
 
 
-def test_a_drawing_is_the_same_every_time_and_without_needless_crossings():
+def test_drawing_is_reproducible_with_few_crossings():
     boxes = {name: Box(name, "", "core") for name in "abcdef"}
     rows, arrows = [["a", "b"], ["c", "d"], ["e", "f"]], [("a", "d"), ("b", "c"), ("c", "f"), ("d", "e"), ("a", "e")]
     text = drawing("six", rows, boxes, arrows)

@@ -22,13 +22,13 @@ MEASURED = [one.claim for one in FOUND if isinstance(one.claim, (Ahead, Every, L
 
 
 @pytest.mark.parametrize("name", SCRIPT.texts(FOUND))
-def test_the_stored_files_follow_from_the_stored_results(name):
+def test_stored_files_follow_from_stored_results(name):
     stored = (SCRIPT.STORED / name).read_text(encoding="utf-8")
     assert not SCRIPT.differing(FOUND), "run python evidence/claims.py, and make pages"
     assert SCRIPT.texts(FOUND)[name] == stored
 
 
-def test_every_verdict_stands_in_the_page():
+def test_every_verdict_is_on_the_page():
     page = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
     sections = dict(section.split("\n", 1) for section in page.split("\n## ")[1:])
     for one in FOUND:
@@ -48,7 +48,7 @@ def named(claim):
 
 
 @pytest.mark.parametrize("claim", MEASURED, ids=[claim.id for claim in MEASURED])
-def test_what_a_claim_names_is_in_the_specifications(claim):
+def test_names_in_claims_exist_in_the_specifications(claim):
     channels = any(measure.of == "least-energy steps" for measure in claim.measures)
     for result, settings, methods in named(claim):
         assert result in names()
@@ -63,7 +63,7 @@ def test_what_a_claim_names_is_in_the_specifications(claim):
             assert set(methods) <= {method.name for method in spec.methods}
 
 
-def test_the_least_energy_is_that_of_the_map():
+def test_least_energy_matches_the_map():
     """By the mean rounds, as `energy.csv` has it; claims take it seed by seed."""
     result = "drdm-figure-4"
     reach = ToLevel(of="to level", metric="worst_accuracy", level=0.8)
@@ -79,7 +79,7 @@ def test_the_least_energy_is_that_of_the_map():
     assert set(steps_of(STORED, result).values()) == {1, 5, 10, 15, 20, 25, 30}
 
 
-def test_a_changed_number_changes_what_is_found(tmp_path):
+def test_changed_number_changes_the_finding(tmp_path):
     """The rules read the results, and nothing that was decided before."""
     result = "drdm-table-3"
     (tmp_path / result).mkdir()

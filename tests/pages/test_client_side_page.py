@@ -38,7 +38,7 @@ def page():
 
 
 @pytest.mark.long
-def test_the_blocks_run_and_print_what_the_page_shows(page):
+def test_blocks_run_and_print_the_shown_output(page):
     names, printed = page
     shown = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
     assert "\n".join(printed) == "\n".join(text.strip() for text in shown)
@@ -47,7 +47,7 @@ def test_the_blocks_run_and_print_what_the_page_shows(page):
 
 
 @pytest.mark.long
-def test_the_classes_of_the_page_pass_the_checks(page):
+def test_classes_of_the_page_pass_the_checks(page):
     names, _ = page
     local = LocalSGD(steps=2, lr=0.1)
     for kind in ("SmallOutputs", "FedDecorr", "FedProto", "Everybody"):
@@ -59,7 +59,7 @@ def test_the_classes_of_the_page_pass_the_checks(page):
 
 
 @pytest.mark.long
-def test_the_model_of_the_page_about_fedbn():
+def test_model_of_the_fedbn_section_works():
     text = (FOLDER / "client-side" / "fedbn.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     names = {}
@@ -76,7 +76,7 @@ def test_fedproto_is_short():
 
 
 @pytest.mark.parametrize("name", CLIENT_SIDE)
-def test_each_method_has_a_page_with_its_options_and_source(name):
+def test_each_method_has_a_page_with_options_and_source(name):
     text = (FOLDER / "client-side" / f"{name.lower()}.md").read_text(encoding="utf-8")
     assert f"](client-side/{name.lower()}.md)" in INDEX
     assert re.match(rf"# {name}\n", text)

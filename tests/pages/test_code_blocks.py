@@ -46,7 +46,7 @@ def blocks(page: str) -> list[str]:
     return BLOCK.findall((DOCS / f"{page}.md").read_text(encoding="utf-8"))
 
 
-def test_every_page_with_code_is_in_one_of_the_tests():
+def test_every_page_with_code_is_tested():
     pages = {path.relative_to(DOCS).with_suffix("").as_posix() for path in DOCS.rglob("*.md")}
     assert {page for page in pages if blocks(page)} == set(RUN_BY)
     for page, where in RUN_BY.items():
@@ -57,7 +57,7 @@ def test_every_page_with_code_is_in_one_of_the_tests():
 
 
 @pytest.mark.long
-def test_the_checkpoints_of_the_library_page(tmp_path, monkeypatch):
+def test_checkpoints_example_of_the_library_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (code,) = blocks("library")
     data = drfl.ClientData.from_arrays([(torch.randn(8, 3), torch.tensor([0, 1] * 4)) for _ in range(2)])
@@ -74,7 +74,7 @@ def test_the_checkpoints_of_the_library_page(tmp_path, monkeypatch):
     assert again.model.equal(result.model)
 
 
-def test_the_fit_of_its_page(capsys):
+def test_fit_example_runs(capsys):
     (code,) = blocks("fit")
     x = torch.randn(2, 90, 3)
     data = drfl.ClientData.from_arrays([(rows, (rows.sum(1) > 0).long()) for rows in x])
@@ -84,7 +84,7 @@ def test_the_fit_of_its_page(capsys):
     assert f"{fitted.chosen.name} because {fitted.reason}" in capsys.readouterr().out
 
 
-def test_the_reports_of_the_page_on_runs(tmp_path, monkeypatch):
+def test_report_example_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, algorithm in (("fedavg", "FedAvg"), ("drfa", "DRFA")):
         write_directory(tmp_path / "runs", name, algorithm, clients=3, rounds=1)
@@ -94,7 +94,7 @@ def test_the_reports_of_the_page_on_runs(tmp_path, monkeypatch):
     assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
 
 
-def test_the_pixels_of_the_page_on_data_sets(tmp_path, monkeypatch):
+def test_pixels_example_runs(tmp_path, monkeypatch):
     folder = tmp_path / "cifar-10-batches-bin"
     folder.mkdir()
     record = np.zeros((10_000, 3073), np.uint8)
@@ -111,7 +111,7 @@ def test_the_pixels_of_the_page_on_data_sets(tmp_path, monkeypatch):
     assert sum(map(len, names["features"])) == len(pixels.inputs)  # pyright: ignore
 
 
-def test_a_trained_model_predicts_as_on_its_page(tmp_path, monkeypatch):
+def test_trained_model_example_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     predicting, own_code, comparing = blocks("use-model")
     frame = table().dropna()[["income", "crp", "site", "ill"]]

@@ -43,7 +43,7 @@ def source(tmp_path):
     return Source(tmp_path)
 
 
-def test_the_numbers_of_a_small_source(source):
+def test_numbers_of_a_small_source(source):
     found = counted(source)
     assert (found["drfl: files"], found["drfl_papers: files"]) == (6, 1)
     assert found["import levels"] == 4  # drfl_papers, loop, data, core
@@ -56,9 +56,9 @@ def test_the_numbers_of_a_small_source(source):
     assert found["comments per 100 lines of code"] == pytest.approx(100 / 17, abs=0.05)
 
 
-def test_a_function_named_once_by_itself_or_twice_by_others(source):
+def test_functions_called_once_are_counted(source):
     assert called_once(source.trees["drfl.core.key"]) == ["_once"]
 
 
-def test_a_circle_is_one_level():
+def test_import_cycle_is_one_level():
     assert levels({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}) == (3, 1)

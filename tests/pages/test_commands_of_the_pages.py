@@ -106,7 +106,7 @@ def saved_by_datasets() -> None:
 
 @pytest.mark.parametrize("page", long_except(["uncertainty"], COMMANDS))
 @pytest.mark.long
-def test_they_run_as_written(page, folder, capsys, monkeypatch):
+def test_commands_run_as_written(page, folder, capsys, monkeypatch):
     if page == "data":
         saved_by_datasets()
     if page in ("runs", "uncertainty"):
@@ -136,7 +136,7 @@ def runs_as_written(line, folder, capsys, monkeypatch):
             assert code == 0, (line, told.err)
 
 
-def test_what_is_tried_elsewhere_is_on_a_page():
+def test_commands_tested_elsewhere_are_on_a_page():
     lines = [line for blocks in COMMANDS.values() for block in blocks for line in block]
     for known in TRIED_ELSEWHERE:
         assert any(line.startswith(known) for line in lines), known

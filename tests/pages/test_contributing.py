@@ -25,13 +25,13 @@ def loaded(path):
     return yaml.safe_load((ROOT / path).read_text(encoding="utf-8"))
 
 
-def test_the_forms_are_these():
+def test_issue_and_change_forms_exist():
     assert [path.name for path in FORMS] == ["algorithm_or_result.yml", "bug.yml"]
     assert loaded(".github/ISSUE_TEMPLATE/config.yml") == {"blank_issues_enabled": True}
 
 
 @pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
-def test_an_issue_form_is_as_the_form_demands(path):
+def test_issue_form_is_valid(path):
     form = loaded(path)
     assert {"name", "description", "body"} <= set(form) <= {"name", "description", "body", "labels", "title"}
     ids = [element["id"] for element in form["body"]]
@@ -45,11 +45,11 @@ def test_an_issue_form_is_as_the_form_demands(path):
     assert any(element.get("validations", {}).get("required") for element in form["body"])
 
 
-def test_the_change_form_names_the_check():
+def test_change_form_names_the_check():
     assert "make check" in (ROOT / ".github" / "pull_request_template.md").read_text(encoding="utf-8")
 
 
-def test_the_citation_is_complete_and_of_this_version():
+def test_citation_is_complete_and_current():
     citation = loaded("CITATION.cff")
     assert {"cff-version", "message", "title", "authors"} <= set(citation)
     assert citation["cff-version"] == "1.2.0"
@@ -59,7 +59,7 @@ def test_the_citation_is_complete_and_of_this_version():
     assert citation["authors"] == [{"name": "The drfl authors"}]
 
 
-def test_the_citation_names_the_three_papers():
+def test_citation_names_the_three_papers():
     papers = {paper["notes"]: paper for paper in loaded("CITATION.cff")["references"]}
     text = (ROOT / "EXPERIMENTS.md").read_text(encoding="utf-8")
     named = dict(re.findall(r"^- \*\*([\w-]+)\*\*: (.*? \d{4}),", text, flags=re.MULTILINE))
@@ -69,13 +69,13 @@ def test_the_citation_names_the_three_papers():
         assert f"{paper['authors'][0]['family-names']} et al. {paper['year']}" == named[name]
 
 
-def test_the_page_of_releases_names_files_that_hold_the_version():
+def test_release_page_names_the_files_with_the_version():
     page = (ROOT / "docs" / "contributing" / "releases.md").read_text(encoding="utf-8")
     for name in ("pyproject.toml", "CITATION.cff", "CHANGELOG.md"):
         assert f"(../../{name})" in page
 
 
-def test_public_ci_runs_the_same_script_and_may_only_read():
+def test_public_ci_runs_the_same_script_read_only():
     workflow = loaded(".github/workflows/ci.yml")
     assert workflow["permissions"] == {"contents": "read"}
     assert all("permissions" not in job for job in workflow["jobs"].values())
@@ -92,7 +92,7 @@ def test_public_ci_runs_the_same_script_and_may_only_read():
             assert step["with"]["persist-credentials"] is False
 
 
-def test_the_security_page_is_packed_and_its_links_lead_somewhere():
+def test_security_page_is_packaged_with_valid_links():
     text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
     assert "SECURITY.md" in (ROOT / "MANIFEST.in").read_text(encoding="utf-8")
     for name in re.findall(r"\]\(([^)]+)\)", text):

@@ -12,7 +12,7 @@ PAGE = (Path(PICTURE).parent / "choose.md").read_text(encoding="utf-8")
 SECTIONS = re.split(r"^## ", PAGE, flags=re.MULTILINE)[1:]
 
 
-def test_the_page_asks_the_questions_of_the_picture():
+def test_page_asks_the_questions_of_the_picture():
     assert len(QUESTIONS) <= 10
     headings = [section.partition("\n")[0] for section in SECTIONS]
     assert headings == [f"{k}. {question.text}" for k, question in enumerate(QUESTIONS, 1)]
@@ -23,7 +23,7 @@ def test_every_answer_links_to_evidence():
         assert re.search(r"\]\((?!choose)[^)]+\)", section), section
 
 
-def test_the_picture_shows_all_texts_within_its_boxes():
+def test_texts_of_the_picture_fit_their_boxes():
     texts = [text.text for text in ElementTree.fromstring(picture()).iter("{http://www.w3.org/2000/svg}text")]
     for k, question in enumerate(QUESTIONS, 1):
         assert f"{k}. {question.text}" in texts

@@ -22,7 +22,7 @@ WITH_EXAMPLES = [name for name in MODULES if any(t.examples for t in FINDER.find
 
 
 @pytest.mark.parametrize("name", WITH_EXAMPLES)
-def test_examples(name):
+def test_docstring_examples_run(name):
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 

@@ -22,7 +22,7 @@ ROWS = [[cell.strip() for cell in line.strip("| ").split("|")] for line in PAGE.
 
 
 @pytest.mark.long
-def test_the_code_prints_what_the_page_shows(capsys, monkeypatch):
+def test_code_prints_the_shown_output(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "page", ModuleType("page"))
     ((code, printed),) = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, flags=re.DOTALL)
     exec(code, {"__name__": "page"})
@@ -35,7 +35,7 @@ def test_the_code_prints_what_the_page_shows(capsys, monkeypatch):
 
 
 @pytest.mark.long
-def test_the_plan_shown_follows_from_the_rounds_shown(tmp_path, monkeypatch, capsys):
+def test_shown_plan_follows_from_the_shown_rounds(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     at = next(i for i, row in enumerate(ROWS) if row[0] == "seed")
     taus = [cell.removeprefix("τ = ") for cell in ROWS[at][1:]]
@@ -53,12 +53,12 @@ def test_the_plan_shown_follows_from_the_rounds_shown(tmp_path, monkeypatch, cap
 @pytest.mark.parametrize(
     ("option", "value"), [("--capacitance", CAPACITANCE), ("--frequency", FREQUENCY), ("--power", POWER)]
 )
-def test_the_constants_are_those_of_the_code(option, value):
+def test_constants_match_the_code(option, value):
     (row,) = [row for row in ROWS if len(row) == 4 and row[2] == f"`{option}`"]
     assert float(row[1].split()[0]) == value
 
 
-def test_the_command_shown_is_the_default():
+def test_shown_command_is_the_default():
     (command,) = re.findall(r"```sh\ndrfl energy (.*?)\n```", PAGE)
     found = {part.split()[0]: part.split()[1:] for part in command.split("--") if part}
     assert tuple(map(float, found["snr"])) == energy.SNRS

@@ -22,7 +22,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.long
-def test_it_names_every_file(folder):
+def test_page_names_every_file(folder):
     named = set(re.findall(r"^\| .*", PAGE, flags=re.MULTILINE))
     files = {name for row in named for name in re.findall(r"`([\w.-]+)`", row.split("|")[1])}
     left = {path.name for path in folder.rglob("*") if path.is_file()}
@@ -30,7 +30,7 @@ def test_it_names_every_file(folder):
 
 
 @pytest.mark.parametrize("name", ["compare.csv", "history.csv", "clients.csv", "timing.csv"])
-def test_it_names_every_column(folder, name):
+def test_page_names_every_column(folder, name):
     (path,) = [folder / name] if name == "compare.csv" else folder.glob(f"DRFA-seed0/{name}")
     (row,) = re.findall(rf"^\| `{name}`, one row .*?\| (.*) \|$", PAGE, flags=re.MULTILINE) or re.findall(
         rf"^\| `{name}` \| (`round`.*) \|$", PAGE, flags=re.MULTILINE

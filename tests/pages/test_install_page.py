@@ -20,17 +20,17 @@ def test_every_extra_is_listed():
 
 
 @pytest.mark.parametrize("extra", sorted(set(EXTRAS) - {"dev", "docs"}))
-def test_its_packages_are_named(extra):
+def test_packages_of_each_extra_are_named(extra):
     for line in EXTRAS[extra]:
         assert Requirement(line).name.partition("-")[0] in ROWS[extra]
 
 
-def test_dev_has_all_others():
+def test_dev_includes_all_other_extras():
     (all_of,) = (Requirement(line) for line in EXTRAS["dev"] if line.startswith("drfl["))
     assert all_of.extras == set(EXTRAS) - {"dev"}
 
 
-def test_the_versions_are_those_of_the_project():
+def test_python_versions_match_the_project():
     assert f"Python {PROJECT['requires-python'].removeprefix('>=')}" in PAGE
     assert f"drfl-{PROJECT['version']}-py3-none-any.whl" in PAGE
     (flwr,) = (one.specifier for one in map(Requirement, EXTRAS["flower"]) if one.name == "flwr")

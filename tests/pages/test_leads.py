@@ -20,7 +20,7 @@ def asked(result):
 
 
 @pytest.mark.parametrize("result", SEVERAL + ONE)
-def test_leads_at_equal_rounds_are_those_stored(result):
+def test_leads_at_equal_rounds_match_the_stored_ones(result):
     file = "paired_over_settings.csv" if result in SEVERAL else "paired.csv"
     stored = {(row["metric"], row["method"]): row for row in LEADS.rows_of(result, file)}
     found = {(one.metric, method): lead for one in asked(result) for method, lead in LEADS.leads(one).items()}
@@ -33,7 +33,7 @@ def test_leads_at_equal_rounds_are_those_stored(result):
 
 
 @pytest.mark.parametrize("result", SEVERAL)
-def test_leads_at_equal_gradients_are_those_of_the_table(result):
+def test_leads_at_equal_gradients_match_the_table(result):
     text = (LEADS.RESULTS / result / "table.md").read_text(encoding="utf-8")
     section = text.partition("## At equal gradients: paired differences: mean over the settings")[2]
     rows = re.findall(r"^\| (.+?) +\| (.*) \|$", section.partition("\n## ")[0], flags=re.MULTILINE)[2:]
@@ -47,7 +47,7 @@ def test_leads_at_equal_gradients_are_those_of_the_table(result):
             assert lead.shown == cell.endswith(SHOWN)
 
 
-def test_fewer_than_five_pairs_are_counted_nowhere():
+def test_fewer_than_five_pairs_are_not_counted():
     difference = LEADS.seed_difference([0.01, 0.02, 0.04])
     assert LEADS.told(LEADS.Lead(difference, False, 0, 0, 4)) == "+2.3 [−1.5, +6.1]"
     five = LEADS.seed_difference([0.02, 0.02, 0.03, 0.03, 0.02])

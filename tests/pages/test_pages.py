@@ -49,7 +49,7 @@ def rows(page: str) -> list[list[str]]:
         ["ambiguity", "certificate", "losses", "metrics", "models", "own", "testing", "theory", "uncertainty"],
     ),
 )
-def test_the_code_prints_what_the_page_shows(page, capsys, monkeypatch):
+def test_code_prints_the_shown_output(page, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "page", ModuleType("page"))  # dataclasses look their module up
     names: dict[str, object] = {"__name__": "page"}
     shown = 0
@@ -61,7 +61,7 @@ def test_the_code_prints_what_the_page_shows(page, capsys, monkeypatch):
     assert shown
 
 
-def test_the_example_on_scale_runs(tmp_path, monkeypatch):
+def test_example_of_the_scale_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (code,) = re.findall(r"```python\n(.*?)```", PAGES["scale"], flags=re.DOTALL)
     names: dict[str, object] = {}
@@ -69,7 +69,7 @@ def test_the_example_on_scale_runs(tmp_path, monkeypatch):
     assert names["result"].rounds == 5  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_the_example_of_raw_rows_runs(capsys):
+def test_example_with_raw_rows_runs(capsys):
     section = PAGES["data"].partition("### Standardisation")[2]
     names: dict[str, object] = {}
     (example,) = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
@@ -77,7 +77,7 @@ def test_the_example_of_raw_rows_runs(capsys):
     assert capsys.readouterr().out == re.findall(r"```text\n(.*?)```", section, flags=re.DOTALL)[0]
 
 
-def test_names_of_ambiguity_sets_are_those_of_the_command_line():
+def test_ambiguity_set_names_match_the_command_line():
     named = {row[0].strip("`"): row[1] for row in rows("ambiguity") if re.match(r"`[\w-]+:\w+=", row[0])}
     assert [text.split(":")[0] for text in named] == list(AMBIGUITY_SETS)
     for text, shown in named.items():
@@ -107,12 +107,12 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("text", "code", "case"), REFUSED, ids=["mlp", "cnn", "gradient"])
-def test_refusals_are_those_on_the_page(text, code, case, tmp_path):
+def test_refusals_match_the_page(text, code, case, tmp_path):
     (tmp_path / "job.toml").write_text(text)
     check_refusal(["run", str(tmp_path / "job.toml"), "--out", str(tmp_path / "out")], code, "certificate")
     assert [row[0] for row in rows("certificate")].count(case) == 1
 
 
-def test_the_jobs_to_tune_that_are_named_are_there():
+def test_named_tuning_jobs_exist():
     (named,) = re.findall(r"\(((?:`[\w-]+`,? )+)…\)", " ".join(PAGES["tuning"].split()))
     assert set(re.findall(r"`([\w-]+)`", named)) <= {path.stem for path in (PAPERS / "jobs").glob("*.toml")}

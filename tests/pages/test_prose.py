@@ -26,7 +26,7 @@ def patterns(words):
         ("Give the folder from where it was read.", []),
     ],
 )
-def test_sentences(sentence, found):
+def test_sentences_are_split(sentence, found):
     assert patterns(sentence) == found
 
 
@@ -50,26 +50,26 @@ generated
 """
 
 
-def test_sentences_of_a_page(tmp_path):
+def test_sentences_of_a_page_are_split(tmp_path):
     (path := tmp_path / "page.md").write_text(PAGE)
     found = prose.ease(path)
     assert prose.words_of(found.longest) == ["One", "two", "three", "four"]
 
 
-def test_the_formula(tmp_path, monkeypatch):
+def test_reading_ease_formula(tmp_path, monkeypatch):
     """Nine words in four sentences; each word has two syllables."""
     monkeypatch.setattr(prose, "pyphen", SimpleNamespace(Pyphen=lambda lang: SimpleNamespace(positions=lambda _: [1])))
     (path := tmp_path / "page.md").write_text(PAGE)
     assert prose.ease(path).flesch == pytest.approx(206.835 - 1.015 * 9 / 4 - 84.6 * 2)
 
 
-def test_without_pyphen_there_is_no_reading_ease(tmp_path, monkeypatch):
+def test_reading_ease_needs_pyphen(tmp_path, monkeypatch):
     monkeypatch.setattr(prose, "pyphen", None)
     (path := tmp_path / "page.md").write_text(PAGE)
     assert math.isnan(prose.ease(path).flesch)
 
 
-def test_a_hard_page_is_reported(tmp_path, monkeypatch, capsys):
+def test_hard_page_is_reported(tmp_path, monkeypatch, capsys):
     (path := tmp_path / "page.md").write_text(" ".join(["word"] * (prose.LONGEST_SENTENCE + 1)))
     monkeypatch.setattr(prose, "ROOT", tmp_path)
     monkeypatch.setattr(prose, "first_pages", lambda: [path])

@@ -17,7 +17,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
 
 
-def test_the_lines_for_your_own_data_run(capsys):
+def test_example_for_own_data_runs(capsys):
     (code,) = blocks("python")
     names: dict[str, object] = {}
     exec(code, names)
@@ -26,7 +26,7 @@ def test_the_lines_for_your_own_data_run(capsys):
     assert layout.flatten(names["model"]).equal(names["result"].model)  # pyright: ignore
 
 
-def test_the_commands_for_a_folder_of_tables_run_in_their_order(tmp_path, monkeypatch, capsys):
+def test_commands_for_a_folder_of_tables_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("sites").mkdir()
     for name in ("a", "b", "c"):
@@ -40,6 +40,6 @@ def test_the_commands_for_a_folder_of_tables_run_in_their_order(tmp_path, monkey
     assert quotes(capsys.readouterr().out, "FedAvg", "95 %")
 
 
-def test_every_link_leads_somewhere():
+def test_every_link_resolves():
     for target in re.findall(r"\]\(([^)#]+)", README):
         assert (ROOT / target).exists(), target

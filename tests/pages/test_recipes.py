@@ -101,7 +101,7 @@ def test_each_recipe_has_a_new_file_changes_commands_and_an_example():
 
 
 @pytest.mark.long
-def test_the_recipes_work_together(tmp_path):
+def test_recipes_work_together(tmp_path):
     """All changes fit; a run with each new part ends well, and the first page's example prints what it shows."""
     for page in RECIPES:
         for block in TITLED.finditer(page.read_text(encoding="utf-8")):
@@ -118,7 +118,7 @@ def test_the_recipes_work_together(tmp_path):
     play(tmp_path, lines, RECIPES[:1])
 
 
-def test_a_change_must_fit_exactly_once():
+def test_change_must_match_exactly_once():
     assert changed("a\nb\nc\nb", " a\n+x\n b\n@@\n-c\n") == "a\nx\nb\nb"
     for block in (" b\n+x\n", " d\n+x\n"):
         with pytest.raises(AssertionError, match=r"\b[02]\b"):
@@ -127,7 +127,7 @@ def test_a_change_must_fit_exactly_once():
 
 @pytest.mark.long
 @pytest.mark.parametrize("page", RECIPES, ids=lambda page: page.stem)
-def test_the_repository_passes_its_own_tests_after_a_recipe(page, tmp_path):
+def test_repository_passes_its_tests_after_a_recipe(page, tmp_path):
     """Linted, formatted, imports in order, the page's example and the tests that it names."""
     copy = tmp_path / "copy"
     shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*LARGE))

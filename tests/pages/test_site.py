@@ -40,7 +40,7 @@ def leaves(nav: object) -> Iterator[str]:
 NAV = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), Loader)["nav"]
 
 
-def test_the_navigation_has_every_page_once():
+def test_navigation_has_every_page_once():
     pages = sorted(leaves(NAV))
     written = [str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")]
     made = [*ELSEWHERE.values(), *NOTEBOOKS, *reference.api(), "reference/command.md"]
@@ -60,12 +60,12 @@ def test_every_public_name_is_in_the_reference(package):
             assert known[f"{package}.{name}"] in told, name
 
 
-def test_a_name_without_a_page_is_an_error():
+def test_name_without_a_page_is_an_error():
     with pytest.raises(LookupError, match=r"drfl\.nowhere"):
         reference.page_of("drfl.nowhere")
 
 
-def test_the_commands_page_has_every_command():
+def test_commands_page_has_every_command():
     text = reference.command()
     for name in ("run", "compare", "report", "assess", "reproduce", "tune", "new", "deploy init", "deploy audit"):
         assert f"## `drfl {name}`" in text
@@ -81,13 +81,13 @@ def test_the_commands_page_has_every_command():
         ("How do I deploy on two machines?", "deploy.md", "drfl deploy init"),
     ],
 )
-def test_four_questions_are_answered_one_click_from_the_start_page(question, answer, says):
+def test_four_questions_are_linked_from_the_start_page(question, answer, says):
     (line,) = [line for line in (DOCS / "index.md").read_text(encoding="utf-8").splitlines() if question in line]
     assert f"docs/{answer}" in links(line, "docs/index.md")
     assert says in (DOCS / answer).read_text(encoding="utf-8")
 
 
-def test_a_link_out_of_the_pages_leads_to_a_copy_in_the_site():
+def test_link_outside_the_docs_leads_to_a_copy():
     assert links("[a](../EXPERIMENTS.md#b) `[c](d.md)` [e](https://f.g)", "docs/x.md") == {"EXPERIMENTS.md"}
     assert to("EXPERIMENTS.md") == "results/papers.md"
     assert to("evidence/results/x/table.md") == "files/evidence/results/x/table.md"
@@ -102,7 +102,7 @@ START = [(page, line) for page in sorted((DOCS / "start").glob("*.md"))
 
 @pytest.mark.parametrize("page", sorted({page for page, _ in START}), ids=lambda page: page.stem)
 @pytest.mark.long
-def test_the_commands_of_the_first_pages_run_as_written(page, tmp_path, monkeypatch, capsys):
+def test_commands_of_the_first_pages_run(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sites").mkdir()
     tables(tmp_path)
@@ -129,7 +129,7 @@ def tables(folder: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_site_is_built_strictly_and_asks_no_other_host(tmp_path):
+def test_site_builds_strictly_and_loads_nothing_external(tmp_path):
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
     subprocess.run(command, cwd=ROOT, env=environment, check=True)
@@ -141,7 +141,7 @@ def test_the_site_is_built_strictly_and_asks_no_other_host(tmp_path):
         assert not re.search(r'<link[^>]+rel="(?:stylesheet|preconnect)"[^>]+href="https?:', text), page
 
 
-def test_the_start_pages_example_runs_as_written(capsys):
+def test_start_page_example_runs(capsys):
     (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "index.md").read_text(encoding="utf-8"), flags=re.DOTALL)
     exec(code, {})
     assert len(re.findall(r"\d\.\d+", capsys.readouterr().out)) == 3  # a number for each of three clients

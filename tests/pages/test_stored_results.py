@@ -27,7 +27,7 @@ def read(path: str):
     return json.loads((ROOT / path).read_text(encoding="utf-8"))
 
 
-def test_answers_of_ambiguity_sets_are_within_the_bounds():
+def test_ambiguity_set_errors_are_within_bounds():
     evidence = read("evidence/results/ambiguity/summary.json")
     assert [record["set"] for record in evidence["sets"]] == list(CASES)
     assert sum(evidence["draws_by_length"].values()) == 10_000
@@ -38,7 +38,7 @@ def test_answers_of_ambiguity_sets_are_within_the_bounds():
 
 
 @pytest.mark.parametrize("name", ["drdm-figure-3", "drdm-figure-4"])
-def test_the_figures_whose_runs_stop_at_a_target_are_those_of_their_specification(name):
+def test_figures_stopped_at_a_target_match_their_specification(name):
     """Test rows stop them, as when they were run, and the page says so."""
     planned = plan(load_spec(name), Scale(stand_in=True))
     targets = {cell.cell.job["until"] for cell in planned.cells}
@@ -48,12 +48,12 @@ def test_the_figures_whose_runs_stop_at_a_target_are_those_of_their_specificatio
     assert all(line in page for line in sentences(planned))
 
 
-def test_operations_of_ambiguity_sets_are_fast_enough():
+def test_ambiguity_set_operations_are_fast_enough():
     times = read("benchmarks/results/ambiguity.json")
     assert max(row["median_s"] for row in times["rows"]) == times["slowest_median_s"] <= 0.050
 
 
-def test_nothing_is_off_in_a_deployment():
+def test_deployment_results_are_consistent():
     summary = DEPLOYED("summary")
     for row in summary["same"] + summary["cold"]:
         assert max(row["max |w - w_sim|"], row["max |lambda - lambda_sim|"]) < 1e-6
@@ -68,12 +68,12 @@ def test_nothing_is_off_in_a_deployment():
 
 
 @pytest.mark.parametrize("version", ["1.40.0", "1.42.0"])
-def test_other_versions_of_flower_were_tried(version):
+def test_other_flower_versions_were_tested(version):
     assert version in (ROOT / "docs" / "results" / "deployments.md").read_text(encoding="utf-8")
     assert DEPLOYED("quick")[f"flwr {version}"][0]["max |w - w_sim|"] == 0
 
 
-def test_the_hospitals_end_where_the_simulation_does():
+def test_hospital_deployment_ends_like_the_simulation():
     runs = read("examples/hospitals/results/deployed.json")["runs"]
     assert len(runs) == 8
     assert max(apart for run in runs for apart in run["apart"].values()) < 1e-6
@@ -86,7 +86,7 @@ def test_one_step_size_for_all_partitions_fails_on_others():
     assert one_paragraph_quotes("docs/tuning.md", str(len(failed)), str(len(rows)))
 
 
-def test_the_default_guard_does_what_none_does():
+def test_default_guard_has_its_stated_effect():
     rows = [row for row in TABLES.rows_of("abuse/cells.csv") if row["attack"] == "100 times"]
     default, none = ([row for row in rows if row["defence"] == name] for name in ("default", "none"))
     assert len(default) == 36
@@ -95,7 +95,7 @@ def test_the_default_guard_does_what_none_does():
         assert (row["worst"], row["mass"]) == (other["worst"], other["mass"])
 
 
-def test_only_the_bootstrap_over_few_seeds_shows_differences_that_are_not_there():
+def test_only_the_bootstrap_over_few_seeds_finds_false_differences():
     rows = TABLES.rows_of("bootstrap_null/errors.csv")
     assert {row["pairs"] for row in rows} == {"3", "5", "6", "10"}
     for row in rows:
@@ -107,7 +107,7 @@ def test_only_the_bootstrap_over_few_seeds_shows_differences_that_are_not_there(
     assert one_paragraph_quotes("EXPERIMENTS.md", three, five, ten)
 
 
-def test_the_rule_of_reports_shows_no_more_winners_among_equals_than_it_says():
+def test_report_rule_keeps_its_error_rate():
     rows = TABLES.rows_of("best_by_looking/errors.csv")
     for row in rows:
         few = row["algorithms"] == "2"  # one difference, which both rules decide alike
@@ -116,7 +116,7 @@ def test_the_rule_of_reports_shows_no_more_winners_among_equals_than_it_says():
     assert one_paragraph_quotes("docs/runs.md", f"{max(alone):.0f} %")
 
 
-def test_verdicts_of_reproductions_are_those_of_their_tables():
+def test_reproduction_verdicts_match_their_tables():
     for row in TABLES.rows_of("bootstrap_null/tables.csv"):
         seen = [pair["seen"] for pair in TABLES.rows_of(f"{row['result']}/paired.csv")]
         assert (int(row["differences"]), int(row["decided"])) == (len(seen), seen.count("better") + seen.count("worse"))
@@ -134,13 +134,13 @@ def places():
     return [[round(100 * fmean(float(run[k]) for run in place), 1) for k in (2, 3)] + [len(place)] for place in runs]
 
 
-def test_worst_accuracies_are_counted_beside_those_of_equally_good_clients():
+def test_worst_accuracies_are_compared_with_expected_if_equal():
     level = [seeds for worst, equal, seeds in places() if worst >= equal]
     assert sorted(level) == [5] * 6 + [6] * 6 + [10] * 9
     assert one_paragraph_quotes("EXPERIMENTS.md", str(len(places())), str(len(level)))
 
 
-def test_step_sizes_that_were_lowered_are_counted():
+def test_lowered_step_sizes_are_counted():
     runs = {}
     for table in ("drdm-table-1", "drdm-table-2"):
         for row in TABLES.rows_of(f"{table}/cells.csv"):
@@ -151,7 +151,7 @@ def test_step_sizes_that_were_lowered_are_counted():
     assert one_paragraph_quotes("EXPERIMENTS.md", "12", "35", "9")
 
 
-def test_the_cnns_values_hold_where_sizes_differ():
+def test_cnn_values_hold_for_unequal_sizes():
     confirmed = TABLES.rows_of("tuning/kmnist-cnn-sizes/confirmed.csv")
     assert [row["confirmed_ends"] for row in confirmed] == ["rounds rounds"] * 8
     tuned = [
@@ -161,7 +161,7 @@ def test_the_cnns_values_hold_where_sizes_differ():
     assert tuned[0] == tuned[1]
 
 
-def test_what_a_server_step_is_worth_fades_with_the_rounds():
+def test_gain_of_a_server_step_decreases_over_rounds():
     def lead(file, metric, first, second):
         runs = {
             (row["method"], row["seed"]): float(row[metric])
@@ -180,7 +180,7 @@ def test_what_a_server_step_is_worth_fades_with_the_rounds():
     assert lead(files[1], "worst_accuracy", "dual DRDM", "DRDM") == 3.0
 
 
-def test_what_a_server_step_is_worth_is_what_the_page_of_scaffold_says():
+def test_gain_of_a_server_step_matches_the_scaffold_page():
     def worth(table):
         of = {"SCAFFOLD": [], "SCAFFOLD (η_g = 1)": []}
         for row in TABLES.rows_of(f"{table}/cells.csv"):
@@ -193,14 +193,14 @@ def test_what_a_server_step_is_worth_is_what_the_page_of_scaffold_says():
     assert one_paragraph_quotes("docs/algorithms/scaffold.md", f"{min(features):.1f}", f"{max(features):.1f}", linear)
 
 
-def test_hostile_sites_did_no_harm():
+def test_hostile_sites_caused_no_damage():
     found = TABLES.behaviours()
     assert len(found) == 2
     assert min(map(len, found.values())) >= 60
     assert all(row["right"] for rows in found.values() for row in rows)
 
 
-def test_how_many_chosen_trials_halve_their_step_size():
+def test_number_of_chosen_trials_that_halve_their_step_size():
     jobs = ("cifar10-entk", "cifar100-entk", "cifar100-entk-50-clients", "tiny-imagenet-entk")
     chosen = [{r["algorithm"]: r for r in reversed(TABLES.rows_of(f"tuning/{job}/confirmed.csv"))} for job in jobs]
     ends = ["diverged" in row["confirmed_ends"] for first in chosen for row in first.values()]
@@ -208,7 +208,7 @@ def test_how_many_chosen_trials_halve_their_step_size():
         assert one_paragraph_quotes(page, str(sum(ends)), str(len(ends))), page
 
 
-def test_how_many_clean_runs_the_bound_on_steps_changes():
+def test_number_of_clean_runs_changed_by_the_step_bound():
     cnn = ("drdm-table-1", "drdm-table-2", "drdm-figure-3")
     found = {
         "of SCAFF-PD": "scaffpd", "of DRDM's CNN": cnn, "of DRDM's linear tables": "drdm", "of DRFA's figures": "drfa"
@@ -231,7 +231,7 @@ def test_how_many_clean_runs_the_bound_on_steps_changes():
         assert one_paragraph_quotes(page, *both)
 
 
-def test_with_the_step_size_that_drfl_finds_the_bound_changes_nothing():
+def test_step_bound_changes_nothing_with_a_determined_step_size():
     rows = TABLES.rows_of("step_bound_unchanged/with_and_without.csv")
     ends = {(row["method"], row["factor"], row["step_bound"]): row for row in rows}
     for method, factor in {(row["method"], row["factor"]) for row in rows}:
@@ -247,21 +247,21 @@ def test_with_the_step_size_that_drfl_finds_the_bound_changes_nothing():
 
 
 @pytest.mark.parametrize("name", ["dropout", "abuse", "fuzz", "survival"])
-def test_the_page_on_resilience_names_the_command(name):
+def test_resilience_page_names_the_command(name):
     summary = read(f"evidence/results/{name}/summary.json")
     script = re.findall(r"evidence/\w+\.py", summary["command"])[0]
     assert script in (ROOT / "docs" / "results" / "resilience.md").read_text(encoding="utf-8")
     assert (ROOT / script).exists()
 
 
-def test_what_assessments_say_holds_and_what_does_not_was_found_out():
+def test_assessment_statements_hold_and_invalid_ones_were_detected():
     ours, wrong = (TABLES.rows_of(f"assessment_coverage/{name}.csv") for name in ("coverage", "wrong_variants"))
     assert not [row for row in ours if row["rejected"] == "True"]
     assert {row["statement"] for row in wrong} == {row["statement"] for row in wrong if row["rejected"] == "True"}
     assert {row["federations"] for row in ours if row["demanded"] == "True"} >= {"10000"}
 
 
-def test_how_many_runs_found_their_step_size_too_large():
+def test_number_of_runs_whose_step_size_was_too_large():
     tables = [f"scaffpd-{name}" for name in ("table-1", "table-2", "table-3", "table-4", "figure-3", "figure-4")]
     numbers = ("algorithm", "seed", "avg_accuracy", "worst_accuracy", "avg_loss", "bytes_up", "gradient_evaluations")
     # Figures share runs with tables.

@@ -31,7 +31,7 @@ def tagged(cell, tag):
 
 
 @pytest.mark.parametrize("name", long_except(["table"], SHORT))
-def test_it_runs_shortened(name, tmp_path, monkeypatch):
+def test_shortened_tutorial_runs(name, tmp_path, monkeypatch):
     """Without the cells that start processes for many seconds, which the long test has."""
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("MPLBACKEND", "Agg")
@@ -47,7 +47,7 @@ def test_it_runs_shortened(name, tmp_path, monkeypatch):
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", SHORT)
-def test_it_runs_whole_and_shows_what_is_stored(name):
+def test_whole_tutorial_runs_and_shows_the_stored_output(name):
     stored, fresh = read(name), tutorials.executed(read(name))
     for old, new in zip(stored.cells, fresh.cells, strict=True):
         assert kinds(old) == kinds(new), old.source
@@ -58,12 +58,12 @@ def kinds(cell):
     return [(out.output_type, sorted(out.get("data", {}))) for out in cell.get("outputs", [])]
 
 
-def test_each_is_there():
+def test_every_tutorial_exists():
     assert sorted(SHORT) == sorted(path.stem for path in tutorials.TUTORIALS.glob("*.ipynb"))
 
 
 @pytest.mark.parametrize("name", SHORT)
-def test_what_is_stored_is_whole_and_says_nothing_of_the_machine(name):
+def test_stored_output_is_complete_and_machine_independent(name):
     notebook = read(name)
     assert sum(tagged(cell, "parameters") for cell in notebook.cells) == 1
     numbers = [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"]
@@ -73,11 +73,11 @@ def test_what_is_stored_is_whole_and_says_nothing_of_the_machine(name):
         assert word not in text, word
 
 
-def test_escape_codes_and_folders_are_taken_out():
+def test_escape_codes_and_folders_are_removed():
     assert tutorials.plain("\x1b[1;31min \x1b[0m/a/b/runs/x", Path("/a/b")) == "in runs/x"
 
 
-def test_a_page_has_the_notebooks_pictures():
+def test_page_has_the_notebooks_pictures():
     text, pictures = notebook_pages.page(tutorials.TUTORIALS / "algorithm.ipynb")
     assert pictures
     for name, content in pictures.items():

@@ -21,18 +21,18 @@ TREE = r"(?:src|tests|evidence|benchmarks|scripts|examples)"
 
 
 @pytest.mark.parametrize("page", TEXTS)
-def test_the_page_is_as_the_generator_writes_it(page):
+def test_page_is_current(page):
     text, differing = GENERATOR.written(page, TEXTS[page])
     assert not differing, f"run make pages: {', '.join(differing)}"
     assert text == TEXTS[page]
 
 
 @pytest.mark.parametrize("path", GENERATOR.FILES, ids=lambda path: path.name)
-def test_the_file_is_as_the_generator_writes_it(path):
+def test_file_is_current(path):
     assert path.read_text(encoding="utf-8") == GENERATOR.FILES[path](), "run make pages"
 
 
-def test_a_changed_file_is_noticed(tmp_path, monkeypatch):
+def test_changed_file_is_detected(tmp_path, monkeypatch):
     (path := tmp_path / "picture.svg").write_text("old")
     monkeypatch.setattr(GENERATOR, "FILES", {path: lambda: "new"})
     assert GENERATOR.differing_files() == {path: "new"}
@@ -47,7 +47,7 @@ def test_every_block_is_in_a_page():
 
 
 @pytest.mark.parametrize("block", long_except(["hospitals.deployed", "EXPERIMENTS.verdicts"], GENERATOR.BLOCKS))
-def test_a_changed_number_is_noticed(block):
+def test_changed_number_is_detected(block):
     page = block.partition(".")[0]
     before, start, after = TEXTS[page].partition(GENERATOR.START.format(block))
     other = re.sub(r"\d|`", lambda found: "7" if found[0] == "3" else "3", after, count=1)
@@ -70,7 +70,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("text", "said"), WRONG.values(), ids=WRONG)
-def test_comments_that_do_not_fit_are_refused_in_one_line(text, said):
+def test_mismatched_comments_are_one_line_errors(text, said):
     with pytest.raises(GENERATOR.PageError, match=said) as error:
         GENERATOR.written("scale", text)
     assert "\n" not in str(error.value)
@@ -83,14 +83,14 @@ def read(page: str) -> str:
 
 
 @pytest.mark.parametrize("page", READ)
-def test_links_lead_somewhere(page):
+def test_links_resolve(page):
     targets = re.findall(r"\]\(([^)#\s]+)", re.sub(r"`[^`\n]*`", "", read(page)))  # code may index a call
     local = [target for target in targets if not target.startswith("http")]
     assert [target for target in local if not (ROOT / page).parent.joinpath(target).exists()] == []
 
 
 @pytest.mark.parametrize("page", READ)
-def test_files_named_are_there(page):
+def test_named_files_exist(page):
     """Those in backticks, and those of commands in blocks of code."""
     named = re.findall(rf"(?:`|(?:python|sh) )({TREE}/[\w/-]+\.\w+)", read(page))
     assert [path for path in named if not (ROOT / path).exists()] == []

@@ -34,7 +34,7 @@ def federations(problem) -> tuple[ClosedForm, QuadraticFederation]:
         LocalSGD(5, 0.1, None, radius=0.5),
     ],
 )
-def test_the_models_are_those_of_single_steps(local, shifted, prox):
+def test_models_equal_those_of_single_steps(local, shifted, prox):
     problem = robust_regression(sigma=0.4, seed=3)
     cohort, w = torch.tensor([0, 2, 3]), torch.linspace(-1, 1, 10, dtype=torch.float64)
     shift = torch.arange(30, dtype=torch.float64).view(3, 10).sin() if shifted else None
@@ -46,7 +46,7 @@ def test_the_models_are_those_of_single_steps(local, shifted, prox):
         torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-11)
 
 
-def test_flat_directions_and_means_are_stepped_through():
+def test_flat_directions_and_means_are_exact():
     cohort, w, local = torch.arange(2), torch.ones(4, dtype=torch.float64), LocalSGD(20, 0.1, None)
     for problem, average in (
         (robust_regression(n=2, d=4, samples=2, mu=1e-13), False),
@@ -58,7 +58,7 @@ def test_flat_directions_and_means_are_stepped_through():
         assert (one.w - w).abs().max() > 0.01
 
 
-def test_losses_and_gradients_are_the_problems():
+def test_losses_and_gradients_equal_the_problems():
     problem = robust_regression(sigma=0.2, seed=1)
     fed, w = federations(problem)[0], torch.ones(10, dtype=torch.float64)
     found = fed.gradients(torch.arange(5), w, Key(0))

@@ -32,7 +32,7 @@ def record(setting, method, seed):
 
 @given(st.floats(0.05, 1.5), st.floats(-2, 2))
 @example(0.05, 2.0)
-def test_a_straight_line_is_found_exactly(slope, height):
+def test_straight_line_is_fitted_exactly(slope, height):
     # So many rounds that also the slowest line from the highest start comes into the range that is fitted.
     found = rate([10 ** (height - slope * r) for r in range(200)])
     assert found.slope == pytest.approx(-slope, rel=1e-6)
@@ -46,19 +46,19 @@ def test_only_errors_within_the_range_are_fitted():
     assert rate([1e-4, 1e-5]) is None
 
 
-def test_a_flat_line_has_no_r2():
+def test_flat_line_has_no_r2():
     found = rate([1e-4] * 5)
     assert found.slope == pytest.approx(0, abs=1e-12)
     assert found.r2 != found.r2
 
 
-def test_the_first_round_at_a_level():
+def test_first_round_at_a_level():
     assert first_round([1.0, 1e-12, 1e-13]) == 1
     assert first_round([1.0, 1e-11]) is None
     assert first_round([], 1.0) is None
 
 
-def test_the_table_has_medians():
+def test_table_has_medians():
     assert tables(results(small_spec(**SPEC), record))[0].markdown() == (
         "## ρ = 0.1\n\n"
         "| method   | last ‖w − w*‖² | rounds to 1e-12 | log10 per round |     R² |\n"
@@ -70,7 +70,7 @@ def test_the_table_has_medians():
     )
 
 
-def test_seeds_that_diverged_or_never_came_there_are_told():
+def test_diverged_and_late_seeds_are_reported():
     def mixed(setting, method, seed):
         if method == "DRFA":
             return approached([1.0, 1e9], stopped="diverged")
@@ -83,7 +83,7 @@ def test_seeds_that_diverged_or_never_came_there_are_told():
     assert not any(way.errors for way in error_curves(collected)["ρ = 0.1", "DRFA"])
 
 
-def test_the_summary_has_what_was_chosen():
+def test_summary_has_the_chosen_values():
     found = summary(error_curves(results(small_spec(**SPEC), record))["ρ = 0.1", "SCAFF-PD"])
     assert found["chosen"] == [{"reach": 0.5}] * 2
     assert found["rounds_to_level"] == [12, 11]
@@ -91,7 +91,7 @@ def test_the_summary_has_what_was_chosen():
     assert (found["n"], found["diverged"]) == (2, 0)
 
 
-def test_the_file_has_every_round():
+def test_file_has_every_round():
     lines = to_csv(results(small_spec(**SPEC, repeats=1), record)).splitlines()
     assert lines[:3] == [
         "setting,method,seed,round,squared_distance",

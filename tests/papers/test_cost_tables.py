@@ -16,7 +16,7 @@ def costs(setting, method, seed):
     return {**trained(0.1, 0.5, 0.6), "clients_per_round": clients} if method == "DRDM" or seed else broken()
 
 
-def test_they_are_means_over_settings_and_seeds_that_ended():
+def test_costs_are_means_over_settings_and_finished_seeds():
     (table,) = tables(*of(results(small_spec(), costs, Scale(repeats=2))))
     # 20 gradients and 2 kB a round, two rounds
     assert [entry.text for entry in table.rows[0]] == ["DRDM", "2", "2.5", "4e-05", "0.004"]
@@ -25,14 +25,14 @@ def test_they_are_means_over_settings_and_seeds_that_ended():
     assert [entry.text for entry in none.rows[0]] == ["DRDM", "–", "–", "–", "–"]
 
 
-def test_the_cells_file_has_the_clients_of_every_run():
+def test_cells_file_has_the_clients_of_every_run():
     lines = cells_csv(results(small_spec(), costs, Scale(repeats=2))).splitlines()
     assert lines[0].endswith(",clients_per_round,halved")
     assert lines[1].endswith(",3.000,0")
     assert lines[3].endswith(",,"), "it broke off"
 
 
-def test_runs_that_lowered_their_step_size_are_named():
+def test_runs_with_lowered_step_size_are_named():
     def lowered(setting, method, seed):
         return {**trained(0.1, 0.5, 0.6), "halved": 2 if (method, seed) == ("DRDM", 0) else 0}
 
@@ -43,7 +43,7 @@ def test_runs_that_lowered_their_step_size_are_named():
     assert len(tables(*of(results(small_spec(), costs)))[0].notes) == 1
 
 
-def test_runs_that_were_set_back_are_named_and_older_records_say_nothing():
+def test_rolled_back_runs_are_named_unless_records_are_old():
     def back(setting, method, seed):
         told = {"halved": 1, "rollbacks": 1, "effective_rounds": 1} if (method, seed) == ("DRDM", 0) else {}
         return {**trained(0.1, 0.5, 0.6), "halved": 0, **told}

@@ -12,7 +12,7 @@ from drfl_papers.specification import load_spec
 QUICK = Scale(quick=True)
 
 
-def test_the_reason_for_a_stand_in_is_told_once(monkeypatch):
+def test_reason_for_a_stand_in_is_given_once(monkeypatch):
     monkeypatch.setattr(Sources, "_ready", lambda self, planned: planned if planned.scale.stand_in else missing())
     lines: list[str] = []
     sources = Sources("auto", None, lines.append)
@@ -24,7 +24,7 @@ def test_the_reason_for_a_stand_in_is_told_once(monkeypatch):
     ]
 
 
-def test_a_request_that_no_data_can_meet_is_refused_once():
+def test_impossible_data_request_is_refused_once():
     lines: list[str] = []
     with refused("unknown-name", "setting", "'nowhere'"):
         Sources("auto", None, lines.append).plan(load_spec("drdm-table-1"), Scale(settings=("nowhere",)))

@@ -32,7 +32,7 @@ def record(setting, method, seed):
     return trained(*[0.1] * ROUNDS[method], 0.6, steps=int(method[-1]))
 
 
-def test_the_energy_is_that_of_equation_18():
+def test_energy_follows_equation_18():
     collected = results(small_spec(**SPEC), record)
     narrow, wide = plans(collected)["α = 0.1"].cells
     step = 10 * processor_of(collected.plan, "α = 0.1").cycles_per_sample * CAPACITANCE * FREQUENCY**2
@@ -43,12 +43,12 @@ def test_the_energy_is_that_of_equation_18():
     assert wide.runner_up.tau == 1, "the same T·τ with more rounds"
 
 
-def test_the_models_operations_are_counted():
+def test_operations_of_the_model_are_counted():
     # 64 inputs and 10 classes: forward and the weights' gradient are 640 multiplications and additions each.
     assert processor_of(plan(small_spec(**SPEC), Scale()), "α = 0.1").cycles_per_sample == 4 * 640
 
 
-def test_a_tau_that_never_arrives_is_left_out_and_told():
+def test_tau_that_never_arrives_is_excluded_and_reported():
     def stuck(setting, method, seed):
         return trained(0.1, 0.2, steps=4) if method == "τ = 4" and seed else record(setting, method, seed)
 
@@ -57,7 +57,7 @@ def test_a_tau_that_never_arrives_is_left_out_and_told():
     assert "τ = 4 is excluded: seed 1 never reached the target." in tables(collected)[0].notes
 
 
-def test_without_any_arrival_there_is_no_choice():
+def test_no_choice_if_nothing_arrives():
     def stuck(setting, method, seed):
         return broken(steps=1) if method == "τ = 1" else trained(0.1, steps=int(method[-1]))
 
@@ -66,7 +66,7 @@ def test_without_any_arrival_there_is_no_choice():
     assert to_csv(collected).splitlines()[1] == "α = 0.1,0,100,,,,,"
 
 
-def test_the_table_and_the_file_agree():
+def test_table_and_file_agree():
     collected = results(small_spec(**SPEC), record)
     table = tables(collected)[0]
     assert table.header == ("bandwidth", "0 dB")
@@ -76,7 +76,7 @@ def test_the_table_and_the_file_agree():
     assert not math.isnan(best.joules)
 
 
-def test_what_cannot_be_mapped_is_refused_before_it_runs():
+def test_unsupported_maps_are_refused_before_any_run():
     with refused("missing-option", "energy", "[energy]"):
         check(plan(small_spec(**{**SPEC, "energy": None}), Scale()))
     features = {**SMALL["job"], "features": "penultimate", "backbone": "cnn-mnist"}

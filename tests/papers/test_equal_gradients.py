@@ -30,7 +30,7 @@ def test_runs_end_at_the_budget_of_the_cheapest():
     assert (other.rounds, other.final["gradient_evaluations"], other.final["worst_accuracy"]) == (4, 200, 0.74)
 
 
-def test_a_run_that_broke_off_has_no_say_and_stays():
+def test_failed_run_does_not_limit_the_budget_and_is_kept():
     plan, found = of(results(small_spec(**ONE), lambda s, m, k: broken() if m == "Fed-Avg" and k else dear(s, m, k)))
     shorter = cut(plan, found)
     assert shorter is not None
@@ -50,7 +50,7 @@ def test_tables_and_file():
     assert any("paired differences" in table.title for table in result_tables(plan, found))
 
 
-def test_nothing_is_said_where_all_spend_alike_or_only_the_end_was_tested():
+def test_equal_costs_give_no_table():
     alike = results(small_spec(**ONE), lambda s, m, k: trained(0.1, 0.2, 0.3))
     assert to_csv(*of(alike)) is None
     ends = results(small_spec(**ONE), lambda s, m, k: trained(0.1, 0.2, steps=2 if m == "DRDM" else 9))

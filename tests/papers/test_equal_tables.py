@@ -29,7 +29,7 @@ def by_method(spec=None, **records):
     return results(spec, lambda s, method, seed: records[names[method]][seed], Scale(repeats=2))
 
 
-def test_it_is_that_of_clients_as_good_as_the_average():
+def test_expectation_assumes_clients_equal_to_the_average():
     collected = by_method(DRDM=[measured(0.80), measured(0.84)], FedAvg=[measured(0.5), measured(0.5)])
     worst, std = tables(*of(collected))
     found = [equal_clients(p, np.array(SAMPLES)) for p in (0.90, 0.94)]
@@ -44,14 +44,14 @@ def test_it_is_that_of_clients_as_good_as_the_average():
     assert "measured value is in brackets" in std.notes[0]
 
 
-def test_a_larger_spread_than_that_of_noise_is_not_marked():
+def test_larger_spread_than_noise_is_not_marked():
     large = [measured(0.8, [2000] * 30)] * 2
     worst, std = tables(*of(by_method(DRDM=large, FedAvg=large)))
     assert worst.rows[0][1].text == "88.6 (80.0)"
     assert std.rows[0][1].text == "0.7 (3.4)"
 
 
-def test_the_cells_file_has_it_of_every_run_that_ended():
+def test_cells_file_has_the_expectation_of_finished_runs():
     collected = by_method(DRDM=[measured(0.80), broken()], FedAvg=[measured(0.5), trained(0.5)])
     rows = list(csv.DictReader(cells_csv(collected).splitlines()))
     found = equal_clients(0.9, np.array(SAMPLES))
@@ -60,7 +60,7 @@ def test_the_cells_file_has_it_of_every_run_that_ended():
     assert rows[0]["bytes_up"] == "1000"
 
 
-def test_methods_with_failed_seeds_say_so():
+def test_methods_with_failed_seeds_are_marked():
     worst, _ = tables(*of(by_method(DRDM=[broken(), broken("refused")], FedAvg=[measured(0.5)] * 2)))
     assert worst.rows[0][1].text == "1 of 2 diverged, 1 of 2 refused"
     worst, _ = tables(*of(by_method(DRDM=[measured(0.8), broken()], FedAvg=[measured(0.5)] * 2)))
@@ -75,11 +75,11 @@ def test_methods_with_failed_seeds_say_so():
         (["avg_accuracy", "worst_loss"], []),
     ],
 )
-def test_tables_that_show_the_worst_or_the_spread_have_it(metrics, titles):
+def test_tables_with_worst_or_spread_have_the_expectation(metrics, titles):
     both = [measured(0.8)] * 2
     collected = by_method(small_spec(**ONE, metrics=metrics, values={}), DRDM=both, FedAvg=both)
     assert [table.title for table in contents(collected) if "expected if equal" in table.title] == titles
 
 
-def test_without_test_sizes_nothing_is_said():
+def test_missing_test_sizes_give_no_expectation():
     assert tables(*of(by_method(DRDM=[trained(0.8)] * 2, FedAvg=[trained(0.8)] * 2))) == ()

@@ -36,7 +36,7 @@ def start(folder):
 
 
 @pytest.mark.long
-def test_a_killed_run_goes_on_where_it_was_and_ends_the_same(tmp_path):
+def test_killed_run_resumes_and_ends_the_same(tmp_path):
     whole = start(tmp_path / "whole")
     assert whole.communicate()[0].split() == ["False"] * 8
     assert whole.returncode == 0
@@ -62,7 +62,7 @@ def test_a_killed_run_goes_on_where_it_was_and_ends_the_same(tmp_path):
 
 
 @pytest.mark.long
-def test_a_short_result_takes_the_place_of_no_long_one(tmp_path):
+def test_short_result_does_not_replace_a_long_one(tmp_path):
     long, short = plan(small_spec(), Scale()), plan(small_spec(), Scale(repeats=1))
     reproduce([long], tmp_path, "a command", workers=2)
     before = json.loads((tmp_path / "small-table-1/summary.json").read_text())
@@ -77,7 +77,7 @@ def test_a_short_result_takes_the_place_of_no_long_one(tmp_path):
     assert json.loads((tmp_path / "small-table-1/summary.json").read_text())["repeats"] == 1
 
 
-def test_a_folder_of_something_else_is_left_alone(tmp_path):
+def test_foreign_folder_is_unchanged(tmp_path):
     (tmp_path / "small-table-1").mkdir()
     (tmp_path / "small-table-1/notes.txt").write_text("mine")
     with refused("foreign-folder", str(tmp_path / "small-table-1")):

@@ -72,7 +72,7 @@ KINDS = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_has_its_files_and_the_same_bytes_again(kind, tmp_path):
+def test_every_kind_has_its_files_with_reproducible_bytes(kind, tmp_path):
     changes, record, names = KINDS[kind]
     first = written(tmp_path / "a", small_spec(**changes), record)
     assert set(first) == names
@@ -86,7 +86,7 @@ def test_every_kind_has_its_files_and_the_same_bytes_again(kind, tmp_path):
             assert b"\r" not in content
 
 
-def test_a_table_from_head_to_foot(tmp_path):
+def test_table_with_head_and_notes(tmp_path):
     text = written(tmp_path / "a", small_spec(note="Mind\n  this."))["table.md"].decode()
     head, _, rest = text.partition("## Average accuracy, %")
     assert head == (
@@ -101,7 +101,7 @@ def test_a_table_from_head_to_foot(tmp_path):
     assert "\n\n\n" not in text
 
 
-def test_the_head_tells_the_stand_in_and_what_was_cut(tmp_path):
+def test_head_names_the_stand_in_and_reductions(tmp_path):
     spec = small_spec(job="kmnist-cnn", stand_in=STAND_IN, rounds=9, repeats=4, methods=UNTUNED)
     text = written(tmp_path / "a", spec, scale=Scale(stand_in=True, repeats=1))["table.md"].decode()
     assert text.split("\n\n")[1:3] == [
@@ -112,7 +112,7 @@ def test_the_head_tells_the_stand_in_and_what_was_cut(tmp_path):
     ]
 
 
-def test_the_head_tells_by_which_rows_runs_stop(tmp_path):
+def test_head_names_the_rows_that_stop_runs(tmp_path):
     settings = [{"name": "stopped", "job": {"until": "test:worst_accuracy=0.3"}}]
     text = written(tmp_path / "a", small_spec(settings=settings, values={}))["table.md"].decode()
     assert (
@@ -121,13 +121,13 @@ def test_the_head_tells_by_which_rows_runs_stop(tmp_path):
     )
 
 
-def test_the_head_tells_who_runs_longer(tmp_path):
+def test_head_names_methods_that_run_longer(tmp_path):
     methods = [SMALL["methods"][0], {**SMALL["methods"][1], "rounds": 9}]
     text = written(tmp_path / "a", small_spec(methods=methods))["table.md"].decode()
     assert "2 repeats, seeds 0 to 1; 3 rounds (9 for Fed-Avg)." in text
 
 
-def test_the_head_tells_where_settings_and_methods_differ(tmp_path):
+def test_head_names_differences_of_settings_and_methods(tmp_path):
     settings = [{"name": "last"}, {"name": "averaged", "job": {"returned": "average"}}]
     methods = [SMALL["methods"][0], {**SMALL["methods"][1], "job": {"cohort": 2}}]
     text = written(tmp_path / "a", small_spec(settings=settings, methods=methods, values={}))["table.md"].decode()
@@ -144,7 +144,7 @@ def test_the_head_tells_where_settings_and_methods_differ(tmp_path):
     ],
     ids=["η by a number", "η by a multiple", "trials of another job"],
 )
-def test_the_head_tells_who_is_tuned(more, eta, tmp_path):
+def test_head_names_tuned_methods(more, eta, tmp_path):
     about = f"trials = 7, seeds = [1000, 1001], rounds = 9, metric = 'worst_accuracy'{more}"
     text = f"provenance = {{{about}}}\nalgorithms = {{DRDM = {{lr = 0.2}}, new = {{}}}}\nscores.DRDM.score = 0.5"
     (tmp_path / "mnist-linear.toml").write_text(text)
@@ -160,7 +160,7 @@ def test_the_head_tells_who_is_tuned(more, eta, tmp_path):
     assert json.loads(files["summary.json"])["hyperparameters"]["mnist-linear"]["trials"] == 7
 
 
-def test_every_setting_has_its_picture_in_the_table(tmp_path):
+def test_every_setting_has_its_picture(tmp_path):
     spec = small_spec(**{**CURVES, "settings": SMALL["settings"], "panels": [{"y": "worst_accuracy"}]})
     files = written(tmp_path / "a", spec)
     assert {f"figure-{k}.{ending}" for k in (1, 2) for ending in ("png", "svg")} < set(files)
@@ -169,7 +169,7 @@ def test_every_setting_has_its_picture_in_the_table(tmp_path):
     assert "## Rounds to worst accuracy ≥ 50 %, α = 0.1" in text
 
 
-def test_the_cells_file_has_a_row_a_run(tmp_path):
+def test_cells_file_has_a_row_per_run(tmp_path):
     def some(setting, method, seed):
         return broken() if seed else learn(setting, method, seed)
 
@@ -185,13 +185,13 @@ def test_the_cells_file_has_a_row_a_run(tmp_path):
     assert (bad["stopped"], bad["worst_accuracy"], bad["gradient_evaluations"]) == ("diverged", "", "")
 
 
-def test_the_cells_file_of_distances(tmp_path):
+def test_cells_file_of_distances(tmp_path):
     files = written(tmp_path / "a", small_spec(**DISTANCE), approach)
     assert files["cells.csv"].decode().splitlines()[1] == "ρ = 0.1,SCAFF-PD,ScaffPD,0,rounds,14,1.000000e-14,reach=0.5"
     assert json.loads(files["summary.json"])["results"]["ρ = 0.1"]["DRFA"]["final"] == 0.5
 
 
-def test_the_summary_has_everything(tmp_path):
+def test_summary_is_complete(tmp_path):
     collected = results(small_spec(), learn)
     write(collected, tmp_path, COMMAND)
     found = json.loads((tmp_path / "summary.json").read_text())
@@ -209,7 +209,7 @@ def test_the_summary_has_everything(tmp_path):
     assert found["versions"] == {"python": "3.11", "drfl": "0.1.0"}
 
 
-def test_the_summary_counts_what_broke_off(tmp_path):
+def test_summary_counts_failed_runs(tmp_path):
     def some(setting, method, seed):
         return broken("refused") if seed else broken() if method == "DRDM" else learn(setting, method, seed)
 
@@ -219,12 +219,12 @@ def test_the_summary_counts_what_broke_off(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["curves", "scatter"])
-def test_a_figure_without_any_run_is_still_drawn(kind, tmp_path):
+def test_figure_without_any_run_is_drawn(kind, tmp_path):
     files = written(tmp_path / "a", small_spec(**KINDS[kind][0]), lambda s, m, k: broken())
     assert any(name.endswith(".png") for name in files)
 
 
-def test_the_users_style_has_no_say_and_stays(tmp_path):
+def test_user_style_is_ignored_and_kept(tmp_path):
     first = written(tmp_path / "a", small_spec(**SCATTER))
     before = mpl.rcParams["font.size"]
     with mpl.rc_context({"font.size": 20.0, "axes.facecolor": "red"}):
@@ -233,7 +233,7 @@ def test_the_users_style_has_no_say_and_stays(tmp_path):
     assert mpl.rcParams["font.size"] == before
 
 
-def test_missing_matplotlib_is_told_before_anything_runs(monkeypatch, tmp_path):
+def test_missing_matplotlib_is_reported_before_any_run(monkeypatch, tmp_path):
     known = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else known(name))
     with refused("package-missing", "matplotlib", "'drfl[experiments]'"):
@@ -249,12 +249,12 @@ def test_missing_matplotlib_is_told_before_anything_runs(monkeypatch, tmp_path):
         ({**SCATTER, "panels": [{"x": "round", "y": "avg_accuracy"}]}, ("unknown-name", "metric", "'round'")),
     ],
 )
-def test_a_panel_that_cannot_be_drawn_is_told_before_anything_runs(changes, error):
+def test_impossible_panel_is_refused_before_any_run(changes, error):
     with refused(*error):
         check(small_spec(**changes))
 
 
-def test_a_dozen_methods_look_different_also_in_grey():
+def test_twelve_methods_are_distinguishable_in_grey():
     looks = [look(place) for place in range(11)]
     assert len({(each.dash, each.marker) for each in looks}) == len(looks)
     assert len({each.marker for each in looks}) == len(looks)

@@ -41,23 +41,23 @@ FAR = (0.80, 0.81, 0.82, 0.80, 0.83), (0.70, 0.72, 0.73, 0.70, 0.72)
 NEAR = (0.80, 0.70, 0.75, 0.72, 0.78), (0.75, 0.75, 0.74, 0.76, 0.76)
 
 
-def test_a_clear_difference_is_better_also_where_less_is_better():
+def test_clear_difference_is_better_in_either_direction():
     found = seen(by_seed(*FAR))
     assert found == {"avg_accuracy": "better", "worst_accuracy": "better", "std_accuracy": "better"}
     found = seen(by_seed(*reversed(FAR)))
     assert found == {"avg_accuracy": "worse", "worst_accuracy": "worse", "std_accuracy": "worse"}
 
 
-def test_no_difference_is_shown_where_the_test_does_not_reject():
+def test_insignificant_difference_is_not_claimed():
     assert set(seen(by_seed(*NEAR)).values()) == {"not significant"}
     assert set(seen(by_seed(*[FAR[0]] * 2)).values()) == {"not significant"}
 
 
-def test_fewer_than_five_pairs_decide_nothing():
+def test_fewer_than_five_pairs_are_undecided():
     assert set(seen(by_seed(*(values[:4] for values in FAR))).values()) == {"not decided"}
 
 
-def test_p_values_are_those_of_scipy_corrected_for_all_settings_and_metrics():
+def test_p_values_match_scipy_with_correction():
     noise = np.random.default_rng(0).normal(0, 0.02, (2, 6)).round(6)
 
     def record(setting, method, seed):
@@ -83,7 +83,7 @@ def in_both_settings(noise, broken_off=()):
     return results(small_spec(), record, Scale(repeats=noise.shape[1]))
 
 
-def test_over_the_settings_a_seed_has_one_difference_and_the_family_is_its_own():
+def test_mean_over_settings_has_its_own_family():
     noise = np.random.default_rng(1).normal(0, 0.02, (2, 6)).round(6)
     found = over_settings(*of(in_both_settings(noise)))
     assert [(d.setting, d.metric) for d in found] == [
@@ -96,7 +96,7 @@ def test_over_the_settings_a_seed_has_one_difference_and_the_family_is_its_own()
     assert [d.p_holm for d in found] == pytest.approx(list(holm([d.difference.p_t for d in found])))
 
 
-def test_a_lead_too_small_for_any_setting_is_shown_over_all():
+def test_small_lead_can_be_significant_over_all_settings():
     noise = np.array([[0.03, -0.03] * 3, [-0.03, 0.03] * 3]) + 0.002 * np.arange(6)
     collected = in_both_settings(noise)
     assert set(seen(collected).values()) == {"not significant"}
@@ -107,24 +107,24 @@ def test_a_lead_too_small_for_any_setting_is_shown_over_all():
     assert "corrected for the 3 differences of this table alone" in last.notes[0]
 
 
-def test_a_method_with_a_failed_seed_in_one_setting_has_no_mean_over_them():
+def test_method_with_a_failed_seed_has_no_mean_over_settings():
     found = over_settings(*of(in_both_settings(np.zeros((2, 6)), broken_off=[("α = 0.1", 2)])))
     assert {d.difference.n for d in found} == {0}
 
 
-def test_one_setting_and_curves_have_no_mean_over_settings():
+def test_single_setting_and_curves_have_no_mean_over_settings():
     assert over_settings(*of(by_seed(*FAR))) == ()
     curves = {"kind": "curves", "panels": [{"y": "worst_accuracy"}], "values": {}}
     assert over_settings(*of(results(small_spec(**curves), lambda s, m, k: trained(0.5)))) == ()
 
 
-def test_a_method_with_a_failed_seed_is_not_compared_over_the_others():
+def test_method_with_a_failed_seed_is_not_compared():
     found = differences(*of(by_seed((0.80, None, 0.82, 0.81, 0.83, 0.84), (0.70, 0.72, 0.71, 0.73, 0.70, 0.72))))
     assert [d.verdict for d in found] == ["no pair"] * 3
     assert [d.verdict for d in differences(*of(by_seed((None, 0.8), (0.7, None))))] == ["no pair"] * 3
 
 
-def test_the_table_is_in_points_and_the_file_in_fractions():
+def test_table_is_in_points_and_file_in_fractions():
     collected = by_seed((0.80, 0.82), (0.70, 0.70))
     average, worst, std = tables(*of(collected))
     assert worst.markdown() == (
@@ -146,7 +146,7 @@ def test_equal_differences_have_no_interval():
     assert worst.rows[0][1].text == "+10.00 not decided"
 
 
-def test_the_note_tells_the_test_and_the_number_of_comparisons():
+def test_note_names_the_test_and_number_of_comparisons():
     few, five, six = (tables(*of(by_seed(*pair)))[-1].notes[0] for pair in (
         [values[:3] for values in FAR], FAR, [(*values, 0.7) for values in FAR],
     ))  # fmt: skip
@@ -158,7 +158,7 @@ def test_the_note_tells_the_test_and_the_number_of_comparisons():
     assert "the uncorrected p-value of the sign-flip test is at most 0.05 too" in six
 
 
-def test_one_pair_and_none_have_no_interval():
+def test_one_pair_or_none_has_no_interval():
     single = by_seed((0.80,), (0.70,))
     assert tables(*of(single))[1].rows[0][1].text == "+10.00 (one pair only)"
     assert to_csv(*of(single)).splitlines()[2].endswith(",1,0.100000,,,,,,one pair only")
@@ -167,18 +167,18 @@ def test_one_pair_and_none_have_no_interval():
     assert to_csv(*of(none)).splitlines()[2].endswith(",0,,,,,,,no pair")
 
 
-def test_the_reference_is_the_one_that_is_named():
+def test_named_reference_is_used():
     spec = small_spec(**ONE, reference="Fed-Avg")
     found = differences(*of(results(spec, lambda s, m, k: trained(0.5 if m == "DRDM" else 0.6))))
     assert {(d.reference, d.method) for d in found} == {("Fed-Avg", "DRDM")}
 
 
-def test_one_method_has_nothing_to_be_compared_with():
+def test_single_method_has_no_comparison():
     spec = small_spec(methods=SMALL["methods"][:1], values={})
     assert tables(*of(results(spec, lambda s, m, k: trained(0.5)))) == ()
 
 
-def test_unequal_numbers_of_rounds_are_told():
+def test_unequal_numbers_of_rounds_are_reported():
     methods = [SMALL["methods"][0], {**SMALL["methods"][1], "rounds": 9}]
     collected = results(small_spec(methods=methods), lambda s, m, k: trained(0.5))
     assert "same number of rounds" in tables(*of(collected))[-2].notes[0]

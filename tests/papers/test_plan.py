@@ -20,7 +20,7 @@ def test_every_setting_method_and_seed_has_a_cell():
     assert len({c.cell.key for c in cells}) == 8
 
 
-def test_a_cell_says_all_that_its_result_depends_on():
+def test_cell_contains_everything_that_affects_its_result():
     cell = plan(small_spec(), Scale()).cells[0].cell
     assert cell.job["alpha"] == 0.1
     assert cell.job["rounds"] == 3
@@ -28,33 +28,33 @@ def test_a_cell_says_all_that_its_result_depends_on():
     assert "data_dir" not in cell.job
 
 
-def test_equal_cells_of_two_specifications_are_one():
+def test_equal_cells_of_two_specifications_are_shared():
     table = plan(small_spec(), Scale())
     figure = plan(small_spec(name="small-figure-1", kind="curves", settings=SMALL["settings"][1:], values={}), Scale())
     assert {c.cell.key for c in figure.cells} < {c.cell.key for c in table.cells}
 
 
-def test_the_short_version_is_shorter():
+def test_quick_version_is_shorter():
     short = plan(small_spec(), Scale(quick=True))
     assert (short.rounds, short.repeats, len(short.cells)) == (1, 1, 4)
     longer = small_spec(quick={"rounds": 50, "repeats": 50})
     assert (plan(longer, Scale(quick=True)).rounds, plan(longer, Scale(quick=True)).repeats) == (3, 2)
 
 
-def test_what_is_asked_for_beats_the_specification():
+def test_requested_values_override_the_specification():
     asked = plan(small_spec(), Scale(rounds=7, repeats=1, settings=("alpha=0.5",)))
     assert (asked.rounds, asked.repeats, asked.settings) == (7, 1, ("α = 0.5",))
     assert all(c.cell.job["rounds"] == 7 for c in asked.cells)
 
 
-def test_a_method_may_need_more_rounds():
+def test_method_can_need_more_rounds():
     methods = [{"name": "slow", "algorithm": "AFL", "rounds": 9}, {"name": "fast", "algorithm": "DRFA"}]
     spec = small_spec(methods=methods, values={})
     assert {c.method: c.cell.job["rounds"] for c in plan(spec, Scale()).cells} == {"slow": 9, "fast": 3}
     assert {c.cell.job["rounds"] for c in plan(spec, Scale(quick=True)).cells} == {1}
 
 
-def test_the_stand_in_takes_the_place_of_the_data():
+def test_stand_in_replaces_the_data():
     spec = small_spec(job="kmnist-cnn", stand_in=STAND_IN, methods=UNTUNED)
     there, here = plan(spec, Scale()), plan(spec, Scale(stand_in=True))
     assert {c.cell.job["dataset"] for c in there.cells} == {"kmnist"}
@@ -63,14 +63,14 @@ def test_the_stand_in_takes_the_place_of_the_data():
     assert not plan(small_spec(), Scale(stand_in=True)).scale.stand_in, "there is none"
 
 
-def test_a_setting_may_have_a_job_of_its_own():
+def test_setting_can_have_its_own_job():
     settings = [{"name": "a"}, {"name": "b", "base": "fashion-one-class", "job": {"clients": 9}}]
     cells = plan(small_spec(job="mnist-linear", settings=settings, methods=UNTUNED, values={}), Scale()).cells
     jobs = {c.setting: (c.cell.job["dataset"], c.cell.job["clients"], c.cell.job["returned"]) for c in cells}
     assert jobs == {"a": ("mnist", 30, "last"), "b": ("fashion-mnist", 9, "average")}
 
 
-def test_tuned_hyperparameters_come_before_the_methods_own(tmp_path):
+def test_tuned_hyperparameters_override_the_methods(tmp_path):
     text = "[algorithms.DRDM]\nlr = 0.3\nmu = 5.0\n[algorithms.Fed-Avg]\nlr = 0.7\n"
     (tmp_path / "mnist-linear.toml").write_text(text)
     spec = small_spec(job="mnist-linear")
@@ -83,7 +83,7 @@ def test_tuned_hyperparameters_come_before_the_methods_own(tmp_path):
     assert others[1].cell.job["algorithms"] == {"FedDyn": {"lr": 0.3, "mu": 5.0}}, "tuned under another name"
 
 
-def test_a_setting_with_a_comma_in_its_name_can_be_named_in_a_list():
+def test_setting_name_with_a_comma_can_be_listed():
     names = ["Tiny ImageNet, α = 0.1", "α = 0.1", "Tiny ImageNet, α = 0.5"]
     spec = small_spec(settings=[{"name": name} for name in names], values={})
     for text, kept in (
@@ -96,7 +96,7 @@ def test_a_setting_with_a_comma_in_its_name_can_be_named_in_a_list():
         plan(spec, Scale(settings=("Tiny ImageNet", "α = 0.2")))
 
 
-def test_what_is_wrong_is_said_in_one_line(tmp_path):
+def test_mistakes_are_one_line_errors(tmp_path):
     with refused("unknown-name", "setting", "'alpha=0.2'", "α = 0.1, α = 0.5"):
         plan(small_spec(), Scale(settings=("alpha=0.2",)))
     with refused("file-not-found", str(tmp_path / "mnist-linear.toml"), "drfl tune mnist-linear"):
@@ -109,7 +109,7 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path):
         hyperparameters(tmp_path, "broken")
 
 
-def test_records_find_their_places():
+def test_records_are_assigned_to_their_cells():
     planned = plan(small_spec(), Scale())
     records = {c.cell.key: {"place": (c.setting, c.method, c.seed)} for c in planned.cells}
     found = collect(planned, records).records
@@ -128,6 +128,6 @@ def test_records_find_their_places():
         ({"settings": [{"name": "a"}, {"name": "a"}], "values": {}}, ("invalid-value", None, "two settings")),
     ],
 )
-def test_a_specification_that_contradicts_itself_is_refused(changes, error):
+def test_contradictory_specification_is_refused(changes, error):
     with refused(*error):
         small_spec(**changes)

@@ -18,7 +18,7 @@ def group(*records):
     return runs(results(spec, lambda s, m, k: records[k]))["α = 0.1", "DRDM"]
 
 
-def test_the_mean_and_its_interval():
+def test_mean_and_interval_of_curves():
     found = curve(group(trained(0.1, 0.80), trained(0.1, 0.82)), "round", "worst_accuracy")
     assert found.x == (0, 1)
     assert found.mean == pytest.approx((0.1, 0.81))
@@ -26,24 +26,24 @@ def test_the_mean_and_its_interval():
     assert found.has_band
 
 
-def test_one_repeat_has_no_band():
+def test_single_repeat_has_no_band():
     found = curve(group(trained(0.1, 0.8)), "round", "worst_accuracy")
     assert found.mean == (0.1, 0.8)
     assert not found.has_band
 
 
-def test_the_curve_ends_where_the_first_seed_does():
+def test_curve_ends_with_the_shortest_seed():
     found = curve(group(trained(0.1, 0.2, 0.3, 0.4), trained(0.1, 0.4, stopped="target")), "round", "worst_accuracy")
     assert found.x == (0, 1)
     assert found.mean == pytest.approx((0.1, 0.3))
 
 
-def test_only_rounds_that_all_seeds_were_tested_at():
+def test_only_rounds_evaluated_at_all_seeds_are_drawn():
     found = curve(group(trained(0.1, 0.2, 0.3, every=2), trained(0.1, 0.4, every=4)), "round", "worst_accuracy")
     assert found.x == (0, 4)
 
 
-def test_a_method_with_a_failed_seed_has_no_curve():
+def test_method_with_a_failed_seed_has_no_curve():
     found = curve(group(trained(0.1, 0.2), trained(0.1, 0.4)), "round", "worst_accuracy")
     assert found.mean == pytest.approx((0.1, 0.3))
     assert curve(group(broken(), trained(0.1, 0.2), trained(0.1, 0.4)), "round", "worst_accuracy") is None
@@ -53,16 +53,16 @@ def test_a_method_with_a_failed_seed_has_no_curve():
 @pytest.mark.parametrize(
     ("x", "places"), [("round", (0, 5, 10)), ("iterations", (0, 15, 30)), ("bytes", (0, 0.01, 0.02))]
 )
-def test_the_x_axis(x, places):
+def test_x_axis_can_be_selected(x, places):
     assert curve(group(trained(0.1, 0.2, 0.3, every=5, steps=3)), x, "avg_loss").x == pytest.approx(places)
 
 
-def test_an_unknown_axis_is_refused():
+def test_unknown_axis_is_refused():
     with refused("unknown-name", "x", "'rounds'", "'round'"):
         curve(group(trained(0.1)), "rounds", "avg_loss")
 
 
-def test_the_file_has_every_point():
+def test_file_has_every_point():
     record = trained(0.1, 0.2, every=5, steps=3)
     lines = to_csv(results(small_spec(repeats=1), lambda s, m, k: record if m == "DRDM" else broken())).splitlines()
     numbers = ",".join(f"{value:.6f}" for value in metrics(0.2))

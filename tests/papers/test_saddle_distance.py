@@ -27,7 +27,7 @@ def a_cell(algorithm: str, grid: dict[str, list[float]], seed: int = 0, rounds: 
 
 
 @pytest.mark.long
-def test_scaffpd_ends_in_the_saddle_point_and_drfa_does_not():
+def test_scaffpd_reaches_the_saddle_point_and_drfa_does_not():
     near = approach(a_cell("ScaffPD", SCAFFPD).job)
     assert near["errors"][-1] < FLOOR
     assert near["rounds"] == len(near["errors"]) - 1 < 120
@@ -46,7 +46,7 @@ def test_scaffpd_ends_in_the_saddle_point_and_drfa_does_not():
         ("SCAFFOLD", {"reach": [0.8]}),
     ],
 )
-def test_errors_are_those_of_a_run_on_the_samples(algorithm, grid):
+def test_errors_equal_those_of_a_simulated_run(algorithm, grid):
     """The exact federation stands for the simulated one, and `run` for the loop: the same numbers either way."""
     record = approach(a_cell(algorithm, grid, seed=5, rounds=6).job)
     problem = robust_regression(0.3, 5, 3, 4, 20)
@@ -65,7 +65,7 @@ def test_errors_are_those_of_a_run_on_the_samples(algorithm, grid):
 
 
 @pytest.mark.long
-def test_the_nearest_point_of_the_grid_is_run_on():
+def test_best_grid_point_is_continued():
     grid = {"reach": [0.05, 1.0], "sigma": [1.0, 0.001]}
     record = approach(a_cell("ScaffPD", grid, rounds=60).job)
     alone = {
@@ -79,12 +79,12 @@ def test_the_nearest_point_of_the_grid_is_run_on():
     assert record["grid"] == 4
 
 
-def test_points_that_diverge_are_passed_over():
+def test_diverging_grid_points_are_skipped():
     record = approach(a_cell("ScaffPD", {"reach": [40.0, 1.0], "sigma": [1.0]}, rounds=40).job)
     assert (record["chosen"], record["failed"], record["stopped"]) == ({"reach": 1.0, "sigma": 1.0}, 1, "rounds")
 
 
-def test_a_grid_that_diverges_everywhere_is_a_result_too(tmp_path):
+def test_fully_diverging_grid_is_a_result(tmp_path):
     made = a_cell("AFL", {"reach": [40.0, 60.0], "gamma": [1.0]}, rounds=40)
     record = run_cell(made, None)
     assert (record["stopped"], record["failed"]) == ("diverged", 2)
@@ -94,7 +94,7 @@ def test_a_grid_that_diverges_everywhere_is_a_result_too(tmp_path):
     assert json.loads(json.dumps(read(tmp_path, made)))["errors"] == record["errors"]
 
 
-def test_the_same_cell_gives_the_same_numbers_also_from_its_record(tmp_path):
+def test_cell_is_reproducible_from_its_record(tmp_path):
     made = a_cell("DRFAProx", {"reach": [0.3], "gamma": [0.1]}, rounds=20)
     first = approach(made.job)
     write(tmp_path, made, first)
@@ -106,12 +106,12 @@ def test_the_same_cell_gives_the_same_numbers_also_from_its_record(tmp_path):
     assert kept["errors"] == first["errors"]
 
 
-def test_seeds_are_other_problems():
+def test_seeds_give_different_problems():
     starts = {approach(a_cell("FedAvg", {}, seed=seed, rounds=1).job)["errors"][0] for seed in range(3)}
     assert len(starts) == 3
 
 
-def test_every_value_is_in_the_key():
+def test_key_contains_every_value():
     one = a_cell("ScaffPD", SCAFFPD)
     assert one.key == a_cell("scaffpd", SCAFFPD).key
     others = [
@@ -126,13 +126,13 @@ def test_every_value_is_in_the_key():
     assert len({one.key, *(other.key for other in others)}) == len(others) + 1
 
 
-def test_no_more_rounds_are_tried_than_run():
+def test_trials_are_not_longer_than_the_run():
     made = a_cell("ScaffPD", SCAFFPD, rounds=5)
     assert made.job["trial"] == 5
     assert approach(made.job)["rounds"] == 5
 
 
-def test_without_a_penalty_the_set_is_the_simplex():
+def test_default_set_without_penalty_is_the_simplex():
     made = a_cell("ScaffPD", {"reach": [1.0], "sigma": [0.05]}, rho=0.0, rounds=10)
     assert made.job["parameters"]["ambiguity"] == "simplex"
     errors = approach(made.job)["errors"]
@@ -157,7 +157,7 @@ def test_without_a_penalty_the_set_is_the_simplex():
         ("DRFA", {"reach": [1.0]}, {}, ("unsupported-combination", "ambiguity", "DRFAProx")),
     ],
 )
-def test_impossible_cells(algorithm, grid, job, error):
+def test_impossible_cells_are_refused(algorithm, grid, job, error):
     with refused(*error) as caught:
         a_cell(algorithm, grid, **job)
     assert "\n" not in str(caught.value)

@@ -44,7 +44,7 @@ def column(spec: Specification, setting: str, metric: int) -> list[float]:
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_jobs_are_configurations(name):
+def test_jobs_are_valid_configurations(name):
     config = load_config(None, load_job(name).values)
     assert config.steps == 10
     assert config.cohort == (10 if name == "fashion-one-class" else 20)
@@ -54,7 +54,7 @@ SCALES = [pytest.param(True, True, id="quick"), pytest.param(False, False, id="f
 
 
 @pytest.mark.parametrize(("quick", "stand_in", "name"), crossed(SCALES, ALL))
-def test_every_specification_plans(name, quick, stand_in, tuned):
+def test_every_specification_can_be_planned(name, quick, stand_in, tuned):
     spec = load_spec(name)
     made = plan(spec, Scale(quick=quick, stand_in=stand_in, tuned=tuned))
     assert len(made.cells) == made.repeats * len(made.settings) * len(spec.methods)
@@ -85,7 +85,7 @@ def test_every_specification_plans(name, quick, stand_in, tuned):
         (6, [(318.50, 170.40, 66.54), (326.77, 183.24, 62.07), (321.59, 157.92, 67.17)]),
     ],
 )
-def test_the_papers_numbers_add_up(table, sums):
+def test_papers_numbers_are_consistent(table, sums):
     spec = load_spec(f"drdm-table-{table}")
     found = [tuple(sum(column(spec, setting.name, metric)) for metric in range(3)) for setting in spec.settings]
     assert [pytest.approx(row, abs=1e-9) for row in sums] == found
@@ -103,7 +103,7 @@ def test_the_papers_numbers_add_up(table, sums):
         (6, "σ = 0.7", "DRDM", [67.66, 40.62, 12.77]),
     ],
 )
-def test_the_papers_numbers_stand_in_their_rows(table, setting, method, numbers):
+def test_papers_numbers_are_in_their_rows(table, setting, method, numbers):
     assert load_spec(f"drdm-table-{table}").values[setting][method] == numbers
 
 
@@ -129,7 +129,7 @@ def test_tables_and_figures_share_their_runs(table, setting, figure, stand_in, q
 
 
 @pytest.mark.parametrize("stand_in", [False, True])
-def test_the_energy_map_is_made_of_the_runs_of_figure_3(stand_in, tuned):
+def test_energy_map_uses_the_runs_of_figure_3(stand_in, tuned):
     rounds, energy = (plan(load_spec(f"drdm-figure-{n}"), Scale(stand_in=stand_in, tuned=tuned)) for n in (3, 4))
     assert [c.cell.key for c in rounds.cells] == [c.cell.key for c in energy.cells]
     assert {(c.cell.job["steps"], c.cell.job["rounds"]) for c in rounds.cells} == {
@@ -137,7 +137,7 @@ def test_the_energy_map_is_made_of_the_runs_of_figure_3(stand_in, tuned):
     }
 
 
-def test_figure_3_gives_the_papers_rounds_to_its_first_target():
+def test_figure_3_has_the_papers_rounds_to_its_first_target():
     spec = load_spec("drdm-figure-3")
     assert spec.reached == {"τ = 5": 48, "τ = 10": 41, "τ = 20": 32, "τ = 30": 25}
     assert [target.value for target in spec.targets] == [0.85, 0.8]
@@ -152,12 +152,12 @@ def test_figure_3_gives_the_papers_rounds_to_its_first_target():
         ("drdm-table-6", {"backbone": "efficientnet-lite0-imagenet", "dataset": "fashion-mnist", "rounds": 100}),
     ],
 )
-def test_what_is_run_where_the_papers_data_are_not_to_be_had(name, job, tuned):
+def test_stand_ins_for_unavailable_data(name, job, tuned):
     first = plan(load_spec(name), Scale(stand_in=True, repeats=1, tuned=tuned)).cells[0].cell.job
     assert {key: first[key] for key in job} == job
 
 
-def test_the_paper_on_drfa_gives_its_values(tuned):
+def test_drfa_values_are_those_of_the_paper(tuned):
     made = {n: plan(load_spec(f"drfa-figure-{n}"), Scale(tuned=tuned)) for n in (1, 2, 3)}
     figure_1, figure_2 = (keys(made[n], "one class per client") for n in (1, 2))
     assert figure_1["τ = 10"] == figure_2["DRFA, paper's η, γ"]
@@ -178,7 +178,7 @@ def test_the_paper_on_drfa_gives_its_values(tuned):
 
 
 @pytest.mark.parametrize("name", ["drdm-figure-3", "drdm-figure-4"])
-def test_the_figures_over_tau_hold_mu_and_gamma_at_the_tuned_values(name):
+def test_figures_over_tau_use_the_tuned_mu_and_gamma(name):
     made = plan(load_spec(name), Scale(stand_in=True))
     given = [(planned.method, planned.cell.job["algorithms"]["DRDM"]) for planned in made.cells]
     # By themselves both would follow from the number of steps, which is what these figures change.

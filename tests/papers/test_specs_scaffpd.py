@@ -47,7 +47,7 @@ def keys(made: Plan, setting: str, method: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("name", "dataset"), JOBS.items())
-def test_jobs_are_configurations(name, dataset):
+def test_jobs_are_valid_configurations(name, dataset):
     config = load_config(None, load_job(name).values)
     assert (config.dataset, config.clients, config.cohort, config.partition) == (dataset, 20, 20, "dirichlet-drop")
     assert (config.features, config.feature_count, config.loss) == ("entk", 50_000, "squared")
@@ -57,7 +57,7 @@ SCALES = [pytest.param(True, True, id="quick"), pytest.param(False, False, id="f
 
 
 @pytest.mark.parametrize(("quick", "stand_in", "name"), crossed(SCALES, [*TRAINED, *MEASURED]))
-def test_every_specification_plans(name, quick, stand_in, tuned):
+def test_every_specification_can_be_planned(name, quick, stand_in, tuned):
     spec = load_spec(name)
     made = plan(spec, Scale(quick=quick, stand_in=stand_in, tuned=tuned))
     assert len(made.cells) == made.repeats * len(spec.settings) * len(spec.methods)
@@ -86,7 +86,7 @@ def test_every_specification_plans(name, quick, stand_in, tuned):
         (4, "Tiny ImageNet, α = 0.1", 112.68, 77.50),
     ],
 )
-def test_the_papers_numbers(name, setting, average, worst):
+def test_papers_numbers_of_tables(name, setting, average, worst):
     spec = load_spec(f"scaffpd-table-{name}")
     rows = spec.values[setting]
     assert spec.metrics == ["avg_accuracy", "worst20_accuracy"]
@@ -96,7 +96,7 @@ def test_the_papers_numbers(name, setting, average, worst):
     assert set(spec.values) == {known.name for known in spec.settings}
 
 
-def test_single_numbers():
+def test_single_numbers_of_the_paper():
     first, second, third, fourth = (load_spec(name).values for name in TABLES)
     assert first["CIFAR-100, α = 0.01"]["q-FFL"] == [26.39, 5.43]
     assert first["Tiny ImageNet, α = 0.1"]["SCAFF-PD"] == [41.23, 29.78]
@@ -106,7 +106,7 @@ def test_single_numbers():
     assert all(rows["SCAFF-PD"] == first[setting]["SCAFF-PD"] for setting, rows in fourth.items())
 
 
-def test_all_baselines_are_there():
+def test_all_baselines_are_included():
     assert [method.name for method in load_spec("scaffpd-table-1").methods] == [*PAPER, *OURS]
     for name in TRAINED:
         for method in load_spec(name).methods:
@@ -162,7 +162,7 @@ def test_each_setting_has_its_own_stand_in(tuned):
             assert job["clients"] == job["cohort"] == (50 if name == "scaffpd-table-2" else 20)
 
 
-def test_a_stand_in_for_a_setting_that_is_not_there():
+def test_missing_stand_in_of_a_setting_is_refused():
     values = load_spec("scaffpd-table-2").model_dump()
     values["stand_in"]["settings_job"] = {"α = 0.1": {"alpha": 0.5}}
     with refused("invalid-value", None, "'α = 0.1'"):

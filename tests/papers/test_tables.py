@@ -16,7 +16,7 @@ def plain(setting, method, seed):
     return trained(0.1, WORST[method][seed])
 
 
-def test_ours_stands_beside_the_papers():
+def test_our_numbers_are_beside_the_papers():
     _, worst, _ = final(*of(results(small_spec(), plain)))
     # Half width for 80 and 82: t = 12.706 with one degree of freedom, times √2 / √2.
     assert worst.markdown() == (
@@ -28,7 +28,7 @@ def test_ours_stands_beside_the_papers():
     )
 
 
-def test_less_deviation_is_better_and_the_notes_come_last():
+def test_smaller_deviation_is_better_and_notes_come_last():
     average, worst, std = final(*of(results(small_spec(), plain)))
     assert std.rows[0][2] == TableEntry("2.96", True)
     assert std.rows[1][2] == TableEntry("3.93", False)
@@ -38,13 +38,13 @@ def test_less_deviation_is_better_and_the_notes_come_last():
     assert "95 % t-interval" in std.notes[0]
 
 
-def test_one_repeat_has_no_interval():
+def test_single_repeat_has_no_interval():
     tables = final(*of(results(small_spec(), plain, Scale(repeats=1))))
     assert [row[1].text for row in tables[1].rows] == ["80.0", "70.0"]
     assert "t-interval" not in tables[-1].notes[0]
 
 
-def test_what_ties_to_the_digit_shown_is_best_together():
+def test_equal_displayed_values_are_both_bold():
     close = {"DRDM": 0.80004, "Fed-Avg": 0.79996}
     table = final(*of(results(small_spec(), lambda s, m, k: trained(close[m]), Scale(repeats=1))))[1]
     assert [row[1] for row in table.rows] == [TableEntry("80.0", True), TableEntry("80.0", True)]
@@ -58,7 +58,7 @@ def test_what_ties_to_the_digit_shown_is_best_together():
         ((trained(0.9), broken()), "1 of 2 diverged"),
     ],
 )
-def test_a_method_with_failed_seeds_has_no_mean(records, text):
+def test_method_with_failed_seeds_has_no_mean(records, text):
     def mixed(setting, method, seed):
         return records[seed] if method == "DRDM" else plain(setting, method, seed)
 
@@ -68,18 +68,18 @@ def test_a_method_with_failed_seeds_has_no_mean(records, text):
     assert "failed" in final(*of(results(small_spec(), mixed)))[2].notes[0]
 
 
-def test_a_method_that_the_paper_lacks_has_a_dash():
+def test_method_missing_in_the_paper_has_a_dash():
     values = {"α = 0.1": {"Fed-Avg": [88.46, 80.7, 3.93]}}
     table = final(*of(results(small_spec(values=values), plain)))[1]
     assert [row[2] for row in table.rows] == [TableEntry("–"), TableEntry("80.70", True)]
 
 
-def test_without_the_papers_numbers_there_is_no_column_for_them():
+def test_missing_paper_numbers_give_no_column():
     table = final(*of(results(small_spec(values={}), plain)))[0]
     assert table.header == ("method", "α = 0.1", "α = 0.5")
 
 
-def test_losses_are_no_percentages():
+def test_losses_are_not_percentages():
     table = final(*of(results(small_spec(metrics=["worst_loss"], values={}), plain, Scale(repeats=1))))[0]
     assert table.title == "Worst loss"
     assert [row[1] for row in table.rows] == [TableEntry("1.200", True), TableEntry("1.300")]
@@ -93,11 +93,11 @@ def test_names_cannot_break_the_table():
     assert len({line.replace("\\|", "").count("|") for line in text.splitlines() if line.startswith("|")}) == 1
 
 
-def test_short_columns_have_room_for_the_line_below_the_heading():
+def test_short_columns_fit_the_rule_below_the_heading():
     table = ResultTable("t", ("a", "b"), ((TableEntry("x"), TableEntry("1", True)),))
     assert table.markdown() == "## t\n\n| a   |     b |\n| --- | ----: |\n| x   | **1** |\n"
 
 
-def test_a_greek_symbol_at_the_head_of_a_sentence_stays_small():
+def test_greek_symbol_at_the_start_of_a_sentence_is_unchanged():
     assert sentence("τ = 5 is left out") == "τ = 5 is left out"
     assert sentence("best") == "Best"

@@ -37,7 +37,7 @@ def groups(record):
     return made
 
 
-def test_five_seeds_show_a_large_difference_and_no_small_one(groups):
+def test_five_seeds_show_large_but_not_small_differences(groups):
     found = rank_algorithms(groups(5))
     assert found is not None
     assert (found.best.label, found.tests, found.reach) == ("DRDM", 3, Reach.NOWHERE)
@@ -50,7 +50,7 @@ def test_five_seeds_show_a_large_difference_and_no_small_one(groups):
     assert [one.rival.label for one in found.rivals("better")] == ["FedAvg"]
 
 
-def test_the_best_of_all_needs_no_correction_for_the_pairs_of_the_others():
+def test_best_of_all_needs_no_pairwise_correction():
     """Their p-values would be too large for the six pairs of four."""
     own = [seed_difference(np.array([1.0, 1.3, 0.8, 1.2, 0.7]) * scale) for scale in (1, 2, 3)]
     weak = own[0]._replace(p_t=0.012)
@@ -60,14 +60,14 @@ def test_the_best_of_all_needs_no_correction_for_the_pairs_of_the_others():
     assert verdicts_on_best([weak._replace(n=4), *own[1:]], others)[0] == ["not decided", "better", "better"]
 
 
-def test_fewer_seeds_decide_nothing(groups):
+def test_fewer_seeds_are_undecided(groups):
     found = rank_algorithms(groups(4))
     assert found is not None
     assert {one.verdict for one in found.comparisons} == {"not decided"}
     assert (found.tests, found.reach) == (0, Reach.NOWHERE)
 
 
-def test_less_is_better(record):
+def test_less_can_be_better(record):
     measure = {"name": "brier", "more_is_better": False, "percent": False, "rows": "unit"}
     runs = []
     for name, value in (("FedAvg", 0.3), ("DRFA", 0.2)):
@@ -80,7 +80,7 @@ def test_less_is_better(record):
     assert found.comparisons[0].gain.mean == pytest.approx(0.1)
 
 
-def test_runs_on_other_clients_are_no_pairs(groups, record):
+def test_runs_on_other_clients_are_not_paired(groups, record):
     one, other = group_runs([record("a", "FedAvg", worst=0.7), record("b", "DRFA", worst=0.8, clients=7)])
     assert pair_by_seed(one, other) == []
     found = rank_algorithms([one, other])
@@ -90,7 +90,7 @@ def test_runs_on_other_clients_are_no_pairs(groups, record):
     assert pair_by_seed(one, other) == []
 
 
-def test_a_seed_that_failed_leaves_its_algorithm_out(groups):
+def test_failed_seed_excludes_its_algorithm(groups):
     found = groups(5)
     found[1].runs[2].summary["final"] = {"avg_accuracy": None, "worst_accuracy": None}
     told = rank_algorithms(found)
@@ -100,7 +100,7 @@ def test_a_seed_that_failed_leaves_its_algorithm_out(groups):
     assert rank_algorithms(found[1:2] + found[:1]) is None
 
 
-def test_the_only_algorithm_without_failed_runs_is_compared_with_nothing_and_named(groups):
+def test_only_algorithm_without_failed_runs_is_named_and_not_compared(groups):
     failed = [FailedRun("DRFA", "5", "diverged")]
     both = group_runs([run for group in groups(5, "FedAvg", "DRFA") for run in group.runs], failed)
     assert rank_algorithms(both) is None
@@ -113,7 +113,7 @@ def test_the_only_algorithm_without_failed_runs_is_compared_with_nothing_and_nam
 
 
 @pytest.mark.parametrize("n", [1, 2])
-def test_an_algorithm_with_failed_runs_ranks_last_although_the_others_are_best(groups, n):
+def test_algorithm_with_failed_runs_ranks_last(groups, n):
     """Of 14 seeds it diverges at some; over the others it measures best."""
     failed = [FailedRun("DRDM", str(seed), "diverged") for seed in range(n)]
     runs = [run for group in groups(14) for run in group.runs if not (run.algorithm == "DRDM" and int(run.seed) < n)]
@@ -127,12 +127,12 @@ def test_an_algorithm_with_failed_runs_ranks_last_although_the_others_are_best(g
     assert found.failed == (f"DRDM ({n} of 14 runs failed)",)
 
 
-def test_an_algorithm_of_which_every_run_failed_is_named():
+def test_algorithm_with_only_failed_runs_is_named():
     failed = [FailedRun("DRDM", str(seed), "diverged") for seed in range(3)] + [FailedRun("AFL", "0", "refused")]
     assert lost_algorithms([], failed) == ["DRDM (all 3 runs failed)", "AFL (its run failed)"]
 
 
-def test_references_are_no_rivals(groups, record):
+def test_references_are_not_ranked(groups, record):
     runs = [run for group in groups(5) for run in group.runs]
     told = rank_algorithms(
         group_runs([*runs, *(record(f"p-{s}", "Pooled", s, rounds=1, worst=0.99) for s in range(5))])
@@ -185,7 +185,7 @@ FIXED, SPLITS = lambda seed: ("r", "m"), lambda seed: (f"r{seed}", f"m{seed}")
         (4000, FIXED, Reach.POPULATION, "on these test rows and from this initial model"),
     ],
 )
-def test_a_conclusion_reaches_no_farther_than_what_was_redrawn_and_the_rows_allow(on_rows, rows, digests, reach, words):
+def test_scope_follows_from_redrawn_parts_and_rows(on_rows, rows, digests, reach, words):
     found = rank_algorithms(on_rows(rows, 0.1, digests))
     assert found is not None
     assert found.best.label == "DRFA"
@@ -195,7 +195,7 @@ def test_a_conclusion_reaches_no_farther_than_what_was_redrawn_and_the_rows_allo
     assert found.comparisons[0].population < found.comparisons[0].gain.low  # the errors add up
 
 
-def test_without_rows_the_population_is_not_known(on_rows):
+def test_population_needs_row_values(on_rows):
     bare = [dataclasses.replace(run, row_scores=lambda: None) for g in on_rows(4000, 0.1, SPLITS) for run in g.runs]
     found = rank_algorithms(group_runs(bare))
     assert found is not None
@@ -203,7 +203,7 @@ def test_without_rows_the_population_is_not_known(on_rows):
     assert math.isnan(found.comparisons[0].population)
 
 
-def test_the_bound_for_the_population_adds_the_seeds_half_width_to_that_of_the_rows():
+def test_population_bound_adds_both_errors():
     gains, lows = [0.10, 0.12, 0.08, 0.11, 0.09], [0.05, 0.07, 0.03, 0.06, 0.04]
     seeds = seed_difference(gains)
     assert population_low(gains, lows, 0.05) == pytest.approx(0.05 - (seeds.mean - seeds.low))
@@ -212,7 +212,7 @@ def test_the_bound_for_the_population_adds_the_seeds_half_width_to_that_of_the_r
     assert math.isnan(population_low([0.1], [0.05], 0.05))
 
 
-def test_the_gain_is_paired_by_seed(groups):
+def test_gain_is_paired_by_seed(groups):
     found = groups(5)
     told = rank_algorithms(found)
     assert told is not None
@@ -248,7 +248,7 @@ def test_global_models_and_own_models_are_ranked_separately(groups, record):
     assert score_text(mixed[0].finals("worst_score"), mixed[0].score) not in bold
 
 
-def test_the_only_algorithm_of_its_kind_is_not_ranked(groups, record):
+def test_only_algorithm_of_its_kind_is_not_ranked(groups, record):
     runs = [run for group in groups(5, "FedAvg") for run in group.runs]
     mixed = group_runs([*runs, *own(record, "Ditto", 0.9)])
     (line,) = takeaways(mixed)
@@ -256,7 +256,7 @@ def test_the_only_algorithm_of_its_kind_is_not_ranked(groups, record):
     assert not any(cell.strong for row in summary_table(mixed).rows for cell in row if not isinstance(cell, str))
 
 
-def test_own_models_of_a_reference_do_not_divide_the_ranking(groups, record):
+def test_own_models_of_a_reference_do_not_split_the_ranking(groups, record):
     runs = [run for group in groups(5, "FedAvg", "DRFA") for run in group.runs]
     alone = [record(f"alone-{s}", "LocalOnly", s, rounds=1, summary={"own_models": True}) for s in range(5)]
     with_reference = group_runs([*runs, *alone])

@@ -40,7 +40,7 @@ def section(evidence, name):
 
 
 @pytest.mark.long
-def test_runs_are_known_by_digests_and_rows(runs):
+def test_runs_are_identified_by_digests_and_rows(runs):
     first = gathered_from(runs).runs[0]
     assert first.data == read(runs[0] / TEST_ROWS).data
     model = runs[0] / "model.safetensors"
@@ -74,7 +74,7 @@ def test_other_data_are_not_compared(runs, tmp_path):
     assert "not compared row by row" in section(found, "compared").answer
 
 
-def test_other_test_rows_are_not_compared_whatever_the_settings_say(runs, tmp_path):
+def test_different_test_rows_are_not_compared_despite_equal_settings(runs, tmp_path):
     other = shutil.copytree(runs[2], tmp_path / "other")
     rows = read(other / TEST_ROWS)
     (other / TEST_ROWS).write_bytes(content(rows._replace(rows=rows.rows.flip(0))))
@@ -83,7 +83,7 @@ def test_other_test_rows_are_not_compared_whatever_the_settings_say(runs, tmp_pa
     assert len(gathered_from(runs[:4]).over_seeds) == 1
 
 
-def test_a_deployment_is_known_by_its_traffic(runs, tmp_path):
+def test_deployment_is_recognised_by_its_traffic(runs, tmp_path):
     folder = shutil.copytree(runs[0], tmp_path / "run", ignore=shutil.ignore_patterns(TEST_ROWS, "partition.json"))
     (folder / "traffic.json").write_text("{}")
     (one,) = gathered_from([folder]).runs
@@ -94,7 +94,7 @@ def test_a_deployment_is_known_by_its_traffic(runs, tmp_path):
     assert "drfl deploy run" in configuration.caption
 
 
-def test_a_damaged_run_is_one_line(runs, tmp_path):
+def test_damaged_run_is_a_one_line_error(runs, tmp_path):
     folder = shutil.copytree(runs[0], tmp_path / "run")
     (folder / TEST_ROWS).write_bytes(b"nothing")
     with refused("damaged-file", str(folder / "test-rows.safetensors")):

@@ -64,7 +64,7 @@ class Drawn:
         return [(self.x(x), self.y(y)) for line in lines for x, y in places(line)]
 
 
-def test_a_line_is_the_mean_over_seeds_within_a_band(record):
+def test_line_is_the_mean_over_seeds_with_a_band(record):
     groups = group_runs([record(f"r{seed}", "DRFA", seed, rounds=20) for seed in range(3)])
     picture = figures.curves(groups, "avg_score", "Test accuracy")
     drawn = Drawn(picture)
@@ -79,7 +79,7 @@ def test_a_line_is_the_mean_over_seeds_within_a_band(record):
     assert len(drawn.group("g0")[1]) == figures.MARKED
 
 
-def test_one_round_is_a_mark(record):
+def test_single_round_is_a_mark(record):
     groups = group_runs([record("a", "DRFA", rounds=0)])
     (mark,) = Drawn(figures.curves(groups, "avg_score", "Test accuracy")).group("g0")[1]
     assert mark == pytest.approx((0, 100 * groups[0].runs[0].history["avg_score"][0]), abs=0.1)
@@ -97,26 +97,26 @@ def test_values_that_are_not_finite_are_gaps(record):
 GAP = [1.0, 0.1, 0.02, 3e-4, 0.0, -1e-9]
 
 
-def test_a_gap_that_is_not_above_0_has_no_place(record):
+def test_non_positive_duality_gap_is_not_drawn(record):
     groups = group_runs([record(f"r{seed}", "DRFA", seed, rounds=5, gap=GAP) for seed in range(2)])
     found = Drawn(figures.gaps(groups), log=True).line("g0")
     assert [value for _, value in found] == pytest.approx(GAP[:4], rel=0.03)
 
 
-def test_gaps_of_several_seeds_are_their_mean(record):
+def test_duality_gap_of_several_seeds_is_their_mean(record):
     runs = [record(f"r{seed}", "DRFA", seed, rounds=2, gap=[s, s / 10, s / 100]) for seed, s in enumerate((1.0, 3.0))]
     found = Drawn(figures.gaps(group_runs(runs)), log=True).line("g0")
     assert [value for _, value in found] == pytest.approx([2.0, 0.2, 0.02], rel=0.03)
 
 
-def test_a_gap_that_is_missing_in_one_seed_is_not_drawn_from_the_others(record):
+def test_duality_gap_missing_at_one_seed_is_not_drawn(record):
     runs = [record(f"r{s}", "DRFA", s, rounds=2, gap=gap) for s, gap in enumerate(([1, 0.1, 0.01], [3, np.nan, 0.03]))]
     lines, marks = Drawn(figures.gaps(group_runs(runs)), log=True).group("g0")
     assert [len(places(line)) for line in lines] == [1, 1]
     assert [round(x) for x, _ in marks] == [0, 2]
 
 
-def test_a_long_run_loses_no_peak(record):
+def test_long_run_keeps_its_peaks(record):
     rows = np.array([[r, 0.5, 0.5, 0.02, 0.05, 0.2, 1.0, 1.0, *[0] * 4] for r in range(5000)])
     rows[2345, 6] = 1.5
     groups = group_runs([record("a", rows=rows, rounds=4999)])
@@ -125,7 +125,7 @@ def test_a_long_run_loses_no_peak(record):
     assert max(found, key=lambda point: point[1]) == pytest.approx((2345, 1.5), rel=0.01)
 
 
-def test_many_clients_are_drawn_at_even_steps_of_the_rank(record):
+def test_many_clients_are_drawn_at_even_ranks(record):
     """Both ends are among them."""
     (group,) = group_runs([record("many", "DRFA", clients=5001, rounds=1)])
     picture = figures.client_scores([group])
@@ -137,7 +137,7 @@ def test_many_clients_are_drawn_at_even_steps_of_the_rank(record):
     assert figures.has_omitted_ranks([group])
 
 
-def test_clients_of_many_runs_are_those_of_each_algorithms_first(record):
+def test_clients_of_many_runs_come_from_first_seeds(record):
     cells = [("a", "DRFA", 0), ("b", "DRFA", 1), ("c", "FedAvg", 0)]
     groups = group_runs([record(*cell, clients=3000, rounds=1) for cell in cells])
     drawn = Drawn(figures.client_scores(groups))
@@ -158,7 +158,7 @@ def heat(picture):
     return rows[:, 1:] / 255
 
 
-def test_a_heat_map_has_a_row_per_client_with_its_last_weight(record):
+def test_heat_map_has_a_row_per_client_with_its_last_weight(record):
     (group,) = group_runs([record("a", "DRFA", clients=6, rounds=10)])
     order, lam = figures.mixture_order([group]), group.runs[0].lam
     top = figures.largest_weight(group)
@@ -168,7 +168,7 @@ def test_a_heat_map_has_a_row_per_client_with_its_last_weight(record):
     assert [f"{100 * lam[name].iloc[-1]:.2f} %" for name in order] == words[2:13:2]
 
 
-def test_a_heat_map_of_many_clients_and_rounds_has_some_of_them(record):
+def test_large_heat_map_is_subsampled(record):
     (group,) = group_runs([record("a", "DRFA", clients=1000, rounds=300)])
     order = figures.mixture_order([group])
     shares = heat(figures.mixture(group, order, order, figures.largest_weight(group)))
@@ -195,7 +195,7 @@ def test_ticks_of_a_logarithmic_axis(low, high):
     assert len(ticks) > 1 or high / low < 3
 
 
-def test_text_is_cut_to_its_room_and_is_never_markup():
+def test_text_is_cut_to_its_width_and_escaped():
     assert svg.fit_text("abc", 2) == "abc"
     assert svg.fit_text("W" * 60, 10).endswith("…")
     assert len(svg.fit_text("北" * 40, 10)) <= 11

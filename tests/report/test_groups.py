@@ -3,14 +3,14 @@ import numpy as np
 from drfl.report.groups import STYLES, group_runs
 
 
-def test_seeds_of_one_algorithm_are_one_group(record):
+def test_seeds_of_an_algorithm_form_one_group(record):
     runs = [record(f"{name}-{seed}", name, seed) for seed in (10, 2) for name in ("DRFA", "FedAvg")]
     drfa, fedavg = group_runs(runs)
     assert (drfa.label, fedavg.label) == ("DRFA", "FedAvg")
     assert [run.seed for run in drfa.runs] == ["2", "10"]
 
 
-def test_other_settings_are_another_group(record):
+def test_other_settings_form_another_group(record):
     runs = [
         record(f"{gamma}-{seed}", "DRFA", seed, config={"gamma": gamma, "device": f"cuda:{seed}"})
         for gamma in (0.1, 0.2)
@@ -21,7 +21,7 @@ def test_other_settings_are_another_group(record):
     assert len({(group.colour, group.dash) for group in groups}) == 3
 
 
-def test_an_algorithm_keeps_its_colour(record):
+def test_algorithm_keeps_its_colour(record):
     runs = [record(name, name) for name in ("Unheard", "DualDRDM", "DRFA")]
     for order in (runs, runs[::-1], runs[1:]):
         for group in group_runs(order):
@@ -29,12 +29,12 @@ def test_an_algorithm_keeps_its_colour(record):
                 assert (group.colour, group.dash) == STYLES[group.label]
 
 
-def test_every_line_is_told_from_the_others(record):
+def test_lines_are_distinguishable(record):
     groups = group_runs([record(name, name) for name in (*(f"A{i}" for i in range(12)), *STYLES)])
     assert len({(group.colour, group.dash) for group in groups}) == len(groups)
 
 
-def test_curves_hold_the_rounds_that_all_seeds_evaluated(record):
+def test_curves_hold_rounds_evaluated_at_all_seeds(record):
     (group,) = group_runs(
         [record("a", seed=0, rounds=5, config={"rounds": 9}), record("b", seed=1, rounds=3, config={"rounds": 9})]
     )
@@ -43,13 +43,13 @@ def test_curves_hold_the_rounds_that_all_seeds_evaluated(record):
     assert values.shape == (2, 4)
 
 
-def test_effective_clients(record):
+def test_number_of_effective_clients(record):
     (group,) = group_runs([record("a", "FedAvg", clients=6)])
     _, values = group.effective_clients()
     np.testing.assert_allclose(values, 6)
 
 
-def test_a_certificate_is_no_other_experiment(record):
+def test_certificate_does_not_make_another_experiment(record):
     runs = [
         record("a", seed=0, rounds=1, gap=[1.0, 0.5], config={"certificate": "pooled"}),
         record("b", seed=1, rounds=1),

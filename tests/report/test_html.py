@@ -20,7 +20,7 @@ CURVES, LOSSES = 3, 2
 """Figures of the score and of the loss over the rounds."""
 
 
-def test_one_run(record):
+def test_page_of_one_run(record):
     run = record("drfa-digits", "DRFA", clients=6)
     page = Page(rendered([run]))
     assert re.search(r"DRFA \S+ digits\b", page.text)
@@ -34,7 +34,7 @@ def test_one_run(record):
     assert not any(attrs.get("class") == "legend" for _, attrs in page.elements)
 
 
-def test_a_comparison(comparison):
+def test_page_of_a_comparison(comparison):
     page = Page(rendered(comparison, "My title"))
     assert "My title" in page.text
     finals = [100 * run.final("worst_accuracy") for run in comparison[3:]]
@@ -47,7 +47,7 @@ def test_a_comparison(comparison):
     assert boxes == ["worst-g0", "worst-g1", "training-g0", "training-g1"]
 
 
-def test_what_a_page_shows_is_switched_off_without_a_script(comparison):
+def test_figures_are_hidden_without_scripts(comparison):
     """By a rule for each box, of its own section's figures."""
     text = rendered(comparison)
     for tag, attrs in Page(text).elements:
@@ -71,18 +71,18 @@ def test_certificates_have_a_figure_and_a_table(record):
     assert not re.search(UNPROVEN, page.text)
 
 
-def test_gaps_above_0_need_no_remark(record):
+def test_positive_gaps_need_no_remark(record):
     runs = [record(f"r{seed}", "DRFA", seed, rounds=2, gap=[s, s / 10, s / 100]) for seed, s in enumerate((1.0, 3.0))]
     assert not re.search(r"\bGaps of 0\b", Page(rendered(runs)).text)
 
 
-def test_a_doubtful_certificate_is_told_so(record):
+def test_unproven_certificate_is_marked(record):
     page = Page(rendered([record("a", "DRFA", rounds=5, gap=GAP, proven=False), record("b", rounds=5, gap=GAP)]))
     assert re.search(UNPROVEN, page.text)
     assert re.search(r"Proven.*?DRFA \S+ \S+ \S+ \S+ no FedAvg \S+ \S+ \S+ \S+ yes", page.text)
 
 
-def test_a_missing_certificate_is_no_divergence(record):
+def test_missing_certificate_is_not_a_divergence(record):
     gone = {"primal": "nan", "lower": "nan", "gap": "nan", "gradient_norm": "nan", "proven": False}
     run = record("a", "DRFA", rounds=2, gap=[0.3, 0.2, np.nan])
     run.summary["final"] |= gone
@@ -91,13 +91,13 @@ def test_a_missing_certificate_is_no_divergence(record):
     assert re.search(r"Proven DRFA – – – – no", page.text)
 
 
-def test_without_certificates_nothing_is_said_of_them(comparison):
+def test_page_without_certificates_does_not_mention_them(comparison):
     page = Page(rendered(comparison))
     assert not any("gap" in alt for alt in page.figures)
     assert "duality gap" not in page.text.lower()
 
 
-def test_best_is_bold_and_ties_alike(record):
+def test_best_values_are_bold_with_ties(record):
     final = {"avg_accuracy": 0.9, "worst_accuracy": 0.8, "std_accuracy": 0.05, "worst20_accuracy": 0.81}
     runs = [
         record("a", "FedAvg", summary={"final": {**final, "worst_accuracy": 0.7}}),
@@ -110,7 +110,7 @@ def test_best_is_bold_and_ties_alike(record):
     assert "<strong>70.0</strong>" not in page
 
 
-def test_every_picture_is_well_formed_and_said_in_words(comparison):
+def test_every_picture_is_well_formed_and_described(comparison):
     text = rendered(comparison)
     pictures = re.findall(r"<svg xmlns=.*?</svg>(?!</g>)(?=</div>|</span>)", text)
     assert len(pictures) > 10
@@ -120,7 +120,7 @@ def test_every_picture_is_well_formed_and_said_in_words(comparison):
     assert all(attrs["role"] == "img" and attrs["aria-label"] for attrs in plots)
 
 
-def test_nothing_is_fetched_and_no_script_runs(comparison):
+def test_page_loads_nothing_and_runs_no_script(comparison):
     text = rendered(comparison)
     page = Page(text)
     for tag, attrs in page.elements:
@@ -133,7 +133,7 @@ def test_nothing_is_fetched_and_no_script_runs(comparison):
     assert not re.search(r"https?://|url\(|@import", text.replace('xmlns="http://www.w3.org/2000/svg"', ""))
 
 
-def test_hostile_names_stay_text(record):
+def test_hostile_names_are_escaped(record):
     names = [EVIL, "NA", "a&b"]
     changes = {"dataset": EVIL, "names": names, "clients": 3, "config": {"x": EVIL}}
     changes["summary"] = {"device": EVIL, "versions": {EVIL: EVIL}, "model": EVIL}
@@ -145,7 +145,7 @@ def test_hostile_names_stay_text(record):
         assert EVIL in " ".join(page.words)
 
 
-def test_values_that_are_not_finite(record):
+def test_non_finite_values(record):
     rows = np.array([[0, 0.1, 0.05, 0.02, 0.05, 0.2, 2.3, 2.5, *[0] * 4], [1, *[np.nan] * 6, np.inf, 1, 1, 1, 0]])
     final = {"avg_accuracy": float("nan"), "worst_accuracy": None, "avg_loss": float("inf")}
     summary = {"final": final, "stopped": "interrupted", "skipped_rounds": 2}
@@ -159,7 +159,7 @@ def test_values_that_are_not_finite(record):
     Page(rendered(runs[:1]))
 
 
-def test_a_seed_that_failed_is_not_averaged_away(record):
+def test_failed_seed_is_not_averaged(record):
     runs = [record(f"r{seed}", "DRFA", seed) for seed in range(3)]
     runs[1].summary["final"] = {"avg_accuracy": None, "worst_accuracy": None}
     runs.append(record("f", "FedAvg"))
@@ -171,7 +171,7 @@ def test_a_seed_that_failed_is_not_averaged_away(record):
     assert said.start == "No comparison:"
 
 
-def test_one_evaluated_round(record):
+def test_single_evaluated_round(record):
     page = Page(rendered([record("a", "DRFA", rounds=0)]))
     assert re.search(r"\bOne round [^.]*, so there is no figure\b", page.text)
 
@@ -181,7 +181,7 @@ def test_runs_with_other_clients(record):
     assert "4 to 7" in Page(rendered(runs)).text
 
 
-def test_ids_are_unique_and_headings_nest(comparison):
+def test_ids_are_unique_and_headings_nested(comparison):
     page = Page(rendered(comparison))
     assert len(page.ids) == len(set(page.ids))
     assert sum(tag == "h1" for tag, _ in page.elements) == 1
@@ -189,15 +189,15 @@ def test_ids_are_unique_and_headings_nest(comparison):
     assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
 
 
-def test_the_same_runs_give_the_same_bytes(comparison):
+def test_same_runs_give_the_same_bytes(comparison):
     assert rendered(comparison) == rendered(comparison)
 
 
-def test_size(comparison):
+def test_page_size_is_limited(comparison):
     assert len(rendered(comparison).encode()) < 150_000
 
 
-def test_write_html_replaces_a_file_whole(record, tmp_path, monkeypatch):
+def test_write_html_replaces_the_file_atomically(record, tmp_path, monkeypatch):
     path = tmp_path / "report.html"
     write_html(document([record("a")], "First"), path)
     assert "<h1>First</h1>" in path.read_text(encoding="utf-8")
@@ -212,13 +212,13 @@ def test_write_html_replaces_a_file_whole(record, tmp_path, monkeypatch):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "b", "report.html"]
 
 
-def test_what_cannot_be_written(record, tmp_path):
+def test_unwritable_page_is_refused(record, tmp_path):
     with refused("folder-not-found", str(tmp_path / "nowhere")):
         write_html(document([record("a")]), tmp_path / "nowhere" / "report.html")
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_no_runs():
+def test_no_runs_are_refused():
     with refused("empty", "runs"):
         rendered([])
 

@@ -70,7 +70,7 @@ def answer(evidence, name):
     return section(evidence, name).answer
 
 
-def test_one_run_answers_each_question(run):
+def test_single_run_answers_each_question(run):
     one = run()
     evidence = Evidence((one,))
     worst = one.assessment.names[one.assessment.order[0]]
@@ -87,7 +87,7 @@ def test_one_run_answers_each_question(run):
     assert one.assessment.measure.interval(one.assessment.worst.low, one.assessment.worst.high) in found
 
 
-def test_both_formats_say_the_same(comparison):
+def test_both_formats_have_the_same_content(comparison):
     """Whatever stands in the content, table by table and figure by figure."""
     content = document(comparison)
     pages = "".join("".join(texts(render_pdf(content))).split())
@@ -112,14 +112,14 @@ def strings(content):
                 yield from strings(getattr(content, field.name))
 
 
-def test_the_same_runs_give_the_same_bytes_without_a_date(comparison):
+def test_same_runs_give_the_same_bytes_without_a_date(comparison):
     data = render_pdf(document(comparison))
     assert data == render_pdf(document(comparison))
     assert b"CreationDate" not in data
     assert b"/CreateDate" not in data
 
 
-def test_pages_are_a4_with_tags_numbers_a_title_and_fonts_of_their_own(run):
+def test_pages_are_tagged_a4_with_embedded_fonts(run):
     data = render_pdf(compose(Evidence((run(clients=200, names=[f"c{i}" for i in range(200)]),)), "My title"))
     found = pypdfium2.PdfDocument(data)
     assert found.get_metadata_dict()["Title"] == "My title"
@@ -144,7 +144,7 @@ HOSTILE = (
 )  # fmt: skip
 
 
-def test_hostile_names_are_shown_and_told_apart(run):
+def test_hostile_names_are_shown_and_distinguishable(run):
     one = run(clients=len(HOSTILE), names=list(HOSTILE), summary={"model": "W" * 300, "warnings": ["北 (\\"]})
     evidence = Evidence((one,))
     found = text_of(evidence)
@@ -161,7 +161,7 @@ def test_hostile_names_are_shown_and_told_apart(run):
     assert "jane" not in found
 
 
-def test_every_character_that_is_not_a_box_has_a_glyph():
+def test_every_shown_character_has_a_glyph():
     """PDF/UA, which the PDF claims to be, refuses a text that has none."""
     import typst
 
@@ -224,7 +224,7 @@ def test_algorithms_are_compared_over_seeds_and_row_by_row(run, seeds, verdict, 
     assert "DRFA, seed 0: 6 clients, the worst first" in found
 
 
-def test_clients_stand_beside_what_they_have_alone(run):
+def test_clients_are_compared_with_local_training(run):
     runs = (run("fedavg"), run("local", "LocalOnly"))
     gain = compared(run, 1)[1]._replace(first="LocalOnly", second="FedAvg")
     evidence = Evidence(runs, (), (gain,))
@@ -240,7 +240,7 @@ def without_rows(run):
     return RunEvidence(record, assessment_of(record), missing_reason(record))
 
 
-def test_a_measure_of_all_rows_together_has_no_interval(run):
+def test_measure_of_all_rows_has_no_interval(run):
     evidence = Evidence((without_rows(run()),))
     why = evidence.runs[0].missing_reason
     assert (why.code, why.field) == ("unsupported-metric", "f1")
@@ -248,7 +248,7 @@ def test_a_measure_of_all_rows_together_has_no_interval(run):
     assert "--measure accuracy" in text_of(evidence)
 
 
-def test_calibration_is_told_by_client(run):
+def test_calibration_is_shown_by_client(run):
     one = run(measures=(ACCURACY, CALIBRATION))
     one.record.clients["calibration_error"] = [0.01, 0.02, 0.31, 0.04, np.nan, 0.05]
     said = answer(Evidence((one,)), "calibration")
@@ -277,7 +277,7 @@ def test_calibration_is_told_by_client(run):
         ({}, {"judged_on": "training"}, "did not influence them"),
     ],
 )
-def test_it_says_which_rows_decided(run, summary, config, said):
+def test_report_names_the_rows_that_decided(run, summary, config, said):
     evidence = Evidence((run(summary=summary, config=config),))
     assert said in answer(evidence, "decisions")
     table = section(evidence, "decisions").blocks[0]
@@ -289,7 +289,7 @@ def test_it_says_which_rows_decided(run, summary, config, said):
         assert cells["Number of rounds"] == [f"{summary['stopped_on']} rows", f"10: stopped at {config['until']}"]
 
 
-def test_the_step_size_says_if_the_model_was_set_back(run):
+def test_step_size_section_mentions_a_rollback(run):
     found = {"step_size": {"lr": 0.1, "halved": 1}, "rollbacks": 1, "effective_rounds": 2}
     for summary, said in ((found, f"; {RESET}, 2 of 10 rounds count"), ({**found, "rollbacks": 0}, "")):
         table = section(Evidence((run(f"r{len(said)}", summary=summary),)), "decisions").blocks[0]
@@ -298,7 +298,7 @@ def test_the_step_size_says_if_the_model_was_set_back(run):
 
 
 @pytest.mark.parametrize("summary", [{"stopped": "target", "stopped_on": "test"}, {"stopped": "target"}])
-def test_a_run_that_test_rows_have_stopped_has_no_intervals(run, summary):
+def test_run_stopped_by_test_rows_has_no_intervals(run, summary):
     """Of an older drfl, which does not say by which rows a run stopped, they were the test rows."""
     one = run(summary=summary)
     assert one.record.stopped_on_test
@@ -314,7 +314,7 @@ def test_a_run_that_test_rows_have_stopped_has_no_intervals(run, summary):
     ]  # fmt: skip
 
 
-def test_digests_of_files_are_whole(run):
+def test_digests_of_files_are_complete(run):
     one = run()
     digests = {name: f"{k:064x}" for k, name in enumerate(("config.toml", "model.safetensors"), start=10**9)}
     found = text_of(Evidence((RunEvidence(one.record, one.assessment, files=digests),)))
@@ -336,7 +336,7 @@ def test_bad_input_is_one_line_and_writes_nothing(run, tmp_path, monkeypatch):
     assert not list(tmp_path.rglob("*.pdf"))
 
 
-def test_every_site_of_a_deployment_is_in_the_pdf(run):
+def test_pdf_has_every_deployed_site(run):
     sites = [f"site-{i:02d}" for i in range(45)]
     shown = text_of(Evidence((run(clients=45, names=sites, config={"sites": sites}),)))
     assert "the 30 worst" not in shown

@@ -7,7 +7,7 @@ from drfl.report import document, load_run, write_html
 from drfl.report.groups import group_runs
 
 
-def test_reads_everything_back(write):
+def test_run_is_read_back(write):
     run = load_run(write("one", "DRFA", 3, clients=4, rounds=2))
     assert (run.label, run.algorithm, run.seed) == ("one", "DRFA", "3")
     assert run.config["algorithm"] == "DRFA"
@@ -20,13 +20,13 @@ def test_reads_everything_back(write):
     assert not run.has_diverged
 
 
-def test_names_that_csv_readers_mangle(write):
+def test_names_that_csv_readers_change_are_kept(write):
     names = ["NA", "NA", "round", "007", 'a,"b"\nc\u2028d']
     run = load_run(write("one", clients=5, names=names))
     assert run.clients["client"].tolist() == names
 
 
-def test_a_run_that_diverged(write):
+def test_diverged_run_is_read(write):
     final = {"avg_accuracy": 0.1, "worst_accuracy": None, "avg_loss": float("nan")}
     run = load_run(write("one", summary={"final": final}))
     assert run.has_diverged
@@ -34,14 +34,14 @@ def test_a_run_that_diverged(write):
 
 
 @pytest.mark.parametrize("name", ["config.toml", "summary.json", "history.csv", "clients.csv", "lambda.csv"])
-def test_a_missing_file(write, name):
+def test_missing_file_is_refused(write, name):
     directory = write("one")
     (directory / name).unlink()
     with refused("file-not-found", str(directory / name)):
         load_run(directory)
 
 
-def test_no_folder(tmp_path):
+def test_missing_folder_is_refused(tmp_path):
     with refused("not-a-run", str(tmp_path / "nowhere")):
         load_run(tmp_path / "nowhere")
 
@@ -66,7 +66,7 @@ def test_no_folder(tmp_path):
         ("lambda.csv", b"round,\xff\n0,1\n", ("damaged-file", None, "utf-8")),
     ],
 )
-def test_a_damaged_file(write, name, content, error):
+def test_damaged_file_is_refused(write, name, content, error):
     directory = write("one")
     (directory / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with refused(*error) as error:
@@ -75,7 +75,7 @@ def test_a_damaged_file(write, name, content, error):
     assert name in str(error.value)
 
 
-def test_more_columns_do_no_harm(write):
+def test_additional_columns_are_ignored(write):
     directory = write("one", rounds=1)
     lines = (directory / "history.csv").read_text().splitlines()
     more = [f"{line},{'1.5' if at else 'seconds'}" for at, line in enumerate(lines)]
@@ -83,7 +83,7 @@ def test_more_columns_do_no_harm(write):
     assert load_run(directory).history["seconds"].tolist() == [1.5, 1.5]
 
 
-def test_some_clients_of_very_many(write, monkeypatch):
+def test_lambda_csv_with_a_selection_of_clients(write, monkeypatch):
     """lambda.csv has only those with the largest λ then, and how many clients λ is spread over besides."""
     directory = write("one", "DRFA", clients=4, rounds=10)
     whole = load_run(directory)

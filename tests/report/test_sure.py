@@ -69,7 +69,7 @@ def shown(run, i):
     return f"{100 * scores.lower(each)[i]:.1f} – {100 * scores.upper(each)[i]:.1f}"
 
 
-def test_a_cell_has_the_value_and_the_interval_of_its_own_run(named):
+def test_cell_has_the_value_and_interval_of_its_run(named):
     groups = named(1)
     (table,) = by_client(groups)
     assert table.head == ["Client", "Test samples", "FedAvg", f"95{THIN}%", "DRFA", f"95{THIN}%"]
@@ -83,7 +83,7 @@ def test_a_cell_has_the_value_and_the_interval_of_its_own_run(named):
     assert "mean ±" not in table.caption
 
 
-def test_of_several_seeds_it_is_the_mean_and_the_interval_of_one(named):
+def test_several_seeds_show_the_mean_and_one_interval(named):
     groups = named(2)
     (table,) = by_client(groups)
     assert table.head[2:4] == ["FedAvg", f"95{THIN}%, seed 0"]
@@ -94,7 +94,7 @@ def test_of_several_seeds_it_is_the_mean_and_the_interval_of_one(named):
     assert table.rows[1][1] == f"{sizes[0]:.0f} to {sizes[1]:.0f}"
 
 
-def test_numbered_clients_are_others_at_every_seed(record):
+def test_numbered_clients_differ_between_seeds(record):
     """Their table is of one seed, without a mean over seeds; there is none where they cannot be told to be the same."""
     cells = [(a, s) for a in ("FedAvg", "DRFA") for s in (3, 1)]
     names = ["client-0", "client-1"]
@@ -109,7 +109,7 @@ def test_numbered_clients_are_others_at_every_seed(record):
 
 
 @pytest.mark.long
-def test_of_many_clients_the_table_has_the_worst_with_any_algorithm(record):
+def test_table_of_many_clients_has_the_worst_of_any_algorithm(record):
     runs = [record(name, name, clients=40, rounds=1) for name in ("FedAvg", "DRFA")]
     for run, worst in zip(runs, (7, 31), strict=True):
         run.clients.loc[worst, ["score", "accuracy_count"]] = [0.0, 0]
@@ -122,7 +122,7 @@ def test_of_many_clients_the_table_has_the_worst_with_any_algorithm(record):
     assert len(by_client(group_runs(many))[0].rows) == FEWEST
 
 
-def test_the_table_of_one_run(record):
+def test_table_of_one_run(record):
     run = record("a", "DRFA")
     worse = np.round(0.5 * run.clients["samples"][3])
     run.clients.loc[3, ["score", "accuracy_count"]] = [worse / run.clients["samples"][3], worse]
@@ -133,7 +133,7 @@ def test_the_table_of_one_run(record):
     assert [row[3] for row in table.rows] == ["yes"] + [""] * 5
 
 
-def test_tables_count_patients_beside_rows(record):
+def test_tables_show_patients_beside_rows(record):
     runs = [record(name, name, clients=3) for name in ("FedAvg", "DRFA")]
     assert "Test patients" not in of_one(runs[0]).head
     for run in runs:
@@ -152,7 +152,7 @@ def test_tables_count_patients_beside_rows(record):
     assert "Training patients" in Page(rendered(runs[:1])).text
 
 
-def test_a_client_without_a_value_is_said_to_have_none(record):
+def test_client_without_a_value_is_marked(record):
     run = record("a", clients=3)
     run.clients.loc[1, ["score", "samples", "accuracy_count"]] = [np.nan, 0, 0]
     assert of_one(run).rows[-1][1:4] == ["–", "–", "unknown"]
@@ -165,7 +165,7 @@ WHOLE = {"name": "accuracy", "more_is_better": True, "percent": True, "rows": "w
 
 
 @pytest.mark.parametrize("changes", [{"older": True}, {"summary": {"measures": [WHOLE]}}], ids=["older", "whole"])
-def test_files_that_say_nothing_of_rows(record, changes):
+def test_files_without_row_information(record, changes):
     runs = [record(name, name, **changes) for name in ("FedAvg", "DRFA")]
     assert told_of(runs[0]) is None
     assert missing_reason(runs[0]).code == ("no-results" if "older" in changes else "unsupported-metric")
@@ -177,7 +177,7 @@ def test_files_that_say_nothing_of_rows(record, changes):
     assert of_one(runs[0]).head[:3] == ["Client", "Accuracy (%)", "Loss"]
 
 
-def test_without_counts_those_of_right_answers_are_taken_from_the_accuracy(record):
+def test_missing_counts_are_derived_from_the_accuracy(record):
     run = record("a")
     before = told_of(run)
     del run.clients["accuracy_count"]
@@ -187,7 +187,7 @@ def test_without_counts_those_of_right_answers_are_taken_from_the_accuracy(recor
 @pytest.mark.parametrize(
     ("column", "value"), [("accuracy_count", 1000), ("accuracy_count", -1), ("samples", 20.5), ("samples", 2.0**31)]
 )
-def test_impossible_counts_are_one_line(record, column, value):
+def test_impossible_counts_are_one_line_errors(record, column, value):
     run = record("a")
     run.clients[column] = run.clients[column].astype(float)
     run.clients.loc[2, column] = value
@@ -205,7 +205,7 @@ def of_measure(record, rows, sums, name="a", **kinds):
     return dataclasses.replace(run, clients=frame.assign(score=values), measures=(measure,))
 
 
-def test_measures_of_numbers_have_intervals_too_and_endless_ones_stay_in_the_figure(record):
+def test_numeric_measures_have_intervals_that_fit_the_figure(record):
     sums = {"sum": [3.0, 1.0, 0.2], "squares": [1.5, 0.5, 0.04]}
     unit, real = (of_measure(record, rows, sums, rows, more_is_better=False) for rows in (Rows.UNIT, Rows.REAL))
     assert worst_interval(unit) == (told_of(unit).worst.low, told_of(unit).worst.high)
@@ -221,7 +221,7 @@ def test_measures_of_numbers_have_intervals_too_and_endless_ones_stay_in_the_fig
         told_of(worse)
 
 
-def test_ranks(record):
+def test_ranks_of_clients(record):
     squares = [84.0, 125.0, 0.0]
     sums = {"positive": [5.0, 5.0, 1.0], "pairs": [20.0, 25.0, 0.0]}
     sums |= {"positive_squares": squares, "negative_squares": squares}
@@ -238,7 +238,7 @@ def test_ranks(record):
     assert told_of(run) is None
 
 
-def test_rates(record):
+def test_rates_of_clients(record):
     sums = {"rows": [8.0, 5.0, 0.0], "count": [6.0, 5.0, 0.0]}
     run = of_measure(record, Rows.RATE, sums)
     run.clients["score"] = [0.75, 1.0, np.nan]
@@ -251,7 +251,7 @@ def test_rates(record):
         told_of(run)
 
 
-def test_clients_that_share_test_rows_are_not_taken_for_independent(record):
+def test_clients_with_shared_test_rows_are_not_independent(record):
     run = record("a")
     apart = told_of(run)
     run.summary["shared_test_rows"] = True
@@ -264,7 +264,7 @@ def texts(found: list[Card]):
     return {card.title: card.note for card in found}
 
 
-def test_cards_say_the_interval_of_the_worst_client(record, named):
+def test_cards_show_the_interval_of_the_worst_client(record, named):
     run = record("a", "DRFA")
     run.clients.loc[0, ["score", "accuracy_count"]] = [0.1, round(0.1 * run.clients["samples"][0])]
     run.clients.loc[0, "score"] = run.clients["accuracy_count"][0] / run.clients["samples"][0]
@@ -279,7 +279,7 @@ def test_cards_say_the_interval_of_the_worst_client(record, named):
     assert f": {ends}{THIN}% (95{THIN}% confidence, corrected for choosing the best of 2, seed 0)" in note
 
 
-def test_references_and_failed_runs_are_never_the_best(named, record):
+def test_references_and_failed_runs_are_never_best(named, record):
     pooled = [record(f"p-{s}", "Pooled", s, worst=0.99) for s in range(2)]
     runs = [run for group in named(2) for run in group.runs]
     groups = group_runs([*runs, *pooled], [FailedRun("DRFA", "7", "diverged")])
@@ -293,7 +293,7 @@ def test_references_and_failed_runs_are_never_the_best(named, record):
     assert any(line.startswith("DRFA (1 of 3 runs failed): diverged (seed 7).") for line in notices(groups))
 
 
-def test_what_test_rows_have_stopped_is_marked_and_not_compared(record):
+def test_runs_stopped_by_test_rows_are_marked_and_not_compared(record):
     """Of three algorithms one was stopped by test rows at one of five seeds."""
     stopped = {"stopped": "target", "stopped_on": "test"}
     runs = [
@@ -317,7 +317,7 @@ def test_what_test_rows_have_stopped_is_marked_and_not_compared(record):
     assert worst_interval(on_validation) is not None
 
 
-def test_what_was_set_back_is_marked_and_counts(record):
+def test_rolled_back_runs_are_marked_and_counted(record):
     """Of three seeds of DRFA one was set back late, one early; FedAvg's runs are of an older drfl."""
     back = {0: {"rollbacks": 0, "effective_rounds": 10}}
     back[1] = {"rollbacks": 2, "effective_rounds": 2, "last_rollback": 8}
@@ -337,7 +337,7 @@ def test_what_was_set_back_is_marked_and_counts(record):
     assert where in Page(rendered(runs)).text
 
 
-def test_every_worst_client_of_a_table_has_its_interval_beside_it(named):
+def test_every_worst_client_has_its_interval(named):
     groups = named(2)
     for table, runs in (
         (summary_table(groups), runs_at_one_seed(groups)),
@@ -367,7 +367,7 @@ def test_every_worst_client_of_a_table_has_its_interval_beside_it(named):
         (5, 0.001, "DRFA", "serves the worst client best on these test rows and from this initial model: "),
     ],
 )
-def test_the_headline_says_what_is_shown(record, seeds, noise, start, said):
+def test_headline_states_significant_results(record, seeds, noise, start, said):
     worst = {"FedAvg": 0.7, "DRFA": 0.75}
     runs = [
         record(f"{a}-{s}", a, s, rounds=1, worst=worst[a] + noise * (a == "DRFA") * (s - (seeds - 1) / 2))
@@ -386,7 +386,7 @@ def test_the_headline_says_what_is_shown(record, seeds, noise, start, said):
     assert "overlap" not in told.text
 
 
-def test_the_headline_names_whom_it_is_better_than_and_whom_not(record):
+def test_headline_names_better_and_undecided_comparisons(record):
     worst = {"FedAvg": 0.7, "DRFA": 0.8, "DRDM": 0.801}
     noise = (0.003, -0.004, 0.002, -0.003, 0.004)
     cells = [(a, s, i) for i, a in enumerate(worst) for s in range(5)]
@@ -410,7 +410,7 @@ def test_runs_on_other_clients_are_not_compared(record):
     assert told.text.endswith("There is no comparison with FedAvg: the clients are not the same at any seed.")
 
 
-def test_the_seed_that_all_have(named, record):
+def test_seed_that_all_algorithms_have(named, record):
     groups = named(2)
     assert [run.seed for run in runs_at_one_seed(groups)] == ["0", "0"]
     assert which_seed(groups) == "seed 0"
@@ -421,7 +421,7 @@ def test_the_seed_that_all_have(named, record):
     assert which_seed(apart) == "first seed"
 
 
-def test_the_figure_has_the_intervals_the_worst_first_and_what_equal_clients_would_show(record):
+def test_figure_has_intervals_and_expected_if_equal(record):
     found = told_of(record("a", "DRFA"))
     drawn, tag = Drawn(draw_forests(found, 30)[0]), "{http://www.w3.org/2000/svg}"
     rows = [y for text, x, y in drawn.texts if text in found.names]
@@ -446,20 +446,20 @@ def test_the_figure_has_the_intervals_the_worst_first_and_what_equal_clients_wou
     assert f"{int(found.candidates.sum())} of 6 could be the worst" in describe_forest(found, "DRFA")
 
 
-def test_the_worst_clients_of_many_are_in_the_figure(record):
+def test_figure_has_the_worst_of_many_clients(record):
     found = told_of(record("a", clients=50, rounds=1))
     drawn = Drawn(draw_forests(found, 12)[0])
     assert [text for text, _, _ in drawn.texts if text in found.names] == [found.names[i] for i in found.order[:12]]
 
 
-def test_very_many_sites_are_in_several_figures_on_one_scale(record):
+def test_very_many_sites_are_in_several_figures_of_one_scale(record):
     found = told_of(record("a", clients=PART + 5, rounds=1))
     drawn = [Drawn(one) for one in draw_forests(found, PART + 5)]
     assert [sum(text in found.names for text, _, _ in one.texts) for one in drawn] == [PART, 5]
     assert drawn[0].x(500) == pytest.approx(drawn[1].x(500))
 
 
-def test_hostile_names_stay_text_in_the_figure(record):
+def test_hostile_names_in_the_figure_are_escaped(record):
     run = record("a", EVIL, names=[EVIL, "%{x}", "&lt;b&gt;"], clients=3, summary={"seed": EVIL})
     evidence = gather_evidence([run])
     words = [text for text, _, _ in Drawn(draw_forests(evidence.runs[0].named_assessment, 3)[0]).texts]
@@ -467,14 +467,14 @@ def test_hostile_names_stay_text_in_the_figure(record):
     assert {"%{x}", "&lt;b&gt;"} <= set(words)
 
 
-def test_what_one_run_says_of_its_clients(record):
+def test_sentences_on_the_clients_of_one_run(record):
     page = Page(rendered([record("a", "DRFA")]))
     assert re.search(r"\d of 6 clients could be the worst \(95 % confidence\)|Any of the 6", page.text)
     assert "if all clients were equally good, the worst one would measure" in page.text
     assert "exact test that all are equally good" in page.text
 
 
-def test_a_level_of_its_own_is_taken(record):
+def test_confidence_level_can_be_set(record):
     run = record("a")
     found = assessment_of(run, level=0.5)
     n, right = (run.clients[name].to_numpy(float) for name in ("samples", "accuracy_count"))
@@ -482,7 +482,7 @@ def test_a_level_of_its_own_is_taken(record):
     assert found.low.tolist() == known.low.tolist()
 
 
-def test_every_site_of_a_deployment_is_shown(record):
+def test_every_deployed_site_is_shown(record):
     """However many there are, and however few rows the smallest has."""
     sites = [f"site {i:02d}" for i in range(45)]
     runs = [record(f"run-{s}", seed=s, clients=45, names=sites, config={"sites": sites}) for s in range(2)]

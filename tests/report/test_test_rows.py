@@ -24,7 +24,7 @@ GOOD = {
 }
 
 
-def test_it_comes_back_as_it_was_and_the_same_scores_are_the_same_bytes(tmp_path):
+def test_scores_are_read_back_and_written_reproducibly(tmp_path):
     scores = {name: values for name, values in GOOD.items() if name not in ("starts", "rows")}
     given = RowScores(GOOD["starts"], GOOD["rows"], scores, DATA)
     (tmp_path / "a").write_bytes(content(given))
@@ -56,7 +56,7 @@ def test_it_comes_back_as_it_was_and_the_same_scores_are_the_same_bytes(tmp_path
         ({"A b": torch.ones(3, dtype=torch.float64)}, ("damaged-file", None, "'A b'")),
     ],
 )
-def test_a_damaged_file_is_one_line(change, error, tmp_path):
+def test_damaged_file_is_a_one_line_error(change, error, tmp_path):
     tensors = {name: values for name, values in {**GOOD, **change}.items() if isinstance(values, torch.Tensor)}
     (tmp_path / "a").write_bytes(save(tensors, {"data": str(change.get("data", DATA))}))
     with refused(*error) as raised:
@@ -64,7 +64,7 @@ def test_a_damaged_file_is_one_line(change, error, tmp_path):
     assert "\n" not in str(raised.value)
 
 
-def test_bytes_that_are_none_are_one_line(tmp_path):
+def test_random_bytes_are_one_line_errors(tmp_path):
     whole, draw = save(GOOD, {"data": DATA}), random.Random(0)
     for cut in (b"", whole[:7], whole[:200], b"\xff" * 64, b"{}"):
         (tmp_path / "a").write_bytes(cut)
@@ -87,7 +87,7 @@ def data(seed=0):
     return drfl.ClientData.from_arrays([(part, (part[:, 0] > 0).long()) for part in x.split(40)], test_fraction=0.5)
 
 
-def test_runs_write_it_and_two_algorithms_at_a_seed_are_paired_by_it(tmp_path):
+def test_runs_write_the_file_and_are_paired_by_it(tmp_path):
     algorithms = {
         "FedAvg": drfl.FedAvg(m=3),
         "LocalOnly": drfl.LocalOnly(),

@@ -63,7 +63,7 @@ NAMED = [f"{name}-{type(rule).__name__}" for name, rule in PAIRS]
 
 
 @pytest.mark.parametrize(("name", "rule"), long_except(NAMED[::4], PAIRS, NAMED))
-def test_a_rule_that_finds_nothing_leaves_the_algorithm_as_it_is(name, rule):
+def test_rule_without_effect_leaves_the_algorithm_unchanged(name, rule):
     drawn = "sampling" in {field.name for field in fields(ALGORITHMS[name])}
     algorithm = algorithm_of(name, **({"sampling": all_clients} if drawn else {}))
     alone = run(algorithm, fed_of(), rounds=5, evaluate_every=5, averaged=not hasattr(algorithm, "no_average"))
@@ -85,7 +85,7 @@ def test_a_rule_that_finds_nothing_leaves_the_algorithm_as_it_is(name, rule):
 @pytest.mark.parametrize(
     ("name", "table", "mean"), [("SCAFFOLD", "c_i", "c"), ("FedDyn", "h", "c"), ("DRDM", "h", "c")]
 )
-def test_the_mean_of_the_drift_terms_stays_their_mean(name, table, mean, rule):
+def test_mean_of_the_drift_terms_is_preserved(name, table, mean, rule):
     state = rounds(Protected(algorithm_of(name), aggregator=rule), SignFlip(fed_of(), [0, 5])).inner
     h = torch.stack([getattr(state, table)[torch.tensor([i])][0] for i in range(N)])
     assert h.abs().max() > 0
@@ -105,7 +105,7 @@ def robust_of(name, rule):
         [-90.0, -1.0], dict(zip(IDS, RULES, strict=True)), ["FedAvg", "SCAFFOLD", "DRFA", "DRDM", "DualDRDM", "ScaffPD"]
     ),
 )
-def test_two_of_eight_that_push_backwards_in_every_round_do_not_take_over(name, rule, factor):
+def test_two_of_eight_attackers_do_not_take_over(name, rule, factor):
     """−90 is within the bound that is on by default."""
     clean = rounds(robust_of(name, None), fed_of(), 60).w
     held = rounds(robust_of(name, rule), ScaledUpdates(fed_of(), [0, 5], factor), 60)
@@ -113,12 +113,12 @@ def test_two_of_eight_that_push_backwards_in_every_round_do_not_take_over(name, 
 
 
 @pytest.mark.parametrize("name", ["SCAFFOLD", "DRDM", "DualDRDM", "ScaffPD"])
-def test_without_a_rule_drift_terms_add_up_what_they_push(name):
+def test_without_a_rule_drift_terms_accumulate_the_attack(name):
     state = rounds(robust_of(name, None), SignFlip(fed_of(), [0, 5]), 60)
     assert state.w.norm() > 1000
 
 
-def test_whom_krum_leaves_out_counts_as_missing_and_is_told():
+def test_client_excluded_by_krum_counts_as_missing_and_is_reported():
     state = rounds(Protected(algorithm_of("SCAFFOLD"), aggregator=Krum(2)), ScaledUpdates(fed_of(), [0, 5], -90.0))
     assert state.memory.left_out[[0, 5]].tolist() == [6, 6]
     assert int(state.memory.left_out.sum()) == 12
@@ -126,7 +126,7 @@ def test_whom_krum_leaves_out_counts_as_missing_and_is_told():
     assert not state.inner.c_i[torch.tensor([0, 5])].any()
 
 
-def test_fewer_replies_than_a_rule_judges_are_not_used_at_all(caplog):
+def test_too_few_replies_for_a_rule_are_not_used(caplog):
     caplog.set_level(logging.WARNING, "drfl.resilience")
     protected = Protected(algorithm_of("SCAFFOLD"), aggregator=TrimmedMean(3))
     state = rounds(protected, DropoutFederation(fed_of(), train=[1, 4]), 3)
@@ -139,14 +139,14 @@ def test_fewer_replies_than_a_rule_judges_are_not_used_at_all(caplog):
 
 
 @pytest.mark.parametrize("name", ["FedAvg", "ScaffPD"])
-def test_cohorts_that_are_never_large_enough_are_refused_at_the_start(name):
+def test_always_too_small_cohorts_are_refused_at_the_start(name):
     with refused("few-clients", "aggregator", "Krum(f=3, used=0)", "9", "8"):
         run(Protected(algorithm_of(name), aggregator=Krum(3)), fed_of(), rounds=1)
     with refused("few-clients", "aggregator", "2"):
         run(Protected(algorithm_of(name, m=2), aggregator=MedianClip()), fed_of(), rounds=1)
 
 
-def test_the_centre_is_the_mean_of_earlier_rounds_and_survives_a_checkpoint():
+def test_centre_is_the_mean_of_earlier_rounds_and_is_checkpointed():
     protected = Protected(algorithm_of("ScaffPD"), aggregator=CentredClip(momentum=0.5))
     first = rounds(protected, fed_of(), 1)
     assert first.memory.centres.norm(dim=1).gt(0).all()  # of steps and of gradients
@@ -159,7 +159,7 @@ def test_the_centre_is_the_mean_of_earlier_rounds_and_survives_a_checkpoint():
     assert Protected(algorithm_of("FedAvg"), aggregator=Krum(1)).init(fed_of()).memory.centres.shape == (2, 0)
 
 
-def test_snapshots_and_averages_are_judged_by_their_part_of_the_way():
+def test_snapshots_and_averages_are_scaled_by_their_steps():
     rule, w, local = CentredClip(), fed_of().w0, algorithm_of("FedAvg").local
     centre = torch.tensor([8.0, 0.0, -8.0], dtype=torch.float64)
     fed = AggregatingFederation(fed_of(), rule, torch.stack([centre, 0 * centre]))
@@ -169,7 +169,7 @@ def test_snapshots_and_averages_are_judged_by_their_part_of_the_way():
         assert torch.allclose(part, w - eta * rule.bound((w - sent) / eta, centre))
 
 
-def test_the_probe_knows_every_clients_own_gradient():
+def test_probe_knows_every_clients_own_gradient():
     """Whatever the order of the replies."""
     rule, fed = ProbeCosine(PROBE), fed_of()
     clients, w = torch.tensor([5, 0, 7, 2]), torch.tensor([0.3, -0.2, 0.1], dtype=torch.float64)
@@ -182,7 +182,7 @@ def test_the_probe_knows_every_clients_own_gradient():
 
 
 @pytest.mark.long
-def test_an_honest_outlier_is_no_liar_to_the_probe():
+def test_honest_outlier_passes_the_probe():
     """Client 3's optimum is far from that of all others, who nearly agree; the saddle point is half way."""
     optima = torch.linspace(-0.1, 0.1, N * 3, dtype=torch.float64).view(N, 3)
     optima[3] = 4.0
@@ -198,7 +198,7 @@ def test_an_honest_outlier_is_no_liar_to_the_probe():
 
 
 @pytest.mark.parametrize(("name", "prox"), [("SCAFFOLD", 0.0), ("FedDyn", 2.0)])
-def test_the_rule_sees_drift_terms_as_they_will_be(name, prox):
+def test_rule_sees_the_next_drift_terms(name, prox):
     """Option II of SCAFFOLD, and FedDyn's and DRDM's update; κ is 1/(ητ) and μ."""
     seen, local = [], algorithm_of(name).local
 
@@ -219,7 +219,7 @@ def test_the_rule_sees_drift_terms_as_they_will_be(name, prox):
 
 
 @pytest.mark.parametrize("name", ["DRFA", "DRDM", "DualDRDM"])
-def test_who_is_left_out_has_no_say_in_lambda_either(name):
+def test_excluded_client_does_not_affect_lambda(name):
     """Left out, a client is served badly, and by its true losses λ would go to it."""
     algorithm = algorithm_of(name, gamma=0.02, sampling=all_clients)
     state = rounds(Protected(algorithm, aggregator=ProbeCosine(PROBE)), SignFlip(fed_of(), [0, 1]), 40)

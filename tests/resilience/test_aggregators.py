@@ -45,14 +45,14 @@ def mean_of(rule, U):
     return apply(rule, U)[1].mean(0)
 
 
-def test_the_trimmed_mean_is_scipys():
+def test_trimmed_mean_matches_scipy():
     U = cohort(k=11)
     for f in range(1, 6):
         assert mean_of(TrimmedMean(f), U).numpy() == pytest.approx(stats.trim_mean(U.numpy(), (f + 0.5) / 11))
 
 
 @pytest.mark.parametrize("k", [3, 4, 11, 12])
-def test_the_coordinate_wise_median_is_numpys(k):
+def test_coordinate_wise_median_matches_numpy(k):
     U = cohort(k)
     found = apply(CoordinateMedian(), U)[1]
     assert mean_of(CoordinateMedian(), U).numpy() == pytest.approx(np.median(U.numpy(), axis=0))
@@ -60,7 +60,7 @@ def test_the_coordinate_wise_median_is_numpys(k):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_geometric_median_has_the_least_sum_of_distances(seed):
+def test_geometric_median_minimises_the_sum_of_distances(seed):
     U = cohort(9, 3, seed)
     U[0] += 50
     sums = lambda z: float((U - torch.from_numpy(z)).norm(dim=1).sum())  # noqa: E731
@@ -68,14 +68,14 @@ def test_the_geometric_median_has_the_least_sum_of_distances(seed):
     assert mean_of(GeometricMedian(), U).numpy() == pytest.approx(best.x, abs=1e-4)
 
 
-def test_a_geometric_median_that_falls_on_a_vector_is_that_vector():
+def test_geometric_median_can_be_one_of_the_vectors():
     U = torch.tensor([[0.0, 0.0], [1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
     assert mean_of(GeometricMedian(), U).abs().max() < 1e-6
     assert torch.equal(apply(GeometricMedian(), torch.ones(4, 2))[1], torch.ones(4, 2))
 
 
 @pytest.mark.parametrize(("f", "keep"), [(1, 1), (2, 1), (2, 0), (3, 5)])
-def test_krum_keeps_those_whose_nearest_others_are_nearest(f, keep):
+def test_krum_keeps_vectors_with_near_neighbours(f, keep):
     U = cohort(11, 3)
     U[[2, 5]] += 9
     apart = ((U[:, None] - U) ** 2).sum(2)
@@ -90,14 +90,14 @@ def test_krum_keeps_those_whose_nearest_others_are_nearest(f, keep):
     assert not kept[[2, 5]].any() or f < 2
 
 
-def test_clipping_shortens_to_the_median_length_and_turns_nothing():
+def test_clipping_shortens_to_the_median_length():
     U = cohort()
     lengths, found = U.norm(dim=1), apply(MedianClip(1.5), U)[1]
     assert found.norm(dim=1).tolist() == pytest.approx(lengths.clamp(max=1.5 * lengths.median()).tolist())
     assert torch.nn.functional.cosine_similarity(U, found).tolist() == pytest.approx([1.0] * 20)
 
 
-def test_centred_clipping_cuts_the_distance_from_what_was_expected():
+def test_centred_clipping_limits_the_distance_from_the_centre():
     U, centre = cohort(), torch.arange(6).double()
     away = (U - centre).norm(dim=1)
     found = apply(CentredClip(0.5), U, centre)[1]
@@ -107,7 +107,7 @@ def test_centred_clipping_cuts_the_distance_from_what_was_expected():
     assert [rule.memory for rule in RULES[:-1]] == [None] * (len(RULES) - 1)
 
 
-def test_the_probe_keeps_what_points_the_way_of_the_clients_own_gradient_and_cuts_it_to_twice_its_length():
+def test_probe_keeps_aligned_updates_and_limits_their_length():
     own = torch.tensor([[1.0, 0.0], [0.0, 2.0], [-1.0, 0.0], [0.0, -1.0], [5.0, 0.0]])
     U = torch.tensor([[3.0, 1.0], [1.0, 1.0], [1.0, 0.0], [0.0, -90.0], [0.19, 1.0]])
     rule = ProbeCosine(ServerProbe(fed_of()), 0.2)
@@ -121,7 +121,7 @@ def test_the_probe_keeps_what_points_the_way_of_the_clients_own_gradient_and_cut
 
 
 @pytest.mark.parametrize("rule", RULES, ids=IDS)
-def test_the_order_of_the_replies_and_the_unit_do_not_matter(rule):
+def test_order_and_scale_of_replies_do_not_matter(rule):
     U, order = cohort(), torch.randperm(20, generator=torch.Generator().manual_seed(1))
     kept, vectors = apply(rule, U)
     again, moved = apply(rule, U[order])
@@ -133,14 +133,14 @@ def test_the_order_of_the_replies_and_the_unit_do_not_matter(rule):
 
 
 @pytest.mark.parametrize("rule", MOVING, ids=map(str, MOVING))
-def test_the_origin_does_not_matter(rule):
+def test_origin_does_not_matter(rule):
     U = cohort()
     assert torch.allclose(apply(rule, U + 7)[1], apply(rule, U)[1] + 7, atol=1e-6)
 
 
 @pytest.mark.parametrize("far", [1e2, 1e6, 1e30])
 @pytest.mark.parametrize("rule", RULES, ids=IDS)
-def test_four_of_twenty_move_what_is_left_no_farther_than_honest_ones_are(rule, far):
+def test_four_of_twenty_attackers_have_limited_influence(rule, far):
     U = cohort().float()
     U[:4] = far * torch.tensor([1.0, -1, 1, -1, 1, 1])
     kept, vectors = apply(rule, U)
@@ -155,7 +155,7 @@ def test_four_of_twenty_move_what_is_left_no_farther_than_honest_ones_are(rule, 
 
 
 @pytest.mark.parametrize("rule", RULES, ids=IDS)
-def test_the_smallest_cohort_that_it_judges(rule):
+def test_smallest_cohort_of_each_rule(rule):
     assert rule.min_vectors == {"TrimmedMean": 9, "Krum": 11}.get(type(rule).__name__, 3)
     kept, vectors = apply(rule, cohort(rule.min_vectors))
     assert int(kept.sum()) == len(vectors) >= 1

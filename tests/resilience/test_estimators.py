@@ -60,18 +60,18 @@ def independent():
     return estimates(FailureModel(drop=0.4))
 
 
-def test_reports_are_unbiased_when_dropping_out_does_not_depend_on_the_data(independent):
+def test_reports_are_unbiased_under_independent_dropout(independent):
     v, _ = independent
     assert len(v) < ROUNDS
     assert z(v, LOSSES).max() < 4
 
 
-def test_the_model_average_is_unbiased_under_a_uniform_mixture(independent):
+def test_model_average_is_unbiased_for_uniform_weights(independent):
     _, mean = independent
     assert z(mean, 3.0) < 4
 
 
-def test_both_are_biased_when_those_with_large_losses_drop_out():
+def test_both_are_biased_if_large_losses_drop_out():
     v, _ = estimates(FailureModel(drop=AFTER_LOSS), count=500)
     assert z(v, LOSSES).max() > 8
     assert v.mean(0)[5] < 0.6 * LOSSES[5]
@@ -91,7 +91,7 @@ def expected_weights(lam, drop, m):
     return weights / total
 
 
-def test_under_another_mixture_the_average_is_one_over_those_who_answered():
+def test_average_for_other_weights_is_over_answering_clients():
     """Those drawn in spite of dropouts follow λ among those who are there, which shrinks a large λ_i."""
     lam, clients = UNEVEN.numpy(), np.arange(N)
     a = expected_weights(lam, 0.6, M)

@@ -42,13 +42,13 @@ N = 4000
         {"outage_rounds": 10**400},
     ],
 )
-def test_refused(wrong):
+def test_impossible_values_are_refused(wrong):
     with refused("out-of-range", None, next(iter(wrong))) as error:
         FailureModel(**wrong)
     assert "\n" not in str(error.value)
 
 
-def test_refused_for_so_many_clients():
+def test_values_that_do_not_fit_n_are_refused():
     FailureModel(drop=(0.1, 0.2), groups=2).check(2)
     with refused("count-mismatch", "drop"):
         FailureModel(drop=(0.1, 0.2)).check(3)
@@ -56,7 +56,7 @@ def test_refused_for_so_many_clients():
         FailureModel(groups=3).check(2)
 
 
-def test_at_the_ends_of_their_ranges_all_times_are_finite():
+def test_extreme_parameters_give_finite_times():
     n, key = 10_000, Key(0)
     faults = FailureModel(outage=1.0, outage_rounds=10**6, slow=0.5, slowdown=1e6, deadline=1e9, jitter=10)
     z = torch.from_numpy(key.generator().standard_normal(n))
@@ -68,7 +68,7 @@ def test_at_the_ends_of_their_ranges_all_times_are_finite():
 
 
 @pytest.mark.parametrize("draw", ["draw_dropout", "draw_crashes"])
-def test_probabilities(draw):
+def test_frequencies_match_the_probabilities(draw):
     name = {"draw_dropout": "drop", "draw_crashes": "crash"}[draw]
     hit = [getattr(FailureModel(**{name: p}), draw)(N, Key(1).fold("round", 1)) for p in (0.0, 0.2, 0.5, 1.0)]
     for p, found in zip((0.0, 0.2, 0.5, 1.0), hit, strict=True):
@@ -76,7 +76,7 @@ def test_probabilities(draw):
     assert all(bool((more | ~less).all()) for less, more in itertools.pairwise(hit))  # who is lost stays lost
 
 
-def test_a_probability_for_each_client():
+def test_probability_per_client():
     faults = FailureModel(drop=(0.0, 1.0, 0.3))
     hit = torch.stack([faults.draw_dropout(3, Key(0).fold("round", r)) for r in range(400)]).double().mean(0)
     assert hit[:2].tolist() == [0.0, 1.0]
@@ -93,7 +93,7 @@ def test_draws_belong_to_seed_round_client_and_purpose():
         assert 0.4 < float((faults.draw_dropout(N, key) != other).double().mean()) < 0.6
 
 
-def test_who_is_slow_stays_slow():
+def test_slow_clients_stay_slow():
     faults = FailureModel(slow=0.3, slowdown=4.0)
     pace = faults.pace(10, Key(5).fold("round", 1))
     assert sorted(pace.tolist()) == [1.0] * 7 + [4.0] * 3
@@ -102,7 +102,7 @@ def test_who_is_slow_stays_slow():
     assert bool((FailureModel(slow=0.6, slowdown=4.0).pace(10, Key(5)) >= pace).all())
 
 
-def test_an_outage_begins_lasts_and_ends():
+def test_outage_begins_lasts_and_ends():
     faults, zero = FailureModel(outage=1.0, groups=2, outage_rounds=3), torch.zeros(2, dtype=torch.int64)
     assert faults.draw_outages(zero, Key(0)).tolist() == [3, 3]
     assert faults.draw_outages(torch.tensor([2, 0]), Key(0)).tolist() == [2, 3]
@@ -111,7 +111,7 @@ def test_an_outage_begins_lasts_and_ends():
     assert abs(float(some.double().mean()) - 0.25) < 4 * (0.1875 / N) ** 0.5
 
 
-def test_when_times_are_drawn():
+def test_cases_in_which_times_are_drawn():
     assert FailureModel(drop=0.5, crash=0.5, duplicate=0.5).spread is None
     assert FailureModel(slow=0.1).spread == FailureModel(deadline=3.0).spread == 0.5
     assert FailureModel(slow=0.1, jitter=0.0).spread == 0.0

@@ -25,7 +25,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_nothing_happens_where_nothing_can(name):
+def test_zero_probabilities_change_nothing(name):
     alone, faulty, mine, theirs = algorithm(name), Faulty(algorithm(name)), small(), small()
     pairs = zip(rounds(alone, mine, 3), rounds(faulty, theirs, 3), strict=True)
     for (_, expected, _), (_, found, _) in pairs:
@@ -35,7 +35,7 @@ def test_nothing_happens_where_nothing_can(name):
 
 
 @pytest.mark.parametrize(("kind", "name"), crossed(list(FAULTS), list(ALGORITHMS)))
-def test_every_algorithm_goes_on(name, kind):
+def test_every_algorithm_continues(name, kind):
     fed, heard = small(), []
     faulty = Faulty(algorithm(name), FAULTS[kind])
     result = run(faulty, fed, rounds=5, seed=3, evaluate_every=5, callbacks=[lambda step: heard.append(step.info)])
@@ -55,7 +55,7 @@ TABLES = [
 
 
 @pytest.mark.parametrize(("kind", "name", "table"), crossed(["drop", "crash", "all"], TABLES))
-def test_rows_of_those_who_did_not_answer_stay(name, table, kind):
+def test_rows_of_silent_clients_are_unchanged(name, table, kind):
     missed = changed = 0
     for before, after, info in rounds(Faulty(algorithm(name), FAULTS[kind]), small(), 8):
         old, new = (getattr(state.inner, table) for state in (before, after))
@@ -72,7 +72,7 @@ def test_rows_of_those_who_did_not_answer_stay(name, table, kind):
     assert missed > 0 or (name, kind) == ("ScaffPD", "crash")  # it trains only those who reported, and all of them may
 
 
-def test_what_is_remembered_has_fixed_names_and_shapes():
+def test_wrapper_state_has_fixed_names_and_shapes():
     fed = small()
     for faults in (FailureModel(), FailureModel(outage=0.5, groups=3, outage_rounds=4)):
         state = Faulty(algorithm("FedAvg"), faults).init(fed)
@@ -82,7 +82,7 @@ def test_what_is_remembered_has_fixed_names_and_shapes():
         Faulty(algorithm("FedAvg"), FailureModel(groups=9)).init(fed)
 
 
-def test_an_outage_silences_a_group_for_as_long_as_it_lasts():
+def test_outage_silences_a_group_for_its_duration():
     faults = FailureModel(outage=0.3, groups=3, outage_rounds=3)
     group = torch.arange(N) % 3
     ages, whole = [0, 0, 0], []
@@ -98,7 +98,7 @@ def test_an_outage_silences_a_group_for_as_long_as_it_lasts():
     assert 0 < sum(whole) < len(whole)
 
 
-def test_the_same_seed_gives_the_same_run_on_another_engine_too():
+def test_same_seed_gives_the_same_run_on_another_engine():
     runs = [run(Faulty(algorithm("DualDRDM"), FAULTS["all"]), small(), rounds=6, seed=s) for s in (1, 1, 2)]
     assert same(runs[0].state, runs[1].state)
     assert runs[0].history.last.ledger == runs[1].history.last.ledger
@@ -108,7 +108,7 @@ def test_the_same_seed_gives_the_same_run_on_another_engine_too():
     assert threads.history.last.ledger == runs[0].history.last.ledger
 
 
-def test_a_run_goes_on_from_where_it_stopped():
+def test_run_resumes_where_it_stopped():
     faulty, kept = Faulty(algorithm("DRDM"), FAULTS["outage"]), []
     whole = run(faulty, small(), rounds=8, seed=4, keep=lambda progress, stopping: kept.append(progress))
     middle = next(progress for progress in kept if progress.state.memory.down.any())
@@ -142,14 +142,14 @@ class AsksForEverything:
 
 
 @pytest.mark.parametrize("kind", ["drop", "crash"])
-def test_a_drop_holds_for_every_request_of_a_round_and_a_crash_for_the_training(kind):
+def test_dropout_holds_for_a_round_and_crash_for_training(kind):
     found = [answered for _, answered, _ in rounds(Faulty(AsksForEverything(), FAULTS[kind]), small(), 6)]
     for train, losses, gradients in (state.inner for state in found):
         assert losses == gradients
         assert (train == losses != list(range(N))) if kind == "drop" else (train != losses == list(range(N)))
 
 
-def test_a_tuple_of_probabilities():
+def test_tuple_of_probabilities():
     drop = tuple(float(hit) for hit in who(1, 6).tolist())
     for _, _, info in rounds(Faulty(algorithm("FedAvg", m=N), FailureModel(drop=drop)), small(), 3):
         assert info.answered.tolist() == [0, 2, 3, 4, 5, 7]

@@ -47,11 +47,11 @@ def judged(guard, values, clients=None, memory=None, n=N, fed=None):
     return guard.judge(Losses(torch.tensor(clients), losses(*values)), request_to(clients, n), fed, memory)
 
 
-def test_clip():
+def test_clip_at_a_fixed_bound():
     assert judged(Clip(2.0), (1.0, 2.5, -7.0)).values.tolist() == [1.0, 2.0, -2.0]
 
 
-def test_robust_clip_in_the_first_round_goes_by_its_own_reports():
+def test_robust_clip_uses_its_own_reports_in_the_first_round():
     found = judged(RobustClip(k=2, floor=0), (1.0, 2.0, 3.0, 4.0, 100.0))
     assert found.values.tolist() == [1.0, 2.0, 3.0, 4.0, pytest.approx(3 + 2 * 1.4826)]
     found = judged(RobustClip(k=10, floor=1.0), (1.0, 1.0, 1.0, 1e9))
@@ -59,7 +59,7 @@ def test_robust_clip_in_the_first_round_goes_by_its_own_reports():
     assert found.memory.tolist() == pytest.approx([1.0, 1.0, 1.0, 11.0, *[math.nan] * 4, 1.0], nan_ok=True)
 
 
-def test_robust_clip_remembers_the_latest_report_of_each_client_as_it_was_cut():
+def test_robust_clip_remembers_clipped_reports():
     guard = RobustClip(k=2, floor=0.5)
     memory = judged(guard, (1.0, 1.0, 1.2, 0.9)).memory
     found = judged(guard, (50.0,), clients=[5], memory=memory)  # alone, it would be its own median
@@ -69,7 +69,7 @@ def test_robust_clip_remembers_the_latest_report_of_each_client_as_it_was_cut():
     assert torch.equal(found.memory[5:7], found.values)
 
 
-def test_robust_clip_stays_generous_when_losses_have_fallen_and_when_all_jump():
+def test_robust_clip_stays_wide_after_falls_and_common_jumps():
     guard = RobustClip(k=10, floor=1.0)
     memory = judged(guard, [2.3] * N).memory
     for value in (0.1, 1e-4):
@@ -79,30 +79,30 @@ def test_robust_clip_stays_generous_when_losses_have_fallen_and_when_all_jump():
     assert judged(guard, [500.0] * N, memory=late.memory).values.tolist() == [500.0] * N
 
 
-def test_robust_clip_raises_what_would_spoil_the_scale_and_leaves_small_losses():
+def test_robust_clip_limits_values_that_distort_the_scale():
     found = judged(RobustClip(k=3, floor=0.1), (1.0, 1.0, 1.0, 0.0, -1e9))
     assert found.values.tolist() == [1.0, 1.0, 1.0, 0.0, pytest.approx(-1.3)]
 
 
-def test_robust_clip_cuts_nothing_where_there_is_no_width():
+def test_robust_clip_without_spread_changes_nothing():
     assert judged(RobustClip(), (0.0, 0.0, 0.0, 5.0)).values.tolist() == [0.0, 0.0, 0.0, 5.0]
 
 
 @pytest.mark.parametrize("liars", [1, 2, 3])
-def test_liars_below_a_half_move_the_bound_little(liars):
+def test_minority_of_attackers_hardly_moves_the_bound(liars):
     honest = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6][: 8 - liars]
     bounds = {float(judged(RobustClip(3, 0.1), [*honest, *[claim] * liars]).values.max()) for claim in (1e3, 1e6, 1e12)}
     assert len(bounds) == 1
     assert bounds.pop() < 4.0
 
 
-def test_trim_drops_the_largest_of_each_request_and_of_equals_the_first_clients():
+def test_trim_drops_the_largest_reports_of_each_request():
     assert judged(Trim(2), (3.0, 9.0, 1.0, 9.5)).mask.tolist() == [True, False, True, False]
     assert judged(Trim(1), (4.0, 4.0, 4.0), clients=[6, 2, 3]).mask.tolist() == [True, False, True]
     assert not judged(Trim(3), (1.0, 2.0)).mask.any()
 
 
-def test_audit_puts_the_score_in_place_of_a_claim_that_is_too_large():
+def test_probe_replaces_reports_that_are_too_large():
     def score(w, clients):
         return torch.where(clients == 2, math.nan, 1.0 + clients)
 
@@ -110,7 +110,7 @@ def test_audit_puts_the_score_in_place_of_a_claim_that_is_too_large():
     assert found.values.tolist() == [2.5, 2.0, 99.0, 1.0]
 
 
-def test_a_probe_holds_a_few_training_rows_of_each_client():
+def test_probe_holds_a_few_training_rows_of_each_client():
     data, task = pools((3, 40, 50)), task_of()
     probe, again = (ServerProbe.of(data, task, rows=8, engine=Loop()) for _ in range(2))
     w, clients = task.w0, torch.tensor([2, 0])
@@ -122,7 +122,7 @@ def test_a_probe_holds_a_few_training_rows_of_each_client():
     assert probe(w, clients)[0] == pytest.approx(float(whole[2]), rel=0.6)
 
 
-def test_peers_are_others_drawn_by_the_key_and_asked_at_the_same_model():
+def test_peers_are_drawn_by_key_and_asked_at_the_same_model():
     fed = Recording(ConstantFederation([1.0, 1.1, 1.2, 0.9, 1.0, 1.0, 1.0, 1.0]))
     found = judged(PeerAudit(peers=3, k=2, floor=0.5), (50.0, 1.5), clients=[0, 4], fed=fed)
     assert found.values[0] < 2.5
@@ -143,7 +143,7 @@ def test_peers_are_others_drawn_by_the_key_and_asked_at_the_same_model():
     assert len(drawn) > 3
 
 
-def test_where_too_few_peers_are_left_the_other_reports_join_them():
+def test_too_few_peers_are_completed_by_other_reports():
     everybody = judged(PeerAudit(peers=3, k=1, floor=1.0), [1.0] * (N - 1) + [90.0])
     assert everybody.values.tolist() == [1.0] * (N - 1) + [2.0]
     fed = ConstantFederation([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1e9])  # the only one left lies as well
@@ -151,7 +151,7 @@ def test_where_too_few_peers_are_left_the_other_reports_join_them():
     assert found.values[-1] == 2.0
 
 
-def test_guards_in_a_row_each_see_what_the_ones_before_left():
+def test_guards_are_applied_in_order():
     guards = (Trim(1), Clip(5.0), RobustClip(k=1, floor=0.1))
     memory = first_memories(guards, N)
     assert memory.shape == (N + 1,)
@@ -168,7 +168,7 @@ def test_guards_in_a_row_each_see_what_the_ones_before_left():
     assert not nobody.mask.any()
 
 
-def test_reports_that_come_with_gradients_are_guarded_and_dropped_whole():
+def test_reports_with_gradients_are_guarded_and_dropped_together():
     fed = InflatedLosses(fed_of(), [3], 1e6)
     honest = fed_of().gradients(EVERYBODY, fed.w0, KEY)
     clipped = GuardingFederation(fed, (Clip(4.0),), losses()).gradients(EVERYBODY, fed.w0, KEY)
@@ -181,7 +181,7 @@ def test_reports_that_come_with_gradients_are_guarded_and_dropped_whole():
     assert torch.equal(trimmed.losses, honest.losses[rest])
 
 
-def test_models_and_untouched_reports_are_handed_on_as_they_are():
+def test_models_and_unchanged_reports_are_passed_on():
     class Same(type(fed_of())):
         """Gives the same objects every time."""
 
@@ -197,7 +197,7 @@ def test_models_and_untouched_reports_are_handed_on_as_they_are():
     assert not guarded.memory[:N].isnan().any()
 
 
-def test_what_was_changed_is_noted_and_counted():
+def test_changed_reports_are_counted():
     guarded = GuardingFederation(ConstantLosses(fed_of(), [2, 5], 1e9), (Clip(1e3), Trim(1)), losses())
     guarded.losses(EVERYBODY, guarded.w0, KEY)
     guarded.losses(torch.tensor([5]), guarded.w0, KEY)

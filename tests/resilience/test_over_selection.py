@@ -17,7 +17,7 @@ from drfl.testing import DropoutFederation, Recording
 from drfl.testing.state import leaves
 
 
-def test_the_first_in_the_order_of_the_reply():
+def test_first_replies_in_order_are_used():
     for seed in range(4):
         whole, few = DropoutFederation(small(), seed=seed), FirstK(DropoutFederation(small(), seed=seed), 3)
         for ask in ("losses", "gradients"):
@@ -26,7 +26,7 @@ def test_the_first_in_the_order_of_the_reply():
         assert few.ledger == whole.ledger
 
 
-def test_fewer_than_wanted_are_all_taken():
+def test_fewer_replies_than_wanted_are_all_used():
     fed = FirstK(DropoutFederation(small(), losses=range(6), seed=None), 3)
     assert fed.losses(EVERYBODY, fed.w0, Key(1)).clients.tolist() == [6, 7]
 
@@ -44,7 +44,7 @@ def test_distinct_clients_are_counted():
 
 
 @pytest.mark.parametrize("name", long_except(["FedAvg", "SCAFFOLD", "DRFA", "ScaffPD", "DualDRDM"], ALGORITHMS))
-def test_every_algorithm_goes_on_with_the_first(name):
+def test_every_algorithm_continues_with_the_first_replies(name):
     many = OverSelection(algorithm(name, m=N), 3)
     faulty, fed = Faulty(many, FailureModel(slow=0.25)), Recording(small())
     result = run(faulty, fed, rounds=4, seed=2, evaluate_every=4)
@@ -55,7 +55,7 @@ def test_every_algorithm_goes_on_with_the_first(name):
 
 
 @pytest.mark.parametrize("name", ["FedAvg", "DRDM", "ScaffPD"])
-def test_where_all_are_kept_nothing_changes(name):
+def test_keeping_all_replies_changes_nothing(name):
     few, alone = algorithm(name), algorithm(name)
     for (_, one, _), (_, other, _) in zip(
         rounds(OverSelection(few, 6), small(), 3), rounds(alone, small(), 3), strict=True
@@ -63,14 +63,14 @@ def test_where_all_are_kept_nothing_changes(name):
         assert same(one, other)
 
 
-def test_the_state_is_that_of_the_algorithm():
+def test_state_is_that_of_the_algorithm():
     fed = small()
     many, alone = OverSelection(algorithm("DRDM"), 2), algorithm("DRDM")
     assert leaves(many.init(fed)).keys() == leaves(alone.init(fed)).keys()
     assert many.ambiguity is many.algorithm.ambiguity
 
 
-def test_the_slow_are_seldom_heard_and_the_others_alike():
+def test_slow_clients_are_used_less_often():
     faulty = Faulty(OverSelection(algorithm("FedAvg", m=N), 3), FailureModel(slow=0.25, slowdown=20.0))
     slow = faulty.faults.pace(N, Key(0)) > 1
     heard = torch.zeros(N)
@@ -81,6 +81,6 @@ def test_the_slow_are_seldom_heard_and_the_others_alike():
 
 
 @pytest.mark.parametrize("keep", [0, 1.5, True])
-def test_refused(keep):
+def test_impossible_values_are_refused(keep):
     with refused("out-of-range", "keep"):
         OverSelection(algorithm("FedAvg"), keep)

@@ -53,7 +53,7 @@ class Broken(WrappedFederation):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_with_honest_clients_it_is_the_algorithm_bit_for_bit(name):
+def test_honest_clients_leave_the_algorithm_bitwise_unchanged(name):
     alone, protected = (fed_of(), fed_of())
     algorithm = algorithm_of(name)
     pairs = zip(states_of(algorithm, alone, 8), states_of(Protected(algorithm, norm=1e3), protected, 8), strict=True)
@@ -68,7 +68,7 @@ def test_with_honest_clients_it_is_the_algorithm_bit_for_bit(name):
 
 
 @pytest.mark.parametrize("name", [name for name, make in ALGORITHMS.items() if not hasattr(make, "no_average")])
-def test_nor_does_it_change_the_averaged_solution(name):
+def test_protection_leaves_the_averaged_solution_unchanged(name):
     algorithm = algorithm_of(name)
     alone, protected = (
         run(one, fed_of(), rounds=4, averaged=True) for one in (algorithm, Protected(algorithm, norm=1e3))
@@ -78,7 +78,7 @@ def test_nor_does_it_change_the_averaged_solution(name):
 
 
 @pytest.mark.parametrize("name", ["DRFA", "ScaffPD"])
-def test_nor_does_it_change_who_draws_which_minibatch(name):
+def test_protection_leaves_minibatches_unchanged(name):
     algorithm = algorithm_of(name, local=LocalSGD(steps=2, lr=0.05, batch=4), dual_batch=4)
     alone, protected = (federation((8, 9, 12, 10, 30, 7, 16, 11), engine=Loop()) for _ in range(2))
     mine, wrapped = states_of(algorithm, alone, 2)[-1][0], states_of(Protected(algorithm), protected, 2)[-1][0]
@@ -89,7 +89,7 @@ def test_nor_does_it_change_who_draws_which_minibatch(name):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("guards", [(RobustClip(),), (Clip(3.0), Trim(1))], ids=["robust", "clip, trim"])
-def test_nan_and_huge_claims_leave_every_algorithm_whole(name, guards):
+def test_nan_and_huge_reports_do_not_break_any_algorithm(name, guards):
     fed = ConstantLosses(ConstantLosses(fed_of(), [0], math.nan), [1], 1e30)
     result = run(Protected(algorithm_of(name), guards=guards), fed, rounds=5, evaluate_every=5)
     for path, leaf in leaves(result.state.inner).items():
@@ -104,7 +104,7 @@ def test_nan_and_huge_claims_leave_every_algorithm_whole(name, guards):
         assert int(memory.clipped) >= 5
 
 
-def test_without_it_one_huge_claim_takes_all_the_weight_at_once_and_with_a_tight_guard_it_does_not():
+def test_tight_guard_limits_a_huge_report():
     algorithm = algorithm_of("DRFA", gamma=0.005)
     alone, _ = states_of(algorithm, InflatedLosses(fed_of(), [0], 100.0), 1)[0]
     held, _ = states_of(Protected(algorithm, guards=(RobustClip(3, 0.1),)), InflatedLosses(fed_of(), [0], 100.0), 1)[0]
@@ -115,7 +115,7 @@ def test_without_it_one_huge_claim_takes_all_the_weight_at_once_and_with_a_tight
 
 
 @pytest.mark.parametrize("claim", [1e3, 1e30])
-def test_with_a_step_of_ones_own_the_default_guard_bounds_what_one_claim_adds_to_its_weight(claim):
+def test_default_guard_limits_a_report_with_a_user_step_size(claim):
     tau, gamma, rounds = LOCAL.steps, 1e-5, 6
     algorithm = algorithm_of("DRFA", gamma=gamma)
     honest = states_of(Protected(algorithm), fed_of(), rounds)
@@ -129,7 +129,7 @@ def test_with_a_step_of_ones_own_the_default_guard_bounds_what_one_claim_adds_to
     assert max(float(state.lam[0]) for state, _ in honest) < lams[-1]
 
 
-def test_a_client_whose_replies_keep_being_rejected_is_not_asked_for_a_while_and_then_again():
+def test_repeatedly_rejected_client_is_quarantined_for_a_while():
     recording = Recording(Broken(fed_of(), 2, {2, 3, 4}))
     protected = Protected(algorithm_of("FedAvg"), quarantine=Quarantine(strikes=3, rounds=4))
     states = [state for state, _ in states_of(protected, recording, 10)]
@@ -140,7 +140,7 @@ def test_a_client_whose_replies_keep_being_rejected_is_not_asked_for_a_while_and
     assert [int(state.memory.strikes[2]) for state in states[:4]] == [0, 1, 2, 0]
 
 
-def test_a_round_with_fine_replies_wipes_strikes_out_and_a_silent_one_does_not():
+def test_valid_replies_clear_strikes_and_silence_does_not():
     def strikes(rounds, lost=()):
         broken, found = Broken(fed_of(), 2, rounds), []
         protected = Protected(algorithm_of("FedAvg"))
@@ -155,7 +155,7 @@ def test_a_round_with_fine_replies_wipes_strikes_out_and_a_silent_one_does_not()
     assert strikes({1, 2}, lost=[3]) == [1, 2, 2, 0]
 
 
-def test_where_everybody_is_in_quarantine_nobody_is_asked_and_the_round_is_empty():
+def test_round_is_empty_if_all_clients_are_in_quarantine():
     recording = Recording(fed_of())
     protected = Protected(algorithm_of("SCAFFOLD"), norm=1e-9, quarantine=Quarantine(strikes=1, rounds=2))
     states = states_of(protected, recording, 4)
@@ -164,13 +164,13 @@ def test_where_everybody_is_in_quarantine_nobody_is_asked_and_the_round_is_empty
     assert torch.equal(states[-1][0].w, fed_of().w0)
 
 
-def test_without_quarantine_everybody_is_always_asked():
+def test_all_clients_are_asked_without_quarantine():
     recording = Recording(fed_of())
     states_of(Protected(algorithm_of("FedAvg"), norm=1e-9, quarantine=None), recording, 5)
     assert all(len(call.cohort) == N for call in recording.of("train"))
 
 
-def test_most_replies_not_finite_is_divergence():
+def test_mostly_non_finite_replies_are_a_divergence():
     fed = ConstantLosses(fed_of(), range(N), math.nan)
     with refused("not-finite", None, "losses", kind=NonFiniteError):
         states_of(Protected(algorithm_of("AFL")), fed, 1)
@@ -178,14 +178,14 @@ def test_most_replies_not_finite_is_divergence():
         run(Protected(algorithm_of("AFL")), fed, rounds=2)
 
 
-def test_a_model_too_far_away_counts_as_missing():
+def test_model_beyond_max_norm_counts_as_missing():
     fed = ScaledUpdates(fed_of(), [4], 1e6)
     state, info = states_of(Protected(algorithm_of("FedAvg"), norm=10.0), fed, 1)[0]
     assert info.answered.tolist() == [i for i in EVERYBODY.tolist() if i != 4]
     assert state.w.abs().max() < 10
 
 
-def test_each_client_and_reason_is_warned_of_once(caplog):
+def test_each_client_and_reason_is_logged_once(caplog):
     fed = ConstantLosses(fed_of(), [0, 3], math.inf)
     with caplog.at_level(logging.WARNING, "drfl.resilience"):
         states_of(Protected(algorithm_of("AFL"), quarantine=None), fed, 5)
@@ -193,7 +193,7 @@ def test_each_client_and_reason_is_warned_of_once(caplog):
     assert all(quotes(message, "NaN") for message in caplog.messages)
 
 
-def test_a_client_that_holds_the_weight_for_long_is_warned_of(caplog):
+def test_client_with_most_weight_for_long_is_reported(caplog):
     fed, concentration = ConstantLosses(fed_of(), [5], 1e3), LambdaConcentration(share=0.5, long=4)
     with caplog.at_level(logging.WARNING, "drfl.resilience"):
         states_of(Protected(algorithm_of("DRFA", gamma=0.1), guards=(), concentration=concentration), fed, 8)
@@ -204,7 +204,7 @@ def test_a_client_that_holds_the_weight_for_long_is_warned_of(caplog):
         assert caplog.messages == []  # it has shares, but no λ
 
 
-def test_of_few_clients_one_may_hold_half():
+def test_one_of_few_clients_can_hold_half():
     concentration, none = LambdaConcentration(long=1), torch.zeros(4, dtype=torch.int64)
     assert concentration.newly_dominant(concentration.after(none, torch.tensor([0.7, 0.1, 0.1, 0.1]))) == []
     assert concentration.newly_dominant(concentration.after(none, torch.tensor([0.1, 0.8, 0.1, 0.0]))) == [1]
@@ -212,7 +212,7 @@ def test_of_few_clients_one_may_hold_half():
     assert (concentration.limit(10), concentration.limit(4)) == (0.5, 0.75)
 
 
-def test_a_run_goes_on_from_a_file_where_it_was():
+def test_run_resumes_from_a_file():
     protected = Protected(algorithm_of("DRFA", gamma=0.05), guards=(Clip(50.0), RobustClip(3, 0.1)))
     fed = ConstantLosses(ConstantLosses(fed_of(), [0], math.nan), [1], 40.0)
     states = states_of(protected, fed, 6)
@@ -224,14 +224,14 @@ def test_a_run_goes_on_from_a_file_where_it_was():
     assert state.memory.guards.isnan().nonzero().flatten().tolist() == [0]  # whose reports were all rejected
 
 
-def test_caps_on_the_mixture_hold_without_any_guard():
+def test_caps_on_lambda_hold_without_a_guard():
     state = states_of(algorithm_of("DRFA", gamma=0.5, ambiguity=CVaR(0.5)), ConstantLosses(fed_of(), [0], 1e6), 6)[-1][
         0
     ]
     assert float(state.lam[0]) == pytest.approx(1 / (0.5 * N))
 
 
-def test_the_algorithm_shows_through():
+def test_attributes_of_the_algorithm_are_visible():
     protected = Protected(algorithm_of("DRFA"))
     assert protected.local is LOCAL
     assert protected.ambiguity is protected.algorithm.ambiguity
@@ -241,7 +241,7 @@ def test_the_algorithm_shows_through():
 @pytest.mark.parametrize(
     ("name", "most"), [("AFL", 1), ("DRFA", 1), ("DRFAGA", 1), ("DRDM", 1), ("DualDRDM", 1), ("ScaffPD", 3)]
 )
-def test_by_default_no_claim_gains_a_client_more_than_a_tenth_of_lambda_a_round(name, most, claim):
+def test_default_dual_step_limits_any_report(name, most, claim):
     """D = 0.1 of the dual step's rule, without any guard; SCAFF-PD's extrapolation may go three times as far."""
     algorithm, fed = algorithm_of(name), ConstantLosses(fed_of(), [2], claim)
     before = algorithm.init(fed).lam

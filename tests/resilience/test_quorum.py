@@ -51,7 +51,7 @@ AGAIN = [KEY.fold("again", k) for k in (1, 2, 3)]
         ({"action": "repeat", "max_repeats": 1}, [3, 2], [KEY, AGAIN[0]], None),
     ],
 )
-def test_what_is_tried_and_what_is_kept(options, answers, keys, used):
+def test_repeated_and_skipped_rounds(options, answers, keys, used):
     script, before = Scripted(*answers), ("before",)
     state, info = Quorum(script, 4, **options).round(before, small(), KEY)
     assert script.keys == keys
@@ -62,7 +62,7 @@ def test_what_is_tried_and_what_is_kept(options, answers, keys, used):
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_without_faults_a_run_is_unchanged(name):
+def test_run_without_faults_is_unchanged(name):
     pairs = zip(
         rounds(Quorum(algorithm(name), 1, action="repeat"), small(), 2),
         rounds(algorithm(name), small(), 2),
@@ -72,7 +72,7 @@ def test_without_faults_a_run_is_unchanged(name):
         assert same(one, other)
 
 
-def test_skipped_rounds_leave_the_state_and_the_cost():
+def test_skipped_rounds_keep_state_and_cost():
     fed, skipped = small(), 0
     for before, after, info in rounds(Quorum(Faulty(algorithm("SCAFFOLD", m=N), HALF), 5), fed, 12):
         skipped += info.is_empty
@@ -85,7 +85,7 @@ def test_skipped_rounds_leave_the_state_and_the_cost():
     assert fed.ledger.messages == plain.ledger.messages
 
 
-def test_repeating_costs_and_helps():
+def test_repetition_costs_and_helps():
     skip, again = (
         run(Quorum(Faulty(algorithm("DRFA"), HALF), 3, action=then), small(), rounds=12, seed=1, evaluate_every=12)
         for then in ("skip", "repeat")
@@ -94,7 +94,7 @@ def test_repeating_costs_and_helps():
     assert again.history.last.ledger["messages"] > skip.history.last.ledger["messages"]
 
 
-def test_the_memory_of_wrappers_inside_stays_too():
+def test_state_of_inner_wrappers_is_kept():
     faulty = Faulty(algorithm("FedAvg", m=N), FailureModel(outage=0.5, groups=2, outage_rounds=4))
     kept = 0
     for before, after, info in rounds(Quorum(faulty, N), small(), 8):
@@ -111,11 +111,11 @@ def test_the_memory_of_wrappers_inside_stays_too():
         ({"min_replies": 1, "action": "stop"}, ("invalid-value", "action")),
     ],
 )
-def test_refused(options, error):
+def test_impossible_values_are_refused(options, error):
     with refused(*error):
         Quorum(algorithm("FedAvg"), **options)
 
 
-def test_more_than_there_are():
+def test_min_replies_above_the_number_of_clients_is_refused():
     with refused("out-of-range", "min_replies", "min_replies=9"):
         Quorum(algorithm("FedAvg"), 9).init(small())

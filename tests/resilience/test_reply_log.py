@@ -48,7 +48,7 @@ def recorded(folder, algorithm, wrap, rounds=6):
 
 
 @pytest.mark.parametrize("name", long_beyond(2, ALGORITHMS))
-def test_a_simulation_without_faults_that_plays_the_list_ends_with_the_same_bits(name, tmp_path):
+def test_replayed_list_gives_the_same_bits(name, tmp_path):
     algorithm = ALGORITHMS[name]
     a, file = recorded(tmp_path, algorithm, lambda inner: Faulty(Protected(inner), FAULTS))
     b = drfl.run(Protected(Replayed(algorithm, read_replies(file))), simulation(), rounds=6, seed=3)
@@ -58,7 +58,7 @@ def test_a_simulation_without_faults_that_plays_the_list_ends_with_the_same_bits
     assert not torch.equal(a.state.w, undisturbed.state.w)
 
 
-def test_rounds_that_a_quorum_called_off_and_repeated_are_played_again(tmp_path):
+def test_repeated_rounds_of_a_quorum_are_replayed(tmp_path):
     algorithm = drfl.DRDM(m=4, local=LOCAL)
 
     def wrap(inner, faults=FAULTS):
@@ -71,7 +71,7 @@ def test_rounds_that_a_quorum_called_off_and_repeated_are_played_again(tmp_path)
     assert torch.equal(a.lam, b.lam)
 
 
-def test_the_file_has_a_row_for_each_request_and_is_cut_where_a_run_goes_on(tmp_path):
+def test_file_has_a_row_per_request_and_is_cut_on_resume(tmp_path):
     _, file = recorded(tmp_path, drfl.DRFA(m=3, local=LOCAL), Protected, rounds=3)
     lines = file.read_text().splitlines()
     assert lines[0] == "round,kind,key,clients"
@@ -86,7 +86,7 @@ def test_the_file_has_a_row_for_each_request_and_is_cut_where_a_run_goes_on(tmp_
     assert file.read_text().splitlines() == lines[:1]
 
 
-def test_a_log_knows_the_length_and_digest_of_its_file(tmp_path):
+def test_log_knows_length_and_digest_of_its_file(tmp_path):
     log, file = ReplyLog(), tmp_path / "replies.csv"
 
     def is_covered():
@@ -113,13 +113,13 @@ def test_a_log_knows_the_length_and_digest_of_its_file(tmp_path):
         (b"round,kind,key,clients\n1,train\n", "missing-column"),
     ],
 )
-def test_a_log_begins_with_no_other_rows(rows, code, tmp_path):
+def test_log_starts_without_old_rows(rows, code, tmp_path):
     with refused(code):
         ReplyLog().open(tmp_path / "replies.csv", rows)
     assert not (tmp_path / "replies.csv").exists()
 
 
-def test_a_full_disk_under_the_log_is_one_line(tmp_path, monkeypatch):
+def test_full_disk_is_a_one_line_error(tmp_path, monkeypatch):
     log = ReplyLog()
     log.open(tmp_path / "replies.csv")
     log.add(UsedReplies(1, "train", "key", (0,)))
@@ -132,7 +132,7 @@ def test_a_full_disk_under_the_log_is_one_line(tmp_path, monkeypatch):
         log(SimpleNamespace(round=1))
 
 
-def test_a_list_of_another_run_is_refused_in_one_line(tmp_path):
+def test_list_of_another_run_is_a_one_line_error(tmp_path):
     algorithm, fed = drfl.FedAvg(m=3, local=LOCAL), simulation()
     key = name_of(Key(3).fold("round", 1, "sgd"))
     for record in ((), (UsedReplies(1, "losses", key, (0,)),), (UsedReplies(1, "train", key, (77,)),)):
@@ -145,7 +145,7 @@ def test_a_list_of_another_run_is_refused_in_one_line(tmp_path):
 @pytest.mark.parametrize(
     "text", ["", "a,b\n1,2\n", "round,kind,key,clients\nx,train,1,0\n", "round,kind,key,clients\n1,train,1,x\n"]
 )
-def test_a_damaged_list_is_refused_in_one_line(text, tmp_path):
+def test_damaged_list_is_a_one_line_error(text, tmp_path):
     file = tmp_path / "replies.csv"
     file.write_text(text)
     if not text:
@@ -163,7 +163,7 @@ class BundlingFederation(WrappedFederation):
 
 
 @pytest.mark.parametrize("at", [0, 2])
-def test_a_round_that_was_played_in_advance_and_dropped_leaves_no_rows(at, tmp_path):
+def test_dropped_prefetched_round_leaves_no_rows(at, tmp_path):
     def rows(fed, rounds, stop):
         record = ReplyLog()
         record.open(tmp_path / "replies.csv")

@@ -54,7 +54,7 @@ def trainings(fed):
         (2000, 1),  # with half of it, too, they leave the numbers
     ],
 )
-def test_an_honest_client_keeps_its_say_with_a_smaller_step(steps, told, caplog):
+def test_smaller_step_size_keeps_an_honest_client(steps, told, caplog):
     """To the bit what the smaller step size gives from the start, and nobody is left out."""
     result = trained(fedavg(steps), fed := Recording(fed_of()))
     size = result.step_size
@@ -102,7 +102,7 @@ class FarThenSilent(Far):
         return select_rows(reply, reply.clients != 1) if again else reply
 
 
-def test_who_falls_silent_was_not_helped(caplog):
+def test_silent_client_was_not_helped_by_the_smaller_step(caplog):
     caplog.set_level(logging.ERROR)
     size = trained(fedavg(factor=1.0), FarThenSilent(fed_of())).step_size
     assert int(size.lowered) == 0
@@ -110,7 +110,7 @@ def test_who_falls_silent_was_not_helped(caplog):
 
 
 @pytest.mark.parametrize("factor", [1e30, -1e12, math.inf])
-def test_a_false_client_lowers_nothing(factor, caplog):
+def test_malicious_client_does_not_lower_the_step_size(factor, caplog):
     """One round is done twice, and never again; the model is that without the client, to the bit."""
     caplog.set_level(logging.ERROR)
     result = trained(fedavg(factor=1.0), fed := Recording(ScaledUpdates(fed_of(), [1], factor)))
@@ -122,7 +122,7 @@ def test_a_false_client_lowers_nothing(factor, caplog):
     assert bits_differ(result.state.inner, same.state.inner) == []
 
 
-def test_a_false_client_does_not_hide_an_honest_one(caplog):
+def test_malicious_client_does_not_hide_an_honest_one(caplog):
     caplog.set_level(logging.ERROR)
     size = trained(fedavg(), Far(fed_of(), 1.0)).step_size
     assert int(size.lowered) == 2
@@ -130,14 +130,14 @@ def test_a_false_client_does_not_hide_an_honest_one(caplog):
 
 
 @pytest.mark.parametrize(("factor", "most"), [(0.5, 0), (1.0, 1), (2.0, 2), (FACTOR, 3)])
-def test_no_lie_lowers_it_to_a_quarter_of_what_the_curvature_allows(factor, most, caplog):
+def test_false_replies_lower_the_step_size_to_at_most_a_quarter(factor, most, caplog):
     caplog.set_level(logging.ERROR)
     size = trained(fedavg(factor=factor), Far(fed_of(), 0.1), rounds=20).step_size
     assert int(size.lowered) == most
     assert factor * float(size.eta) > size.first / 4
 
 
-def test_a_step_size_of_the_users_own_stays(caplog):
+def test_user_step_size_is_unchanged(caplog):
     caplog.set_level(logging.ERROR)
     result = trained(fedavg(lr=1.0), fed := Recording(fed_of()))
     assert result.step_size is None
@@ -146,7 +146,7 @@ def test_a_step_size_of_the_users_own_stays(caplog):
 
 
 @pytest.mark.parametrize("stop", [1, 3])
-def test_resumed_it_knows_whom_a_smaller_step_did_not_help(stop, tmp_path, caplog):
+def test_resumed_run_remembers_clients_that_were_not_helped(stop, tmp_path, caplog):
     caplog.set_level(logging.ERROR)
     algorithm = fedavg()
     whole = trained(algorithm, ScaledUpdates(fed_of(), [1], 1e30))

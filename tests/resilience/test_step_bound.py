@@ -44,12 +44,12 @@ def judged(request, reply, usual):
     return excess == 0, usual
 
 
-def test_what_is_beyond_the_bound_is_told_in_usual_lengths():
+def test_excess_is_reported_in_multiples_of_the_usual_length():
     excess, _ = BOUND.judge(TRAIN, steps(1.0, 2.0, 2.0, 199.0, 300.0, 3e38), NOTHING)
     assert excess.tolist() == pytest.approx([0, 0, 0, 0, 150, torch.inf])
 
 
-def test_what_is_a_hundred_times_as_long_as_the_median_passes_and_more_does_not():
+def test_replies_above_a_hundred_medians_are_rejected():
     kept, usual = judged(TRAIN, steps(1.0, 2.0, 3.0, 199.0, 201.0), NOTHING)
     assert kept.tolist() == [True] * 5  # the median is 3
     assert usual.tolist() == pytest.approx([3, 0])
@@ -58,18 +58,18 @@ def test_what_is_a_hundred_times_as_long_as_the_median_passes_and_more_does_not(
     assert usual.tolist() == pytest.approx([2, 0])
 
 
-def test_of_two_middle_ones_the_lower_counts():
+def test_lower_of_two_middle_lengths_is_the_median():
     kept, _ = judged(TRAIN, steps(1.0, 1.0, 1e30, 1e30), NOTHING)
     assert kept.tolist() == [True, True, False, False]
 
 
-def test_lengths_whose_squares_overflow_are_long():
+def test_lengths_with_overflowing_squares_are_rejected():
     kept, usual = judged(TRAIN, steps(1.0, 2.0, 3e38), NOTHING)
     assert kept.tolist() == [True, True, False]
     assert torch.isfinite(usual).all()
 
 
-def test_early_rounds_make_room_for_a_client_that_still_learns():
+def test_early_rounds_leave_room_for_slow_learners():
     _, usual = judged(TRAIN, steps(1.0, 1.0, 1.0), NOTHING)
     kept, after = judged(TRAIN, steps(1e-6, 1e-6, 1.0), usual)
     assert kept.all()
@@ -78,19 +78,19 @@ def test_early_rounds_make_room_for_a_client_that_still_learns():
     assert kept.tolist() == [True, True, False]
 
 
-def test_gradients_and_steps_are_apart():
+def test_gradients_and_updates_have_separate_bounds():
     _, usual = judged(TRAIN, steps(1.0, 1.0, 1.0), NOTHING)
     kept, usual = judged(GRADIENTS, gradients(1e-3, 1e-3, 1.0), usual)
     assert kept.tolist() == [True, True, False]
     assert usual.tolist() == pytest.approx([1, 1e-3])
 
 
-def test_a_snapshot_counts_as_the_model_does():
+def test_snapshot_is_judged_like_the_model():
     kept, _ = judged(TRAIN, steps(1.0, 1.0, 1.0, snapshots=[1.0, 1e9, 1.0]), NOTHING)
     assert kept.tolist() == [True, False, True]
 
 
-def test_two_clients_set_no_bound_for_each_other_but_an_earlier_one_holds_for_them():
+def test_two_clients_use_only_an_earlier_bound():
     kept, usual = judged(TRAIN, steps(1e-9, 1.0), NOTHING)
     assert kept.all()
     assert torch.equal(usual, NOTHING)
@@ -99,12 +99,12 @@ def test_two_clients_set_no_bound_for_each_other_but_an_earlier_one_holds_for_th
 
 
 @pytest.mark.parametrize("lengths", [(0.0, 0.0, 0.0, 5.0), (0.0, 5.0, 5.0)])
-def test_models_that_stay_where_they_are(lengths):
+def test_unchanged_models_are_not_judged(lengths):
     """Nothing to judge by where the median has not moved; nobody is rejected for standing still."""
     assert judged(TRAIN, steps(*lengths), NOTHING)[0].all()
 
 
-def test_losses_pass():
+def test_losses_are_not_judged():
     request = LossRequest(EVERYBODY, W, Key(0))
     reply = Losses(torch.arange(3), torch.tensor([1.0, 1.0, 1e30], dtype=torch.float64))
     kept, usual = judged(request, reply, NOTHING)
@@ -112,7 +112,7 @@ def test_losses_pass():
     assert torch.equal(usual, NOTHING)
 
 
-def test_large_models_are_measured_row_by_row_with_the_same_result(monkeypatch):
+def test_large_models_are_measured_row_by_row(monkeypatch):
     reply = steps(1.0, 2.0, 3.0, 1e6, snapshots=[0.5, 1.0, 1.5, 2.0])
     kept, usual = judged(TRAIN, reply, NOTHING)
     monkeypatch.setattr(module, "MAX_ENTRIES", 1)
@@ -122,7 +122,7 @@ def test_large_models_are_measured_row_by_row_with_the_same_result(monkeypatch):
 
 
 @pytest.mark.parametrize("values", [{"factor": 1.0}, {"factor": float("nan")}, {"least": 2}])
-def test_bounds_that_make_no_sense_are_refused(values):
+def test_impossible_bounds_are_refused(values):
     with refused("out-of-range", next(iter(values))):
         StepBound(**values)
 
@@ -141,7 +141,7 @@ class Silent(WrappedFederation):
 
 @pytest.mark.parametrize("factor", [1e30, -1e3])
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_to_every_algorithm_an_absurd_client_is_a_silent_one(name, factor, caplog):
+def test_absurd_client_counts_as_silent_for_every_algorithm(name, factor, caplog):
     caplog.set_level(logging.WARNING, "drfl")
     protected = Protected(algorithm_of(name), quarantine=None)
     feds = ScaledUpdates(fed_of(), [2], factor), Silent(fed_of(), 2)
@@ -152,14 +152,14 @@ def test_to_every_algorithm_an_absurd_client_is_a_silent_one(name, factor, caplo
     assert [text.partition(":")[0] for text in said] == ["client 2"]
 
 
-def test_without_the_bound_the_same_client_ruins_the_model():
+def test_without_the_bound_the_client_ruins_the_model():
     fed = ScaledUpdates(fed_of(), [3], 1e30)
     result = run(Protected(algorithm_of("FedAvg"), bound=None), fed, rounds=1, evaluate_every=1)
     assert result.state.w.abs().max() > 1e20
     assert not result.state.memory.usual.any()
 
 
-def test_the_memory_survives_a_round_in_which_nobody_answers():
+def test_memory_survives_a_round_without_replies():
     protected = Protected(algorithm_of("FedAvg"))
     state = protected.init(fed_of())
     state, _ = protected.round(state, fed_of(), Key(0))

@@ -53,7 +53,7 @@ def spoilt(kind, field, rows, value):
 
 
 @pytest.mark.parametrize("kind", REQUESTS)
-def test_a_valid_reply_is_itself_in_any_order_and_with_some_silent(kind):
+def test_valid_reply_is_unchanged(kind):
     reply = reply_to(REQUESTS[kind])
     for rows in (torch.arange(N), torch.tensor([5, 0, 3]), torch.tensor([], dtype=torch.int64)):
         part = select_rows(reply, rows)
@@ -64,7 +64,7 @@ def test_a_valid_reply_is_itself_in_any_order_and_with_some_silent(kind):
 
 @pytest.mark.parametrize(("kind", "field"), FIELDS)
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_what_is_not_finite_goes_with_its_whole_row(kind, field, value):
+def test_non_finite_value_rejects_the_whole_row(kind, field, value):
     reply = spoilt(kind, field, [1, 6], value)
     checked = validate_reply(REQUESTS[kind], reply)
     for norm in (None, 1e3):  # infinity is far away as well, and counts as infinity
@@ -73,7 +73,7 @@ def test_what_is_not_finite_goes_with_its_whole_row(kind, field, value):
     assert same(checked.reply, select_rows(reply, torch.tensor(kept)))
 
 
-def test_numbers_whose_sum_overflows_are_finite():
+def test_finite_values_with_overflowing_sum_are_valid():
     reply = reply_to(GRADIENTS)
     huge = reply.values.clone()
     huge[0] = torch.finfo(huge.dtype).max
@@ -81,12 +81,12 @@ def test_numbers_whose_sum_overflows_are_finite():
     assert reasons_of(validate_reply(GRADIENTS, reply._replace(values=huge), norm=1e9)) == {0: Reason.FAR}
 
 
-def test_a_negative_loss_is_valid():
+def test_negative_loss_is_valid():
     assert not validate_reply(LOSSES, Losses(EVERYBODY, torch.full((N,), -3.0, dtype=torch.float64))).codes.any()
 
 
 @pytest.mark.parametrize("field", ["w", "snapshot"])
-def test_models_are_bounded_around_the_model_sent(field):
+def test_models_are_bounded_around_the_sent_model(field):
     reply = reply_to(TRAIN)
     part = W.expand(N, -1).clone()
     part[2, 0], part[3, 0] = W[0] + 0.99, W[0] - 1.01
@@ -102,7 +102,7 @@ def test_gradients_are_bounded_and_losses_are_not():
     assert reasons_of(validate_reply(GRADIENTS, reply, norm=1.5)) == {4: Reason.FAR}
 
 
-def test_strangers_and_second_answers():
+def test_strangers_and_second_answers_are_rejected():
     request = LossRequest(torch.tensor([1, 3, 4]), W, KEY, None)
     clients = torch.tensor([3, 99, 1, 3, -1, 2, 99])
     checked = validate_reply(request, Losses(clients, torch.arange(7).double()))
@@ -114,7 +114,7 @@ def test_strangers_and_second_answers():
 
 
 @pytest.mark.parametrize(("kind", "field"), FIELDS)
-def test_a_part_of_another_shape_or_type_goes_with_all_rows(kind, field):
+def test_wrong_shape_or_type_rejects_all_rows(kind, field):
     request = REQUESTS[kind]
     reply = reply_to(request)
     part = getattr(reply, field)
@@ -128,27 +128,27 @@ def test_a_part_of_another_shape_or_type_goes_with_all_rows(kind, field):
         }
 
 
-def test_parts_asked_for_must_be_there_and_no_others():
+def test_exactly_the_requested_parts_must_be_present():
     whole = reply_to(TRAIN)
     assert set(reasons_of(validate_reply(TRAIN, whole._replace(snapshot=None))).values()) == {Reason.SHAPE}
     assert set(reasons_of(validate_reply(TRAIN, whole._replace(average=whole.w))).values()) == {Reason.SHAPE}
 
 
-def test_the_empty_reply_has_the_shapes_of_an_empty_one():
+def test_empty_reply_has_empty_shapes():
     for request in REQUESTS.values():
         empty = select_rows(reply_to(request), torch.tensor([], dtype=torch.int64))
         assert forms(request.empty_reply()) == forms(empty)
 
 
 @pytest.mark.parametrize(("kind", "field"), FIELDS)
-def test_more_than_half_not_finite_is_an_error_and_half_is_not(kind, field):
+def test_more_than_half_non_finite_is_an_error(kind, field):
     half = validate_reply(REQUESTS[kind], spoilt(kind, field, [0, 1, 2, 3], math.nan))
     assert half.reply.clients.tolist() == [4, 5, 6, 7]
     with refused("not-finite", None, "[0, 1, 2, 3, 5]", kind=NonFiniteError):
         validate_reply(REQUESTS[kind], spoilt(kind, field, [0, 1, 2, 3, 5], math.nan))
 
 
-def test_strangers_have_no_say_in_what_more_than_half_is():
+def test_strangers_do_not_count_towards_half():
     request = LossRequest(torch.tensor([0, 1, 2]), W, KEY, None)
     values = torch.tensor([math.nan, 1.0, 1.0, math.nan, math.nan, math.nan]).double()
     assert validate_reply(request, Losses(torch.arange(6), values)).reply.clients.tolist() == [1, 2]
@@ -156,14 +156,14 @@ def test_strangers_have_no_say_in_what_more_than_half_is():
         validate_reply(request, Losses(torch.tensor([0, 5, 6]), torch.tensor([math.nan, 1.0, 1.0]).double()))
 
 
-def test_who_answers_must_be_told_by_the_backend():
+def test_backend_must_name_the_answering_clients():
     for clients in (EVERYBODY.double(), EVERYBODY[:, None]):
         with pytest.raises(ValueError, match="int64"):
             validate_reply(LOSSES, Losses(clients, torch.ones(N).double()))
 
 
 @pytest.mark.parametrize("kind", REQUESTS)
-def test_the_form_of_one_reply_at_a_time_is_judged_alike(kind):
+def test_single_replies_are_validated_alike(kind):
     request, reply = REQUESTS[kind], reply_to(REQUESTS[kind])
     wrong = reply._replace(**{reply._fields[1]: reply[1].float()})
     for case in (reply, spoilt(kind, reply._fields[1], [2], 7.0), wrong):
@@ -172,7 +172,7 @@ def test_the_form_of_one_reply_at_a_time_is_judged_alike(kind):
             assert misfit(request, parts) == (REASONS[code - 1] if code else None)
 
 
-def test_one_reply_of_a_wrong_form():
+def test_single_reply_of_a_wrong_form():
     model, loss = W.clone(), torch.tensor(1.0, dtype=torch.float64)
     assert misfit(TRAIN, (model, model)) is None
     assert misfit(TRAIN, (model, model, None)) is None
@@ -186,5 +186,5 @@ def test_one_reply_of_a_wrong_form():
     assert misfit(GRADIENTS, (model, loss.float())) is Reason.DTYPE
 
 
-def test_replies_have_the_fields_that_are_checked():
+def test_validated_fields_are_those_of_replies():
     assert Replies._fields == ("clients", "w", "snapshot", "average", "states", "messages")

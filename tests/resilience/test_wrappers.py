@@ -30,7 +30,7 @@ FULL = {"shift": shifts(), "snapshot": 2, "average": True}
 
 
 @pytest.mark.parametrize("options", [{}, FULL, {"snapshot": 1}], ids=["plain", "full", "snapshot"])
-def test_nobody_answers_as_if_everybody_had_been_lost(options):
+def test_empty_round_equals_a_round_with_all_replies_lost(options):
     lost, nobody = (
         DropoutFederation.without(small(), range(N)),
         UnreliableFederation(small(), unavailable=who(*range(N))),
@@ -50,7 +50,7 @@ def test_nobody_answers_as_if_everybody_had_been_lost(options):
     assert nobody.ledger.totals() == before
 
 
-def test_the_unreached_do_nothing_and_the_others_as_ever():
+def test_unreached_clients_do_nothing_and_others_are_unaffected():
     inside = Recording(small())
     fed, full, there = UnreliableFederation(inside, unavailable=who(2, 5)), small(), [0, 1, 3, 4, 6, 7]
     for kind, given in (("train", FULL), ("losses", {}), ("gradients", {})):
@@ -64,7 +64,7 @@ def test_the_unreached_do_nothing_and_the_others_as_ever():
     assert fed.ledger.loss_evaluations == 6 * 4
 
 
-def test_an_empty_cohort_never_reaches_the_federation_inside():
+def test_empty_cohort_never_reaches_the_inner_federation():
     inside = Recording(small())
     fed = UnreliableFederation(inside, unavailable=who(1, 2))
     for kind, shift in (("train", shifts(2)), ("losses", None), ("gradients", None)):
@@ -74,7 +74,7 @@ def test_an_empty_cohort_never_reaches_the_federation_inside():
     assert (fed.ledger.bytes_down, fed.ledger.messages) == (2 * (2 + 1 + 1) * VECTOR, 6)
 
 
-def test_absent_for_one_kind_of_request():
+def test_absence_for_one_kind_of_request():
     fed = UnreliableFederation(small(), lost=LostReplies(who(0, 3), kinds=("train",)))
     assert ask(fed, "train", snapshot=1).clients.tolist() == [1, 2, 4, 5, 6, 7]
     assert (fed.ledger.bytes_down, fed.ledger.bytes_up, fed.ledger.messages) == (N * VECTOR, 6 * 2 * VECTOR, 14)
@@ -83,7 +83,7 @@ def test_absent_for_one_kind_of_request():
 
 
 @pytest.mark.parametrize("kind", ["train", "losses", "gradients"])
-def test_a_second_reply_comes_right_after_the_first(kind):
+def test_second_reply_follows_the_first(kind):
     inside, fed = small(), small()
     once, twice = ask(inside, kind), ask(UnreliableFederation(fed, duplicates=DuplicateReplies(0.5, KEY)), kind)
     again = [i for i in range(N) if twice.clients.tolist().count(i) == 2]
@@ -96,13 +96,13 @@ def test_a_second_reply_comes_right_after_the_first(kind):
     assert fed.ledger.messages == inside.ledger.messages + len(again)
 
 
-def test_nobody_answers_twice_where_nobody_answers():
+def test_no_second_reply_without_a_first():
     fed = UnreliableFederation(small(), unavailable=who(*range(N)), duplicates=DuplicateReplies(1.0, KEY))
     assert ask(fed, "train").clients.tolist() == []
     assert fed.ledger.bytes_up == 0
 
 
-def test_replies_come_by_the_time_they_take():
+def test_replies_are_ordered_by_time():
     pace = torch.tensor([1.0, 5.0, 2.0, 1.0, 3.0, 1.0, 8.0, 1.0], dtype=torch.float64)
     exact = UnreliableFederation(small(), stragglers=Stragglers(pace, 0.0, None, KEY))
     assert ask(exact, "train").clients.tolist() == [0, 3, 5, 7, 2, 4, 1, 6]
@@ -112,7 +112,7 @@ def test_replies_come_by_the_time_they_take():
     assert all(torch.equal(a, b[mine.clients]) for a, b in zip(parts(mine), parts(full), strict=True))
 
 
-def test_what_comes_late_is_paid_for_and_not_delivered():
+def test_late_reply_is_counted_and_not_delivered():
     pace = torch.tensor([1.0, 5.0, 2.0, 1.0, 3.0, 1.0, 8.0, 1.0], dtype=torch.float64)
     fed, full = UnreliableFederation(small(), stragglers=Stragglers(pace, 0.0, 6.0, KEY)), small()
     assert ask(fed, "train").clients.tolist() == [0, 3, 5, 7, 2]  # three steps each, and 6 is not late
@@ -124,7 +124,7 @@ def test_what_comes_late_is_paid_for_and_not_delivered():
     assert ask(UnreliableFederation(small(), stragglers=Stragglers(pace, 0.0, 0.5, KEY)), "train").w.shape == (0, 15)
 
 
-def test_a_second_reply_comes_at_the_time_of_the_first():
+def test_second_reply_has_the_time_of_the_first():
     pace = torch.arange(8, 0, -1, dtype=torch.float64)
     fed = UnreliableFederation(
         small(), duplicates=DuplicateReplies(1.0, KEY), stragglers=Stragglers(pace, 0.0, 4.0, KEY)
@@ -132,7 +132,7 @@ def test_a_second_reply_comes_at_the_time_of_the_first():
     assert ask(fed, "losses").clients.tolist() == [7, 7, 6, 6, 5, 5, 4, 4]
 
 
-def test_times_have_the_mean_of_the_pace():
+def test_mean_time_follows_the_pace():
     fed = ConstantFederation(torch.zeros(200_000))
     timed = Stragglers(torch.full((fed.n,), 2.0, dtype=torch.float64), 0.5, None, KEY)
     times = timed.times(TrainRequest(EVERYBODY, fed.w0, KEY, LOCAL, 0.0, None, None, False))

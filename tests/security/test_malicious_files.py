@@ -213,24 +213,24 @@ def _here(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", [name for name in TABLES if name not in SLOW])
-def test_tables(name, capsys):
+def test_malicious_tables(name, capsys):
     check(table(Path(name), TABLES[name]), capsys)
 
 
 @pytest.mark.parametrize("name", TOMLS)
-def test_settings(name, capsys):
+def test_malicious_settings(name, capsys):
     Path(name).write_bytes(TOMLS[name])
     check(["run", name], capsys)
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_run_folders(name, tmp_path, capsys):
+def test_malicious_run_folders(name, tmp_path, capsys):
     RUNS[name](write_directory(tmp_path, "run"))
     check(["assess", "run"], capsys)
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_options(name, capsys):
+def test_malicious_options(name, capsys):
     check(OTHERS[name], capsys)
 
 

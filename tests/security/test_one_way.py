@@ -91,7 +91,7 @@ def calls(path):
             yield ast.unparse(node.func)
 
 
-def test_no_other_module_opens_files():
+def test_only_one_module_opens_files():
     found = set()
     for path in SOURCE.rglob("drfl*/**/*.py"):
         name = path.relative_to(SOURCE).as_posix()
@@ -107,7 +107,7 @@ def test_no_other_module_opens_files():
     assert set(EXCEPTIONS) - found == set(), "an exception that is not needed any more"
 
 
-def test_no_other_module_prints():
+def test_only_one_module_prints():
     allowed = {
         "drfl/cli/command_help.py",  # the help as typer prints it
         "drfl/core/screen.py",
@@ -127,7 +127,7 @@ def test_no_other_module_prints():
                     assert ast.unparse(node.args[0]).startswith(("json_text(", "json.dumps(")), name
 
 
-def test_the_screen_obeys_nothing(capsys):
+def test_printed_text_has_no_control_characters(capsys):
     screen = Screen()
     screen.print(f"client {BAD}")
     table = ScreenTable(BAD, title=f"[red]{BAD}")
@@ -139,7 +139,7 @@ def test_the_screen_obeys_nothing(capsys):
     assert all(c.isprintable() for c in text.replace("\n", ""))
 
 
-def test_names_with_escapes_reach_no_screen(tmp_path, monkeypatch, capsys):
+def test_names_with_escape_codes_are_not_printed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     folder = write_directory(tmp_path, "run", clients=2)
     for name in ("clients.csv", "lambda.csv"):
@@ -172,13 +172,13 @@ def test_names_with_escapes_reach_no_screen(tmp_path, monkeypatch, capsys):
             assert not any(line.startswith("ok       forged") for line in text.splitlines()), words
 
 
-def test_honest_data_that_compress_well_are_read(tmp_path):
+def test_honest_compressible_data_are_read(tmp_path):
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     pq.write_table(pa.table({"a": [0.0] * 10**6, "y": [0] * 10**6}), tmp_path / "a.parquet")
     assert files.read_parquet(tmp_path / "a.parquet").shape == (10**6, 2)
 
 
-def test_the_limit_can_be_raised_and_lowered(tmp_path, monkeypatch):
+def test_size_limit_can_be_changed(tmp_path, monkeypatch):
     path = tmp_path / "a.json"
     path.write_text(json.dumps([[] for _ in range(10**5)]))
     assert len(files.read_json(path)) == 10**5

@@ -37,7 +37,7 @@ def rows(name):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_module_is_built_again(name):
+def test_described_module_is_rebuilt(name):
     model, x = MODELS[name](), rows(name)
     model(x)  # so that lazy layers know their sizes
     model = Task(model).model  # whose dropout is drfl's
@@ -47,7 +47,7 @@ def test_a_module_is_built_again(name):
     assert torch.equal(again.eval()(x), model.eval()(x))
 
 
-def test_a_layer_that_is_used_twice_is_built_twice():
+def test_shared_layer_is_built_twice():
     shared = nn.ReLU()
     model = nn.Sequential(nn.Linear(3, 3), shared, nn.Linear(3, 2), shared)
     again = build(describe(model))

@@ -86,30 +86,30 @@ OTHER_LOSSES = {
 
 
 @pytest.mark.parametrize("name", CONVEX_MODELS)
-def test_convex_models(name):
+def test_convex_models_are_recognised(name):
     assert convexity(Task(CONVEX_MODELS[name])) is None
     assert Certifier(Task(CONVEX_MODELS[name])).method.iterations > 1
 
 
 @pytest.mark.parametrize("name", OTHER_MODELS)
-def test_other_models(name):
+def test_other_models_are_refused(name):
     model, reason = OTHER_MODELS[name]
     assert reason in convexity(Task(model))
 
 
 @pytest.mark.parametrize("name", CONVEX_LOSSES)
-def test_convex_losses(name):
+def test_convex_losses_are_recognised(name):
     assert convexity(Task(nn.Linear(4, 3), loss=CONVEX_LOSSES[name])) is None
 
 
 @pytest.mark.parametrize("name", OTHER_LOSSES)
-def test_other_losses(name):
+def test_other_losses_are_refused(name):
     loss, reason = OTHER_LOSSES[name]
     assert reason in convexity(Task(nn.Linear(4, 3), loss=loss))
 
 
 @pytest.mark.parametrize("name", CONVEX_LOSSES)
-def test_they_are_convex_along_a_line(name):
+def test_losses_are_convex_along_lines(name):
     """Midpoints lie below chords, for the model with frozen features too."""
     task = Task(nn.Sequential(frozen(nn.Linear(4, 8)), nn.Tanh(), nn.Linear(8, 3)).double(), loss=CONVEX_LOSSES[name])
     task = task.to("cpu", torch.float64)

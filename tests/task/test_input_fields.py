@@ -19,7 +19,7 @@ MIXED = (torch.tensor([[[0.1], [1 / 3]]] * 2, dtype=torch.float64), torch.tensor
 
 
 @pytest.mark.parametrize("x", [TEXT, MIXED, (torch.rand(3),), {"a": np.arange(4.0), "b": [[1], [2], [3], [0]]}])
-def test_what_is_packed_is_unpacked_exactly(x):
+def test_packing_and_unpacking_are_inverse(x):
     fields = InputFields.of(x)
     rows = fields.pack(x)
     assert rows.shape == (len(rows), fields.width)
@@ -34,7 +34,7 @@ def test_what_is_packed_is_unpacked_exactly(x):
     assert InputFields.of_plain(json.loads(json.dumps(asdict(fields)))) == fields
 
 
-def test_names_may_come_in_any_order():
+def test_field_names_can_be_in_any_order():
     fields = InputFields.of(TEXT)
     assert torch.equal(fields.pack(dict(reversed(TEXT.items()))), fields.pack(TEXT))
 
@@ -64,7 +64,7 @@ def test_other_fields_are_refused(x, quoted):
         InputFields.of(TEXT).pack(x)
 
 
-def test_what_is_not_an_array_of_numbers_is_refused():
+def test_other_inputs_are_refused():
     with refused("wrong-type", "inputs", "text"):
         InputFields.of({"text": ["a", "b"]})
 
@@ -77,13 +77,13 @@ def test_damaged_descriptions_are_refused():
             InputFields.of_plain({**good, **wrong})
 
 
-def test_an_integer_that_a_real_number_cannot_hold_is_refused():
+def test_integer_beyond_float_precision_is_refused():
     for wrong in (2**24 + 1, -(2**24) - 1, -(2**63)):
         with refused("out-of-range", "inputs", "16,777,216"):
             InputFields.of(MIXED).pack((MIXED[0], torch.tensor([wrong, 0]), MIXED[2]))
 
 
-def test_a_task_reads_rows_without_changing_the_users_model():
+def test_task_reads_rows_without_changing_the_model():
     class Pair(nn.Module):
         def __init__(self):
             super().__init__()

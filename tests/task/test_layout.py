@@ -17,7 +17,7 @@ def net(seed=0):
         return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
 
 
-def test_round_trip():
+def test_flatten_and_unflatten_are_inverse():
     a, b = net(0), net(1)
     layout = Layout.of(a)
     w = layout.flatten(a)
@@ -30,7 +30,7 @@ def test_round_trip():
     assert torch.equal(a(x), b(x))
 
 
-def test_flatten_copies():
+def test_flatten_copies_parameters():
     module = net()
     w = Layout.of(module).flatten(module)
     w += 1
@@ -55,7 +55,7 @@ def test_views_share_memory(batch):
     assert (w[..., :-2] >= 0).all()
 
 
-def test_frozen_parameters_are_left_out():
+def test_frozen_parameters_are_excluded():
     module = net()
     module[0].weight.requires_grad_(False)
     layout = Layout.of(module)
@@ -71,7 +71,7 @@ def test_tied_parameters_count_once():
     assert Layout.of(module).names == ("0.weight", "0.bias", "1.bias")
 
 
-def test_scalar_parameters():
+def test_scalar_parameters_are_supported():
     module = nn.Linear(2, 1)
     module.temperature = nn.Parameter(torch.tensor(3.0))
     layout = Layout.of(module)
@@ -79,19 +79,19 @@ def test_scalar_parameters():
 
 
 @pytest.mark.parametrize("length", [0, 25, 27])
-def test_wrong_length(length):
+def test_wrong_length_is_refused(length):
     with refused("wrong-shape", "w", "26"):
         Layout.of(net()).load(net(), torch.zeros(length))
 
 
-def test_nothing_to_train():
+def test_model_without_trainable_parameters_is_refused():
     with refused("unsupported-model", "model", "trainable parameter"):
         Layout.of(nn.Flatten())
     with refused("unsupported-model", "model", "trainable parameter"):
         Layout.of(net().requires_grad_(False))
 
 
-def test_mixed_types():
+def test_mixed_types_are_refused():
     with refused("unsupported-model", "model", "float32", "float64"):
         Layout.of(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double()))
     frozen = nn.Linear(2, 2).double().requires_grad_(False)
@@ -103,7 +103,7 @@ NORMS = [nn.BatchNorm1d(3), nn.BatchNorm2d(3), nn.InstanceNorm2d(3, affine=True,
 
 
 @pytest.mark.parametrize("norm", NORMS, ids=lambda layer: type(layer).__name__)
-def test_running_statistics(norm):
+def test_running_statistics_are_refused(norm):
     module = nn.Sequential(nn.Linear(3, 3), norm)
     with refused("unsupported-model", "model", f"1 ({type(norm).__name__})", "running statistics", "eval()") as raised:
         Layout.of(module)
@@ -114,7 +114,7 @@ def test_running_statistics(norm):
     assert Layout.of(module).d > 0
 
 
-def test_statistics_of_the_batch():
+def test_batch_norm_without_running_statistics_is_refused():
     """Without running statistics BatchNorm mixes the samples of a batch, in eval() mode as well."""
     module = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3, track_running_stats=False))
     for mode in (True, False):
@@ -123,23 +123,23 @@ def test_statistics_of_the_batch():
 
 
 @pytest.mark.parametrize("layer", [nn.AlphaDropout(0.1), nn.FeatureAlphaDropout(0.1), nn.RReLU()])
-def test_random_layers(layer):
+def test_random_layers_are_refused(layer):
     module = nn.Sequential(nn.Linear(3, 3), layer)
     with refused("unsupported-model", "model", f"1 ({type(layer).__name__})", "global generator"):
         Layout.of(module)
     assert Layout.of(module.eval()).d == 12
 
 
-def test_dropout_that_drops_nothing():
+def test_dropout_with_p_0_is_accepted():
     assert Layout.of(nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.0))).d == 12
 
 
 @pytest.mark.parametrize("norm", [nn.GroupNorm(1, 3), nn.LayerNorm(3), nn.InstanceNorm1d(3, affine=True)])
-def test_norms_without_state(norm):
+def test_stateless_norms_are_accepted(norm):
     assert Layout.of(nn.Sequential(nn.Linear(3, 3), norm)).d == 18
 
 
-def test_models_sizes():
+def test_papers_models_have_their_sizes():
     """The papers' models; Kuzushiji-MNIST's CNN has 32·7·7 features before its 500 units."""
     image = (1, 28, 28)
     assert Layout.of(models.linear(image, 10)).d == 7850

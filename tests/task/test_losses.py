@@ -24,19 +24,19 @@ OUTPUTS = torch.randn(7, 4, generator=torch.Generator().manual_seed(0), dtype=to
 LABELS = torch.tensor([0, 3, 1, 1, 2, 0, 3])
 
 
-def test_it_is_half_the_squared_distance_from_the_label():
+def test_squared_loss_is_half_the_squared_distance():
     assert half_squared_error(torch.tensor([[0.0, 2.0], [1.0, 0.0]]), torch.tensor([0, 0])).tolist() == [2.5, 0.0]
     expected = functional.mse_loss(OUTPUTS, functional.one_hot(LABELS, 4).double(), reduction="none").sum(1) / 2
     torch.testing.assert_close(half_squared_error(OUTPUTS, LABELS), expected)
 
 
-def test_its_gradient_is_the_difference():
+def test_gradient_of_the_squared_loss():
     outputs = OUTPUTS.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(half_squared_error(outputs, LABELS).sum(), outputs)
     torch.testing.assert_close(gradient, OUTPUTS - functional.one_hot(LABELS, 4))
 
 
-def test_samples_may_be_mapped():
+def test_squared_loss_can_be_vmapped():
     mapped = torch.vmap(lambda o, y: half_squared_error(o[None], y[None])[0])(OUTPUTS, LABELS)
     torch.testing.assert_close(mapped, half_squared_error(OUTPUTS, LABELS))
 
@@ -45,7 +45,7 @@ def test_samples_may_be_mapped():
     ("algorithm", "loss", "engine"),
     crossed({"DRDM": DRDM(m=3, local=LocalSGD(steps=3, lr=0.1)), "ScaffPD": ScaffPD()}, list(LOSSES), ENGINES),
 )
-def test_every_engine_trains_by_it_alike(algorithm, loss, engine):
+def test_every_engine_trains_with_the_squared_loss(algorithm, loss, engine):
     of_labels, data = loss in LOSSES_OF["classification"], pools()
     if not of_labels:
         data = replace(data, targets=(data.targets > 0).double(), test_targets=(data.test_targets > 0).double())
@@ -56,7 +56,7 @@ def test_every_engine_trains_by_it_alike(algorithm, loss, engine):
     assert not torch.allclose(w[0], task.w0)
 
 
-def test_least_squares_is_what_it_finds():
+def test_training_finds_the_least_squares_solution():
     data = pools((60,))
     with Key(0).torch_scope():
         task = Task(linear((4,), 3).double(), half_squared_error)

@@ -50,7 +50,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "outputs", "targets", "expected"), CASES)
-def test_as_scikit_learn(name, outputs, targets, expected):
+def test_metrics_match_scikit_learn(name, outputs, targets, expected):
     assert METRICS[name].of(outputs, targets) == pytest.approx(float(expected), abs=1e-12)
 
 
@@ -63,7 +63,7 @@ def test_calibration_error_by_hand():
     assert METRICS["calibration_error"].of(p.logit()[:, None], y) == pytest.approx(expected)
 
 
-def test_one_class_alone_has_no_auc_and_few_rows_no_r2():
+def test_auc_of_one_class_and_r2_of_one_row_are_undefined():
     assert math.isnan(METRICS["auc"].of(BINARY, torch.zeros(40, dtype=torch.int64)))
     assert math.isnan(METRICS["r2"].of(REAL[:1], NUMBERS[:1]))
     assert METRICS["balanced_accuracy"].of(BINARY, torch.zeros(40, dtype=torch.int64)) >= 0
@@ -86,7 +86,7 @@ def spread(outputs, targets):
 
 
 @pytest.mark.parametrize("engine", [drfl.Loop(), drfl.Stacked(), drfl.Threads()])
-def test_all_engines_measure_the_same_and_the_worst_goes_by_the_score(engine):
+def test_engines_agree_on_metrics_and_the_worst_client(engine):
     data, metrics = clients(), ("accuracy", "brier", "f1", spread, Metric("miss", lambda o, y: o.argmax(1) != y))
     task = drfl.Task(nn.Linear(4, 2), score="auc", metrics=metrics)
     fed = drfl.Simulation(data, task, engine=engine)
@@ -100,7 +100,7 @@ def test_all_engines_measure_the_same_and_the_worst_goes_by_the_score(engine):
     assert found.others[-1] + found.others[0] == pytest.approx(torch.ones(3))
 
 
-def test_a_score_of_which_less_is_better_has_the_largest_for_its_worst():
+def test_worst_client_of_a_loss_like_score_has_the_largest_value():
     fed = drfl.Simulation(clients(regression=True), drfl.Task(nn.Linear(4, 1), nn.MSELoss(), metrics=("r2", "mae")))
     result = drfl.run(drfl.FedAvg(), fed, rounds=5)
     assert result.history.score is METRICS["rmse"]
@@ -114,7 +114,7 @@ def test_a_score_of_which_less_is_better_has_the_largest_for_its_worst():
     assert "worst RMSE" in repr(result)
 
 
-def test_clients_whose_score_is_not_defined_have_no_say():
+def test_clients_with_undefined_score_are_excluded():
     data = clients()
     alone = drfl.ClientData.from_arrays(
         {"a": (data.inputs[:20], torch.ones(20).long()), "b": (data.inputs, data.targets)}
@@ -128,7 +128,7 @@ def test_clients_whose_score_is_not_defined_have_no_say():
     )
 
 
-def test_multi_label():
+def test_multi_label_metrics():
     x = torch.randn(60, 4, generator=torch.Generator().manual_seed(2))
     y = (x[:, :3] > 0).float()
     data = drfl.ClientData.from_arrays([(x[:30], y[:30]), (x[30:], y[30:])], test_fraction=0.4)
@@ -147,7 +147,7 @@ def test_multi_label():
         ({"metrics": (lambda o, y: 0, lambda o, y: 1)}, ("given-twice", "metrics", "'score'")),
     ],
 )
-def test_metrics_that_cannot_be(given, error):
+def test_invalid_metrics_are_refused(given, error):
     with refused(*error):
         drfl.Task(nn.Linear(4, 2), **given)
 
@@ -166,7 +166,7 @@ def test_metrics_that_cannot_be(given, error):
         (lambda: METRICS["mae"].of(BINARY, NUMBERS), ("user-code-failed", "mae")),
     ],
 )
-def test_what_is_wrong_with_a_metric_is_one_line(make, error):
+def test_mistakes_in_a_metric_are_one_line_errors(make, error):
     with refused(*error) as raised:
         make()
     assert "\n" not in str(raised.value)
@@ -179,7 +179,7 @@ def logits_of(draw, n, k, scale):
 
 @pytest.mark.parametrize("scale", [1e-18, 1.0, 60.0, 1e6])
 @pytest.mark.parametrize("seed", range(5))
-def test_auc_depends_on_the_order_of_scores_alone(scale, seed):
+def test_auc_depends_only_on_the_order_of_scores(scale, seed):
     draw = torch.Generator().manual_seed(seed)
     z = logits_of(draw, 50, 1, 1.0)
     y = torch.randint(0, 2, (50,), generator=draw)
@@ -192,7 +192,7 @@ def test_auc_depends_on_the_order_of_scores_alone(scale, seed):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_auc_of_several_classes_is_not_saturated(seed):
+def test_auc_of_several_classes_does_not_saturate(seed):
     """Against exact log-odds: large logits are whole numbers, of which all others but the largest hardly count."""
     draw = torch.Generator().manual_seed(seed)
     z, y = logits_of(draw, 60, 4, 100.0), torch.randint(0, 4, (60,), generator=draw)
@@ -217,7 +217,7 @@ def test_labels_are_ranked_by_their_logits():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_rmse_of_several_outputs_is_the_mean_over_outputs(seed):
+def test_rmse_of_several_outputs_is_their_mean(seed):
     draw = torch.Generator().manual_seed(seed)
     one, other = (torch.randn(30, 3, generator=draw, dtype=torch.float64) * torch.tensor([1, 10, 100]) for _ in "ab")
     right = reference.root_mean_squared_error(other, one)
@@ -276,7 +276,7 @@ def as_scikit_learn(outputs, targets, classes):
 @pytest.mark.parametrize("scale", long_beyond(1, [0.25, 64.0]))
 @pytest.mark.parametrize("shape", [(), (7,), (3, 2)], ids=str)
 @pytest.mark.parametrize("classes", [2, 4])
-def test_positions_that_are_ignored_do_not_count(classes, shape, scale, ignored):
+def test_ignored_positions_do_not_count(classes, shape, scale, ignored):
     draw = torch.Generator().manual_seed(classes)
     for share in (0.0, 0.5, 0.9):
         outputs, targets = positions(draw, 30, classes, shape, scale, ignored, share)
@@ -300,14 +300,14 @@ def test_positions_that_are_ignored_do_not_count(classes, shape, scale, ignored)
 
 @pytest.mark.parametrize("name", sorted(METRICS.keys() - {"mae", "rmse", "r2"}))
 @pytest.mark.parametrize("classes", [2, 4])
-def test_metrics_of_several_positions_are_those_of_all_of_them(name, classes):
+def test_metrics_of_several_positions_pool_all_positions(name, classes):
     """Without anything that is ignored, and asked for as they come."""
     outputs, targets = positions(torch.Generator().manual_seed(1), 20, classes, (3, 2), 1.0, -100, 0.0)
     flat = outputs.movedim(1, -1).reshape(-1, classes), targets.reshape(-1)
     assert METRICS[name].of(outputs, targets) == pytest.approx(METRICS[name].of(*flat), abs=1e-12)
 
 
-def test_an_output_that_is_not_finite_at_an_ignored_position_does_not_matter():
+def test_non_finite_output_at_an_ignored_position_is_harmless():
     outputs, targets = positions(torch.Generator().manual_seed(1), 20, 3, (4,), 1.0, -100, 0.4)
     beyond = torch.where((targets == -100)[:, None], math.nan, outputs)
     for name in METRICS.keys() - {"mae", "rmse", "r2"}:
@@ -315,7 +315,7 @@ def test_an_output_that_is_not_finite_at_an_ignored_position_does_not_matter():
         assert metric.of(beyond, targets) == metric.of(outputs, targets)
 
 
-def test_nothing_that_counts_has_no_value():
+def test_metrics_without_counted_targets_are_undefined():
     outputs, targets = torch.zeros(3, 4, 2, dtype=torch.float64), torch.full((3, 2), -100)
     for name in METRICS.keys() - {"mae", "rmse", "r2"}:
         assert math.isnan(resolved(METRICS[name], outputs, targets, -100).of(outputs, targets))

@@ -113,7 +113,7 @@ REFUSED = {
 
 @pytest.mark.filterwarnings("ignore")  # of torch, on torch.jit and lazy layers
 @pytest.mark.parametrize("kind", REFUSED)
-def test_the_reason_is_named_and_rows_stay_as_they_are(kind):
+def test_reason_is_named_and_rows_are_unchanged(kind):
     make, named = REFUSED[kind]
     data = drfl.ClientData.from_arrays(pairs())
     before = data.inputs.clone()
@@ -126,7 +126,7 @@ def test_the_reason_is_named_and_rows_stay_as_they_are(kind):
 @pytest.mark.parametrize(
     "engine", [Loop(), Stacked(), Threads(2), Auto(), RayWorkers()], ids=lambda engine: type(engine).__name__
 )
-def test_every_engine_refuses_a_layer_that_works_in_place(engine):
+def test_in_place_layers_are_refused_by_every_engine(engine):
     data = drfl.ClientData.from_arrays(pairs())
     before = data.inputs.clone()
     with refused("unsupported-model", "model"):
@@ -134,7 +134,7 @@ def test_every_engine_refuses_a_layer_that_works_in_place(engine):
     assert torch.equal(data.inputs, before)
 
 
-def test_a_rare_row_decides_where_the_forward_pass_branches_on_values():
+def test_rare_row_that_decides_a_branch_is_found():
     rows = pairs(4000)
     rows["b"][0][777, 1] = 50.0
     task = drfl.Task(Of(lambda self, x: self.l(x) * (2 if x.abs().max() > 20 else 1)))
@@ -142,7 +142,7 @@ def test_a_rare_row_decides_where_the_forward_pass_branches_on_values():
         drfl.Simulation(drfl.ClientData.from_arrays(rows), task)
 
 
-def test_a_layer_that_fails_is_named_with_the_place_in_the_code():
+def test_failing_layer_is_named_with_its_place_in_the_code():
     task = drfl.Task(nn.Sequential(nn.Unflatten(1, (2, 2)), nn.LSTM(2, 3, batch_first=True), nn.Linear(3, 2)))
     data = drfl.ClientData.from_arrays(pairs())
     with refused("model-data-mismatch", "model") as caught:
@@ -158,7 +158,7 @@ def test_a_layer_that_fails_is_named_with_the_place_in_the_code():
     assert "KeyError" in str(caught.value)
 
 
-def test_the_place_is_named_if_the_users_folder_is_called_drfl():
+def test_place_is_named_in_a_folder_called_drfl():
     own: dict[str, types.FunctionType] = {}
     exec(compile("def forward(self, x):\n    return self.l(x)[{}['a']]\n", "/home/me/drfl/torch/own.py", "exec"), own)
     with refused("model-data-mismatch", "model") as caught:
@@ -176,7 +176,7 @@ def to_the_longest(self, x):
 
 
 @pytest.mark.parametrize("forward", [per_row, to_the_longest])
-def test_a_branch_of_each_sample_gives_the_same_numbers_or_one_line(forward, caplog):
+def test_per_sample_branch_works_or_is_a_one_line_error(forward, caplog):
     data, found = drfl.ClientData.from_arrays(pairs()), []
     for engine in (Loop(), Threads(2), None):
         with drfl.Key(0).torch_scope():
@@ -201,7 +201,7 @@ class Locked(nn.Linear):
         self.lock = threading.Lock()
 
 
-def test_a_model_that_cannot_be_copied_is_refused_where_copies_are_needed():
+def test_uncopyable_model_is_refused_if_copies_are_needed():
     data = drfl.ClientData.from_arrays(pairs())
     for engine in (Threads(2), Auto(), RayWorkers()):
         with refused("unsupported-model", "model"):
@@ -211,7 +211,7 @@ def test_a_model_that_cannot_be_copied_is_refused_where_copies_are_needed():
     drfl.run(drfl.FedAvg(m=3, local=LOCAL), drfl.Simulation(data, drfl.Task(Locked()), engine=Loop()), rounds=1)
 
 
-def test_a_loss_or_an_augmentation_that_works_in_place_is_refused():
+def test_in_place_loss_or_augmentation_is_refused():
     def shifted(outputs, targets):
         return functional.cross_entropy(outputs.sub_(1), targets, reduction="none")
 
@@ -228,7 +228,7 @@ def test_a_loss_or_an_augmentation_that_works_in_place_is_refused():
     assert torch.equal(data.targets, before)
 
 
-def test_a_loss_that_mixes_samples_is_blamed_and_not_the_model():
+def test_loss_that_mixes_samples_is_named_instead_of_the_model():
     data = drfl.ClientData.from_arrays(pairs())
     with refused("unsupported-model", "loss"):
         drfl.Simulation(data, drfl.Task(nn.Linear(4, 2), lambda o, y: (o - o.mean(0)).square().sum(1)))
@@ -255,14 +255,14 @@ class Words(nn.Module):
         return self.out(self.embedding(x).mean(1))
 
 
-def test_a_sparse_embedding_gives_the_numbers_of_a_dense_one(engine):
+def test_sparse_embedding_equals_a_dense_one(engine):
     model = Words(sparse=True)
     assert torch.equal(numbers(lambda: Words(sparse=True), engine), numbers(Words, engine))
     drfl.Task(model)
     assert model.embedding.sparse
 
 
-def test_a_sparse_gradient_of_a_function_is_refused():
+def test_sparse_gradient_of_a_function_is_refused():
     class Sparse(Words):
         def forward(self, x):
             return self.out(functional.embedding(x, self.embedding.weight, sparse=True).mean(1))
@@ -287,7 +287,7 @@ def compiled_in_place(model):
         lambda: compiled_in_place(seq(nn.Linear(4, 4))),
     ],
 )
-def test_compiled_models_are_trained_as_the_modules_inside(wrapped, engine):
+def test_compiled_models_train_as_the_inner_modules(wrapped, engine):
     data, found = drfl.ClientData.from_arrays(pairs()), []
     for make in (wrapped, lambda: seq(nn.Linear(4, 4))):
         with drfl.Key(0).torch_scope():
@@ -302,7 +302,7 @@ def test_compiled_models_are_trained_as_the_modules_inside(wrapped, engine):
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:There is a performance drop")
-def test_what_is_fine_is_accepted(engine):
+def test_valid_models_are_accepted(engine):
     hooked = seq(nn.Linear(4, 4))
     hooked[0].register_forward_hook(lambda layer, inputs, outputs: 2 * outputs)
     models = [
@@ -319,14 +319,14 @@ def test_what_is_fine_is_accepted(engine):
         drfl.run(drfl.FedAvg(m=3, local=LOCAL), fed, rounds=1)
 
 
-def test_auto_asks_on_a_cuda_device_too_whether_a_model_can_be_stacked(monkeypatch):
+def test_auto_checks_stackability_on_cuda_too(monkeypatch):
     there = PooledData(drfl.Task(nn.Linear(4, 2)), SimpleNamespace(is_cuda=True), torch.zeros(1))  # pyright: ignore
     for stackable, engine in ((True, Stacked()), (False, Stacked(clients=1))):
         monkeypatch.setattr(auto, "stackable", lambda problem, found=stackable: found)
         assert auto.choice(there, 2, 8) == engine
 
 
-def test_outputs_of_one_dimension_with_a_score_of_its_own(engine):
+def test_one_dimensional_outputs_with_a_custom_score(engine):
     def within(outputs, targets):
         return ((outputs - targets).abs() < 1).float()
 

@@ -71,14 +71,14 @@ def test_every_batch_norm_becomes_a_group_norm():
         without_batch_norm(model, groups=0)
 
 
-def test_the_refusal_names_the_remedy():
+def test_refusal_names_the_remedy():
     with refused("unsupported-model", "model", "drfl.models.without_batch_norm(model)"):
         drfl.Layout.of(resnet_like())
     with refused("unsupported-model", "model", "without_batch_norm"):
         drfl.Layout.of(nn.BatchNorm1d(3, track_running_stats=False).eval())
 
 
-def test_tokens_stay_whole_and_an_embedding_learns(engine):
+def test_tokens_stay_integers_and_an_embedding_trains(engine):
     data = texts()
     assert data.inputs.dtype == torch.int64
     with drfl.Key(0).torch_scope():
@@ -90,7 +90,7 @@ def test_tokens_stay_whole_and_an_embedding_learns(engine):
     assert drfl.run(drfl.FedAvg(m=4), fed, rounds=2).step_size is not None
 
 
-def test_what_takes_no_whole_numbers_gets_floats():
+def test_models_without_integer_support_get_floats():
     rows = [(torch.arange(40).reshape(10, 4) % 7, torch.arange(10) % 2)] * 3
     whole = drfl.Simulation(drfl.ClientData.from_arrays(rows), drfl.Task(nn.Linear(4, 2)))
     floats = drfl.ClientData.from_arrays([(x.float(), y) for x, y in rows])
@@ -99,19 +99,19 @@ def test_what_takes_no_whole_numbers_gets_floats():
     assert drfl.ClientData.from_arrays(rows, standardise=True).inputs.is_floating_point()
 
 
-def test_a_token_beyond_the_embedding_is_one_line():
+def test_token_beyond_the_embedding_is_a_one_line_error():
     with refused("model-data-mismatch", "model") as caught:
         drfl.Simulation(texts(), drfl.Task(Words(3)))
     assert "embedding (Embedding)" in str(caught.value)
 
 
 @pytest.mark.parametrize("ragged", [[[1, 2, 3], [4, 5]], [torch.arange(3), torch.arange(2)]])
-def test_texts_of_different_lengths_are_one_line(ragged):
+def test_texts_of_different_lengths_are_one_line_errors(ragged):
     with refused("wrong-shape", "a", "'a'", "2", "3"):
         drfl.ClientData.from_arrays({"a": (ragged, [0, 1])})
 
 
-def test_a_data_set_that_augments_is_told_that_it_was_read_once():
+def test_augmenting_data_set_gives_a_warning():
     class Noisy(torch.utils.data.Dataset):
         def __len__(self):
             return 20
@@ -124,7 +124,7 @@ def test_a_data_set_that_augments_is_told_that_it_was_read_once():
     assert [(w.message.code, w.message.field) for w in told] == [("random-dataset", "a")]
 
 
-def test_of_a_frozen_base_only_the_adapter_is_trained_sent_and_kept(engine):
+def test_only_the_adapter_of_a_frozen_base_is_trained_and_sent(engine):
     noise = torch.Generator().manual_seed(0)
     inputs = [torch.randn(40, 30, generator=noise) for _ in range(3)]
     data = drfl.ClientData.from_arrays([(x, (x[:, 0] > 0).long()) for x in inputs])

@@ -34,7 +34,7 @@ def losses_of(task, y):
     return task.sample_losses(task.outputs(task.layout.views(task.w0), X), y)
 
 
-def test_outputs_and_losses():
+def test_outputs_and_losses_of_a_flat_vector():
     model = net()
     task = Task(model)
     with torch.no_grad():
@@ -77,30 +77,30 @@ def test_further_dimensions_are_averaged(loss):
     [lambda o, y: functional.cross_entropy(o, y), lambda o, y: ((o - 1) ** 2).mean(0)],
     ids=["reduced", "over_samples"],
 )
-def test_reduced_loss(loss):
+def test_reduced_loss_is_refused(loss):
     with refused("wrong-shape", "the loss", "5"):
         Task(net(), loss).check(X, Y)
 
 
-def test_reduced_metric_that_promised_a_value_per_sample():
+def test_metric_declared_per_sample_must_return_a_vector():
     hit = Metric("hit", lambda o, y: (o.argmax(1) == y).float().mean(), per_sample=True)
     with refused("wrong-shape", None, "'hit'"):
         Task(net(), score=hit).check(X, Y)
 
 
-def test_a_loss_that_mixes_samples():
+def test_loss_that_mixes_samples_is_refused():
     """(B, 1) outputs less (B,) targets broadcast to (B, B): every sample is compared with every target."""
     task = Task(net(1), lambda outputs, y: (outputs - y) ** 2, score=binary_accuracy)
     with refused("unsupported-model", "loss", "sample"):
         task.check(X, torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0]))
 
 
-def test_a_label_without_an_output():
+def test_label_without_an_output_is_refused():
     with refused("out-of-range", "targets", "5", "3"):
         Task(net()).check(X, torch.tensor([0, 2, 5, 1, 0]))
 
 
-def test_model_that_mixes_samples():
+def test_model_that_mixes_samples_is_refused():
     class Centred(nn.Linear):
         def forward(self, x):
             return super().forward(x - x.mean(0))
@@ -114,7 +114,7 @@ def test_model_that_mixes_samples():
     [(X[:, :3], Y), (X, Y.int()), (X.double(), Y), (X, Y[:3])],
     ids=["inputs", "integer_type", "floating_type", "number"],
 )
-def test_what_does_not_fit_is_one_line(x, y):
+def test_mismatches_are_one_line_errors(x, y):
     with refused("model-data-mismatch", "model") as raised:
         Task(net()).check(x, y)
     assert "\n" not in str(raised.value)
@@ -129,23 +129,23 @@ def test_floating_point_targets_need_another_score():
         Task(net(1), nn.MSELoss(), "accuracy").check_targets(X, REAL)
 
 
-def test_outputs_without_classes():
+def test_outputs_without_classes_are_refused():
     with refused("wrong-task", "auc", "(B, classes)"):
         Task(nn.Sequential(net(1), nn.Flatten(0)), lambda o, y: o, "auc").check(X, Y[:, None].expand(-1, 2))
 
 
 @pytest.mark.parametrize(("low", "high"), [(-1, 2), (0, 3), (0, 255)])
-def test_labels_outside_the_classes(low, high):
+def test_labels_outside_the_classes_are_refused(low, high):
     with refused("out-of-range", "targets", str(low), str(high), "3"):
         Task(net()).check_targets(X, torch.tensor([0, low, 1, high]))
 
 
-def test_labels_inside_the_classes():
+def test_labels_inside_the_classes_are_accepted():
     Task(net()).check_targets(X, torch.tensor([0, 2]))
     Task(net(), nn.MSELoss(), score=zeros_like_targets).check_targets(X, torch.tensor([7.0]))
 
 
-def test_buffers_changed_in_the_forward_pass():
+def test_buffers_changed_in_the_forward_pass_are_refused():
     class Counting(nn.Linear):
         def __init__(self):
             super().__init__(4, 3)
@@ -159,7 +159,7 @@ def test_buffers_changed_in_the_forward_pass():
         Task(Counting()).check(X, Y)
 
 
-def test_random_forward_pass():
+def test_random_forward_pass_is_refused():
     class Noisy(nn.Linear):
         def forward(self, x):
             return functional.dropout(super().forward(x), 0.5, self.training)
@@ -172,7 +172,7 @@ def test_random_forward_pass():
     Task(model.eval()).check(X, Y)
 
 
-def test_constant_buffers_are_fine():
+def test_constant_buffers_are_accepted():
     model = net()
     model.register_buffer("scale", torch.ones(3))
     Task(model).check(X, Y)
@@ -191,7 +191,7 @@ def test_initial_model_is_a_copy():
 
 
 @pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0]))])
-def test_another_type(loss):
+def test_task_in_another_dtype(loss):
     model = net()
     task = Task(model, loss)
     double = task.to("cpu", torch.float64)
@@ -202,7 +202,7 @@ def test_another_type(loss):
     assert model[0].weight.dtype == torch.float32
 
 
-def test_frozen_parts_keep_their_types_on_another_device():
+def test_frozen_parameters_keep_their_dtype_on_another_device():
     model = nn.Sequential(nn.Linear(4, 4).double().requires_grad_(False), nn.Linear(4, 3))
     model.register_buffer("scale", torch.ones(3, dtype=torch.float64))
     kinds = {name: value.dtype for name, value in Task(model).to("cpu", torch.float32).model.state_dict().items()}
@@ -233,7 +233,7 @@ def test_binary_classification():
     torch.testing.assert_close(losses_of(task, y), expected)
 
 
-def test_images_before_a_linear_layer_are_told_the_remedy():
+def test_images_before_a_linear_layer_name_the_remedy():
     task = drfl.Task(torch.nn.Linear(64, 10))
     with refused("model-data-mismatch", "model", "torch.nn.Flatten()"):
         task.check(torch.zeros(2, 1, 8, 8), torch.zeros(2, dtype=torch.int64))

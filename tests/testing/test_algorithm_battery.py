@@ -61,7 +61,7 @@ class Mine:
         return state._replace(w=up.w.mean(0)), Info(D, up.clients)
 
 
-def test_an_algorithm_with_nothing_but_local():
+def test_minimal_algorithm_is_checked():
     report = check_algorithm(Mine(), solves=AVERAGE)
     assert report.failed == ()
     assert {"converges", "round_is_pure", "round_without_replies", "identical_clients_are_interchangeable"} <= set(
@@ -73,7 +73,7 @@ def test_an_algorithm_with_nothing_but_local():
     assert len(report.passed) + len(reasons) == len(ALGORITHM_CHECKS)
 
 
-def test_the_error_lists_every_failure():
+def test_error_lists_every_failure():
     class Hasty(Mine):
         def init(self, fed):
             return MixedState(fed.w0, fed.shares)
@@ -89,7 +89,7 @@ def test_the_error_lists_every_failure():
     assert all(f"  {note.check}: " in str(raised.value) for note in raised.value.report.failed)
 
 
-def test_an_algorithm_that_breaks_is_a_finding():
+def test_crashing_algorithm_is_a_failure():
     class Broken(Mine):
         def round(self, state, fed, key):
             raise IndexError("out of range")
@@ -98,7 +98,7 @@ def test_an_algorithm_that_breaks_is_a_finding():
         check_algorithm(Broken())
 
 
-def test_not_an_algorithm():
+def test_other_objects_are_refused():
     with refused("wrong-type", "algorithm"):
         check_algorithm(object())
     with refused("wrong-type", "algorithm", "Mine"):
@@ -118,7 +118,7 @@ def test_waived_checks_are_not_run():
 
 
 @pytest.mark.long
-def test_a_problem_of_ones_own():
+def test_custom_problem():
     """Another size, another curvature, clients with one sample each: nothing to draw minibatches from."""
     reason = {"another_seed_differs": "each client has one sample"}
     report = check_algorithm(
@@ -131,19 +131,19 @@ def test_a_problem_of_ones_own():
     assert "converges" in report.passed
 
 
-def test_a_problem_with_too_few_clients():
+def test_problem_with_too_few_clients_is_refused():
     with refused("few-clients", "problem", "2", "3"):
         check_algorithm(Mine(), problem=curved_quadratics(n=2, d=2))
 
 
-def test_a_claim_of_ones_own():
+def test_custom_claim():
     target = least_squares().weighted_optimum(torch.tensor([1.0, 1, 1, 1, 1]) / 5)
     claim = Solves("a known point", lambda fed, algorithm, state: float((state.w - target).norm()))
     assert "converges" in check_algorithm(Mine(), solves=claim).passed
 
 
 @pytest.mark.long
-def test_a_claim_about_sampled_cohorts_is_tested():
+def test_claim_about_sampled_cohorts_is_tested():
     drift_free = SCAFFOLD(local=LocalSGD(steps=4, lr=0.1))
     assert "converges" in check_algorithm(drift_free, solves=also_sampled(AVERAGE)).passed
     with pytest.raises(ConformanceError, match="3 of 5"):
@@ -151,13 +151,13 @@ def test_a_claim_about_sampled_cohorts_is_tested():
 
 
 @pytest.mark.long
-def test_a_special_case_that_does_not_hold():
+def test_false_special_case_is_detected():
     wrong = Reduction("mu=1 is FedAvg", FedProx(mu=1.0), FedAvg())
     with pytest.raises(ConformanceError, match=r"'mu=1 is FedAvg' .*\bw by "):
         check_algorithm(FedProx(local=ONE), reductions=[wrong])
 
 
-def test_variants_take_what_there_is_and_leave_the_given_one_alone():
+def test_variants_change_existing_fields_of_a_copy():
     given = DRFA(m=4, gamma=0.3, local=LocalSGD(steps=7, lr=0.2, batch=3, momentum=0.5))
     subject = subject_of(given)
     assert subject.variant() == given
@@ -170,7 +170,7 @@ def test_variants_take_what_there_is_and_leave_the_given_one_alone():
 
 
 @pytest.mark.long
-def test_a_local_step_size_is_found_where_there_is_none():
+def test_missing_local_step_size_is_determined():
     """For the algorithm and for the special cases alike; one that is given stays."""
     automatic = LocalSGD(steps=1)
     cases = [Reduction("one", FedProx(mu=0.0, local=automatic), FedAvg(local=ONE))]
@@ -183,7 +183,7 @@ def test_a_local_step_size_is_found_where_there_is_none():
     assert "converges" in check_algorithm(FedAvg(local=automatic), solves=WEIGHTED).passed
 
 
-def test_rounds_use_the_keys_that_run_uses():
+def test_rounds_use_the_keys_of_run():
     keys = []
 
     class Keyed(Mine):
@@ -247,7 +247,7 @@ class NeedsMore(Private):
         return batch.loss(model) + context["more"].sum()
 
 
-def test_a_client_side_method_is_checked_on_classes_by_default():
+def test_client_side_method_is_checked_on_classes_by_default():
     for algorithm in (Private(m=3), Steep(m=3), FedRep(m=3, local=ONE)):
         report = check_algorithm(algorithm)
         assert "another_seed_differs" in report.passed
@@ -260,12 +260,12 @@ def test_a_client_side_method_is_checked_on_classes_by_default():
 
 
 @pytest.mark.parametrize("algorithm", [Unkeyed(m=3, local=ONE), Fixed(m=3, local=ONE)])
-def test_a_key_that_is_not_used_is_noticed_if_parameters_are_private(algorithm):
+def test_unused_key_is_detected_with_private_parameters(algorithm):
     with pytest.raises(ConformanceError) as caught:
         check_algorithm(algorithm)
     assert "another_seed_differs" in {note.check for note in caught.value.report.failed}
 
 
-def test_a_class_with_a_mistake_is_refused_before_the_checks():
+def test_class_with_a_mistake_is_refused_before_the_checks():
     with refused("unknown-name", "los", "loss"):
         check_algorithm(type("Mine", (ClientSide,), {"los": lambda self, model, batch, context: batch.loss(model)})())

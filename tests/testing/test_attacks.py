@@ -55,7 +55,7 @@ UP, F, G = replies(CLEAN)
         (ConstantLosses(CLEAN, LIARS, -math.inf), lambda f: torch.full_like(f, -math.inf)),
     ],
 )
-def test_false_losses_and_nothing_else_false(attack, claim):
+def test_only_losses_are_false(attack, claim):
     up, f, g = replies(attack)
     assert torch.equal(up.clients, UP.clients)
     assert all(torch.equal(a, b) for a, b in zip(up.models, UP.models, strict=True))
@@ -68,7 +68,7 @@ def test_false_losses_and_nothing_else_false(attack, claim):
 @pytest.mark.parametrize(
     ("attack", "factor"), [(ScaledUpdates(CLEAN, LIARS, 5.0), 5.0), (SignFlip(CLEAN, LIARS), -1.0)]
 )
-def test_false_models_and_gradients_and_true_losses(attack, factor):
+def test_models_and_gradients_are_false_and_losses_true(attack, factor):
     up, f, g = replies(attack)
     assert torch.equal(f.values, F.values)
     assert torch.equal(g.losses, G.losses)
@@ -92,7 +92,7 @@ def vectors(up, g):
         (InnerProductManipulation(CLEAN, LIARS, 0.25), lambda H: -0.25 * H.mean(0)),
     ],
 )
-def test_colluders_send_what_the_honest_ones_make_them(attack, law):
+def test_colluders_send_a_function_of_honest_replies(attack, law):
     up, f, g = replies(attack)
     assert torch.equal(f.values, F.values)
     assert torch.equal(g.losses, G.losses)
@@ -102,7 +102,7 @@ def test_colluders_send_what_the_honest_ones_make_them(attack, law):
         assert torch.equal(mine[HONEST], clean[HONEST])
 
 
-def test_who_knows_the_probe_keeps_its_cosine_and_goes_against_the_others_else():
+def test_attacker_that_knows_the_probe_keeps_its_cosine():
     up, _, g = replies(AdaptiveAttack(CLEAN, LIARS, cosine=0.4, length=2.0))
     for mine, clean in zip(vectors(up, g), vectors(UP, G), strict=True):
         a, b, others = mine[LIARS], clean[LIARS], clean[HONEST].mean(0)
@@ -113,7 +113,7 @@ def test_who_knows_the_probe_keeps_its_cosine_and_goes_against_the_others_else()
         assert torch.equal(mine[HONEST], clean[HONEST])
 
 
-def test_pushers_push_the_same_way_in_every_request_as_far_as_the_others_go():
+def test_pushers_push_in_one_direction_at_the_length_of_others():
     attack, other = ConstantPush(CLEAN, LIARS, KEY, 2.0), ConstantPush(CLEAN, LIARS, Key(4))
     up, _, g = replies(attack)
     for mine, clean in zip(vectors(up, g), vectors(UP, G), strict=True):
@@ -123,7 +123,7 @@ def test_pushers_push_the_same_way_in_every_request_as_far_as_the_others_go():
     assert abs(float(attack.direction @ other.direction)) < 0.99
 
 
-def test_how_far_a_little_is():
+def test_size_of_the_small_perturbation():
     """Three of ten: two honest ones are to lie farther still, so that the liars are of a majority of six."""
     fed = exact(least_squares((5,) * 10))
     clean = fed.gradients(torch.arange(10), fed.w0, KEY).values[3:]
@@ -135,13 +135,13 @@ def test_how_far_a_little_is():
 
 
 @pytest.mark.parametrize("attack", [ConstantPush(CLEAN, LIARS, KEY), InnerProductManipulation(CLEAN, LIARS, 1.0)])
-def test_among_themselves_colluders_go_by_their_own(attack):
+def test_colluders_without_honest_replies_use_their_own(attack):
     g = attack.gradients(torch.tensor(LIARS), CLEAN.w0, KEY).values
     assert torch.equal(g[0], g[1])
     assert float(g[0].norm()) > 0
 
 
-def test_those_who_vanish_answer_nothing_any_more():
+def test_vanishing_clients_stop_answering():
     fed = PermanentDropout(CLEAN, LIARS, after=1)
     assert fed.losses(EVERYBODY, CLEAN.w0, KEY).clients.tolist() == [0, 1, 2, 3, 4]
     assert fed.train(EVERYBODY, CLEAN.w0, LOCAL, KEY).clients.tolist() == [0, 1, 2, 3, 4]
@@ -149,7 +149,7 @@ def test_those_who_vanish_answer_nothing_any_more():
         assert reply.clients.tolist() == HONEST
 
 
-def test_flipped_labels_are_the_liars_alone():
+def test_flipped_labels_belong_to_malicious_clients_only():
     data = pools((40, 60, 30), classes=4)
     flipped = flip_labels(data, [0, 2])
     mine = torch.cat([data.train[0], data.train[2]])
@@ -164,14 +164,14 @@ def test_flipped_labels_are_the_liars_alone():
         flip_labels(least_squares().data, [0])
 
 
-def test_liars_lie_in_any_cohort_and_order():
+def test_attacks_do_not_depend_on_cohort_and_order():
     cohort = torch.tensor([4, 3])
     f = ConstantLosses(CLEAN, LIARS, 9.0).losses(cohort, CLEAN.w0, KEY)
     assert f.clients.tolist() == [4, 3]
     assert f.values.tolist() == [9.0, float(F.values[3])]
 
 
-def test_label_noise_is_one_clients_alone():
+def test_label_noise_affects_one_client():
     data = pools((40, 60, 30), classes=4)
     noisy = label_noise(data, 1, 0.5, KEY)
     changed = noisy.targets != data.targets
@@ -184,7 +184,7 @@ def test_label_noise_is_one_clients_alone():
     assert torch.equal(label_noise(data, 1, 0.0, KEY).targets, data.targets)
 
 
-def test_label_noise_refuses_what_it_cannot_do():
+def test_label_noise_refuses_impossible_arguments():
     data = pools((4, 6))
     for wrong, error in (
         ((2, 0.5), ("out-of-range", "client", "2")),

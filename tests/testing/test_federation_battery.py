@@ -29,7 +29,7 @@ def test_report_names_every_check():
 
 
 @pytest.mark.long
-def test_somebody_silent_is_told_as_such():
+def test_silent_client_is_reported_as_such():
     subject = FederationSubject(lambda data, task: DropoutFederation(Simulation(data, task, engine=Loop()), train=[2]))
     said = [str(verdict(check, subject)) for check in FEDERATION_CHECKS]
     assert any("clients [0, 1, 2, 3] were asked and [0, 1, 3] answered" in text for text in said)
@@ -43,7 +43,7 @@ class Coarse(Simulation):
         return Losses(reply.clients, reply.values + 1e-6) if isinstance(request, LossRequest) else reply
 
 
-def test_rounding_may_be_allowed_for():
+def test_tolerance_for_rounding_can_be_set():
     check = next(check for check in FEDERATION_CHECKS if check.__name__ == "losses_and_gradients")
     strict, lenient = (FederationSubject(lambda data, task: Coarse(data, task), tolerance=t) for t in (1e-9, 1e-5))
     assert "losses with batch=None is off by 1.0e-06" in str(verdict(check, strict))

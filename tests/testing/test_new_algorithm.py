@@ -45,7 +45,7 @@ def residual(fed, algorithm, state):
     return stationary(fed, state.w, fed.shares * torch.softmax(algorithm.t * losses_at(fed, state.w), 0))
 
 
-def test_it_passes_all_checks_that_apply():
+def test_algorithm_written_from_the_docs_passes_all_checks():
     tilted = Solves("the tilted optimum", residual)
     report = check_algorithm(TERM(m=3, local=LocalSGD(steps=1, lr=0.05)), solves=tilted)
     assert len(report.passed) == 22

@@ -36,7 +36,7 @@ def point(problem, seed=0):
 
 
 @pytest.mark.parametrize("engine", [Loop(), Stacked()], ids=["loop", "stacked"])
-def test_exact_losses_and_gradients_of_the_federation_are_the_functions(problem, engine):
+def test_losses_and_gradients_of_the_federation_are_exact(problem, engine):
     fed, w, everybody = problem.federation(engine), point(problem), torch.arange(problem.N)
     assert (fed.n, fed.w0.numel(), fed.w0.dtype) == (problem.N, problem.d, torch.float64)
     assert not fed.w0.any()
@@ -48,7 +48,7 @@ def test_exact_losses_and_gradients_of_the_federation_are_the_functions(problem,
     assert ((scores >= 0) & (scores <= 1)).all()
 
 
-def test_a_federation_may_compute_in_single_precision(problem):
+def test_federation_can_compute_in_single_precision(problem):
     w = point(problem)
     replies = problem.federation(dtype=torch.float32).gradients(torch.arange(problem.N), w.float(), Key(0), batch=None)
     assert replies.values.dtype == torch.float32
@@ -82,7 +82,7 @@ def test_smoothness_and_strong_convexity_bound_the_hessians(problem):
             assert eigenvalues.min() == pytest.approx(problem.strong_convexity, rel=1e-12)
 
 
-def test_weighted_optima_have_no_gradient(problem):
+def test_weighted_optima_have_zero_gradient(problem):
     rng = np.random.default_rng(1)
     uniform = torch.full((problem.N,), 1 / problem.N, dtype=torch.float64)
     corner = torch.eye(problem.N, dtype=torch.float64)[1]
@@ -94,7 +94,7 @@ def test_weighted_optima_have_no_gradient(problem):
 
 
 @pytest.mark.parametrize("lam", [[0.5, 0.5], [-0.1] + [0.2] * 7, [0.0] * 8, [float("nan")] + [0.1] * 7])
-def test_what_is_no_mixture_is_refused(lam):
+def test_invalid_client_weights_are_refused(lam):
     with refused("invalid-value", "lam", "8"):
         PROBLEMS["quadratics"].weighted_optimum(torch.tensor(lam))
     with refused("invalid-value", "weights", "8"):
@@ -102,7 +102,7 @@ def test_what_is_no_mixture_is_refused(lam):
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_what_is_no_model_is_refused(name):
+def test_invalid_models_are_refused(name):
     problem = PROBLEMS[name]
     for function in (problem.losses, problem.gradients):
         with refused("wrong-shape", "w", str(problem.d)):
@@ -130,7 +130,7 @@ def enclosing_ball(points):
 
 
 @pytest.mark.parametrize(("n", "d", "seed"), [(8, 4, 0), (6, 2, 1), (5, 3, 2), (7, 1, 3), (2, 6, 4)])
-def test_bowls_meet_at_the_mean_and_at_the_centre_of_the_smallest_ball(n, d, seed):
+def test_quadratic_optima_are_the_mean_and_the_smallest_ball(n, d, seed):
     problem = quadratics(n, d, seed)
     a = centres(problem)
     torch.testing.assert_close(problem.average_optimum, a.mean(0), rtol=0, atol=1e-15)
@@ -155,7 +155,7 @@ def test_fedavg_ends_at_its_fixed_point(problem):
     assert drift < 1e-14 if problem.name == "quadratics" else drift > 1e-2
 
 
-def test_the_fixed_point_is_a_weighted_optimum_for_one_step_and_any_weights():
+def test_fixed_point_for_one_step_is_a_weighted_optimum():
     problem = PROBLEMS["curved_quadratics"]
     p = torch.tensor([0.3, 0.1, 0.1, 0.2, 0.2, 0.1])
     fixed = problem.fedavg_fixed_point(LocalSGD(steps=1, lr=0.05, batch=None), p)
@@ -169,13 +169,13 @@ def test_other_local_solvers_have_no_known_fixed_point(local):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_average_optimum_of_a_robust_regression_is_clearly_not_the_saddle_point(seed):
+def test_average_optimum_of_robust_regression_is_not_the_saddle_point(seed):
     problem = robust_regression(seed=seed)
     worst = float(problem.losses(problem.average_optimum).max())
     assert worst > 1.2 * problem.saddle(Simplex()).value
 
 
-def test_robust_regression_is_the_papers_formula():
+def test_robust_regression_follows_the_paper():
     problem = robust_regression(sigma=0.3, seed=4, n=3, d=2, samples=5, c=2.0, mu=0.7)
     data, w = problem.data, torch.tensor([0.4, -1.1], dtype=torch.float64)
     assert [len(rows) for rows in data.train] == [5, 5, 5]
@@ -190,12 +190,12 @@ def test_robust_regression_is_the_papers_formula():
     )
 
 
-def test_clients_agree_when_their_truths_do():
+def test_clients_with_equal_parameters_agree():
     problem = robust_regression(sigma=0.0, mu=1e-9)
     assert problem.losses(problem.average_optimum).max() < 1e-8
 
 
-def test_the_condition_number_is_the_one_asked_for():
+def test_condition_number_is_as_requested():
     for ratio in (2.0, 1e4):
         problem = curved_quadratics(5, 3, seed=2, ratio=ratio)
         assert (problem.smoothness, problem.strong_convexity) == (ratio, 1.0)
@@ -205,7 +205,7 @@ def test_the_condition_number_is_the_one_asked_for():
 PAGE = (Path(__file__).parents[2] / "docs" / "problems.md").read_text(encoding="utf-8")
 
 
-def test_the_example_in_the_docs_runs(capsys):
+def test_example_in_the_docs_runs(capsys):
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
     exec(code, {})
     drift, left, worst, value = map(float, capsys.readouterr().out.split())
@@ -213,7 +213,7 @@ def test_the_example_in_the_docs_runs(capsys):
     assert worst > value
 
 
-def test_the_table_in_the_docs_is_right():
+def test_table_in_the_docs_is_correct():
     rows = re.findall(r"^\| `(.+?\))` \| (.+) \|$", PAGE, flags=re.MULTILINE)
     assert len(rows) == len(PROBLEMS)
     for (_, cells), problem in zip(rows, PROBLEMS.values(), strict=True):
@@ -222,7 +222,7 @@ def test_the_table_in_the_docs_is_right():
         assert cells == f"{problem.N} | {problem.d} | {constants} | {worst:.3f} | {value:.3f}"
 
 
-def test_logistic_problems_are_the_real_clients():
+def test_logistic_problems_use_the_real_clients():
     hospitals, digits = PROBLEMS["hospitals"], PROBLEMS["digits"]
     assert hospitals.data.names == ("Cleveland", "Hungary", "Switzerland", "VA Long Beach")
     assert (hospitals.N, hospitals.d) == (4, 2 * 14)
@@ -235,7 +235,7 @@ def test_logistic_problems_are_the_real_clients():
         assert set(trained.samples.tolist()) == {len(rows) for rows in problem.data.test}
 
 
-def test_real_data_may_be_cut_and_dealt_otherwise():
+def test_real_data_can_be_reduced_and_repartitioned():
     few = logistic(samples=200)
     assert few.N == 4
     assert sum(len(rows) for rows in few.data.train + few.data.test) == len(few.data.inputs) == 200
@@ -245,7 +245,7 @@ def test_real_data_may_be_cut_and_dealt_otherwise():
     assert len(dealt.data.test_inputs) == 599
 
 
-def test_the_seed_decides():
+def test_seed_determines_the_problem():
     for make in (quadratics, curved_quadratics, robust_regression, logistic):
         first, again, other = make(seed=3), make(seed=3), make(seed=4)
         assert torch.equal(first.average_optimum, again.average_optimum)

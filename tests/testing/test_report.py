@@ -25,7 +25,7 @@ def elsewhere(subject):
     raise NotApplicable("it is for others")
 
 
-def test_every_check_is_run_whatever_the_others_say():
+def test_every_check_runs_despite_failures():
     report = examine("one", 1, [bad, good, worse, elsewhere])
     assert report.passed == ("good",)
     assert [tuple(note) for note in report.failed] == [
@@ -40,18 +40,18 @@ def test_every_check_is_run_whatever_the_others_say():
     assert "not applicable: elsewhere: it is for others" in str(report)
 
 
-def test_a_check_can_be_waived_with_a_reason():
+def test_check_can_be_waived_with_a_reason():
     report = examine("one", 1, [bad, good], {"bad": "ones are not twos"})
     assert report.failed == ()
     assert [tuple(note) for note in report.waived] == [("bad", "ones are not twos")]
 
 
-def test_only_checks_that_exist_can_be_waived():
+def test_only_existing_checks_can_be_waived():
     with refused("unknown-name", "check", "'godd'", "'good'"):
         examine("one", 1, [good], {"godd": "typo"})
 
 
-def test_interrupts_are_not_findings():
+def test_interrupts_are_not_failures():
     def interrupted(subject):
         raise KeyboardInterrupt
 
@@ -59,7 +59,7 @@ def test_interrupts_are_not_findings():
         examine("one", 1, [interrupted])
 
 
-def test_require():
+def test_require_raises_check_errors():
     require(True, "not said")
     with pytest.raises(CheckError, match="said"):
         require(False, "said")

@@ -41,7 +41,7 @@ def gap(functions, optimum, ambiguity, saddle):
 
 
 @pytest.mark.parametrize(("name", "ambiguity"), CASES)
-def test_there_is_no_duality_gap(name, ambiguity):
+def test_saddle_points_have_no_duality_gap(name, ambiguity):
     problem = PROBLEMS[name]
     saddle = problem.saddle(ambiguity)
     assert ambiguity.contains(saddle.lam, 1e-13)
@@ -54,7 +54,7 @@ def test_there_is_no_duality_gap(name, ambiguity):
 
 
 @pytest.mark.long
-def test_random_problems_are_solved_whatever_their_size_and_condition():
+def test_random_problems_of_any_size_and_condition_are_solved():
     for seed in range(6):
         n, d = 3 + seed, 1 + seed % 4
         for problem in (quadratics(n, d, seed), curved_quadratics(n, d, seed, 10.0 ** (1 + seed))):
@@ -76,7 +76,7 @@ SQUARE = [[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]]
         ([[3.0, -4.0]], [3.0, -4.0], 0.0),
     ],
 )
-def test_mixtures_that_are_not_unique_are_found_too(points, centre, value):
+def test_non_unique_client_weights_are_found(points, centre, value):
     b = torch.tensor(points, dtype=torch.float64)
     functions = LeastSquares(torch.eye(b.shape[1], dtype=torch.float64).expand(len(b), -1, -1), b)
     w, lam, found = solve(functions, mixtures_of(Simplex(), len(b)))
@@ -120,7 +120,7 @@ def test_cvxpy_agrees_on_robust_regression(seed, ambiguity):
     assert value == pytest.approx(saddle.value, abs=1e-8)
 
 
-def test_between_the_worst_and_the_mean():
+def test_other_sets_lie_between_worst_and_mean():
     problem = PROBLEMS["curved_quadratics"]
     average, worst = problem.average_optimum, problem.saddle(Simplex())
     near = [problem.saddle(s) for s in (ChiSquare(1e5), KL(1e5), CVaR(1.0), KLBall(0.0), ChiSquareBall(0.0))]
@@ -131,19 +131,19 @@ def test_between_the_worst_and_the_mean():
     assert values == sorted(values, reverse=True)
 
 
-def test_a_prior_is_heard():
+def test_prior_affects_the_saddle_point():
     problem, prior = quadratics(4, 2), (0.1, 0.2, 0.3, 0.4)
     for ambiguity in (KL(1e4, prior), KLBall(1e-9, prior)):
         np.testing.assert_allclose(problem.saddle(ambiguity).lam, prior, atol=1e-4)
 
 
-def test_a_saddle_point_is_found_once():
+def test_saddle_point_is_computed_once():
     problem = PROBLEMS["quadratics"]
     assert problem.saddle(CVaR(0.5)) is problem.saddle(Box(0.25))
     assert problem.saddle(Simplex()) is not problem.saddle(Simplex(0.01))
 
 
-def test_sets_that_do_not_fit_or_are_unknown_are_refused():
+def test_unsuitable_or_unknown_sets_are_refused():
     class Own(Simplex):
         pass
 
@@ -164,7 +164,7 @@ def test_sets_that_do_not_fit_or_are_unknown_are_refused():
             problem.saddle(ambiguity)
 
 
-def test_newton_says_when_it_fails():
+def test_failure_of_newtons_method_is_reported():
     def kink(w):
         return Point(w.abs().sum(), w.sign(), torch.eye(1, dtype=torch.float64))
 

@@ -32,19 +32,19 @@ def example(inner=True) -> Nested:
     return Nested(w, lam, torch.arange(6.0).view(2, 3), part)
 
 
-def test_leaves_by_path():
+def test_leaves_are_named_by_path():
     assert list(state.leaves(example())) == ["w", "lam", "table", "inner.w", "inner.losses", "inner.rounds"]
     assert list(state.leaves(example(inner=False))) == ["w", "lam", "table"]
 
 
 @pytest.mark.parametrize("foreign", [3, 0.5, "x", [torch.ones(1)], {"a": torch.ones(1)}], ids=repr)
-def test_a_field_that_a_file_of_tensors_cannot_hold(foreign):
+def test_field_that_cannot_be_saved_is_refused(foreign):
     with pytest.raises(CheckError, match="table"):
         state.leaves(example()._replace(table=foreign))
 
 
 @pytest.mark.parametrize("inner", [True, False])
-def test_through_a_file(inner):
+def test_state_is_read_back_from_a_file(inner):
     before = example(inner)
     after = state.through_a_file(before)
     assert isinstance(after, Nested)
@@ -54,19 +54,19 @@ def test_through_a_file(inner):
         assert after.inner.w.data_ptr() != after.w.data_ptr()
 
 
-def test_an_empty_and_a_bool_tensor_come_back():
+def test_empty_and_bool_tensors_are_read_back():
     before = example()._replace(table=torch.empty(0, dtype=torch.bool))
     assert state.bits_differ(before, state.through_a_file(before)) == []
 
 
-def test_copies_share_nothing():
+def test_copies_share_no_memory():
     before = example()
     after = state.copy_of(before)
     before.w.zero_()
     assert after.w.tolist() == [1.0, -2.0, 0.5]
 
 
-def test_shapes():
+def test_shapes_of_leaves():
     assert set(state.of_model_shape(example())) == {"w", "table", "inner.w"}
     assert set(state.tables(example(), 2)) == {"table"}
     assert set(state.by_client(example(), 2)) == {"lam", "table", "inner.losses"}
@@ -85,7 +85,7 @@ def test_shapes():
     ],
     ids=str,
 )
-def test_bits(change, differs):
+def test_bitwise_comparison(change, differs):
     assert state.bits_differ(example(), example()._replace(**change)) == differs
 
 
@@ -98,14 +98,14 @@ def test_nan_equals_nan_in_bits_and_distance():
     assert state.gap(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.5])) == 0.5
 
 
-def test_distance_is_relative_to_large_entries():
+def test_distance_is_relative_for_large_entries():
     big = example()._replace(w=torch.tensor([1e6, 0.0, 0.0]))
     moved = big._replace(w=big.w + torch.tensor([0.0, 0.5, 0.0]))
     assert state.far_apart(big, moved, 1e-6) == []
     assert state.far_apart(big, moved, 1e-7) == ["w by 5.0e-01"]
 
 
-def test_with_mixture():
+def test_with_mixture_replaces_lambda():
     lam = torch.tensor([1.0, 0.0], dtype=torch.float64)
     assert torch.equal(state.with_mixture(example(), lam).lam, lam)
     without = Inner(torch.ones(3), torch.ones(2), torch.ones(()))
@@ -132,6 +132,6 @@ def test_tables_count_as_matrices(change, clients):
     assert after.table.clients.tolist() == known
 
 
-def test_tables_that_differ():
+def test_differing_tables_are_detected():
     assert state.bits_differ(tabled(0), tabled(1, 0)) == ["table"]
     assert state.far_apart(tabled(1), tabled(0), 1e-9) == ["table by 2.0e+00"]

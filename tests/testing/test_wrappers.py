@@ -40,7 +40,7 @@ def all_requests(fed, cohort=EVERYBODY):
     return up, fed.losses(cohort, fed.w0, KEY, batch=2), fed.gradients(cohort, fed.w0, KEY, batch=2)
 
 
-def test_a_wrapped_federation_hands_everything_on(fed):
+def test_wrapper_passes_everything_on(fed):
     fed.table_dir, fed.averaged = "somewhere", True
     inside = WrappedFederation(fed)
     for mine, theirs in zip(all_requests(inside), all_requests(fed), strict=True):
@@ -51,7 +51,7 @@ def test_a_wrapped_federation_hands_everything_on(fed):
     assert torch.equal(inside.evaluate(fed.w0).loss, fed.evaluate(fed.w0).loss)
 
 
-def test_recording(fed):
+def test_recording_stores_requests(fed):
     recording = Recording(DropoutFederation(fed, train=[1], seed=None))
     all_requests(recording)
     assert [call.kind for call in recording.calls] == ["train", "losses", "gradients"]
@@ -65,7 +65,7 @@ def test_recording(fed):
     assert recording.calls == []
 
 
-def test_the_cohort_of_a_round_may_be_asked_in_several_calls(fed):
+def test_cohort_of_a_round_can_be_asked_in_parts(fed):
     recording = Recording(fed)
     for i in (3, 1):
         recording.train(torch.tensor([i]), fed.w0, LOCAL, KEY)
@@ -76,7 +76,7 @@ def test_the_cohort_of_a_round_may_be_asked_in_several_calls(fed):
 
 
 @pytest.mark.parametrize("kind", ["train", "losses", "gradients"])
-def test_lossy_drops_whole_rows_and_shuffles_them(fed, kind):
+def test_dropout_federation_drops_rows_and_shuffles(fed, kind):
     whole = dict(zip(("train", "losses", "gradients"), all_requests(fed), strict=True))
     replies = dict(zip(whole, all_requests(DropoutFederation(fed, **{kind: [2, 4]})), strict=True))
     for name, reply in replies.items():
@@ -88,12 +88,12 @@ def test_lossy_drops_whole_rows_and_shuffles_them(fed, kind):
     assert len({tuple(order) for order in orders}) > 1
 
 
-def test_without_some_for_ever(fed):
+def test_clients_can_be_removed_permanently(fed):
     for reply in all_requests(DropoutFederation.without(fed, range(5))):
         assert all(part.shape[0] == 0 for part in parts(reply))
 
 
-def test_parts_not_asked_for_stay_none(fed):
+def test_unrequested_parts_stay_none(fed):
     reply = DropoutFederation(fed, train=[0]).train(EVERYBODY, fed.w0, LOCAL, KEY)
     assert reply.w.shape == (4, 3)
     assert reply.snapshot is None
@@ -101,7 +101,7 @@ def test_parts_not_asked_for_stay_none(fed):
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_poisoned_losses_only(fed, value):
+def test_only_losses_are_poisoned(fed, value):
     poisoned = ConstantLosses(fed, [3], value)
     for mine, theirs in zip(all_requests(poisoned)[1:], all_requests(fed)[1:], strict=True):
         losses, clean = mine[-1], theirs[-1]
@@ -110,7 +110,7 @@ def test_poisoned_losses_only(fed, value):
     assert torch.equal(all_requests(poisoned)[2].values, all_requests(fed)[2].values)
 
 
-def test_relabelled_clients_change_places(fed):
+def test_permuted_clients_swap_places(fed):
     order = [2, 0, 1, 4, 3]
     moved = PermutedClients(fed, order)
     assert torch.equal(moved.shares, fed.shares[order])
@@ -128,7 +128,7 @@ def test_relabelled_clients_change_places(fed):
     assert torch.equal(moved.evaluate(fed.w0).loss, fed.evaluate(fed.w0).loss[order])
 
 
-def test_still():
+def test_constant_federation():
     still = ConstantFederation([1.0, 3.0], d=3, start=2.0)
     up = still.train(torch.tensor([1]), still.w0, LOCAL, KEY, snapshot=1)
     assert up.w.tolist() == up.snapshot.tolist() == [[3.0, 3.0, 3.0]]
@@ -145,7 +145,7 @@ def test_still():
     [LOCAL, LocalSGD(4, 0.02, None, momentum=0.7, weight_decay=0.3), LocalSGD(4, 0.02, None, radius=0.3)],
     ids=["plain", "momentum", "radius"],
 )
-def test_closed_form_is_the_simulation(problem, local):
+def test_closed_form_equals_the_simulation(problem, local):
     closed, simulated = exact(problem), problem.federation(Loop())
     torch.testing.assert_close(closed.w0, simulated.w0)
     torch.testing.assert_close(closed.shares, simulated.shares)
@@ -168,7 +168,7 @@ def test_other_problems_are_simulated():
     assert type(exact(problem)) is type(problem.federation())
 
 
-def test_a_plain_federation_maker_is_a_trial():
+def test_function_that_makes_federations_is_a_problem():
     class Maker:
         def federation(self, engine=None, dtype=torch.float64):
             return federation((3, 4), engine=engine, dtype=dtype)

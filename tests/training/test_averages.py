@@ -50,7 +50,7 @@ def test_weights_in_closed_form(rounds):
     assert int(average.rounds) == rounds
 
 
-def test_weights_grow_like_a_power_whatever_the_length_of_the_run():
+def test_weights_grow_like_a_power_for_any_length():
     """The share of the last u-th part of the rounds is 1 − (1 − u)^(s+1): a tenth holds 61 %, a half all but 0.2 %."""
     for rounds in (1000, 10_000):
         weights = weights_of(rounds)
@@ -62,7 +62,7 @@ def test_weights_grow_like_a_power_whatever_the_length_of_the_run():
         assert float(ratio.max() / ratio.min()) < 1 + 300 / rounds
 
 
-def test_one_round_is_that_round():
+def test_average_of_one_round_is_that_round():
     (average,) = decaying_of(torch.tensor([[0.1, 0.7]]), start=torch.tensor([0.3, 1e3]))
     torch.testing.assert_close(average.w, torch.tensor([0.1, 0.7]), rtol=0, atol=1e-4)
     assert not DecayingAverage.start(torch.ones(2), torch.ones(3)).rounds
@@ -78,7 +78,7 @@ RUNS = {
 
 
 @pytest.mark.parametrize("models", RUNS.values(), ids=RUNS)
-def test_long_runs_in_single_precision(models):
+def test_long_runs_in_single_precision_lose_little(models):
     """Rounding hides a difference of models below about rounds/18 units of the last place, and no more."""
     average = DecayingAverage.start(models[0], models[0].double())
     for w in models:
@@ -90,7 +90,7 @@ def test_long_runs_in_single_precision(models):
     torch.testing.assert_close(average.lam, exact, rtol=1e-12, atol=0)
 
 
-def test_a_model_that_stays_is_its_own_average():
+def test_constant_model_is_its_own_average():
     w = torch.randn(5, generator=torch.Generator().manual_seed(1))
     average = DecayingAverage.start(w, w.double())
     for _ in range(100):
@@ -99,7 +99,7 @@ def test_a_model_that_stays_is_its_own_average():
     assert torch.equal(average.lam, w.double())
 
 
-def test_an_average_of_mixtures_is_a_mixture():
+def test_average_of_client_weights_is_in_the_simplex():
     lams = torch.distributions.Dirichlet(torch.full((20,), 0.1).double()).sample((300,))
     average = DecayingAverage.start(torch.zeros(1), torch.full((20,), 0.05).double())
     for lam in lams:
@@ -109,13 +109,13 @@ def test_an_average_of_mixtures_is_a_mixture():
 
 
 @pytest.mark.parametrize("kind", [Average, DecayingAverage])
-def test_what_an_average_cannot_be(kind):
+def test_impossible_averages_are_refused(kind):
     average = kind.start(torch.zeros(1), torch.ones(1))
     assert average.describe_fault() is None
     assert average._replace(rounds=torch.tensor(-1)).describe_fault()
 
 
-def test_weights_of_rounds():
+def test_average_with_weights_per_round():
     """Unit vectors show them; as many rounds of weight 1 are the plain mean, to the bit what dividing by rounds is."""
     rows, weights = torch.eye(4, dtype=torch.float64), torch.tensor([1.0, 0.5, 3.0, 4.0], dtype=torch.float64)
     weighted = plain = Average.start(rows[0], rows[0])
@@ -144,7 +144,7 @@ def played(algorithm, fed, rounds, **options):
 
 
 @pytest.mark.parametrize("algorithm", [FedAvg(m=3, local=LOCAL), DRFA(m=3, local=LOCAL)], ids=["FedAvg", "DRFA"])
-def test_a_run_returns_the_average_of_its_models(algorithm):
+def test_run_returns_the_average_of_its_models(algorithm):
     """Those after each round; callbacks see it grow, and a certificate is of it and of the averaged mixture."""
     fed = federation()
     result, steps, kept = played(algorithm, fed, 7, evaluate_every=3)
@@ -165,7 +165,7 @@ def test_a_run_returns_the_average_of_its_models(algorithm):
     assert torch.equal(result.last.loss, fed.evaluate(result.state.w).loss)
 
 
-def test_the_last_iterate_where_it_is_asked_for():
+def test_last_iterate_is_returned_on_request():
     fed = federation()
     result, steps, kept = played(DRFA(m=3, local=LOCAL), fed, 4, returned="last")
     assert torch.equal(result.model, result.state.w)
@@ -175,7 +175,7 @@ def test_the_last_iterate_where_it_is_asked_for():
     assert all(row.metrics == row.last_metrics for row in result.history.rows)
 
 
-def test_what_is_returned_changes_nothing_else():
+def test_returned_model_does_not_affect_the_run():
     """Neither a bit of the training nor a byte of its cost."""
     average, last = (played(DRFA(m=3, local=LOCAL), federation(), 5, returned=r)[0] for r in ("average", "last"))
     assert bits_differ(average.state, last.state) == []
@@ -185,14 +185,14 @@ def test_what_is_returned_changes_nothing_else():
         assert torch.equal(a.lam, b.lam)
 
 
-def test_rounds_that_nobody_answers_do_not_count():
+def test_rounds_without_replies_do_not_count():
     silent = DropoutFederation(federation(), train=range(6))
     result, _, kept = played(DRFA(m=3, local=LOCAL), silent, 3)
     assert torch.equal(result.model, silent.w0)
     assert [int(progress.decaying.rounds) for progress in kept] == [0, 0]
 
 
-def test_the_averaged_solution_of_the_theorems_is_kept_beside_it():
+def test_averaged_solution_is_stored_separately():
     result = played(DRFA(m=3, local=LOCAL), federation(), 4, averaged=True)[0]
     assert not torch.equal(result.average.w, result.model)
     assert torch.equal(result.model, played(DRFA(m=3, local=LOCAL), federation(), 4)[0].model)
@@ -207,7 +207,7 @@ def largest(fed, w):
     ("algorithm", "rounds", "expected"),
     [(FedAvg(m=6, local=LOCAL), 2, "last"), (DRFA(m=3, gamma=0.3, local=LOCAL), 12, "average")],
 )
-def test_the_best_is_the_one_whose_largest_training_loss_is_smaller(algorithm, rounds, expected):
+def test_best_has_the_smaller_largest_training_loss(algorithm, rounds, expected):
     fed = Recording(federation())
     plain = played(algorithm, federation(), rounds)[0]
     result, steps, _ = played(algorithm, fed, rounds, returned="best")
@@ -260,14 +260,14 @@ CHANGES = {
 
 
 @pytest.mark.parametrize(("change", "expected"), CHANGES.values(), ids=CHANGES)
-def test_the_choice_is_by_those_who_report_both(change, expected):
+def test_choice_uses_clients_that_report_both(change, expected):
     fed = Choosing(federation(), change)
     assert played(FedAvg(m=6, local=LOCAL), fed, 2, returned="best")[0].returned == expected
     assert fed.asked == 2
 
 
 @pytest.mark.parametrize("returned", ["average", "last", "best"])
-def test_resumed_it_is_the_same_to_the_bit(returned, tmp_path):
+def test_resumed_run_is_bitwise_equal(returned, tmp_path):
     algorithm, options = DRFA(m=3, local=LOCAL), {"evaluate_every": 2, "returned": returned}
     whole, _, kept = played(algorithm, federation(), 6, **options)
     played(algorithm, federation(), 6, keep=Checkpoints(tmp_path, dict, 100), callbacks=[lambda s: s.round == 3])
@@ -281,7 +281,7 @@ def test_resumed_it_is_the_same_to_the_bit(returned, tmp_path):
         assert torch.equal(played(algorithm, federation(), 6, start=start, **options)[0].model, whole.model)
 
 
-def test_the_clients_send_nothing_for_it():
+def test_average_needs_no_communication():
     plain, averaged = Recording(federation()), Recording(federation())
     run(FedAvg(m=3, local=LOCAL), plain, rounds=3, returned="last")
     run(FedAvg(m=3, local=LOCAL), averaged, rounds=3)
@@ -292,7 +292,7 @@ def test_the_clients_send_nothing_for_it():
 
 @pytest.mark.parametrize("sampled", long_except(["True"], [False, True]))
 @pytest.mark.long
-def test_where_the_last_iterate_circles_the_average_does_not(sampled):
+def test_average_converges_although_the_last_iterate_circles(sampled):
     """Two clients at ∓1 on a line: w follows λ and λ follows w around the saddle point (0, ½)."""
     curvature = torch.full((2, 1, 1), 0.02, dtype=torch.float64)
     fed = QuadraticFederation(
@@ -310,7 +310,7 @@ def test_where_the_last_iterate_circles_the_average_does_not(sampled):
 
 
 @pytest.mark.parametrize("average", [DecayingAverage, Average])
-def test_it_shares_no_memory_with_the_state(average):
+def test_average_shares_no_memory_with_the_state(average):
     """A checkpoint of a run whose rounds nobody answered holds both, and takes no shared memory."""
     w, lam = torch.zeros(3), torch.full((2,), 0.5, dtype=torch.float64)
     start = average.start(w, lam)
@@ -318,7 +318,7 @@ def test_it_shares_no_memory_with_the_state(average):
     assert start.lam.data_ptr() != lam.data_ptr()
 
 
-def test_a_run_that_nobody_answers_is_kept_and_goes_on(tmp_path):
+def test_run_without_replies_is_saved_and_resumed(tmp_path):
     silent = DropoutFederation(federation(), train=range(6))
     algorithm = FedAvg(m=3, local=LOCAL)
     run(algorithm, silent, rounds=2, keep=Checkpoints(tmp_path, dict, 1))

@@ -39,13 +39,13 @@ def test_progress_prints_about_ten_lines(capsys):
     assert lines[-1] == "DRFA: round 100/100, worst 25.0 %, average 90.0 %"
 
 
-def test_progress_always_prints_the_last_round_and_never_without_an_evaluation(capsys):
+def test_progress_prints_the_last_round_and_never_without_an_evaluation(capsys):
     show = Progress(lines=2)
     for r in range(8):
         show(after(r, rounds=7, row=None if r == 4 else ROW))
     assert [line.split()[2] for line in capsys.readouterr().err.splitlines()] == ["0/7,", "7/7,"]
 
 
-def test_progress_tells_of_empty_rounds(capsys):
+def test_progress_reports_empty_rounds(capsys):
     Progress()(after(3, row=None, info=Info.without_replies(uniform(4, 2, Key(0)))))
     assert "3/100" in capsys.readouterr().err

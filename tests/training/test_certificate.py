@@ -61,7 +61,7 @@ def value_at(problem, ambiguity, w, lam):
     ("method", "ambiguity", "problem"),
     crossed({"pooled": METHODS[0], "gradient": METHODS[1]}, SETS, {p.name: p for p in PROBLEMS}),
 )
-def test_no_gap_at_the_saddle_point(problem, ambiguity, method):
+def test_gap_is_zero_at_the_saddle_point(problem, ambiguity, method):
     w, lam, value = problem.saddle(ambiguity)
     found = certify(certifier_of(problem, method), problem.federation(Loop()), w, lam, ambiguity=ambiguity)
     assert (found.primal, found.lower) == pytest.approx((value, value), abs=1e-8)
@@ -70,7 +70,7 @@ def test_no_gap_at_the_saddle_point(problem, ambiguity, method):
 
 
 @pytest.mark.parametrize(("ambiguity", "problem"), crossed(SETS, {p.name: p for p in PROBLEMS}))
-def test_both_sides_enclose_the_saddle_value(problem, ambiguity):
+def test_bounds_enclose_the_saddle_value(problem, ambiguity):
     value, fed = problem.saddle(ambiguity).value, problem.federation(Loop())
     for seed in range(3):
         w, lam = random_point(problem, ambiguity, seed)
@@ -94,7 +94,7 @@ def test_weak_duality(ambiguity):
         assert value_at(problem, ambiguity, v / 10, lam) >= found.lower - 1e-12
 
 
-def test_one_gradient_is_exact_where_all_curve_alike():
+def test_one_gradient_is_exact_for_equal_curvatures():
     """For f_i = ½‖w − a_i‖² the bound from one gradient is the minimum itself, wherever it is taken."""
     problem = quadratics()
     w, lam = random_point(problem, Simplex(), 4)
@@ -102,7 +102,7 @@ def test_one_gradient_is_exact_where_all_curve_alike():
     assert found.lower == pytest.approx(float(lam @ problem.losses(problem.weighted_optimum(lam))), abs=1e-12)
 
 
-def test_the_gap_shrinks_on_the_way_to_the_saddle_point():
+def test_gap_shrinks_towards_the_saddle_point():
     problem = curved_quadratics()
     target, fed, certifier = problem.saddle(Simplex()), problem.federation(Loop()), certifier_of(problem)
     uniform = torch.full((problem.N,), 1 / problem.N, dtype=torch.float64)
@@ -114,7 +114,7 @@ def test_the_gap_shrinks_on_the_way_to_the_saddle_point():
 
 
 @pytest.mark.long
-def test_a_run_closes_its_gap():
+def test_run_closes_its_gap():
     problem = quadratics()
     algorithm = ScaffPD(sigma=0.05, mu=0.5, local=LocalSGD(steps=1, lr=0.5, batch=None))
     history = run(
@@ -149,7 +149,7 @@ def test_weight_decay_makes_convex_losses_strongly_convex():
     assert merely.gradient_norm <= certifier.method.tolerance
 
 
-def test_an_early_end_of_the_search_is_still_a_bound():
+def test_early_end_of_the_search_gives_a_valid_bound():
     """The remaining gradient is paid for, so that more iterations only raise the lower side."""
     problem = logistic()
     w, lam = random_point(problem, Simplex(), 3)
@@ -164,7 +164,7 @@ def test_an_early_end_of_the_search_is_still_a_bound():
 
 
 @pytest.mark.parametrize("method", METHODS, ids=["pooled", "gradient"])
-def test_a_radius_proves_a_bound_within_the_ball(method):
+def test_radius_gives_a_proven_bound_within_the_ball(method):
     fed, certifier = federation(), Certifier(task_of(), method)
     local, lam = LocalSGD(radius=2.0), torch.full((6,), 1 / 6, dtype=torch.float64)
     found = certify(certifier, fed, fed.w0, lam, local=local)
@@ -177,7 +177,7 @@ def test_a_radius_proves_a_bound_within_the_ball(method):
         assert float(lam @ f) >= found.lower - 1e-12
 
 
-def test_float32_models_are_certified_to_their_own_precision():
+def test_float32_models_are_certified_to_their_precision():
     problem = logistic()
     w, lam = random_point(problem, Simplex(), 2)
     exact = certify(certifier_of(problem), problem.federation(Loop()), w, lam)
@@ -192,7 +192,7 @@ def test_engines_agree():
     assert loop[:2] == pytest.approx(stacked[:2], abs=1e-9)
 
 
-def test_one_client():
+def test_certificate_of_one_client():
     fed, lam = federation((30,)), torch.ones(1, dtype=torch.float64)
     found = certify(Certifier(task_of()), fed, fed.w0, lam, local=DECAYED)
     assert found.gap > 0
@@ -203,7 +203,7 @@ def test_one_client():
 # ------------------------------------------------------------------------------------------------- how it is had
 
 
-def test_one_exchange_is_all_that_the_gradient_method_takes():
+def test_gradient_method_needs_one_exchange():
     problem = quadratics()
     fed = Recording(problem.federation(Loop()))
     certify(certifier_of(problem, OneGradient()), fed, *random_point(problem, Simplex(), 0))
@@ -213,7 +213,7 @@ def test_one_exchange_is_all_that_the_gradient_method_takes():
     assert call.cohort.tolist() == list(range(problem.N))
 
 
-def test_only_clients_with_weight_are_asked_for_gradients():
+def test_only_clients_with_positive_weight_send_gradients():
     fed = Recording(federation())
     lam = torch.tensor([0.5, 0, 0, 0.5, 0, 0], dtype=torch.float64)
     certify(Certifier(task_of()), fed, fed.w0, lam, local=DECAYED)
@@ -221,7 +221,7 @@ def test_only_clients_with_weight_are_asked_for_gradients():
     assert {len(call.cohort) for call in fed.of("losses")} == {6}
 
 
-def test_the_search_goes_on_from_an_earlier_one():
+def test_search_continues_from_an_earlier_one():
     fed, certifier = Recording(federation()), Certifier(task_of())
     lam = torch.full((6,), 1 / 6, dtype=torch.float64)
     cold, point = certifier(fed, fed.w0, lam, local=DECAYED)
@@ -232,7 +232,7 @@ def test_the_search_goes_on_from_an_earlier_one():
     assert warm[:2] == pytest.approx(cold[:2], abs=1e-9)
 
 
-def test_a_bad_start_is_not_taken():
+def test_bad_starting_point_is_not_used():
     fed, certifier = federation(), Certifier(task_of(), PooledSolver(iterations=1))
     lam = torch.full((6,), 1 / 6, dtype=torch.float64)
     assert certify(certifier, fed, fed.w0, lam, local=DECAYED, start=fed.w0 + 100) == certify(
@@ -240,7 +240,7 @@ def test_a_bad_start_is_not_taken():
     )
 
 
-def test_a_large_federation_is_asked_in_parts(monkeypatch):
+def test_large_federation_is_asked_in_parts(monkeypatch):
     fed = Recording(federation())
     lam = torch.full((6,), 1 / 6, dtype=torch.float64)
     whole = certify(Certifier(task_of()), fed, fed.w0, lam, local=DECAYED)
@@ -251,7 +251,7 @@ def test_a_large_federation_is_asked_in_parts(monkeypatch):
     assert parts == pytest.approx(whole, abs=1e-9)
 
 
-def test_the_order_of_replies_does_not_matter():
+def test_order_of_replies_does_not_matter():
     fed, certifier = federation(), Certifier(task_of())
     lam = torch.tensor([0.3, 0.1, 0.05, 0.25, 0.1, 0.2], dtype=torch.float64)
     ordered = certify(certifier, fed, fed.w0, lam, local=DECAYED)
@@ -269,13 +269,13 @@ def test_the_order_of_replies_does_not_matter():
     ],
     ids=["silent", "no gradient", "nan", "infinite"],
 )
-def test_without_everybody_there_is_no_certificate(spoil, method):
+def test_missing_client_gives_no_certificate(spoil, method):
     fed = federation()
     lam = torch.full((6,), 1 / 6, dtype=torch.float64)
     assert Certifier(task_of(), method)(spoil(fed), fed.w0, lam, local=DECAYED) is None
 
 
-def test_its_cost_is_not_booked():
+def test_exchanges_are_not_counted():
     fed = federation()
     fed.losses(torch.arange(2), fed.w0, certificate.KEY)
     before = fed.ledger.totals()
@@ -285,7 +285,7 @@ def test_its_cost_is_not_booked():
     assert fed.ledger.totals() == before
 
 
-def test_a_paused_ledger_counts_again_afterwards():
+def test_paused_ledger_counts_again_afterwards():
     ledger = Ledger()
     ledger.up(2, 10)
     with contextlib.suppress(KeyError), ledger.paused():
@@ -299,14 +299,14 @@ def test_a_paused_ledger_counts_again_afterwards():
 # ------------------------------------------------------------------------------------------------- refusals
 
 
-def test_what_is_not_convex_is_refused_unless_vouched_for():
+def test_non_convex_tasks_are_refused_unless_assumed_convex():
     task = task_of(mlp)
     with refused("no-certificate", "certificate", "2 layers", "linear model"):
         Certifier(task)
     assert Certifier(task, assume_convex=True).assume_convex
 
 
-def test_one_gradient_needs_strong_convexity_or_a_ball():
+def test_gradient_method_requires_strong_convexity_or_a_ball():
     certifier = Certifier(task_of(), OneGradient())
     with refused("unsupported-combination", "certificate", "'gradient'", "weight_decay", "0"):
         certifier.check(PLAIN)
@@ -317,7 +317,7 @@ def test_one_gradient_needs_strong_convexity_or_a_ball():
     Certifier(task_of(), OneGradient(), mu=0.1).check(PLAIN)
 
 
-def test_a_mixture_outside_the_set_is_refused():
+def test_client_weights_outside_the_set_are_refused():
     fed = federation()
     lam = torch.tensor([1.0, 0, 0, 0, 0, 0], dtype=torch.float64)
     with refused("no-certificate", "lam"):
@@ -333,7 +333,7 @@ def test_vectors_of_another_length_are_refused():
 
 
 @pytest.mark.parametrize("method", METHODS, ids=["pooled", "gradient"])
-def test_vectors_of_another_type_are_taken(method):
+def test_vectors_of_another_dtype_are_accepted(method):
     fed, uniform = federation(), torch.full((6,), 0.25, dtype=torch.float64) / 1.5
     certifier = Certifier(task_of(), method, mu=0.1)
     expected = certify(certifier, fed, fed.w0.float().double(), uniform.float().double())
@@ -341,12 +341,12 @@ def test_vectors_of_another_type_are_taken(method):
 
 
 @pytest.mark.parametrize("bad", [{"tolerance": 0.0}, {"tolerance": math.nan}, {"iterations": 0}], ids=str)
-def test_impossible_searches(bad):
+def test_impossible_search_parameters_are_refused(bad):
     with refused("out-of-range", next(iter(bad))):
         PooledSolver(**bad)
 
 
-def test_impossible_modulus():
+def test_impossible_modulus_is_refused():
     with refused("out-of-range", "mu"):
         Certifier(task_of(), mu=-1.0)
 
@@ -361,7 +361,7 @@ def rounds_of(fed, algorithm, **options):
 @pytest.mark.parametrize(
     "algorithm", [DRFA(m=4, gamma=0.05, local=DECAYED), FedAvg(m=4, local=DECAYED)], ids=["DRFA", "FedAvg"]
 )
-def test_a_certified_run_is_the_same_run(algorithm):
+def test_certified_run_equals_the_plain_run(algorithm):
     plain, certified = (
         rounds_of(federation(), algorithm),
         rounds_of(federation(), algorithm, certify=Certifier(task_of())),
@@ -378,7 +378,7 @@ def test_a_certified_run_is_the_same_run(algorithm):
 
 
 @pytest.mark.parametrize("returned", ["average", "last"])
-def test_a_row_is_the_certificate_of_the_model_to_return_and_its_mixture(returned):
+def test_row_certifies_the_returned_model_and_weights(returned):
     """The decaying averages of the server's models and mixtures, or the last ones."""
     seen, decaying = [], None
     algorithm = AFL(gamma=0.05, local=LocalSGD(steps=1, lr=0.1, weight_decay=0.1), ambiguity=CVaR(0.5))
@@ -397,7 +397,7 @@ def test_a_row_is_the_certificate_of_the_model_to_return_and_its_mixture(returne
     assert torch.equal(result.model, points[-1][0])
 
 
-def test_the_averaged_iterate_has_its_own():
+def test_averaged_iterate_has_its_own_certificate():
     certifier, algorithm = Certifier(task_of()), DRFA(m=4, gamma=0.05, local=DECAYED)
     result = rounds_of(federation(), algorithm, averaged=True, certify=certifier)
     expected = certify(certifier, federation(), result.average.w, result.average.lam, local=DECAYED)
@@ -406,7 +406,7 @@ def test_the_averaged_iterate_has_its_own():
     assert rounds_of(federation(), algorithm, certify=certifier).averaged_certificate is None
 
 
-def test_a_run_goes_on_where_there_is_no_certificate():
+def test_run_continues_without_a_certificate():
     silent = DropoutFederation(federation(), losses=[2])
     result = rounds_of(silent, FedAvg(m=4, local=DECAYED), certify=Certifier(task_of()))
     assert [row.certificate for row in result.history.rows] == [None] * 3
@@ -414,7 +414,7 @@ def test_a_run_goes_on_where_there_is_no_certificate():
         assert (line["primal"], line["lower"], line["gap"]) == ("nan", "nan", "nan")
 
 
-def test_a_run_searches_on_from_round_to_round():
+def test_run_continues_its_search_between_rounds():
     fed, certifier, seen = Recording(federation()), Certifier(task_of()), []
     rounds_of(fed, FedAvg(m=4, local=DECAYED), certify=certifier, callbacks=[seen.append])
     asked = len(fed.of("gradients"))

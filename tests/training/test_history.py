@@ -24,25 +24,25 @@ def evaluation(accuracy, loss=None):
     return Evaluation(accuracy, loss, torch.full((len(accuracy),), 3))
 
 
-def test_by_hand():
+def test_statistics_by_hand():
     metrics = Metrics.of(evaluation([0.9, 0.1, 0.5, 0.7, 0.3], [1.0, 5.0, 2.0, 3.0, 4.0]))
     assert metrics == pytest.approx((0.5, 0.1, 0.08**0.5, 0.1, 0.9, 3.0, 5.0))
 
 
 @pytest.mark.parametrize(("n", "fifth"), [(1, 1), (4, 1), (9, 1), (10, 2), (14, 2), (15, 3), (100, 20)])
-def test_worst_and_best_fifth(n, fifth):
+def test_worst_and_best_fifth_of_clients(n, fifth):
     order = torch.randperm(n, generator=torch.Generator().manual_seed(0)).double()
     metrics = Metrics.of(evaluation((order / n).tolist()))
     assert metrics.worst20_score == pytest.approx(sum(range(fifth)) / fifth / n)
     assert metrics.best20_score == pytest.approx((n - 1) / n - sum(range(fifth)) / fifth / n)
 
 
-def test_one_client():
+def test_statistics_of_one_client():
     assert Metrics.of(evaluation([0.25])) == pytest.approx((0.25, 0.25, 0.0, 0.25, 0.25, 0.75, 0.75))
 
 
 @given(accuracy=st.lists(st.floats(0, 1), min_size=1, max_size=30))
-def test_order_of_metrics(accuracy):
+def test_metrics_are_in_order(accuracy):
     m = Metrics.of(evaluation(accuracy))
     low, high = min(accuracy) - 1e-12, max(accuracy) + 1e-12
     assert m.worst_score == min(accuracy)
@@ -53,7 +53,7 @@ def test_order_of_metrics(accuracy):
     assert m.worst_loss + 1e-12 >= m.avg_loss
 
 
-def test_the_evaluation_is_left_alone():
+def test_evaluation_is_not_modified():
     given = evaluation([0.9, 0.1])
     Metrics.of(given)
     assert given.score.tolist() == [0.9, 0.1]
@@ -67,7 +67,7 @@ def history():
     return History((Row(0, metrics, LEDGER, lam, 0.0), later))
 
 
-def test_csv():
+def test_history_csv():
     assert history().to_csv() == (
         "round,avg_accuracy,worst_accuracy,std_accuracy,worst20_accuracy,best20_accuracy,avg_loss,worst_loss,"
         "bytes_up,bytes_down,gradient_evaluations,flagged_mass,last_avg_accuracy,last_worst_accuracy,last_std_accuracy,"
@@ -79,14 +79,14 @@ def test_csv():
     )
 
 
-def test_the_last_iterate_is_what_is_returned_where_nothing_else_is():
+def test_returned_model_defaults_to_the_last_iterate():
     first, last = history().rows
     assert first.last is None
     assert first.last_metrics == first.metrics
     assert last.last_metrics == last.last != last.metrics
 
 
-def test_csv_with_certificates():
+def test_history_csv_with_certificates():
     """Nine decimals, as a gap goes to 0; nan where there is none; before the last iterate's, the others as ever."""
     plain = history()
     first, last = plain.rows
@@ -97,7 +97,7 @@ def test_csv_with_certificates():
     assert [line.split(",") for line in certified.to_csv().splitlines()] == expected
 
 
-def test_lambda_csv():
+def test_lambda_csv_has_a_row_per_evaluation():
     text = history().lambda_csv(("a", 'the "b", quoted'))
     rows = list(csv.reader(io.StringIO(text)))
     assert rows == [
@@ -108,32 +108,32 @@ def test_lambda_csv():
     assert "\r" not in text
 
 
-def test_timing_csv():
+def test_timing_csv_has_a_row_per_round():
     assert history().timing_csv() == "round,seconds\n0,0.000\n12,1.235\n"
 
 
-def test_last():
+def test_last_row():
     assert history().last.round == 12
 
 
-def test_no_rows():
+def test_history_without_rows():
     assert History().to_csv().count("\n") == 1
 
 
 @pytest.mark.parametrize("name", ["=1+1", "+1-555", "-x", "@sum(a1)", "\t=1", "'=1", "''@"])
-def test_no_text_in_a_csv_file_is_a_formula_and_it_is_read_as_it_was(name):
+def test_csv_text_is_never_a_formula_and_is_read_back(name):
     cell = next(csv.reader(io.StringIO(csv_text((name,), []), newline="")))[0]
     assert cell == f"'{name}"
     assert unescape_formula(cell) == name
 
 
 @given(st.text(alphabet="'=+-@\t1ae.", max_size=5))
-def test_quoting_loses_nothing(text):
+def test_quoting_is_lossless(text):
     assert unescape_formula(str(escape_formula(text))) == text
 
 
 @pytest.mark.parametrize("cell", ["-1.5", "+3", "-inf", "-1e-05", "a=b", "", "'quoted'", "hungary", -2, 0.5])
-def test_numbers_and_other_texts_stay_as_they_are(cell):
+def test_numbers_and_other_texts_are_unchanged(cell):
     assert escape_formula(cell) == cell
     assert unescape_formula(str(cell)) == str(cell)
 

@@ -77,7 +77,7 @@ def fed():
     return Evaluated([1.0, 2.0, 4.0])
 
 
-def test_no_rounds():
+def test_run_without_rounds():
     f, steps = fed(), []
     result = run(Counter(), f, rounds=0, callbacks=[steps.append])
     assert [row.round for row in result.history.rows] == [0]
@@ -92,7 +92,7 @@ def test_no_rounds():
     ("rounds", "every", "expected"),
     [(5, 1, [0, 1, 2, 3, 4, 5]), (6, 3, [0, 3, 6]), (7, 3, [0, 3, 6, 7]), (2, 10, [0, 2])],
 )
-def test_evaluation_rounds(rounds, every, expected, returned):
+def test_evaluated_rounds(rounds, every, expected, returned):
     """The average is tested too, apart from round 0, where it is the initial model."""
     f, steps = fed(), []
     result = run(Counter(), f, rounds=rounds, evaluate_every=every, returned=returned, callbacks=[steps.append])
@@ -112,7 +112,7 @@ def test_keys_of_rounds():
 
 
 @pytest.mark.parametrize(("at", "expected"), [(0, [0]), (1, [0, 1]), (4, [0, 3, 4]), (6, [0, 3, 6])])
-def test_a_callback_stops_the_run(at, expected):
+def test_callback_stops_the_run(at, expected):
     """The last model is always evaluated, and every callback sees every step."""
     seen, f = [], fed()
     callbacks = [lambda s: s.round == at, lambda s: seen.append(s.round)]
@@ -126,13 +126,13 @@ def test_a_callback_stops_the_run(at, expected):
 @pytest.mark.parametrize(
     ("name", "value"), [("rounds", -1), ("rounds", 1.5), ("evaluate_every", 0), ("evaluate_every", -2)]
 )
-def test_impossible_numbers(name, value):
+def test_impossible_numbers_are_refused(name, value):
     with refused("out-of-range", name, str(value)):
         run(Counter(), fed(), **{"rounds": 3, name: value})
 
 
 @pytest.mark.parametrize("trouble", [math.nan, math.inf, NonFiniteError("entry 3 is nan")], ids=str)
-def test_divergence(trouble):
+def test_divergence_is_raised(trouble):
     quoted = "entry 3" if isinstance(trouble, NonFiniteError) else "NaN"
     with refused("diverged", None, "Counter", "round 3", quoted, kind=DivergedError) as raised:
         run(Counter(breaks={3: trouble}), fed(), rounds=5)
@@ -173,14 +173,14 @@ def test_target_waits_for_an_evaluation():
     assert result.rounds == 4
 
 
-def test_unknown_metric():
+def test_unknown_metric_is_refused():
     with refused("unknown-name", "metric", "'acuracy'", "avg_accuracy"):
         run(Counter(), fed(), rounds=1, until=Target("acuracy", 0.5, "test"))
     for metric in (*Metrics._fields, *columns_of("accuracy")):
         run(Counter(), fed(), rounds=1, until=Target(metric, 0.5, "test"))
 
 
-def test_average():
+def test_average_of_a_run():
     average = Average.start(torch.tensor([9.0]), torch.tensor([1.0]))
     for i, x in enumerate([1.0, 4.0, 7.0], start=1):
         average = average.add(torch.tensor([x]), torch.tensor([2 * x]))
@@ -196,7 +196,7 @@ def test_average():
         [a for a in ALGORITHMS if not hasattr(ALGORITHMS[a], "no_average")],
     ),
 )
-def test_the_averaged_solution_is_the_mean_of_the_rounds(name):
+def test_averaged_solution_is_the_mean_over_rounds(name):
     """Of the mean global models of the rounds, and of their mixtures: those that they started from, unless they say."""
     algorithm, steps = make(name), []
     result = run(algorithm, federation(), rounds=4, averaged=True, callbacks=[steps.append])
@@ -220,7 +220,7 @@ def test_the_averaged_solution_is_the_mean_of_the_rounds(name):
     assert more == sum(len(step.info.answered) for step in steps[1:]) * plain.w0.numel() * 8
 
 
-def test_a_round_that_nobody_answers_is_in_no_mean():
+def test_round_without_replies_is_not_averaged():
     silent = DropoutFederation(federation(), train=range(6))
     result = run(DRFA(m=2, local=LOCAL), silent, rounds=3, averaged=True)
     assert (result.skipped, int(result.average.rounds)) == (3, 0)
@@ -228,13 +228,13 @@ def test_a_round_that_nobody_answers_is_in_no_mean():
 
 
 @pytest.mark.parametrize("name", ["QFedAvg", "Counter"])
-def test_an_algorithm_without_averaged_solution_says_so(name):
+def test_algorithm_without_averaged_solution_is_refused(name):
     algorithm, f = (Counter(), fed()) if name == "Counter" else (ALGORITHMS[name](m=2, local=LOCAL), federation())
     with refused("no-average", "averaged", name):
         run(algorithm, f, rounds=2, averaged=True)
 
 
-def test_what_an_algorithm_says_of_its_mixture_and_its_set():
+def test_client_weights_and_set_of_an_algorithm():
     f = federation()
     drfa, fedavg, alike = DRFA(m=2, local=LOCAL), FedAvg(m=2), FedAvg(m=2, by_samples=False)
     assert ambiguity_of(drfa) is drfa.ambiguity
@@ -278,7 +278,7 @@ class BundlingFederation(WrappedFederation):
 
 
 @pytest.mark.parametrize(("returned", "models"), [("average", 2), ("last", 1)])
-def test_the_round_after_a_test_is_played_before_its_result_is_there(returned, models):
+def test_next_round_is_prefetched_before_the_test_result(returned, models):
     bundling, options = BundlingFederation(federation()), {"rounds": 3, "evaluate_every": 2, "returned": returned}
     method = DRFA(m=2, local=LOCAL)
     found = run(method, bundling, callbacks=[lambda s: bundling.told.append(s.round)], **options)
@@ -297,7 +297,7 @@ def test_the_round_after_a_test_is_played_before_its_result_is_there(returned, m
 @pytest.mark.parametrize(
     ("stop", "every"), long_except(["(0, 1)", "(3, 2)"], [(0, 1), (0, 3), (1, 1), (3, 1), (3, 2), (4, 2)])
 )
-def test_it_is_dropped_where_a_callback_ends_the_run(stop, every):
+def test_prefetched_round_is_dropped_if_a_callback_stops(stop, every):
     """Nothing of it is seen but its traffic."""
     kept, seen, inside = [], [], federation()
 
@@ -340,7 +340,7 @@ def test_it_is_dropped_where_a_callback_ends_the_run(stop, every):
 
 @pytest.mark.parametrize("wrap", [BundlingFederation, lambda inside: inside], ids=["bundling", "plain"])
 @pytest.mark.parametrize("trouble", [math.nan, NonFiniteError("entry 3 is nan"), InputError("no")], ids=str)
-def test_where_it_goes_wrong_that_is_told_once_the_round_before_is_over(trouble, wrap):
+def test_error_in_a_prefetched_round_is_raised_after_the_round_before(trouble, wrap):
     steps, kept = [], []
     options = {"callbacks": [steps.append], "keep": lambda progress, stopping: kept.append(progress.round)}
     code, quoted, kind = ("diverged", "round 3", DivergedError)
@@ -355,13 +355,13 @@ def test_where_it_goes_wrong_that_is_told_once_the_round_before_is_over(trouble,
     assert (found.rounds, found.state.w.tolist()) == (2, [2.0, 2.0])
 
 
-def test_an_error_of_the_program_is_told_at_once():
+def test_programming_error_is_raised_at_once():
     with pytest.raises(ZeroDivisionError):
         run(Counter(breaks={1: ZeroDivisionError()}), BundlingFederation(fed()), rounds=5)
 
 
 @pytest.mark.parametrize("at", [0, 2, 3])
-def test_a_run_that_goes_on_begins_with_no_test(at):
+def test_resumed_run_begins_without_a_test(at):
     kept = []
     whole = run(DRFA(m=2, local=LOCAL), federation(), rounds=4, keep=lambda progress, stopping: kept.append(progress))
     start = first(DRFA(m=2, local=LOCAL), federation()) if at == 0 else kept[at - 1]
@@ -372,7 +372,7 @@ def test_a_run_that_goes_on_begins_with_no_test(at):
 
 
 @pytest.mark.parametrize("wrap", [BundlingFederation, lambda inside: inside], ids=["bundling", "plain"])
-def test_callbacks_checkpoints_and_the_result_share_one_run_state(wrap):
+def test_callbacks_checkpoints_and_result_share_one_run_state(wrap):
     seen, kept = [], []
     algorithm, options = DRFA(m=2, local=LOCAL), {"rounds": 5, "evaluate_every": 2, "averaged": True}
     result = run(
@@ -402,7 +402,7 @@ def test_callbacks_checkpoints_and_the_result_share_one_run_state(wrap):
     assert again[0].row is kept[1].row
 
 
-def test_tables_lie_where_the_run_says(tmp_path):
+def test_tables_are_stored_in_the_folder_of_the_run(tmp_path):
     f = federation()
     assert first(DRDM(m=2), f).state.h.folder is None
     assert first(DRDM(m=2), f, table_dir=str(tmp_path)).state.h.folder == str(tmp_path)
@@ -436,7 +436,7 @@ def test_history_of_a_run():
     assert set(rows[0].ledger.values()) == {0}
 
 
-def test_a_real_divergence_names_the_round():
+def test_real_divergence_names_the_round():
     local = LocalSGD(steps=5, lr=1e3, weight_decay=10)
     with refused("diverged", None, "DRFA", "lr", kind=DivergedError):
         run(DRFA(m=3, local=local), federation(), rounds=40)
@@ -445,7 +445,7 @@ def test_a_real_divergence_names_the_round():
 @pytest.mark.parametrize(
     ("name", "remedy"), [("FedAvg", "lr"), ("DRFA", "lr or gamma"), ("ScaffPD", "lr or server_lr or sigma")]
 )
-def test_a_divergence_names_the_step_sizes_that_there_are(name, remedy):
+def test_divergence_names_the_relevant_step_sizes(name, remedy):
     local = LocalSGD(steps=5, lr=1e3, weight_decay=10)
     with refused("diverged", kind=DivergedError) as caught:
         run(ALGORITHMS[name](m=3, local=local), federation(), rounds=40)
@@ -456,19 +456,19 @@ def test_a_divergence_names_the_step_sizes_that_there_are(name, remedy):
 @pytest.mark.parametrize(
     "bad", [{"gamma": -0.1}, {"gamma": math.nan}, {"dual_batch": 0}, {"dual_batch": -3}, {"dual_batch": 1.5}], ids=str
 )
-def test_impossible_hyperparameters(make, bad):
+def test_impossible_hyperparameters_are_refused(make, bad):
     with refused("out-of-range", next(iter(bad))):
         make(m=2, **bad)
 
 
 @pytest.mark.parametrize("mu", [0, -1, math.nan, math.inf])
-def test_impossible_mu(mu):
+def test_impossible_mu_is_refused(mu):
     with refused("out-of-range", "mu"):
         DRDM(m=2, mu=mu)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_first_state(name):
+def test_initial_state(name):
     f = federation()
     algorithm = make(name)
     state = algorithm.init(f)

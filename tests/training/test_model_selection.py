@@ -42,7 +42,7 @@ def run(data=None, rounds=12, **options):
     return drfl.run(ALGORITHM, simulation(data), rounds=rounds, **options)
 
 
-def test_validation_rows_are_training_rows_that_no_longer_train():
+def test_validation_rows_are_removed_from_training_rows():
     data, whole = clients(), clients()
     assert data.validation is not None
     for train, held, name in zip(data.train, data.validation, data.names, strict=True):
@@ -54,7 +54,7 @@ def test_validation_rows_are_training_rows_that_no_longer_train():
         data.with_validation()
 
 
-def test_the_best_round_by_the_worst_validation_client_is_returned():
+def test_best_round_on_validation_rows_is_returned():
     """Against every round's model, tested by hand."""
     data, models = clients(), []
     result = run(data, best=Best("worst"), callbacks=[lambda step: models.append(step.model.clone())])
@@ -71,7 +71,7 @@ def test_the_best_round_by_the_worst_validation_client_is_returned():
     assert "validation_worst_accuracy" in result.history.to_csv().splitlines()[0]
 
 
-def test_test_rows_have_no_say():
+def test_test_rows_are_not_used():
     ends = [
         run(clients(flipped), best=Best("average"), patience=Patience(4), check_data=False) for flipped in (False, True)
     ]
@@ -84,7 +84,7 @@ def metrics(worst):
     return Metrics(worst, worst, 0.0, worst, worst, 1 - worst, 1 - worst)
 
 
-def test_patience_counts_from_the_last_gain_that_is_large_enough():
+def test_patience_counts_from_the_last_sufficient_gain():
     select = ModelSelection(Best(), Patience(3, delta=0.05), ACCURACY)
     at, ends = Selected.start(torch.zeros(1), torch.ones(1)), []
     for r, worst in enumerate([0.5, 0.54, 0.6, 0.61, math.nan, 0.62, 0.9]):
@@ -114,12 +114,12 @@ def selected_after(values, best=None, patience=None):
         ([0.5, math.nan, 0.3, -math.inf], 2),
     ],
 )
-def test_the_untrained_model_is_no_candidate_ties_go_to_the_later_round_and_undefined_rounds_are_skipped(worst, chosen):
+def test_ties_prefer_later_rounds_and_undefined_rounds_are_skipped(worst, chosen):
     at, _ = selected_after(worst, Best())
     assert (int(at.round), at.w.tolist(), at.is_empty) == (chosen, [float(chosen)], False)
 
 
-def test_patience_does_not_end_a_run_whose_score_was_never_defined():
+def test_patience_ignores_a_score_that_was_never_defined():
     at, ends = selected_after([math.nan] * 9, Best(), Patience(2))
     assert at.is_empty
     assert not any(ends)
@@ -133,7 +133,7 @@ def one_class_each():
 
 
 @pytest.mark.parametrize("returned", ["average", "last"])
-def test_if_no_round_can_be_selected_the_usual_model_is_returned_with_one_warning(returned, caplog):
+def test_default_model_is_returned_with_a_warning_if_nothing_is_selected(returned, caplog):
     def auc(best):
         with Key(1).torch_scope():
             fed = drfl.Simulation(one_class_each(), drfl.Task(nn.Linear(5, 2), score="auc"))
@@ -148,7 +148,7 @@ def test_if_no_round_can_be_selected_the_usual_model_is_returned_with_one_warnin
     assert [getattr(record.msg, "code", None) for record in caplog.records].count("no-round-selected") == 1
 
 
-def test_scores_of_which_less_is_better_and_losses():
+def test_scores_for_which_less_is_better_and_losses():
     for metric, score in (("worst", METRICS["rmse"]), ("loss", ACCURACY), ("worst_rmse", METRICS["rmse"])):
         select, at = ModelSelection(Best(metric), None, score), Selected.start(torch.zeros(1), torch.ones(1))
         for r, value in enumerate([0.5, 3.0, 1.0, 2.0]):
@@ -157,7 +157,7 @@ def test_scores_of_which_less_is_better_and_losses():
         assert (int(at.round), float(at.value)) == (2, -1.0), metric
 
 
-def test_a_resumed_run_selects_what_one_that_never_stopped_would(tmp_path):
+def test_resumed_run_selects_like_an_uninterrupted_one(tmp_path):
     options = {"best": Best("worst20"), "patience": Patience(30)}
     whole = run(**options)
     run(keep=Checkpoints(tmp_path, dict, every=1), callbacks=[lambda step: step.round == 7], **options)
@@ -187,12 +187,12 @@ def test_a_resumed_run_selects_what_one_that_never_stopped_would(tmp_path):
         ),
     ],
 )
-def test_what_cannot_be(make, error):
+def test_impossible_values_are_refused(make, error):
     with refused(*error):
         make()
 
 
-def test_a_target_on_validation_rows_stops_at_the_first_round_that_reaches_it_whatever_the_test_rows_say():
+def test_target_on_validation_rows_stops_at_the_first_round():
     models = []
     run(callbacks=[lambda step: models.append(step.model.clone())], check_data=False)
     worst = [float(simulation().validate(w).score.min()) for w in models]
@@ -209,7 +209,7 @@ def test_a_target_on_validation_rows_stops_at_the_first_round_that_reaches_it_wh
         assert drfl.assess(result).worst.low < drfl.assess(result).worst.high
 
 
-def test_a_target_on_test_rows_is_asked_for_and_leaves_no_interval():
+def test_target_on_test_rows_must_be_requested_and_leaves_no_interval():
     plain = run(WITHOUT, until=Target("worst_accuracy", 0.0, "test"), check_data=False)
     assert (plain.rounds, plain.stopped, plain.stopped_on) == (0, "target", "test")
     assert not plain.history.validated
@@ -222,7 +222,7 @@ def test_a_target_on_test_rows_is_asked_for_and_leaves_no_interval():
     assert drfl.assess(whole).worst.low < drfl.assess(whole).worst.high
 
 
-def test_why_a_run_stopped():
+def test_reasons_for_stopping():
     ends = [run(patience=Patience(1)), run(callbacks=[lambda step: step.round == 2]), run(rounds=2)]
     found = [(result.stopped, result.stopped_on) for result in ends]
     assert found == [("patience", "validation"), ("interrupted", None), ("rounds", None)]
@@ -230,14 +230,14 @@ def test_why_a_run_stopped():
     assert run(rounds=0, until=Target("worst_accuracy", 0.0)).stopped == "rounds"
 
 
-def test_a_score_that_is_undefined_on_validation_rows_reaches_no_target():
+def test_undefined_validation_score_reaches_no_target():
     with Key(1).torch_scope():
         fed = drfl.Simulation(one_class_each(), drfl.Task(nn.Linear(5, 2), score="auc"))
     result = drfl.run(ALGORITHM, fed, rounds=3, until=Target("worst_auc", 0.0), check_data=False)
     assert result.stopped == "rounds"
 
 
-def test_a_resumed_run_stops_where_one_that_never_stopped_would(tmp_path):
+def test_resumed_run_stops_like_an_uninterrupted_one(tmp_path):
     least = min(row.validation.worst_loss for row in run(patience=Patience(99)).history.rows)  # pyright: ignore
     options = {"until": Target("worst_loss", least), "rounds": 13}
     whole = run(**options)
@@ -253,7 +253,7 @@ def test_a_resumed_run_stops_where_one_that_never_stopped_would(tmp_path):
     assert resumed.history.to_csv() == whole.history.to_csv()
 
 
-def test_targets_as_text():
+def test_targets_from_text():
     assert Target.parse(None, ACCURACY) is None
     assert Target.parse(" worst_accuracy = 0.5 ", ACCURACY) == Target("worst_accuracy", 0.5, "validation")
     assert Target.parse("test:worst_score=0.5", ACCURACY) == Target("worst_score", 0.5, "test")
@@ -265,7 +265,7 @@ def test_targets_as_text():
             Target.parse(text, ACCURACY)
 
 
-def test_a_target_without_rows_is_refused():
+def test_target_without_rows_is_refused():
     with refused("no-validation", "validation"):
         run(WITHOUT, until=Target("worst_accuracy", 0.5))
     with refused("unknown-name", "rows"):

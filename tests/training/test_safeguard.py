@@ -58,20 +58,20 @@ def checked(reports, start=(2.0, 2.0, 2.0), objective=WORST, gross=False):
     return safe, answers
 
 
-def test_the_rounds_of_the_checks():
+def test_rounds_in_which_clients_check():
     safe = SafePoint.start(2, Model(vector(0.0)), None, None)
     due = [r for r in range(200) if safe.is_due(r)]
     assert due == [*range(4, 33, 4), *range(40, 65, 8), *range(80, 129, 16), 160, 192]
     assert all(safe._replace(rises=torch.tensor(1)).is_due(r) for r in range(4, 200, 4))
 
 
-def test_the_best_model_is_kept():
+def test_best_model_is_kept():
     safe, answers = checked([(1.5, 1.0, 1.0), (1.0, 1.2, 1.0), (1.21, 1.0, 1.0)])
     assert answers == [False] * 3
     assert (int(safe.round), safe.state.w.tolist(), safe.losses.tolist()) == (8, [8.0], [1.0, 1.2, 1.0])
 
 
-def test_a_model_whose_largest_loss_is_above_the_start_is_not_kept():
+def test_model_with_a_loss_above_the_start_is_not_kept():
     """The mean of an algorithm without λ may fall although a client's loss rises."""
     safe, _ = checked([(2.5, 0.1, 0.1)], objective=MEAN)
     assert int(safe.round) == 0
@@ -88,18 +88,18 @@ def test_a_model_whose_largest_loss_is_above_the_start_is_not_kept():
         ([(0.001, 0.001, 0.001), (0.01, 0.01, 0.01), (0.01, 0.01, 0.01)], [False] * 3),  # tiny against the start
     ],
 )
-def test_two_checks_with_a_rise_set_the_run_back(reports, risen):
+def test_two_checks_with_a_rise_roll_the_run_back(reports, risen):
     safe, answers = checked(reports)
     assert answers == risen
     assert int(safe.round) == 4
 
 
-def test_a_gross_rise_needs_one_check():
+def test_large_rise_needs_one_check():
     assert checked([(9.0, 9.0, 9.0)], gross=True)[1] == [True]
 
 
 @pytest.mark.parametrize("objective", [MEAN, WORST])
-def test_the_report_of_one_client_sets_the_run_back_once(objective):
+def test_report_of_one_client_rolls_back_once(objective):
     lies = [(9.0, 1, 1)] * 2
     safe, answers = checked([(1, 1, 1), *lies, *lies, *lies], objective=objective)
     assert answers == [False, False, True, False, False, False, False]
@@ -110,21 +110,21 @@ def test_the_report_of_one_client_sets_the_run_back_once(objective):
     assert int(safe.round) == 16
 
 
-def test_with_a_single_client_there_is_no_one_else_to_believe():
+def test_single_client_is_believed():
     one = [(1, NAN, NAN), *[(2, NAN, NAN)] * 2]
     safe, answers = checked([*one, *one[1:]])
     assert answers == [False, False, True, False, True]
     assert not safe.spent.any()
 
 
-def test_the_objective_is_that_of_the_algorithm():
+def test_checked_objective_is_that_of_the_algorithm():
     losses = vector(3.0, NAN, 1.0)
     assert (MEAN(losses), WORST(losses)) == (2.0, 3.0)
     assert WORST(vector(math.inf, 1.0)) == math.inf
     assert MEAN(vector(NAN)) == math.inf
 
 
-def test_reports_of_silent_clients_are_unknown_and_those_that_are_no_number_infinite():
+def test_silent_clients_are_unknown_and_nan_counts_as_infinite():
     fed = ConstantFederation([1.0, NAN, 3.0])
     silent, *told = report(fed, torch.tensor([1, 2]), fed.w0, None, None).tolist()
     assert math.isnan(silent)
@@ -163,7 +163,7 @@ def bowl(s=(0.0, 0.0, 0.0)):
     return QuadraticFederation(torch.ones(3, 1, 1).double(), vector(1.0, 1.0, 1.0)[:, None], vector(*s) + 0.5)
 
 
-def test_a_run_returns_to_the_best_model_and_goes_on():
+def test_run_returns_to_the_best_model_and_continues():
     """The best model is that of round 8; rounds 12 and 16 are worse."""
     path = [0.9] * 4 + [1.0] * 4 + [1.8] * 16
     result = run(Walking(tuple(path)), bowl(), rounds=16, returned="last", check_data=False)
@@ -184,7 +184,7 @@ def test_a_run_returns_to_the_best_model_and_goes_on():
         ([1.4], "last", 1.4),
     ],
 )
-def test_which_model_is_returned(path, returned, w):
+def test_model_that_is_returned(path, returned, w):
     fed = bowl()
     with pytest.warns(RunWarning) if returned != "last" else pytest.MonkeyPatch.context():
         result = run(Walking(tuple(path)), fed, rounds=len(path), returned="last")
@@ -196,7 +196,7 @@ def test_which_model_is_returned(path, returned, w):
     assert result.history.last.ledger == fed.ledger.totals(), "the cost of the checks is counted"
 
 
-def test_the_warning_names_the_client_and_the_round():
+def test_warning_names_client_and_round():
     path = (0.9,) * 4 + (2.5,)
     for walk, named in ((RobustWalking(path), True), (Walking(path), False)):  # a mean rises at no single client
         with pytest.warns(RunWarning) as told:
@@ -206,7 +206,7 @@ def test_the_warning_names_the_client_and_the_round():
         assert ("client 1" in str(notice)) == named
 
 
-def test_a_step_size_of_the_users_and_the_rule_start_are_not_checked():
+def test_user_step_size_and_rule_start_are_not_checked():
     path = (0.9,) * 4 + (2.5,)
     given = run(Walking(path, LocalSGD(lr=0.1)), bowl(), rounds=5, returned="last", check_data=False)
     start = run(Walking(path), bowl(), rounds=5, returned="last", safeguard="start", check_data=False)
@@ -215,7 +215,7 @@ def test_a_step_size_of_the_users_and_the_rule_start_are_not_checked():
     assert int(start.end.safe.round) == 0
 
 
-def test_a_loss_above_the_start_is_a_warning_of_drfl_run():
+def test_final_loss_above_the_start_is_a_warning():
     fed = bowl()
     with pytest.warns(RunWarning) as told:
         run(Walking((2.5,), LocalSGD(lr=0.1)), fed, rounds=1, returned="last")
@@ -232,7 +232,7 @@ def test_a_loss_above_the_start_is_a_warning_of_drfl_run():
     assert [w.message.code for w in told] == ["worst-loss-rose"]
 
 
-def test_validation_rows_choose_among_all_models_but_those_above_the_start():
+def test_validation_rows_select_among_models_below_the_start():
     class Validated(WrappedFederation):
         def validate(self, w):
             evaluation = self.fed.evaluate(w)
@@ -261,14 +261,14 @@ class Lying(WrappedFederation):
 
 
 @pytest.mark.parametrize("k", [1, 2, 5])
-def test_a_client_that_lies_halves_the_step_size_at_most_once(k):
+def test_malicious_client_halves_the_step_size_at_most_once(k):
     result = run(FedAvg(), Lying(federation(), k), rounds=40, check_data=False)
     assert result.rollbacks == 1
     assert result.end.safe.spent.tolist() == [True, *[False] * 5]
 
 
 @pytest.mark.parametrize("algorithm", [DRFA(m=2), DualDRDM(m=2)])
-def test_resumed_with_a_best_model_it_ends_the_same_to_the_bit(algorithm, tmp_path):
+def test_resumed_run_with_a_best_model_is_bitwise_equal(algorithm, tmp_path):
     """After a check whose model is kept, after a first rise, and after a return to the best model."""
     path = tuple([0.9] * 4 + [1.0] * 4 + [1.8] * 20)
     for name, alg, make in (("walk", Walking(path), bowl), ("run", algorithm, federation)):
@@ -291,7 +291,7 @@ def test_resumed_with_a_best_model_it_ends_the_same_to_the_bit(algorithm, tmp_pa
             assert again.history.to_csv() == whole.history.to_csv()
 
 
-def test_all_clients_check_with_the_samples_of_the_start():
+def test_clients_check_with_the_samples_of_the_start():
     fed = Recording(federation())
     run(FedAvg(), fed, rounds=8)
     start, *checks = fed.of("losses")
@@ -301,7 +301,7 @@ def test_all_clients_check_with_the_samples_of_the_start():
     }
 
 
-def test_what_a_safe_point_cannot_be():
+def test_impossible_safe_points_are_refused():
     safe = SafePoint.start(2, Model(vector(0.0)), None, None)
     assert safe.describe_fault() is None
     for changes in ({"round": -1}, {"lost": 1}, {"rises": -1}):

@@ -79,7 +79,7 @@ def regressions(n, seed, d=12, samples=40):
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.25])
-def test_in_one_dimension_it_is_exact(momentum, weight_decay):
+def test_step_size_is_exact_in_one_dimension(momentum, weight_decay):
     """η = (1 − β)/(L̂ + decay), L̂ the largest of the clients' curvatures, up to the cap at twice the second."""
     fed = quadratics([[[0.5]], [[3.0]], [[2.0]]], [[1.0], [-0.3], [0.1]])
     size = found(fed, momentum=momentum, weight_decay=weight_decay)
@@ -91,7 +91,7 @@ def test_in_one_dimension_it_is_exact(momentum, weight_decay):
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("d", [2, 30])
-def test_the_largest_eigenvalue_of_clients_that_share_their_axes(d, seed):
+def test_largest_eigenvalue_of_clients_with_common_axes(d, seed):
     rng = np.random.default_rng(seed)
     axes, _ = np.linalg.qr(rng.normal(size=(d, d)))
     spectra = np.concatenate([rng.uniform(0.05, 1.0, (4, d - 1)), [[2.0], [5.0], [4.0], [3.0]]], axis=1)
@@ -101,20 +101,20 @@ def test_the_largest_eigenvalue_of_clients_that_share_their_axes(d, seed):
     assert int(size.client) == 1
 
 
-def test_curvature_downwards_counts_as_much():
+def test_negative_curvature_counts_by_absolute_value():
     """An indefinite Hessian: what a step may not overshoot is its largest eigenvalue in absolute value."""
     size = found(quadratics([np.diag([-4.0, 1.0])] * 2, [[1.0, 1.0]] * 2))
     assert float(size.curvature) == pytest.approx(4.0, rel=0.04)
 
 
-def test_where_the_gradients_cancel_it_looks_along_a_random_direction():
+def test_cancelling_gradients_use_a_random_direction():
     fed = quadratics([np.diag([4.0, 1.0])] * 2, [[1.0, 0.5], [-1.0, -0.5]])
     assert float(found(fed).curvature) == pytest.approx(4.0, rel=0.04)
     fed = quadratics([np.diag([4.0, 1.0])] * 2, np.zeros((2, 2)))
     assert float(found(fed).curvature) == pytest.approx(4.0, rel=0.04)
 
 
-def test_a_saturated_loss_is_bounded_by_its_gradient():
+def test_saturated_loss_is_bounded_by_its_gradient():
     """Its Hessian is 0, but a loss that cannot be negative is no straight line: L̂ = ‖g‖²/(8f)."""
     fed = quadratics(np.zeros((3, 2, 2)), [[3.0, 4.0]] * 3, losses=[2.5, 5.0, 5.0])
     size = found(fed)
@@ -128,11 +128,11 @@ def test_a_saturated_loss_is_bounded_by_its_gradient():
 
 
 @pytest.mark.parametrize("losses", [[0.0] * 3, [-1.0] * 3])
-def test_losses_of_no_size_bound_nothing(losses):
+def test_losses_of_no_size_give_no_bound(losses):
     assert float(found(quadratics(np.zeros((3, 2, 2)), [[3.0, 4.0]] * 3, losses)).eta) == step_size.FALLBACK
 
 
-def test_a_model_in_float32():
+def test_float32_model_keeps_enough_digits():
     """Differences of gradients keep enough digits."""
     size = found(federation(dtype=torch.float32))
     exact = found(federation())
@@ -141,13 +141,13 @@ def test_a_model_in_float32():
 
 
 @pytest.mark.parametrize("values", [[], [3.0], [0.0, 0.0], [1.0, 2.0, 9.0], [9.0, 9.0, 1.0], [math.inf, 1.0, 2.0]])
-def test_the_cap_is_twice_the_largest_of_the_others(values):
+def test_cap_is_twice_the_largest_of_the_others(values):
     others = sorted(values)[-2] if len(values) > 1 else math.inf
     assert cap_largest(torch.tensor(values)).tolist() == [min(value, 2 * others) for value in values]
 
 
 @pytest.mark.parametrize("shift", [0.0, 100.0])
-def test_inputs_far_from_0_have_their_curvature_elsewhere(shift):
+def test_shifted_inputs_are_measured_away_from_saturation(shift):
     """With a shift the loss is saturated at the start, and its curvature there says little."""
     torch.manual_seed(0)
     x, y = torch.randn(3, 40, 5) + shift, torch.randint(0, 2, (3, 40))
@@ -158,7 +158,7 @@ def test_inputs_far_from_0_have_their_curvature_elsewhere(shift):
     assert ratio == 1 if shift == 0 else ratio > 10
 
 
-def test_a_probe_that_does_not_lower_the_loss_does_not_count():
+def test_probe_that_does_not_lower_the_loss_is_ignored():
     """Far along the gradient the curvature of w³ is large, but the run will not go there."""
     fed = steep()
     assert float(find(FedAvg(), fed, fed.w0, KEY).eta) == float(found(fed).eta)
@@ -167,7 +167,7 @@ def test_a_probe_that_does_not_lower_the_loss_does_not_count():
 # ------------------------------------------------------------------------------------------------- who is asked
 
 
-def test_everybody_is_asked_for_gradients_on_the_same_samples_and_for_the_loss():
+def test_requests_use_the_same_samples():
     fed = Recording(federation())
     size = found(fed)
     asked, (loss,) = fed.of("gradients"), fed.of("losses")
@@ -183,7 +183,7 @@ def test_everybody_is_asked_for_gradients_on_the_same_samples_and_for_the_loss()
     assert fed.ledger.gradient_evaluations == len(asked) * sum(min(n, 32) for n in SIZES)
 
 
-def test_it_is_booked_before_the_first_round():
+def test_exchanges_are_counted_before_the_first_round():
     fed = federation()
     row = run(FedAvg(), fed, rounds=0).history.last
     asked = federation()
@@ -193,7 +193,7 @@ def test_it_is_booked_before_the_first_round():
 
 
 @pytest.mark.parametrize("n", [32, 33, 100])
-def test_of_many_clients_32_are_asked(n):
+def test_at_most_32_clients_are_asked(n):
     rng = np.random.default_rng(0)
     fed = Recording(quadratics(rng.uniform(1, 2, (n, 1, 1)), rng.normal(size=(n, 1)), rng.uniform(5, 6, n).tolist()))
     size = found(fed)
@@ -212,14 +212,14 @@ def test_of_many_clients_32_are_asked(n):
     assert bool((other != size.losses.isnan()).any()) == (n > 32)  # whom it asks follows from the key
 
 
-def test_the_order_of_the_answers_does_not_matter():
+def test_order_of_answers_does_not_matter():
     plain = found(federation())
     for seed in (0, 1):
         assert bits_differ(found(DropoutFederation(federation(), seed=seed)), plain) == []
 
 
 @pytest.mark.parametrize(("losses", "looks"), [(range(6), 0), ((), 2)])  # after round 4, and at the end
-def test_where_nobody_answers_it_is_the_old_default(losses, looks):
+def test_no_answers_give_the_fallback(losses, looks):
     nobody = {"train": (), "losses": losses, "gradients": range(6)}
     size = found(DropoutFederation(federation(), **nobody))
     assert (float(size.eta), int(size.client)) == (step_size.FALLBACK, -1)
@@ -232,12 +232,12 @@ def test_where_nobody_answers_it_is_the_old_default(losses, looks):
 
 
 @pytest.mark.parametrize("claim", [math.nan, math.inf])
-def test_a_loss_at_the_start_that_is_no_number_is_none(claim):
+def test_non_finite_initial_loss_is_ignored(claim):
     size = found(Lying(federation(), loss=lambda f, k: claim))
     assert size.losses.isnan().tolist() == [True, *[False] * 5]
 
 
-def test_where_all_losses_are_flat_it_is_too():
+def test_flat_losses_give_the_fallback():
     size = found(ConstantFederation([1.0, 2.0, 3.0]))
     assert float(size.eta) == step_size.FALLBACK
     assert size.is_known
@@ -258,7 +258,7 @@ class SilentFrom(WrappedFederation):
 
 @pytest.mark.parametrize("clients", [(1,), (0, 1, 2)])
 @pytest.mark.parametrize("k", [3, 4])
-def test_who_falls_silent_on_the_way_has_said_enough(clients, k):
+def test_client_that_falls_silent_still_counts(clients, k):
     """What they reported stands."""
     fed = quadratics([np.diag([2.0, 1.0]), np.diag([4.0, 1.0]), np.diag([3.0, 1.0])], [[2.0, 0.1]] * 3)
     assert float(found(SilentFrom(fed, clients, k)).curvature) == pytest.approx(4.0, rel=0.04)
@@ -308,7 +308,7 @@ LIES = {
 
 
 @pytest.mark.parametrize(("n", "lie"), crossed([3, 10], LIES))
-def test_one_client_that_lies_about_its_gradient_moves_it_little(lie, n):
+def test_false_gradients_of_one_client_have_little_effect(lie, n):
     """About twofold at most either way; with three clients, one of whom must be believed, a little more."""
     for seed in range(8):
         honest = float(found(fed := regressions(n, seed)).eta)
@@ -317,7 +317,7 @@ def test_one_client_that_lies_about_its_gradient_moves_it_little(lie, n):
 
 
 @pytest.mark.parametrize(("n", "claim"), crossed([3, 10], [1e-300, 1e-9, 0.0, -5.0, 1e300, math.inf, math.nan]))
-def test_one_client_that_lies_about_its_loss_moves_it_little(claim, n):
+def test_false_losses_of_one_client_have_little_effect(claim, n):
     for seed in range(8):
         honest = float(found(fed := regressions(n, seed)).eta)
         eta = float(found(Lying(fed, loss=lambda f, k: claim)).eta)
@@ -326,7 +326,7 @@ def test_one_client_that_lies_about_its_loss_moves_it_little(claim, n):
 
 @pytest.mark.parametrize("n", [2, 3, 10])
 @pytest.mark.parametrize("claim", [1e300, math.inf, math.nan])
-def test_one_client_cannot_have_the_run_restarted_twice(claim, n):
+def test_one_client_cannot_restart_the_run_twice(claim, n):
     """Nor by understating its loss at first, or by claiming now what makes the mean rise."""
     fed = regressions(n, 0)
     size = found(fed).halve()
@@ -336,7 +336,7 @@ def test_one_client_cannot_have_the_run_restarted_twice(claim, n):
 
 
 @pytest.mark.parametrize("claim", [1e300, 1e3])
-def test_a_run_with_such_a_client_goes_on(claim):
+def test_run_with_a_malicious_client_continues(claim):
     fed = Lying(federation(), loss=lambda f, k: claim if k > 12 else f)
     result = run(FedAvg(m=4), fed, rounds=16)
     assert int(result.step_size.lowered) <= 1
@@ -376,25 +376,25 @@ def size_with(losses, lowered=1):
         ([math.nan, math.nan], [9.0, 9.0], False),
     ],
 )
-def test_what_counts_as_a_rise(start, now, expected):
+def test_definition_of_a_rise(start, now, expected):
     fed = ConstantFederation(now)
     assert rises(size_with(start), fed, fed.w0, KEY) is expected
 
 
-def test_the_first_time_one_client_is_enough():
+def test_first_rise_needs_one_client():
     fed = ConstantFederation([9.0, 0.9, 0.9])
     assert rises(size_with([1.0, 1.0, 1.0], lowered=0), fed, fed.w0, KEY)
     assert not rises(size_with([1.0, 1.0, 1.0], lowered=1), fed, fed.w0, KEY)
 
 
-def test_the_silent_are_left_out_of_the_comparison():
+def test_silent_clients_are_excluded_from_the_comparison():
     fed, size = ConstantFederation([3.0, 3.0, 9.0, 9.0]), size_with([3.0, 3.0, 1.0, 1.0])
     assert not rises(size, DropoutFederation(fed, losses=(2, 3)), fed.w0, KEY)
     assert rises(size, DropoutFederation(fed, losses=(0, 1)), fed.w0, KEY)
     assert not rises(size, DropoutFederation(fed, losses=range(4)), fed.w0, KEY)
 
 
-def test_a_rise_along_a_column_that_is_seldom_other_than_0_is_seen():
+def test_rise_along_a_rare_column_is_detected():
     """One sample in 500 has it, which a minibatch of 8 seldom holds."""
     x = torch.zeros(500, 2, dtype=torch.float64)
     x[:, 0], x[7, 1] = 1.0, 30.0
@@ -418,7 +418,7 @@ ALGORITHMS = [
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_run_whose_loss_does_not_rise_is_that_with_the_step_size_given(algorithm):
+def test_unneeded_safeguard_does_not_change_the_run(algorithm):
     """To the bit: looking at the loss takes no part in it."""
     fed = Recording(federation())
     local = LocalSGD(momentum=0.5, weight_decay=0.01)
@@ -434,7 +434,7 @@ def test_a_run_whose_loss_does_not_rise_is_that_with_the_step_size_given(algorit
     assert len(looks) == 6  # at the start, after the rounds 4, 8, 12 and 16, and at the end
 
 
-def test_a_step_size_of_the_users_is_left_alone():
+def test_user_step_size_needs_no_requests():
     """No request more, and no look at the loss, however large it is."""
     fed = Recording(federation())
     result = run(FedAvg(m=3, local=LocalSGD(lr=30.0)), fed, rounds=4, check_data=False)
@@ -444,17 +444,17 @@ def test_a_step_size_of_the_users_is_left_alone():
     assert len(fed.calls) == result.rounds == 4
 
 
-def test_the_seed_and_nothing_else_decides():
+def test_seed_determines_the_step_size():
     a, b = (run(FedAvg(m=3), federation(), rounds=2, seed=5) for _ in range(2))
     assert bits_differ(a.step_size, b.step_size) == []
 
 
-def test_every_engine_finds_the_same(engine):
+def test_every_engine_finds_the_same_step_size(engine):
     expected = found(federation())
     torch.testing.assert_close(found(federation(engine=engine)).eta, expected.eta, rtol=1e-6, atol=0)
 
 
-def test_inside_all_wrappers():
+def test_step_size_is_found_inside_all_wrappers():
     wrapped = Protected(Faulty(Quorum(DRDM(m=3), 1)))
     inner = with_step_size(wrapped, 0.25)
     assert inner.local.lr == 0.25
@@ -491,7 +491,7 @@ def halvings(caplog):
 
 
 @METHODS
-def test_where_the_curvature_grows_it_is_halved_and_the_run_ends_well(algorithm, caplog):
+def test_growing_curvature_halves_the_step_size(algorithm, caplog):
     """The run starts anew each time, with rounds that go on counting."""
     result = run(algorithm, fed := steep(), rounds=40)
     size, first, start = result.step_size, found(fed), result.history.rows[0].metrics
@@ -518,7 +518,7 @@ class Flatter(WrappedFederation):
 
 @pytest.mark.long
 @pytest.mark.parametrize("factor", [1.0, 3.0, 24.0])
-def test_it_is_halved_until_the_run_converges(factor, caplog):
+def test_step_size_is_halved_until_the_run_converges(factor, caplog):
     """η·L is 24, 12, 6, 3 and 1.5 in turn; the last is small enough."""
     hessians = [np.diag([10.0, 0.5]), np.diag([9.0, 1.0]), np.diag([8.0, 1.0])]
     fed = quadratics(hessians, [[1.0, 0.1], [-2.0, 0.2], [-3.0, 0.3]])
@@ -530,7 +530,7 @@ def test_it_is_halved_until_the_run_converges(factor, caplog):
     assert losses.mean() < 10 - 1e-2
 
 
-def test_what_was_averaged_before_is_forgotten():
+def test_averages_before_a_reset_are_forgotten():
     """As the initial state is all that a run with the last step size has seen."""
     rounds, kept = 12, []
     result = run(
@@ -555,7 +555,7 @@ def progress_of(make, algorithm, rounds, **options):
 
 @pytest.mark.parametrize("make", [federation, steep])
 @pytest.mark.long
-def test_resumed_anywhere_it_ends_the_same_to_the_bit(make):
+def test_resumed_run_is_bitwise_equal_at_any_round(make):
     """Also between two halvings; nothing is asked for again."""
     algorithm, options = DRFA(m=2), {"seed": 2, "averaged": True, "check_data": False}
     whole, kept = progress_of(make, algorithm, 10, **options)
@@ -569,7 +569,7 @@ def test_resumed_anywhere_it_ends_the_same_to_the_bit(make):
 
 
 @pytest.mark.parametrize("make", [federation, steep])
-def test_resumed_from_the_disk_too(make, tmp_path):
+def test_run_resumed_from_disk_is_bitwise_equal(make, tmp_path):
     algorithm = DualDRDM(m=2)
     whole = run(algorithm, make(), rounds=9, check_data=False)
     stop = [lambda step: step.round == 5]
@@ -609,7 +609,7 @@ class Exploding:
         return Moved(state.w + (math.nan if bad else 1.0)), Info(ONE, ONE.clients)
 
 
-def test_a_divergence_halves_it_and_goes_back_to_the_start():
+def test_divergence_halves_the_step_size_and_restarts():
     algorithm = Exploding(at=3, until=0.04)
     result = run(algorithm, ConstantFederation([1.0, 2.0]), rounds=5)
     assert algorithm.steps == [(1, 0.1), (2, 0.1), (3, 0.1), (3, 0.05), (3, 0.025), (4, 0.025), (5, 0.025)]
@@ -618,7 +618,7 @@ def test_a_divergence_halves_it_and_goes_back_to_the_start():
     assert (result.rollbacks, result.effective_rounds) == (2, 3)
 
 
-def test_a_run_that_was_set_back_says_how_many_rounds_count():
+def test_rolled_back_run_shows_how_many_rounds_count():
     with pytest.warns(RunWarning) as told:
         result = run(Exploding(at=14, until=0.04), ConstantFederation([1.0, 2.0]), rounds=15)
     assert [(one.message.code, one.filename) for one in told] == [("late-rollback", __file__)]
@@ -639,13 +639,13 @@ def test_a_run_that_was_set_back_says_how_many_rounds_count():
 
 
 @pytest.mark.parametrize(("last", "is_late"), [(8, True), (7, False)])
-def test_late_is_a_reset_in_the_second_half(last, is_late):
+def test_late_reset_is_in_the_second_half(last, is_late):
     assert Marks(False, 1, 15, 12, last).is_late is is_late
     assert not Marks(False, 0, 15, 12, last).is_late
     assert Marks(False, 1, 2, 1).rounds_text == "1 of 2 rounds counts"
 
 
-def test_in_the_end_it_gives_up():
+def test_repeated_divergence_ends_the_run():
     algorithm = Exploding(at=2, until=0.0)
     with refused("diverged", None, "Exploding", "2", kind=DivergedError):
         run(algorithm, ConstantFederation([1.0, 2.0]), rounds=5)
@@ -654,7 +654,7 @@ def test_in_the_end_it_gives_up():
 
 
 @pytest.mark.parametrize("eta", [0.0, -1.0, math.nan, math.inf])
-def test_what_a_step_size_cannot_be(eta):
+def test_impossible_step_sizes_are_refused(eta):
     size = size_with([1.0])
     assert size.describe_fault() is None
     assert size._replace(eta=torch.tensor(eta)).describe_fault() is not None
@@ -667,11 +667,11 @@ def test_what_a_step_size_cannot_be(eta):
 
 
 @pytest.mark.parametrize(("batch", "expected"), [(None, step_size.BATCH), (8, 8), (10_000, step_size.BATCH)])
-def test_answers_are_from_as_many_samples_as_a_local_step_takes(batch, expected):
+def test_answers_use_as_many_samples_as_a_local_step(batch, expected):
     assert step_size.samples(LocalSGD(batch=batch)) == expected
 
 
-def test_a_round_that_goes_far_is_looked_at_out_of_turn():
+def test_round_that_moves_far_is_checked_early():
     """Rounds 5 to 7 have no look of their own: one that moves the model twice as far as any before has."""
     fed = Recording(federation())
     jumps = {6: -60.0}

@@ -68,7 +68,7 @@ def controller(r, size=None, looks=None, factor=1.0):
     return StepSizeController(size or size_of(), played(r - 1), factor, INITIAL, Watch(looks or Looks(), None))
 
 
-def test_a_round_goes_on():
+def test_accepted_round_continues():
     attempt = played(1, way=3.0)
     answer = controller(1).accept(attempt)
     assert isinstance(answer, Continue)
@@ -78,13 +78,13 @@ def test_a_round_goes_on():
 
 
 @pytest.mark.parametrize(("before", "after"), [(1.0, 3.0), (5.0, 5.0)])
-def test_the_longest_way_of_a_round_is_remembered(before, after):
+def test_longest_distance_of_a_round_is_remembered(before, after):
     answer = controller(2, size_of(moved=torch.tensor(before).double())).accept(played(2, way=3.0))
     assert isinstance(answer, Continue)
     assert float(answer.progress.step_size.moved) == after
 
 
-def test_losses_are_compared_in_some_rounds():
+def test_losses_are_compared_in_scheduled_rounds():
     still = size_of(moved=torch.tensor(1.0).double())
     asked = []
     for r in range(1, 50):
@@ -96,14 +96,14 @@ def test_losses_are_compared_in_some_rounds():
 @pytest.mark.parametrize(
     ("r", "way", "asks"), [(5, 2.0, False), (5, 2.5, True), (FIRST - 1, 9.0, False), (5, math.inf, True)]
 )
-def test_losses_are_compared_after_a_round_that_went_far(r, way, asks):
+def test_losses_are_compared_after_a_long_round(r, way, asks):
     looks = Looks()
     controller(r, size_of(moved=torch.tensor(1.0).double()), looks).accept(played(r, way=way))
     assert looks.models == [[way, 0.0]] * asks
 
 
 @pytest.mark.parametrize(("r", "rollbacks"), [(4, 0), (6, 2)])
-def test_a_risen_loss_sets_the_run_back(r, rollbacks):
+def test_risen_loss_rolls_the_run_back(r, rollbacks):
     size = size_of(lowered=rollbacks, rollbacks=torch.tensor(rollbacks), moved=torch.tensor(7.0).double())
     answer = controller(r, size, Looks(True)).accept(played(r, way=3.0))
     assert isinstance(answer, RollBack)
@@ -117,21 +117,21 @@ def test_a_risen_loss_sets_the_run_back(r, rollbacks):
     assert f"round {r}" in notice
 
 
-def test_a_divergence_sets_the_run_back():
+def test_divergence_rolls_the_run_back():
     answer = controller(1).accept(DivergedError("lost"))
     assert isinstance(answer, RollBack)
     assert (float(answer.size.eta), int(answer.size.restarted)) == (ETA / 2, 0)
     assert answer.reason == "lost"
 
 
-def test_in_the_end_a_divergence_is_the_runs():
+def test_divergence_after_the_last_halving_is_raised():
     error = DivergedError("lost")
     with refused("diverged", kind=DivergedError) as caught:
         controller(4, size_of(lowered=MOST_LOWERED)).accept(error)
     assert caught.value is error
 
 
-def test_in_the_end_a_risen_loss_stays_and_nobody_is_asked():
+def test_risen_loss_after_the_last_halving_is_kept():
     looks = Looks(True)
     last = size_of(lowered=MOST_LOWERED)
     assert isinstance(controller(4, last, looks).accept(played(4, way=3.0, excess=[9.0, 0.0, 0.0])), Continue)
@@ -140,7 +140,7 @@ def test_in_the_end_a_risen_loss_stays_and_nobody_is_asked():
     assert isinstance(controller(4, before, looks).accept(played(4, way=3.0)), RollBack)
 
 
-def test_a_reply_that_a_smaller_step_shortens_costs_the_step_size():
+def test_reply_shortened_by_a_smaller_step_lowers_the_step_size():
     control, again = controller(1), played(1, way=1.0, excess=[0.0, 0.0, 2.4])
     assert control.accept(played(1, way=3.0, excess=[0.0, 0.0, 10.0])) == Repeat(ETA / 2)
     # η/4 is no step that runs away: what is left of the reply's length is accepted.
@@ -153,7 +153,7 @@ def test_a_reply_that_a_smaller_step_shortens_costs_the_step_size():
     assert not size.unaffected.any()
 
 
-def test_a_quarter_may_help_where_a_half_does_not():
+def test_quarter_can_help_if_half_does_not():
     control, last = controller(1, factor=2.0), played(1, excess=[0.0, 0.0, 0.0])
     assert control.accept(played(1, excess=[0.0, 8.0, 0.0])) == Repeat(ETA / 2)
     assert control.accept(played(1, excess=[0.0, 2.0, 0.0])) == Repeat(ETA / 4)  # a quarter is not shorter enough
@@ -172,7 +172,7 @@ def test_a_quarter_may_help_where_a_half_does_not():
         {"excess": None, "answered": (1, 2)},  # silence is no help
     ],
 )
-def test_a_client_that_nothing_helps_keeps_the_first_attempt_and_counts_no_more(again):
+def test_client_that_is_not_helped_is_ignored_afterwards(again):
     control, attempt = controller(1), played(1, way=3.0, excess=[10.0, 0.0, 0.0])
     assert control.accept(attempt) == Repeat(ETA / 2)
     answer = control.accept(played(1, way=1.0, **again))
@@ -185,7 +185,7 @@ def test_a_client_that_nothing_helps_keeps_the_first_attempt_and_counts_no_more(
     assert controller(2, size).accept(played(2, excess=[10.0, 0.0, 1.1])) == Repeat(ETA / 2)
 
 
-def test_a_client_that_is_helped_and_one_that_is_not():
+def test_helped_and_unhelped_clients_together():
     control, half = controller(1, factor=2.0), played(1, excess=[10.0, 0.0, 0.0])
     assert control.accept(played(1, excess=[10.0, 10.0, 0.0])) == Repeat(ETA / 2)
     assert control.accept(half) == Repeat(ETA / 4)
@@ -197,7 +197,7 @@ def test_a_client_that_is_helped_and_one_that_is_not():
 
 
 @pytest.mark.parametrize(("factor", "repeats"), [(0.5, 0), (1.0, 1), (2.0, 2), (3.6, 3)])
-def test_the_step_size_stays_above_a_quarter_of_the_first(factor, repeats):
+def test_step_size_stays_above_a_quarter_of_the_first(factor, repeats):
     """The first is that of the run, however often it was halved since."""
     for lowered in (0, 1):
         control, found = controller(9, size_of(lowered), factor=factor * 2**lowered), []
@@ -207,7 +207,7 @@ def test_the_step_size_stays_above_a_quarter_of_the_first(factor, repeats):
         assert answer.progress.step_size.unaffected.tolist() == [repeats > 0, False, False]
 
 
-def test_a_repeat_that_diverges_sets_the_run_back_from_the_step_size_before_the_round():
+def test_diverging_repetition_rolls_back_from_the_earlier_step_size():
     control = controller(1, factor=3.6)
     assert control.accept(played(1, excess=[9.0, 8.0, 0.0])) == Repeat(ETA / 2)
     assert control.accept(played(1, excess=[0.0, 8.0, 0.0])) == Repeat(ETA / 4)
@@ -216,7 +216,7 @@ def test_a_repeat_that_diverges_sets_the_run_back_from_the_step_size_before_the_
     assert bits_differ(answer.size, size_of().reset(0)) == []
 
 
-def test_a_repeated_round_whose_loss_has_risen_sets_back_from_the_step_size_that_it_had():
+def test_repeated_round_with_risen_loss_rolls_back_from_its_step_size():
     control = controller(4, looks=(looks := Looks(True)), factor=1.0)
     assert control.accept(played(4, excess=[9.0, 0.0, 0.0])) == Repeat(ETA / 2)
     answer = control.accept(played(4, way=1.0))

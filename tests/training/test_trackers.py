@@ -66,7 +66,7 @@ def test_tensorboard_has_the_history(tmp_path):
     assert len(found["largest_lambda"]) == 3
 
 
-def test_a_resumed_run_hides_what_was_written_of_its_rounds(tmp_path):
+def test_resumed_run_hides_values_of_repeated_rounds(tmp_path):
     with TensorBoard(tmp_path) as first:
         drfl.run(ALGORITHM, federation(), rounds=8, callbacks=[first, stop])
     again = TensorBoard(tmp_path)
@@ -76,7 +76,7 @@ def test_a_resumed_run_hides_what_was_written_of_its_rounds(tmp_path):
 
 
 @pytest.mark.long
-def test_mlflow_has_the_history_and_the_params(store):
+def test_mlflow_has_history_and_params(store):
     tracker = MLflow("study", uri=store, name="mine", params={"gamma": 0.01})
     frame = go(tracker).history.to_frame()
     for name in ("worst_accuracy", "avg_loss", "bytes_down"):
@@ -102,7 +102,7 @@ def test_mlflow_has_the_history_and_the_params(store):
         go(MLflow("study", uri=store, run_id="abc"))
 
 
-def test_every_number_of_a_row_has_the_name_that_the_files_have():
+def test_tracked_names_are_those_of_the_files():
     fed = federation()
     rows = drfl.run(ALGORITHM, fed, rounds=2).history
     found = drfl.trackers.scalars(rows.last, rows.score)
@@ -111,7 +111,7 @@ def test_every_number_of_a_row_has_the_name_that_the_files_have():
     assert all(math.isclose(found[name], shown[name]) for name in shown.index if name != "round")
 
 
-def test_a_tracker_is_for_one_run(tmp_path):
+def test_tracker_serves_one_run(tmp_path):
     tracker = TensorBoard(tmp_path)
     go(tracker)
     with refused("already-closed", None, "TensorBoard"):
@@ -119,14 +119,14 @@ def test_a_tracker_is_for_one_run(tmp_path):
 
 
 @pytest.mark.parametrize(("make", "module"), [(TensorBoard, "torch.utils.tensorboard"), (MLflow, "mlflow")])
-def test_without_the_library_the_extra_is_named(make, module, monkeypatch):
+def test_missing_library_names_the_extra(make, module, monkeypatch):
     monkeypatch.setitem(sys.modules, module, None)
     monkeypatch.setitem(sys.modules, f"{module}.tracking", None)
     with refused("package-missing", make.__name__.lower(), f"'drfl[{make.__name__.lower()}]'"):
         make("x")
 
 
-def test_a_folder_that_cannot_be_is_one_line(tmp_path):
+def test_impossible_folder_is_a_one_line_error(tmp_path):
     (tmp_path / "file").write_text("")
     with refused("cannot-write", str(tmp_path / "file/tb"), "Not a directory"):
         go(TensorBoard(tmp_path / "file" / "tb"))
@@ -173,13 +173,13 @@ def test_weights_and_biases_gets_the_history_offline(tmp_path, monkeypatch):
         ("wandb:x", ("package-missing", "wandb")),
     ],
 )
-def test_a_text_that_names_no_tracker_is_refused(text, error, monkeypatch):
+def test_invalid_tracker_text_is_refused(text, error, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with refused(*error):
         parse(text, "run")
 
 
-def test_a_comparison_tracks_each_of_its_runs(tmp_path):
+def test_comparison_tracks_each_run(tmp_path):
     generator = torch.Generator().manual_seed(0)
     x = [torch.randn(40, 3, generator=generator) for _ in range(3)]
     data = drfl.ClientData.from_arrays([(rows, (rows.sum(1) > 0).long()) for rows in x])

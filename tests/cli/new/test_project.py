@@ -30,7 +30,7 @@ def study(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.usefixtures("study")
-def test_the_folder_is_whole_and_the_same_every_time():
+def test_folder_is_complete_and_reproducible():
     names = {"README.md", ".gitignore", "algorithm.py", "model.py", "study.toml", "test_study.py", "visits.csv"}
     assert {path.name for path in Path().iterdir()} == names
     assert project.files("mystudy") == {name: Path(name).read_text() for name in names}
@@ -42,7 +42,7 @@ FEW = ["study.toml", "--rounds", "12", "--engine", "loop", "--json"]
 
 
 @pytest.mark.usefixtures("study")
-def test_its_toml_runs_and_its_data_are_beyond_doubt(capsys):
+def test_toml_file_runs_without_data_warnings(capsys):
     assert call(["run", *FEW, "--out", "r"]) == 0
     summary = json.loads(Path("r/summary.json").read_text())
     assert (summary["clients"], summary["rounds"]) == (4, 12)
@@ -52,7 +52,7 @@ def test_its_toml_runs_and_its_data_are_beyond_doubt(capsys):
 
 @pytest.mark.long
 @pytest.mark.usefixtures("study")
-def test_its_toml_compares(capsys):
+def test_toml_file_works_with_compare(capsys):
     assert call(["compare", *FEW, "--seeds", "1", "--out", "c"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert set(found["algorithms"]) == {"FedAvgM", "FedAvg", "DualDRDM"}
@@ -61,7 +61,7 @@ def test_its_toml_compares(capsys):
 
 
 @pytest.mark.usefixtures("study")
-def test_its_tests_pass_and_reject_what_is_wrong(monkeypatch):
+def test_its_tests_pass_and_reject_mistakes(monkeypatch):
     monkeypatch.syspath_prepend(os.getcwd())
     # Bytecode is told from its source by second and size alone, in which the two versions may agree.
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -80,7 +80,7 @@ def test_its_tests_pass_and_reject_what_is_wrong(monkeypatch):
         again["test_algorithm_passes_the_conformance_suite"]()
 
 
-def test_a_folder_that_is_not_empty_is_left_alone(tmp_path, monkeypatch, capsys):
+def test_non_empty_folder_is_unchanged(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("mine").mkdir()
     Path("mine/notes").write_text("x")
@@ -93,7 +93,7 @@ def test_a_folder_that_is_not_empty_is_left_alone(tmp_path, monkeypatch, capsys)
     assert Path("empty/study.toml").is_file()
 
 
-def test_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_folder_is_written_completely_or_not_at_all(tmp_path, monkeypatch):
     def torn(name):
         return {"README.md": "x", "none/study.toml": "x"}
 

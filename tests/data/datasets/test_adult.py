@@ -47,7 +47,7 @@ def column(data, part, name):
     return getattr(data, part)[:, data.columns.index(name)].tolist()
 
 
-def test_both_parts_are_as_recorded_and_coded_alike(tmp_path, few):
+def test_both_parts_match_the_source_and_share_their_encoding(tmp_path, few):
     data = load("Adult", data_dir=write_files(tmp_path, FILES))
     assert data.targets.tolist() == [0, 0, 0, 1, 1, 1, 1]
     assert data.test_targets.tolist() == [0, 1, 1, 1]
@@ -60,7 +60,7 @@ def test_both_parts_are_as_recorded_and_coded_alike(tmp_path, few):
     assert not any(name.startswith(("fnlwgt", "education_", "native", "income")) for name in data.columns)
 
 
-def test_by_default_the_clients_are_afls_two(tmp_path, few):
+def test_default_clients_are_those_of_afl(tmp_path, few):
     data = load("adult", data_dir=write_files(tmp_path, FILES))
     partition = make_partition(data, Natural(), Key(0))
     assert partition.names == ("doctorate", "others")
@@ -71,7 +71,7 @@ def test_by_default_the_clients_are_afls_two(tmp_path, few):
 
 
 @pytest.mark.parametrize("group", adult.GROUPS)
-def test_any_column_of_words_may_name_the_clients_and_is_no_input_then(tmp_path, few, group):
+def test_any_categorical_column_can_name_the_clients(tmp_path, few, group):
     data = load("adult", data_dir=write_files(tmp_path, FILES), group=group)
     words = [line.split(", ") for line in TRAIN.split("\n") if line]
     if group != adult.DOCTORATE:
@@ -79,7 +79,7 @@ def test_any_column_of_words_may_name_the_clients_and_is_no_input_then(tmp_path,
     assert not any(name.startswith(f"{group}_") for name in data.columns)
 
 
-def test_adult_zip_is_read_packed(tmp_path, few):
+def test_adult_zip_is_read_without_unpacking(tmp_path, few):
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         for name, content in {"Index": b"hello", **FILES}.items():
@@ -104,13 +104,13 @@ def changed(part, old, new):
         ({"adult.data": FILES["adult.data"]}, ("dataset-not-found", "data_dir", "adult.test")),
     ],
 )
-def test_what_is_not_as_published_is_one_line(tmp_path, few, files, error):
+def test_changed_files_are_one_line_errors(tmp_path, few, files, error):
     with refused(*error) as caught:
         load("adult", data_dir=write_files(tmp_path, files))
     assert "\n" not in str(caught.value)
 
 
-def test_another_table_is_no_adult_zip(tmp_path):
+def test_other_table_is_not_taken_for_adult_zip(tmp_path):
     write_files(tmp_path, {"adult.csv": b"age,income\n"})
     with refused("wrong-dataset", str(tmp_path / "adult.csv"), "adult.zip"):
         load("adult", data_dir=tmp_path / "adult.csv")
@@ -127,7 +127,7 @@ def test_groups_by_name_in_python_and_in_configurations():
         load_config(None, {"dataset": "adult", "group": "age"})
 
 
-def test_files_lie_in_the_cache_and_described_shape_is_that_of_all_rows(bare_machine):
+def test_files_are_cached_and_described_shape_covers_all_rows(bare_machine):
     write_files(bare_machine / ".cache/drfl/adult", FILES)
     (info,) = (info for info in describe() if info.name == "adult")
     assert info.found is not None

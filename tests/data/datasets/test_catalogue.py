@@ -26,7 +26,7 @@ def test_digits_are_embedded_scaled_and_split_by_class():
     assert torch.equal(digits.inputs, load("digits").inputs)
 
 
-def test_mnist_is_whole(shared):
+def test_mnist_is_complete(shared):
     mnist = load("MNIST", data_dir=shared / "mnist")
     assert mnist.inputs.shape == (60_000, 1, 28, 28)
     assert mnist.test_inputs.shape == (10_000, 1, 28, 28)
@@ -36,7 +36,7 @@ def test_mnist_is_whole(shared):
     assert mnist.targets[:5].tolist() == [5, 0, 4, 1, 9]
 
 
-def test_kmnist_t10k_is_split_by_class_and_needs_only_the_test_files(shared):
+def test_kmnist_t10k_is_split_by_class_and_needs_only_test_files(shared):
     part = load("kmnist_T10k", data_dir=shared)
     assert part.name == "kmnist-t10k"
     assert torch.bincount(part.targets).tolist() == [800] * 10
@@ -52,7 +52,7 @@ def test_files_of_another_known_data_set_are_refused(shared):
 
 @pytest.mark.parametrize("below", [".", "fashion-mnist", "FashionMNIST/raw"])
 @pytest.mark.parametrize("style", ["{}", "{}.gz", "dotted", "dotted.gz"])
-def test_data_dir_layouts_and_styles_of_names(tmp_path, below, style):
+def test_data_dir_layouts_and_file_names(tmp_path, below, style):
     def named(stem):
         return style.format(stem).replace("dotted", stem.replace("-idx", ".idx"))
 
@@ -88,7 +88,7 @@ def test_usual_folders_are_searched(bare_machine, monkeypatch, variable, folder)
     assert next(info for info in describe() if info.name == "mnist").found is not None
 
 
-def test_the_named_folder_comes_before_the_usual_ones(bare_machine, monkeypatch):
+def test_data_dir_takes_precedence_over_usual_folders(bare_machine, monkeypatch):
     write_tiny(bare_machine / ".cache/drfl/mnist", train=10)
     write_tiny(bare_machine / "own/mnist", train=20)
     write_tiny(bare_machine / "given", train=30)
@@ -98,7 +98,7 @@ def test_the_named_folder_comes_before_the_usual_ones(bare_machine, monkeypatch)
     assert len(load("mnist", data_dir=bare_machine / "given").targets) == 30
 
 
-def test_a_named_folder_without_the_files_never_falls_through(bare_machine):
+def test_data_dir_without_the_files_does_not_fall_through(bare_machine):
     write_tiny(bare_machine / ".cache/drfl/mnist")
     with refused("folder-not-found", "data_dir"):
         load("mnist", data_dir=bare_machine / "none")
@@ -110,20 +110,20 @@ def test_a_named_folder_without_the_files_never_falls_through(bare_machine):
 
 
 @pytest.mark.parametrize("download", [False, True])
-def test_without_files_and_network_it_says_where_it_looked_and_what_to_do(bare_machine, download):
+def test_missing_files_without_network_name_places_and_remedy(bare_machine, download):
     places = ("data/MNIST/raw", ".cache/drfl/mnist", "data_dir", "$DRFL_DATA")
     with refused("download-failed" if download else "dataset-not-found", "mnist", *places) as caught:
         load("mnist", download=download)
     assert "\n" not in str(caught.value)
 
 
-def test_an_unwritable_cache_is_one_clear_line(bare_machine):
+def test_unwritable_cache_is_a_one_line_error(bare_machine):
     (bare_machine / ".cache").write_text("in the way")
     with refused("download-failed", "mnist"):
         load("mnist")
 
 
-def test_unknown_names_get_the_nearest():
+def test_unknown_names_suggest_the_nearest():
     with refused("unknown-name", "dataset", "'fashion-mnist'"):
         load("fasion-mnist")
 
@@ -138,13 +138,13 @@ def test_unknown_names_get_the_nearest():
         (STEMS[2], np.zeros((10, 5, 5), np.uint8), ("wrong-shape", "test_inputs")),
     ],
 )
-def test_files_that_do_not_fit_together_are_refused(tmp_path, stem, array, error):
+def test_inconsistent_files_are_refused(tmp_path, stem, array, error):
     write_idx(write_tiny(tmp_path) / stem, array)
     with refused(*error):
         load("mnist", data_dir=tmp_path)
 
 
-def test_description_matches_the_data_and_opens_nothing(bare_machine, monkeypatch):
+def test_description_matches_the_data_and_opens_no_file(bare_machine, monkeypatch):
     monkeypatch.setattr("builtins.open", None)
     infos = {info.name: info for info in describe()}
     assert list(infos) == list(DATASETS) == [
@@ -157,7 +157,7 @@ def test_description_matches_the_data_and_opens_nothing(bare_machine, monkeypatc
 
 
 @pytest.mark.parametrize("name", ["digits", "kmnist-t10k"])
-def test_described_sizes_are_those_loaded(name, request):
+def test_described_sizes_match_loaded_sizes(name, request):
     data = load(name, data_dir=None if name == "digits" else request.getfixturevalue("shared"))
     info = DATASETS[name].info
     sizes = len(data.targets), len(data.test_targets), data.classes, tuple(data.inputs.shape[1:])
@@ -165,7 +165,7 @@ def test_described_sizes_are_those_loaded(name, request):
 
 
 @pytest.mark.long
-def test_importing_is_light():
+def test_import_is_light():
     code = "import sys, drfl.data; print([m for m in ('pandas', 'sklearn', 'pooch', 'requests') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -26,7 +26,7 @@ def found(name):
 
 
 @pytest.mark.parametrize("name", CIFAR)
-def test_packed_and_unpacked_are_the_same_and_as_recorded(tmp_path, name):
+def test_packed_and_unpacked_editions_are_equal(tmp_path, name):
     folder, archive, members = CIFAR[name]
     write_files(tmp_path / "unpacked" / folder, cifar_files(name))
     write_files(tmp_path / "packed", {archive: cifar_archive(name)})
@@ -80,24 +80,24 @@ def test_usual_folders_are_searched(bare_machine, monkeypatch, variable, below, 
 
 
 @pytest.mark.parametrize("below", ["", "cifar-100", "cifar-100-binary", "cifar-100/cifar-100-binary"])
-def test_data_dir_may_be_any_folder_above_or_the_unpacked_one(tmp_path, below):
+def test_data_dir_can_be_a_parent_or_the_unpacked_folder(tmp_path, below):
     write_files(tmp_path / below, cifar_files("cifar-100"))
     assert len(load_pixels("cifar-100", data_dir=tmp_path).targets) == 2
 
 
-def test_data_dir_may_be_the_archive_itself(tmp_path):
+def test_data_dir_can_be_the_archive(tmp_path):
     write_files(tmp_path, {"renamed.tgz": cifar_archive("cifar-100")})
     assert len(load_pixels("cifar-100", data_dir=tmp_path / "renamed.tgz").targets) == 2
 
 
-def test_names_that_many_programs_use_do_not_count_in_a_folder_that_could_be_theirs(bare_machine):
+def test_generic_file_names_do_not_identify_a_folder(bare_machine):
     write_files(bare_machine / "data", {"train.bin": b"tokens", "test.bin": b"tokens"})
     assert found("cifar-100") is None
 
 
 @pytest.mark.parametrize("download", [False, True])
 @pytest.mark.parametrize("kind", ["cifar-10-batches-py/data_batch_1", "cifar-10-python.tar.gz"])
-def test_the_pickled_edition_is_named_and_what_to_get_instead(bare_machine, kind, download):
+def test_pickled_edition_is_refused_with_the_alternative(bare_machine, kind, download):
     write_files(bare_machine / "data", {kind: b"never read"})
     code, found = "download-failed" if download else "dataset-not-found", f"'data/{kind.split('/')[0]}'"
     with refused(code, "cifar-10", found, "cifar-10-binary.tar.gz") as caught:
@@ -106,13 +106,13 @@ def test_the_pickled_edition_is_named_and_what_to_get_instead(bare_machine, kind
 
 
 @pytest.mark.parametrize("given", [".", "cifar-10-batches-py", "cifar-10-python.tar.gz"])
-def test_a_data_dir_with_the_pickled_edition_only(tmp_path, given):
+def test_data_dir_with_only_the_pickled_edition_is_refused(tmp_path, given):
     write_files(tmp_path, {"cifar-10-batches-py/test_batch": b"never read", "cifar-10-python.tar.gz": b"nor this"})
     with refused("pickled-file"):
         load("cifar-10", data_dir=tmp_path / given)
 
 
-def test_a_folder_that_lacks_a_batch_says_which(tmp_path):
+def test_missing_batch_is_named(tmp_path):
     files = cifar_files("cifar-10")
     del files["data_batch_4.bin"]
     write_files(tmp_path / "cifar-10-batches-bin", files)
@@ -141,7 +141,7 @@ BROKEN = [
 
 @pytest.mark.parametrize(("files", "error"), BROKEN)
 @pytest.mark.parametrize("packed", [False, True])
-def test_broken_records_are_one_clear_line(tmp_path, files, error, packed):
+def test_broken_records_are_one_line_errors(tmp_path, files, error, packed):
     if packed:
         write_files(tmp_path, {"a.tar.gz": tar_gz({f"cifar-100-binary/{k}": v for k, v in files.items()})})
     else:
@@ -151,7 +151,7 @@ def test_broken_records_are_one_clear_line(tmp_path, files, error, packed):
     assert "\n" not in str(caught.value)
 
 
-def test_the_other_cifar_is_refused(tmp_path):
+def test_other_cifar_edition_is_refused(tmp_path):
     write_files(tmp_path, {"cifar-10-binary.tar.gz": cifar_archive("cifar-100")})
     with refused("damaged-file", str(tmp_path / "cifar-10-binary.tar.gz"), "cifar-10-batches-bin/data_batch_1.bin"):
         load("cifar-10", data_dir=tmp_path)
@@ -199,7 +199,7 @@ CUT = "Compressed file ended before the end-of-stream marker was reached"
         (link("cifar-100-binary/train.bin", "cifar-100-binary/train.bin", tarfile.LNKTYPE), LACKING),
     ],
 )
-def test_archives_that_are_damaged_or_devised(tmp_path, content, error):
+def test_damaged_and_hostile_archives_are_refused(tmp_path, content, error):
     write_files(tmp_path, {"cifar-100-binary.tar.gz": content})
     with refused(*error) as caught:
         load("cifar-100", data_dir=tmp_path)
@@ -209,14 +209,14 @@ def test_archives_that_are_damaged_or_devised(tmp_path, content, error):
 
 
 @pytest.mark.parametrize("name", ["cifar-100-binary/train.bin", "cifar-100-binary/other.bin"])
-def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch, name):
+def test_archive_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch, name):
     monkeypatch.setenv("DRFL_FILE_LIMIT", "100K")
     write_files(tmp_path, {"cifar-100-binary.tar.gz": tar_gz({name: bytes(1_000_000), **FILES})})
     with refused("file-too-large", str(tmp_path / "cifar-100-binary.tar.gz"), "DRFL_FILE_LIMIT"):
         load("cifar-100", data_dir=tmp_path)
 
 
-def test_a_tar_header_that_claims_gigabytes_takes_no_memory(tmp_path):
+def test_tar_header_with_a_huge_size_uses_no_memory(tmp_path):
     info = tarfile.TarInfo("long")
     info.type, info.size = tarfile.XHDTYPE, 1 << 40  # its value would be read whole
     write_files(tmp_path, {"cifar-100-binary.tar.gz": gzip.compress(info.tobuf(tarfile.GNU_FORMAT) + bytes(2_000_000))})
@@ -225,7 +225,7 @@ def test_a_tar_header_that_claims_gigabytes_takes_no_memory(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.GNUTYPE_SPARSE, tarfile.GNUTYPE_LONGNAME, tarfile.DIRTYPE])
-def test_a_tar_header_that_claims_what_is_not_there_takes_no_time(tmp_path, kind):
+def test_tar_header_with_missing_data_is_refused_quickly(tmp_path, kind):
     info = tarfile.TarInfo("cifar-100-binary/train.bin")
     info.type, info.size = kind, 1 << 50
     write_files(tmp_path, {"cifar-100-binary.tar.gz": gzip.compress(info.tobuf(tarfile.GNU_FORMAT) + bytes(20_000))})
@@ -234,7 +234,7 @@ def test_a_tar_header_that_claims_what_is_not_there_takes_no_time(tmp_path, kind
 
 
 @pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.GNUTYPE_SPARSE])
-def test_a_tar_header_that_leads_back_to_itself_takes_no_time(tmp_path, kind):
+def test_tar_header_that_refers_to_itself_is_refused_quickly(tmp_path, kind):
     first, second = (tarfile.TarInfo(f"cifar-100-binary/{name}") for name in ("readme.html", "train.bin"))
     second.type, second.size = kind, -512
     content = b"".join(info.tobuf(tarfile.GNU_FORMAT) for info in (first, second)) + bytes(20_000)
@@ -243,7 +243,7 @@ def test_a_tar_header_that_leads_back_to_itself_takes_no_time(tmp_path, kind):
         load("cifar-100", data_dir=tmp_path)
 
 
-def test_a_file_that_is_far_too_large_is_refused(tmp_path, monkeypatch):
+def test_oversized_file_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("DRFL_FILE_LIMIT", "6147")
     write_files(tmp_path, FILES)
     with refused("file-too-large", str(tmp_path / "train.bin"), "DRFL_FILE_LIMIT"):
@@ -251,7 +251,7 @@ def test_a_file_that_is_far_too_large_is_refused(tmp_path, monkeypatch):
 
 
 @given(st.data())
-def test_no_archive_ends_otherwise_than_in_data_or_one_line(tmp_path_factory, data):
+def test_any_archive_gives_data_or_a_one_line_error(tmp_path_factory, data):
     raw = bytearray(gzip.decompress(ARCHIVE))
     for _ in range(data.draw(st.integers(1, 8))):  # in a header, since one byte of a picture is as good as another
         block = 512 * data.draw(st.sampled_from([0, 1, 2, 15, 16, 17]))
@@ -268,7 +268,7 @@ def test_no_archive_ends_otherwise_than_in_data_or_one_line(tmp_path_factory, da
 
 
 @given(st.sampled_from(sorted(CIFAR)), st.integers(0, 2), st.integers(-2, 2), st.binary(min_size=4, max_size=4))
-def test_no_bytes_end_otherwise(tmp_path_factory, name, rows, more, drawn):
+def test_any_bytes_give_data_or_a_one_line_error(tmp_path_factory, name, rows, more, drawn):
     width = 3073 if name == "cifar-10" else 3074
     size = max(0, rows * width + more)
     body = b"".join(drawn[2 * row : 2 * row + 2] + bytes(width - 2) for row in range(2))[:size].ljust(size, drawn[:1])
@@ -283,7 +283,7 @@ def test_no_bytes_end_otherwise(tmp_path_factory, name, rows, more, drawn):
     assert "\n" not in str(pixels_or_line(name, folder / "archive"))
 
 
-def test_records_may_be_many(tmp_path):
+def test_labels_keep_the_order_of_the_batches(tmp_path):
     """Every record keeps its label, in the order of the batches."""
     write_files(tmp_path, cifar_files("cifar-10", rows=30))
     assert load_pixels("cifar-10", data_dir=tmp_path).targets.tolist() == (np.arange(150) % 10).tolist()

@@ -44,7 +44,7 @@ def published(monkeypatch):
     return put
 
 
-def test_a_right_file_arrives_under_its_name_and_nothing_else(server, published, tmp_path, capfd):
+def test_correct_file_is_stored_under_its_name(server, published, tmp_path, capfd):
     server.answers["/a/file.gz"] = ZIPPED
     path = download(published(f"{server.address}/a/"), tmp_path)
     assert path == tmp_path / "new" / "file.gz"
@@ -63,7 +63,7 @@ def test_a_right_file_arrives_under_its_name_and_nothing_else(server, published,
         ("/cut/file.gz", ZIPPED, ("download-failed", "file.gz", "IncompleteRead"), 3),
     ],
 )
-def test_a_bad_answer_leaves_nothing_and_is_reported(server, published, tmp_path, path, content, error, asked):
+def test_bad_response_is_reported_and_leaves_no_file(server, published, tmp_path, path, content, error, asked):
     server.answers[path] = content
     folder = f"{server.address}/{'cut' if 'cut' in path else 'a'}/"
     with refused(*error, f"{folder}file.gz") as caught:
@@ -73,7 +73,7 @@ def test_a_bad_answer_leaves_nothing_and_is_reported(server, published, tmp_path
     assert not os.listdir(tmp_path)
 
 
-def test_a_file_in_the_cache_is_taken_if_it_is_right_and_replaced_if_not(server, published, tmp_path):
+def test_cached_file_is_used_if_correct_and_replaced_otherwise(server, published, tmp_path):
     server.answers["/a/file.gz"] = ZIPPED
     path = download(published(f"{server.address}/a/"), tmp_path)
     path.chmod(0o640)
@@ -85,20 +85,20 @@ def test_a_file_in_the_cache_is_taken_if_it_is_right_and_replaced_if_not(server,
     assert len(server.asked) == 2
 
 
-def test_a_mirror_whose_connection_dropped_is_asked_again(server, published, tmp_path):
+def test_mirror_is_retried_after_a_dropped_connection(server, published, tmp_path):
     server.answers["/once/file.gz"] = ZIPPED
     assert download(published(f"{server.address}/once/"), tmp_path).read_bytes() == ZIPPED
     assert len(server.asked) == 2
 
 
-def test_a_bad_mirror_is_followed_by_the_next(server, published, tmp_path):
+def test_next_mirror_is_tried_after_a_bad_one(server, published, tmp_path):
     server.answers.update({"/wrong/file.gz": b"wrong", "/cut/file.gz": ZIPPED, "/good/file.gz": ZIPPED})
     mirrors = [f"{server.address}/{folder}/" for folder in ("no", "wrong", "cut", "good")]
     assert download(published("nonsense", "http://127.0.0.1:9/", *mirrors), tmp_path).read_bytes() == ZIPPED
     assert list(dict.fromkeys(server.asked)) == ["/no/file.gz", "/wrong/file.gz", "/cut/file.gz", "/good/file.gz"]
 
 
-def test_every_mirror_is_named_with_its_own_fault(server, published, tmp_path):
+def test_every_failed_mirror_is_named_with_its_fault(server, published, tmp_path):
     name = published("nonsense/", "http://127.0.0.1:9/", f"{server.address}/no/")
     try:
         raise RuntimeError("an exception that the caller was handling")
@@ -109,7 +109,7 @@ def test_every_mirror_is_named_with_its_own_fault(server, published, tmp_path):
         assert fault in str(caught.value)
 
 
-def test_the_mirror_of_the_user_is_the_only_one(server, published, tmp_path, monkeypatch):
+def test_user_mirror_is_the_only_one(server, published, tmp_path, monkeypatch):
     server.answers.update({"/a/file.gz": ZIPPED, "/mine/new/file.gz": ZIPPED})
     monkeypatch.setenv("DRFL_MIRROR", f"{server.address}/mine/")
     name = published(f"{server.address}/a/")
@@ -120,7 +120,7 @@ def test_the_mirror_of_the_user_is_the_only_one(server, published, tmp_path, mon
     assert server.asked == ["/mine/new/file.gz", "/none/new/file.gz"]
 
 
-def test_a_silent_mirror_is_given_up(server, published, tmp_path, monkeypatch):
+def test_silent_mirror_times_out(server, published, tmp_path, monkeypatch):
     monkeypatch.setattr(downloads, "TIMEOUT", 0.1)
     server.answers["/hang/file.gz"] = ZIPPED
     with refused("download-failed", "file.gz", "timed out"):
@@ -128,7 +128,7 @@ def test_a_silent_mirror_is_given_up(server, published, tmp_path, monkeypatch):
     assert not os.listdir(tmp_path)
 
 
-def test_a_full_disk_is_one_line(server, published, tmp_path, monkeypatch):
+def test_full_disk_is_a_one_line_error(server, published, tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
@@ -139,13 +139,13 @@ def test_a_full_disk_is_one_line(server, published, tmp_path, monkeypatch):
     assert not os.listdir(tmp_path)
 
 
-def test_a_folder_that_cannot_be_written_is_one_line(server, published):
+def test_unwritable_folder_is_a_one_line_error(server, published):
     server.answers["/file.gz"] = ZIPPED
     with refused("download-failed", "file.gz", "/proc/none/new"):  # nobody, root included, can create files under /proc
         download(published(f"{server.address}/"), downloads.Path("/proc/none"))
 
 
-def test_a_proxy_is_used_and_named_if_it_fails(server, published, tmp_path, monkeypatch):
+def test_proxy_is_used_and_named_on_failure(server, published, tmp_path, monkeypatch):
     for variable in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("http_proxy", server.address)
@@ -157,7 +157,7 @@ def test_a_proxy_is_used_and_named_if_it_fails(server, published, tmp_path, monk
     assert server.asked == ["http://far.invalid/file.gz"] * 2
 
 
-def test_ctrl_c_leaves_nothing(server, published, tmp_path):
+def test_ctrl_c_leaves_no_file(server, published, tmp_path):
     server.answers["/hang/file.gz"] = ZIPPED
     main = threading.get_ident()
 
@@ -174,7 +174,7 @@ def test_ctrl_c_leaves_nothing(server, published, tmp_path):
     assert not os.listdir(tmp_path)
 
 
-def test_two_that_download_the_same_file_at_once_both_get_it(server, published, tmp_path):
+def test_two_simultaneous_downloads_both_succeed(server, published, tmp_path):
     server.answers["/both/file.gz"] = ZIPPED
     name = published(f"{server.address}/both/")  # where nobody gets an answer before two have asked
     with ThreadPoolExecutor(2) as pool:
@@ -184,7 +184,7 @@ def test_two_that_download_the_same_file_at_once_both_get_it(server, published, 
     assert os.listdir(tmp_path / "new") == ["file.gz"]
 
 
-def test_a_terminal_shows_a_bar_that_is_gone_in_the_end(server, published, tmp_path, monkeypatch):
+def test_terminal_shows_a_progress_bar_and_removes_it(server, published, tmp_path, monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
             return True
@@ -199,7 +199,7 @@ def test_a_terminal_shows_a_bar_that_is_gone_in_the_end(server, published, tmp_p
 
 
 @pytest.mark.long
-def test_a_process_killed_half_way_leaves_no_file_under_the_final_name(server, tmp_path):
+def test_killed_process_leaves_no_file_under_the_final_name(server, tmp_path):
     server.answers["/hang/new/file.gz"] = os.urandom(1 << 20)
     code = (
         "import sys; from pathlib import Path; from drfl.data.datasets.downloads import *; "
@@ -216,7 +216,7 @@ def test_a_process_killed_half_way_leaves_no_file_under_the_final_name(server, t
     assert not (tmp_path / "new/file.gz").exists()
 
 
-def test_the_registry_has_every_file_with_its_whole_sha256():
+def test_registry_has_the_full_sha256_of_every_file():
     for spec in catalogue.DATASETS.values():
         for file in spec.source.files if spec.source else ():
             assert f"{spec.source.folder}/{file}" in REGISTRY
@@ -230,6 +230,6 @@ def test_the_registry_has_every_file_with_its_whole_sha256():
 
 
 @pytest.mark.parametrize("source", [MNIST, KMNIST])
-def test_the_test_labels_of_a_data_set_are_known(shared, source):
+def test_labels_of_test_files_are_known(shared, source):
     labels = read_idx(shared / source.folder / source.files[3])
     assert sha256(b"\0\0\x08\1" + len(labels).to_bytes(4) + labels.tobytes()) == source.test_labels

@@ -31,7 +31,7 @@ def test_load_downloads_once_into_its_cache(server, tmp_path, bare_machine, monk
     assert len(server.asked) == 4
 
 
-def test_a_download_that_broke_off_goes_on_with_the_missing_files(server, tmp_path, bare_machine, monkeypatch):
+def test_interrupted_download_continues_with_missing_files(server, tmp_path, bare_machine, monkeypatch):
     serve_tiny(server, tmp_path, monkeypatch)
     missing = server.answers.pop(f"/all/mnist/{STEMS[2]}.gz")
     with refused("download-failed", "mnist", STEMS[2]):
@@ -42,7 +42,7 @@ def test_a_download_that_broke_off_goes_on_with_the_missing_files(server, tmp_pa
     assert len(server.asked) == 2
 
 
-def test_a_file_without_a_lasting_checksum_is_downloaded_and_judged_by_its_structure(server, bare_machine, monkeypatch):
+def test_file_without_pinned_checksum_is_validated_by_structure(server, bare_machine, monkeypatch):
     monkeypatch.setenv("DRFL_MIRROR", server.address)
     server.answers["/shakespeare/pg100.txt"] = f"ALL.\n{'Once more! ' * 200}\n".encode()
     for _ in range(2):
@@ -58,7 +58,7 @@ def serve_cifar(server, monkeypatch, published):
     server.answers[f"/{name}"] = published
 
 
-def test_an_archive_is_downloaded_once_and_stays_packed(server, bare_machine, monkeypatch):
+def test_archive_is_downloaded_once_and_stays_packed(server, bare_machine, monkeypatch):
     serve_cifar(server, monkeypatch, cifar_archive("cifar-100"))
     for _ in range(2):
         assert load("cifar-100").targets.tolist() == [99, 98]
@@ -67,7 +67,7 @@ def test_an_archive_is_downloaded_once_and_stays_packed(server, bare_machine, mo
 
 
 @pytest.mark.parametrize("wrong", [cifar_archive("cifar-100", rows=1), cifar_archive("cifar-100")[:-9], b""])
-def test_a_wrong_archive_is_not_kept(server, bare_machine, monkeypatch, wrong):
+def test_wrong_archive_is_not_kept(server, bare_machine, monkeypatch, wrong):
     serve_cifar(server, monkeypatch, wrong)
     with refused("download-failed", "cifar-100", "cifar-100-binary.tar.gz") as caught:
         load("cifar-100")

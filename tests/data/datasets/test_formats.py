@@ -25,7 +25,7 @@ def scratch(tmp_path_factory):
 
 @pytest.mark.parametrize("name", ["a", "a.gz"])
 @pytest.mark.parametrize("shape", [(5,), (2, 3, 4), (1, 1, 1, 1, 7)])
-def test_what_is_written_is_read(tmp_path, name, shape):
+def test_written_files_are_read_back(tmp_path, name, shape):
     array = np.arange(np.prod(shape), dtype=np.uint8).reshape(shape)
     write_idx(tmp_path / "new" / name, array)
     back = read_idx(tmp_path / "new" / name)
@@ -35,7 +35,7 @@ def test_what_is_written_is_read(tmp_path, name, shape):
     assert [path.name for path in (tmp_path / "new").iterdir()] == [name]
 
 
-def test_gzip_is_told_by_content_not_by_name(tmp_path):
+def test_gzip_is_detected_by_content(tmp_path):
     (tmp_path / "plain.gz").write_bytes(GOOD)
     (tmp_path / "zipped").write_bytes(gzip.compress(GOOD))
     np.testing.assert_array_equal(read_idx(tmp_path / "plain.gz"), read_idx(tmp_path / "zipped"))
@@ -45,7 +45,7 @@ TYPES = [(9, "i1"), (0x0B, "i2"), (0x0C, "i4"), (0x0D, "f4"), (0x0E, "f8")]
 
 
 @pytest.mark.parametrize(("code", "kind"), TYPES)
-def test_every_type_comes_in_native_order(tmp_path, code, kind):
+def test_every_type_is_read_in_native_byte_order(tmp_path, code, kind):
     values = np.array([-3, 0, 7], dtype=f">{kind}")
     (tmp_path / "f").write_bytes(struct.pack(">BBBBI", 0, 0, code, 1, 3) + values.tobytes())
     back = read_idx(tmp_path / "f")
@@ -105,12 +105,12 @@ HEADS = [b"", b"\0\0", b"\0\0\x08\1", b"\x1f\x8b\x08\0", b"\0\0\x0e\2\0\0\0"]
 
 
 @given(st.binary(max_size=80), st.sampled_from(HEADS))
-def test_random_bytes_raise_nothing_else(scratch, tail, head):
+def test_random_bytes_raise_only_input_errors(scratch, tail, head):
     _read_or_refuse(scratch, head + tail)
 
 
 @given(st.sampled_from([GOOD, gzip.compress(GOOD, mtime=0)]), st.data())
-def test_cuts_and_flipped_bits_raise_nothing_else(scratch, content, data):
+def test_truncated_and_corrupted_files_raise_only_input_errors(scratch, content, data):
     broken = bytearray(content)
     for _ in range(data.draw(st.integers(0, 3))):
         broken[data.draw(st.integers(0, len(broken) - 1))] ^= 1 << data.draw(st.integers(0, 7))

@@ -57,13 +57,13 @@ def test_values_are_as_recorded(heart):
     }  # fmt: skip
 
 
-def test_categories_have_the_sources_counts(heart):
+def test_categories_have_the_counts_of_the_source(heart):
     counts = {name: int(column(heart, name).sum()) for name in FEATURES if "=" in name}
     assert counts == {"cp=2": 150, "cp=3": 161, "cp=4": 392, "restecg=1": 120, "restecg=2": 175}
 
 
 @pytest.mark.parametrize("method", [Natural(), IID(6)], ids=lambda method: method.name)
-def test_inputs_are_standardised_by_training_rows_alone(heart, method):
+def test_inputs_are_standardised_by_training_rows_only(heart, method):
     partition = make_partition(heart, method, Key(3))
     data = ClientData.from_dataset(heart, partition)
     rows = torch.cat(data.train)
@@ -83,7 +83,7 @@ def test_a_constant_column_becomes_zero(heart):
     assert (ClientData.from_dataset(flat, make_partition(flat, Natural(), Key(0))).inputs[:, 0] == 0).all()
 
 
-def test_described_sizes_are_those_of_the_natural_partition(heart):
+def test_described_sizes_match_the_natural_partition(heart):
     partition, info = make_partition(heart, Natural(), Key(0)), DATASETS["heart-disease"].info
     assert (info.train, info.test) == (partition.sizes.sum(), sum(map(len, partition.test)))
     assert (info.shape, info.classes, info.partition) == ((13,), heart.classes, Natural.name)

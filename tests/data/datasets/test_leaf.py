@@ -33,7 +33,7 @@ def write(path, users, **other):
     return content
 
 
-def test_the_users_are_clients_and_the_official_split_is_kept(tmp_path):
+def test_users_are_clients_and_the_official_split_is_kept(tmp_path):
     train = {name: user(k, 20 + k) for k, name in enumerate(["f1", "f0", "f2"])}
     test = {name: user(9 + k, 7) for k, name in enumerate(["f0", "f1", "f2"])}
     first, *rest = train.items()
@@ -58,7 +58,7 @@ def test_the_users_are_clients_and_the_official_split_is_kept(tmp_path):
 
 
 @pytest.mark.parametrize("single", [True, False])
-def test_without_an_official_split_test_rows_are_drawn(tmp_path, single):
+def test_test_rows_are_drawn_without_an_official_split(tmp_path, single):
     write(tmp_path / "all_data.json", {"a": user(0, 30, (2, 4, 4)), "b": user(1, 20, (2, 4, 4))})
     dataset = read_leaf(tmp_path / "all_data.json" if single else tmp_path)
     assert (dataset.is_one_pool, dataset.inputs.shape, dataset.standardise) == (True, (50, 2, 4, 4), False)
@@ -66,7 +66,7 @@ def test_without_an_official_split_test_rows_are_drawn(tmp_path, single):
     assert [len(rows) for rows in data.test] == [6, 4]
 
 
-def test_texts_are_tokens_as_in_the_shakespeare_data(tmp_path):
+def test_texts_use_the_tokens_of_the_shakespeare_data(tmp_path):
     play = "To be, or not to be: that is the question. " * 4
     x = [play[k : k + WINDOW] for k in range(20)]
     y = [play[k + WINDOW] for k in range(20)]
@@ -84,7 +84,7 @@ def test_texts_are_tokens_as_in_the_shakespeare_data(tmp_path):
                  "--out", str(tmp_path / "run")]) == 0  # fmt: skip
 
 
-def test_numbers_words_and_labels_as_targets(tmp_path):
+def test_numeric_text_and_label_targets(tmp_path):
     numbers, words, labels = user(0, 12), user(0, 12), user(0, 12)
     numbers["y"] = [k / 7 for k in range(12)]
     words["y"] = ["up", "down"] * 6
@@ -139,7 +139,7 @@ def test_broken_files_are_refused_by_name(tmp_path, change, code, field):
 
 
 @pytest.mark.parametrize("part", ["train", "test"])
-def test_a_part_in_which_no_user_has_rows_is_refused(tmp_path, part):
+def test_part_without_rows_is_refused(tmp_path, part):
     write(tmp_path / "train/x.json", {"a": user(0, 12), "b": user(1, 12)})
     write(tmp_path / "test/x.json", {"a": user(2, 12), "b": user(3, 12)})
     write(tmp_path / part / "x.json", {"a": {"x": [], "y": []}})
@@ -147,7 +147,7 @@ def test_a_part_in_which_no_user_has_rows_is_refused(tmp_path, part):
         read_leaf(tmp_path)
 
 
-def test_files_that_are_not_json_and_clients_without_test_rows(tmp_path):
+def test_non_json_files_and_clients_without_test_rows_are_refused(tmp_path):
     (tmp_path / "x.json").write_text('{"users": ["a"')
     with refused("damaged-file"):
         read_leaf(tmp_path)
@@ -159,7 +159,7 @@ def test_files_that_are_not_json_and_clients_without_test_rows(tmp_path):
     assert spec.for_seed(0).names == ("a", "b", "c")
 
 
-def test_options_that_leaf_data_do_not_need_are_refused(tmp_path):
+def test_options_without_effect_on_leaf_data_are_refused(tmp_path):
     write(tmp_path / "leaf/x.json", {"a": user(0, 12), "b": user(1, 12)})
     with refused("unused-option", "target"):
         load_config(None, {"data": tmp_path / "leaf", "target": "y"})
@@ -169,7 +169,7 @@ def test_options_that_leaf_data_do_not_need_are_refused(tmp_path):
     assert leaf_files(tmp_path / "leaf") is None  # a folder of tables, with notes in JSON
 
 
-def test_a_comparison_notices_a_changed_file(tmp_path):
+def test_comparison_detects_a_changed_file(tmp_path):
     write(tmp_path / "x.json", {"a": user(0, 12), "b": user(1, 12)})
     before = job_from_config(load_config(None, {"data": tmp_path}))["files"]
     write(tmp_path / "x.json", {"a": user(5, 12), "b": user(1, 12)})

@@ -69,7 +69,7 @@ Où?
 """
 
 
-def test_speeches_go_to_the_roles_of_their_play():
+def test_speeches_belong_to_the_roles_of_their_play():
     said = dict(roles(MACBETH + ROMEO, "none"))
     assert said == {
         "MACBETH: FIRST WITCH": "When shall we three meet again? In thunder, lightning, or in rain? "
@@ -80,7 +80,7 @@ def test_speeches_go_to_the_roles_of_their_play():
     }
 
 
-def test_the_vocabulary_is_leafs():
+def test_vocabulary_matches_leaf():
     assert len(VOCABULARY) == len(set(VOCABULARY)) == 80
     assert [VOCABULARY[token] for token in encode("To be_*, O!")] == list("To be, O!")
 
@@ -92,7 +92,7 @@ def play(*lengths):
     return "A PLAY\n\nby William Shakespeare\n\n" + "\n".join(speeches)
 
 
-def test_windows_are_in_time_and_never_reach_across_the_cut(tmp_path):
+def test_windows_do_not_cross_the_split(tmp_path):
     write_files(tmp_path, {"pg100.txt": play(SHORTEST, 2500, SHORTEST - 1).encode()})
     data = load("shakespeare", data_dir=tmp_path)
     assert set(data.groups or ()) == set(data.test_groups or ()) == {"A PLAY: A", "A PLAY: B"}
@@ -107,7 +107,7 @@ def test_windows_are_in_time_and_never_reach_across_the_cut(tmp_path):
         assert len(getattr(partition, part)[1]) == (last - first - WINDOW - 1) // STRIDE + 1
 
 
-def test_quotes_are_straightened_and_what_stands_around_the_works_is_left_out(tmp_path):
+def test_quotes_are_straightened_and_front_matter_is_removed(tmp_path):
     body = play(SHORTEST).replace("c", "é").replace("d", "’")
     head = "*** START OF THE PROJECT GUTENBERG EBOOK 100 ***"
     text = f"\ufeffHEAD.\n{'x ' * SHORTEST}\n\n{head}\n\n{body}\n\n*** END OF THE PROJECT GUTENBERG EBOOK 100 ***\n"
@@ -127,20 +127,20 @@ def test_quotes_are_straightened_and_what_stands_around_the_works_is_left_out(tm
         (b"", ("wrong-dataset",)),
     ],
 )
-def test_a_text_without_roles_or_without_its_end_is_one_line(tmp_path, content, error):
+def test_text_without_roles_or_end_is_a_one_line_error(tmp_path, content, error):
     write_files(tmp_path, {"pg100.txt": content})
     with refused(*error) as caught:
         load("shakespeare", data_dir=tmp_path)
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_far_too_long_is_not_read(tmp_path, monkeypatch):
+def test_oversized_file_is_not_read(tmp_path, monkeypatch):
     monkeypatch.setenv("DRFL_FILE_LIMIT", "1000")
     write_files(tmp_path, {"pg100.txt": play(SHORTEST).encode()})
     with refused("file-too-large"):
         load("shakespeare", data_dir=tmp_path)
 
 
-def test_without_the_file_it_says_what_is_wanted(tmp_path):
+def test_missing_file_is_named(tmp_path):
     with refused("dataset-not-found", "data_dir", "pg100.txt", "shakespeare/"):
         load("shakespeare", data_dir=tmp_path)

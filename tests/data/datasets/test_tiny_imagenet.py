@@ -32,7 +32,7 @@ def loaded(folder, files, packed):
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_classes_are_in_the_order_of_the_list_and_pictures_are_as_stored(tmp_path, packed):
+def test_classes_follow_the_list_and_images_match_the_files(tmp_path, packed):
     pixels = loaded(tmp_path, FILES, packed)
     assert pixels.inputs.shape == (6, 3, 64, 64)
     assert pixels.inputs.dtype == torch.uint8
@@ -43,7 +43,7 @@ def test_classes_are_in_the_order_of_the_list_and_pictures_are_as_stored(tmp_pat
     assert [row.unique().tolist() for row in pixels.test_inputs] == [[50], [51], [52], [53]]  # grey: equal channels
 
 
-def test_rows_and_columns_are_not_mixed_up(tmp_path):
+def test_rows_and_columns_are_not_swapped(tmp_path):
     array = np.zeros((64, 64, 3))
     array[3, 7, 1] = 255
     pixels = loaded(tmp_path, {**FILES, FIRST: picture(array)}, packed=True)
@@ -64,32 +64,32 @@ def test_load_gives_floats_of_the_same_pixels(tmp_path):
 
 
 @pytest.mark.parametrize("below", ["data/tiny-imagenet-200.zip", ".cache/drfl/tiny-imagenet/tiny-imagenet-200.zip"])
-def test_the_zip_file_is_found(bare_machine, below):
+def test_zip_file_is_found(bare_machine, below):
     write_files(bare_machine, {below: ZIP})
     assert next(info for info in describe() if info.name == "tiny-imagenet").found is not None
     assert len(load_pixels("tiny-imagenet", download=False).targets) == 6
 
 
 @pytest.mark.parametrize("below", ["data/tiny-imagenet-200", "data/tiny-imagenet", ".cache/drfl/tiny-imagenet"])
-def test_the_unpacked_folder_is_found(bare_machine, below):
+def test_unpacked_folder_is_found(bare_machine, below):
     write_files(bare_machine / below, FILES)
     assert len(load_pixels("tiny-imagenet", download=False).targets) == 6
 
 
-def test_hidden_files_and_others_are_passed_over(tmp_path):
+def test_hidden_and_foreign_files_are_skipped(tmp_path):
     hidden = FIRST.replace("/images/", "/images/._")
     others = {hidden: b"", FIRST.replace(".JPEG", ".txt"): b"", "val/images/.DS_Store": b"", "train/.DS_Store/x": b""}
     assert len(loaded(tmp_path, {**FILES, **others}, packed=False).targets) == 6
 
 
-def test_a_member_without_a_name_is_passed_over(tmp_path):
+def test_member_without_a_name_is_skipped(tmp_path):
     raw = zipped({**FILES, "~~~": b""}).replace(b"tiny-imagenet-200/~~~", b"\0" * 21)
     write_files(tmp_path, {"tiny-imagenet-200.zip": raw})
     assert "" in zipfile.ZipFile(tmp_path / "tiny-imagenet-200.zip").namelist()
     assert len(load_pixels("tiny-imagenet", data_dir=tmp_path).targets) == 6
 
 
-def test_without_pillow_it_says_what_to_install_before_it_looks_for_anything(bare_machine, monkeypatch):
+def test_missing_pillow_is_reported_first(bare_machine, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     with refused("package-missing", "pillow") as caught:
         load("tiny-imagenet")
@@ -127,7 +127,7 @@ BROKEN = [
 
 @pytest.mark.parametrize(("files", "error"), BROKEN)
 @pytest.mark.parametrize("packed", [False, True])
-def test_what_is_not_whole_is_one_clear_line(tmp_path, files, error, packed):
+def test_incomplete_files_are_one_line_errors(tmp_path, files, error, packed):
     with refused(*error) as caught:
         loaded(tmp_path, files, packed)
     assert "\n" not in str(caught.value)
@@ -163,7 +163,7 @@ def flipped():
         (zipped(FILES, top="other"), ("damaged-file", None, "wnids.txt")),
     ],
 )
-def test_a_damaged_zip_file_is_one_clear_line(tmp_path, content, error):
+def test_damaged_zip_file_is_a_one_line_error(tmp_path, content, error):
     write_files(tmp_path, {"tiny-imagenet-200.zip": content})
     with refused(*error) as caught:
         load("tiny-imagenet", data_dir=tmp_path)
@@ -172,13 +172,13 @@ def test_a_damaged_zip_file_is_one_clear_line(tmp_path, content, error):
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_file_that_is_far_too_large_is_refused(tmp_path, monkeypatch, packed):
+def test_oversized_file_is_refused(tmp_path, monkeypatch, packed):
     monkeypatch.setenv("DRFL_FILE_LIMIT", "1M")
     with refused("file-too-large", None, "DRFL_FILE_LIMIT"):
         loaded(tmp_path, {**FILES, FIRST: bytes(2**20 + 1)}, packed)
 
 
-def test_a_picture_that_claims_to_be_huge_is_never_decoded(tmp_path):
+def test_image_with_a_huge_declared_size_is_not_decoded(tmp_path):
     raw = bytearray(FILES[FIRST])
     raw[16:24] = (1 << 30).to_bytes(4) * 2  # width and height in a PNG file's header, whose checksum then is wrong
     with refused("damaged-file", None, "JPEG"):
@@ -189,7 +189,7 @@ SMALL = tiny_imagenet_files(each=1, test=1)
 
 
 @given(st.data())
-def test_no_zip_file_ends_otherwise_than_in_data_or_one_line(tmp_path_factory, data):
+def test_any_zip_file_gives_data_or_a_one_line_error(tmp_path_factory, data):
     raw = bytearray(zipped(SMALL))
     for _ in range(data.draw(st.integers(1, 8))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
@@ -200,7 +200,7 @@ def test_no_zip_file_ends_otherwise_than_in_data_or_one_line(tmp_path_factory, d
 
 
 @given(st.sampled_from([FIRST, "wnids.txt", "val/val_annotations.txt"]), st.data())
-def test_no_member_ends_otherwise(tmp_path_factory, name, data):
+def test_any_member_gives_data_or_a_one_line_error(tmp_path_factory, name, data):
     body = bytearray(picture(np.arange(64 * 64).reshape(64, 64) % 251, "JPEG") if name == FIRST else SMALL[name])
     for _ in range(data.draw(st.integers(1, 8))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))

@@ -17,7 +17,7 @@ LITE = efficientnet_lite0(3, width=4).state_dict()
 
 
 @pytest.mark.parametrize("norm", ["batch", "group"])
-def test_a_resnet_is_told_by_its_names(norm):
+def test_resnet_is_recognised_by_parameter_names(norm):
     state = resnet18(7, norm, width=4).state_dict()
     found = Backbone.of("mine", state)
     assert (found.classes, found.channels, found.quarter) == (7, 3, None)
@@ -27,7 +27,7 @@ def test_a_resnet_is_told_by_its_names(norm):
 
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 8, 8), (1, 10, 15)])
-def test_a_cnn_is_told_by_its_names(shape):
+def test_cnn_is_recognised_by_parameter_names(shape):
     model = cnn(shape, 5)
     found = Backbone.of("mine", model.state_dict())
     assert (found.classes, found.channels) == (5, shape[0])
@@ -35,7 +35,7 @@ def test_a_cnn_is_told_by_its_names(shape):
     torch.testing.assert_close(found.model(found.prepare(x, None)), model(x))
 
 
-def test_an_efficientnet_is_told_by_its_names():
+def test_efficientnet_is_recognised_by_parameter_names():
     state = efficientnet_lite0(7, width=4).state_dict()
     found = Backbone.of("mine", state)
     assert (found.classes, found.channels, found.quarter) == (7, 3, None)
@@ -43,7 +43,7 @@ def test_an_efficientnet_is_told_by_its_names():
     assert not found.model.training
 
 
-def test_the_digest_names_the_weights():
+def test_digest_identifies_the_weights():
     state = cnn((1, 8, 8), 3).state_dict()
     same, other = Backbone.of("a", state), Backbone.of("b", {**state, "7.bias": state["7.bias"] + 1e-6})
     assert Backbone.of("c", state).digest == same.digest != other.digest
@@ -70,7 +70,7 @@ def test_the_digest_names_the_weights():
         ),
     ],
 )
-def test_other_weights_are_refused_in_one_line(state, quoted):
+def test_other_weights_are_one_line_errors(state, quoted):
     with refused("damaged-file", "backbone", *quoted) as caught:
         Backbone.of("mine", state)
     assert "\n" not in str(caught.value)
@@ -84,7 +84,7 @@ def test_other_weights_are_refused_in_one_line(state, quoted):
         (small_lite(), (127 / 255,) * 3, (128 / 255,) * 3),
     ],
 )
-def test_grey_images_get_three_channels_and_the_scale_of_the_weights(backbone, mean, std):
+def test_grey_images_are_repeated_and_normalised(backbone, mean, std):
     x = pictures(4).inputs
     found = backbone.prepare(x, None)
     assert found.shape == (4, 3, 8, 8)
@@ -98,7 +98,7 @@ def test_bytes_are_divided_by_255(backbone, resize):
     torch.testing.assert_close(backbone.prepare(pixels, resize), backbone.prepare(pixels / 255, resize))
 
 
-def test_images_are_resized_smoothly():
+def test_images_are_resized_with_antialiasing():
     x = pictures(2, shape=(1, 16, 12)).inputs
     found = small_cnn().prepare(x, 8)
     torch.testing.assert_close(found, functional.interpolate(x, (8, 8), mode="bilinear", antialias=True))
@@ -115,6 +115,6 @@ def test_images_are_resized_smoothly():
         (small_resnet(), (13,), ("(13,)",)),
     ],
 )
-def test_images_that_do_not_fit(backbone, shape, sizes):
+def test_unsuitable_images_are_refused(backbone, shape, sizes):
     with refused("unsupported-data", "backbone", *sizes):
         backbone.prepare(torch.rand(2, *shape), None)

@@ -29,7 +29,7 @@ def _quick(tmp_path, monkeypatch):
     ],
     ids=["penultimate", "entk"],
 )
-def test_the_saved_configuration_repeats_the_run(options, tmp_path):
+def test_saved_configuration_repeats_the_run(options, tmp_path):
     assert call(["run", *SMALL, *options, "--out", "a"]) == 0
     told = tomllib.loads((tmp_path / "a/config.toml").read_text())
     assert told["features"] == options[1]
@@ -74,7 +74,7 @@ def test_train_convexify_train(tmp_path):
     ],
 )
 @pytest.mark.parametrize("command", ["run", pytest.param("compare", marks=pytest.mark.long)])
-def test_a_mistake_is_one_line_and_no_results(command, options, part, tmp_path, capsys):
+def test_mistake_is_one_line_and_leaves_no_results(command, options, part, tmp_path, capsys):
     assert call([command, *options]) == 2
     *told, mistake = capsys.readouterr().err.splitlines()  # on the way to some, a backbone is trained
     assert part in mistake

@@ -17,7 +17,7 @@ KERNELS = (3, 3, 3, 5, 5, 3, 3, 3, 5, 5, 5, 5, 5, 5, 5, 3)
 """Of the 16 blocks."""
 
 
-def test_names_sizes_and_shapes_are_those_of_the_published_weights():
+def test_names_sizes_and_shapes_match_the_published_weights():
     model = efficientnet_lite0(1000)
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     assert sum(p.numel() for p in model.parameters()) == 4_652_008
@@ -62,7 +62,7 @@ def by_hand(w, x):
 
 
 @pytest.mark.parametrize("side", [28, 33, 64])
-def test_the_arithmetic(side):
+def test_forward_pass_matches_plain_arithmetic(side):
     model = small_lite(dtype=torch.float64).model
     x = torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     torch.testing.assert_close(model(x), by_hand(model.state_dict(), x))
@@ -70,7 +70,7 @@ def test_the_arithmetic(side):
 
 @pytest.mark.long
 @pytest.mark.parametrize(("image", "label"), [("china.jpg", 698), ("flower.jpg", 985)], ids=["palace", "daisy"])
-def test_the_published_weights_know_a_palace_and_a_daisy(image, label, monkeypatch):
+def test_published_weights_classify_two_pictures(image, label, monkeypatch):
     """Right weights, layers, normalisation and order of colours: ImageNet's classes of scikit-learn's two pictures."""
     monkeypatch.delenv("DRFL_MIRROR")
     try:

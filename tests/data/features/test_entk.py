@@ -47,7 +47,7 @@ def places(backbone, coordinates):
 
 @pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
 @pytest.mark.parametrize("backbone", NETWORKS, ids=IDS)
-def test_against_autograd(backbone, large, monkeypatch):
+def test_features_equal_autograd_gradients(backbone, large, monkeypatch):
     x = pictures(9).inputs
     chosen = choose(backbone, x, 200, Key(0))
     assert chosen.count == 200
@@ -60,7 +60,7 @@ def test_against_autograd(backbone, large, monkeypatch):
 
 
 @pytest.mark.parametrize("backbone", NETWORKS, ids=IDS)
-def test_it_is_the_linearised_network(backbone):
+def test_features_are_the_linearised_network(backbone):
     data = pictures(12)
     chosen = choose(backbone, data.inputs, 10**6, Key(1))
     rng = torch.Generator().manual_seed(0)
@@ -83,7 +83,7 @@ def test_it_is_the_linearised_network(backbone):
 
 
 @pytest.mark.parametrize("backbone", NETWORKS, ids=IDS)
-def test_every_coordinate_of_a_large_network(backbone, monkeypatch):
+def test_every_coordinate_of_a_large_network_can_be_chosen(backbone, monkeypatch):
     x = pictures(3, shape=(1, 8, 8)).inputs
     x = x if backbone.quarter else torch.nn.functional.interpolate(x, (33, 40))  # odd sides: padding is uneven
     kept = {name: torch.arange(p.numel()) for name, p in backbone.model.named_parameters()}
@@ -93,7 +93,7 @@ def test_every_coordinate_of_a_large_network(backbone, monkeypatch):
     torch.testing.assert_close(entk(backbone, x, every), by_hand(backbone, x, every.direction))
 
 
-def test_the_key_alone_decides():
+def test_key_alone_determines_the_features():
     backbone, x = small_cnn(), pictures(20).inputs
     first, same, other = (choose(backbone, x, 50, Key(seed)) for seed in (0, 0, 1))
     assert first.direction.equal(same.direction)
@@ -103,7 +103,7 @@ def test_the_key_alone_decides():
     assert len(set(places(backbone, first).tolist())) == 50
 
 
-def test_fewer_images_at_a_time_change_nothing(monkeypatch, lines):
+def test_batch_size_does_not_matter(monkeypatch, lines):
     backbone, x = small_cnn(dtype=torch.float64), pictures(11).inputs
     chosen = choose(backbone, x, 100, Key(0))
     whole = entk(backbone, x, chosen)
@@ -117,7 +117,7 @@ def test_fewer_images_at_a_time_change_nothing(monkeypatch, lines):
     assert lines[-1] == "eNTK of small: 11 of 11 images"
 
 
-def test_coordinates_that_are_0_are_not_chosen():
+def test_zero_coordinates_are_not_chosen():
     backbone, x = small_cnn(), pictures(30).inputs
     backbone.model[5].bias[:490] = -100.0  # dead units: no gradient passes
     chosen = choose(backbone, x, 10**9, Key(0))
@@ -128,7 +128,7 @@ def test_coordinates_that_are_0_are_not_chosen():
     assert chosen.count < sum(p.numel() for p in backbone.model.parameters())
 
 
-def test_a_coordinate_alive_on_a_single_image_is_not_chosen():
+def test_coordinates_alive_on_one_image_are_not_chosen():
     backbone, x = small_cnn(), pictures(200).inputs * 0
     x[0] = 1  # all images but one are the same, and black
     chosen = choose(backbone, x, 10**9, Key(0))
@@ -137,7 +137,7 @@ def test_a_coordinate_alive_on_a_single_image_is_not_chosen():
     assert "0.weight" not in chosen.kept  # its gradient is 0 on black images
 
 
-def test_a_network_that_sees_nothing():
+def test_network_with_zero_gradients_is_refused():
     backbone = small_cnn()
     for p in backbone.model.parameters():
         p.zero_()
@@ -147,7 +147,7 @@ def test_a_network_that_sees_nothing():
     assert entk(backbone, pictures(5).inputs, only).eq(0).all()
 
 
-def test_no_coordinate_is_alive(monkeypatch):
+def test_no_usable_coordinate_is_an_error(monkeypatch):
     monkeypatch.setattr(module, "_alive", lambda *_: {"7.bias": torch.zeros(0, dtype=torch.int64)})
     with refused("unsupported-data", "backbone", "0"):
         choose(small_cnn(), pictures(5).inputs, 10, Key(0))

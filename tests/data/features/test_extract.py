@@ -14,7 +14,7 @@ from .conftest import pictures, small_cnn, small_lite, small_resnet
 @pytest.mark.parametrize(
     ("backbone", "p"), [(small_cnn(), 500), (small_resnet(), 32), (small_lite(), 160)], ids=["cnn", "resnet", "lite"]
 )
-def test_the_last_layer_on_them_is_the_network(backbone, p):
+def test_last_layer_on_features_equals_the_network(backbone, p):
     x = pictures(7).inputs
     features = penultimate(backbone, x)
     assert features.shape == (7, p)
@@ -24,7 +24,7 @@ def test_the_last_layer_on_them_is_the_network(backbone, p):
 
 
 @pytest.mark.parametrize("resize", [None, 20])
-def test_the_size_of_a_pass_does_not_matter(resize, monkeypatch):
+def test_batch_size_does_not_matter(resize, monkeypatch):
     backbone, x = small_resnet(), pictures(10).inputs
     whole = penultimate(backbone, x, resize)
     monkeypatch.setattr(entk, "PIXELS", 3 * 20 * 20 * 3)
@@ -33,12 +33,12 @@ def test_the_size_of_a_pass_does_not_matter(resize, monkeypatch):
     torch.testing.assert_close(penultimate(backbone, x, resize), whole)
 
 
-def test_bytes_will_do():
+def test_bytes_are_accepted():
     pixels = torch.randint(256, (5, 3, 8, 8), dtype=torch.uint8)
     torch.testing.assert_close(penultimate(small_resnet(), pixels), penultimate(small_resnet(), pixels / 255))
 
 
-def test_it_tells_how_far_it_is(monkeypatch):
+def test_progress_is_reported(monkeypatch):
     monkeypatch.setattr(entk, "EVERY", 0.0)
     lines: list[str] = []
     penultimate(small_cnn(), pictures(11).inputs, log=lines.append)

@@ -28,7 +28,7 @@ def weights(tmp_path):
     return str(path)
 
 
-def test_penultimate_features(weights):
+def test_penultimate_features_replace_images(weights):
     data = pictures()
     found = featurise(data, Recipe("penultimate", weights))
     assert found.inputs.equal(penultimate(small_cnn(), data.inputs))
@@ -39,7 +39,7 @@ def test_penultimate_features(weights):
 
 
 @pytest.mark.parametrize("kind", ["penultimate", "entk"])
-def test_scaled_by_the_training_rows(kind, weights):
+def test_features_are_scaled_by_training_rows(kind, weights):
     data = pictures(300, 20)
     found = featurise(data, Recipe(kind, weights, count=40, standardise=True))
     assert not found.standardise
@@ -72,7 +72,7 @@ def test_a_constant_column_becomes_0():
     assert x[:, 1].tolist() == pytest.approx([-(1.5**0.5), 1.5**0.5, 0], abs=1e-6)
 
 
-def test_bytes_give_what_numbers_give(weights):
+def test_bytes_and_floats_give_the_same_features(weights):
     bytes_ = torch.randint(256, (40, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     y = torch.arange(40) % 3
     pixels = Pixels("pixels", bytes_[:30], y[:30], bytes_[30:], y[30:], 3)
@@ -83,7 +83,7 @@ def test_bytes_give_what_numbers_give(weights):
         assert a.test_inputs.equal(b.test_inputs)
 
 
-def test_one_pool_stays_one(weights):
+def test_single_pool_stays_single(weights):
     data = pictures()
     pool = Dataset("pool", data.inputs, data.targets, data.inputs, data.targets, 3, tuple("ab" * 15))
     found = featurise(pool, Recipe("entk", weights, count=20))
@@ -93,14 +93,14 @@ def test_one_pool_stays_one(weights):
     assert not featurise(pool, Recipe("penultimate", weights)).standardise
 
 
-def test_clients_share_the_features_out(weights):
+def test_clients_share_the_features(weights):
     found = featurise(pictures(90, 30), Recipe("entk", weights, count=25))
     clients = ClientData.from_dataset(found, make_partition(found, ZipfDirichlet(4), Key(0)))
     assert clients.inputs is found.inputs
     assert clients.n == 4
 
 
-def test_the_cache_tells_recipes_backbones_and_images_apart(weights, tmp_path, lines):
+def test_cache_distinguishes_recipes_backbones_and_images(weights, tmp_path, lines):
     data, folder = pictures(), tmp_path / "features"
     other = tmp_path / "other.safetensors"
     changed = {name: v.contiguous() for name, v in small_cnn().model.state_dict().items()}
@@ -127,7 +127,7 @@ def test_the_cache_tells_recipes_backbones_and_images_apart(weights, tmp_path, l
     assert lines[-1] == f"features of pictures by {weights}: 40 images"
 
 
-def test_images_that_have_the_size_are_kept_once(weights, tmp_path):
+def test_unresized_images_are_stored_once(weights, tmp_path):
     data = pictures()
     side = data.inputs.shape[2]
     found = [featurise(data, Recipe("penultimate", weights, resize=size), tmp_path) for size in (None, side)]
@@ -135,7 +135,7 @@ def test_images_that_have_the_size_are_kept_once(weights, tmp_path):
     assert len(list(tmp_path.glob("penultimate-*"))) == 1
 
 
-def test_too_many_features_are_refused_before_they_are_made(weights, monkeypatch):
+def test_too_many_features_are_refused_early(weights, monkeypatch):
     with refused("out-of-memory", "feature_count", "10000000", "1000000", "37252.9 GiB"):
         check_memory(10**6, 10**7)
     module = importlib.import_module("drfl.data.features.featurise")  # the name in the package is the function

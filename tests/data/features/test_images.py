@@ -35,7 +35,7 @@ def same(found):
     return all(found[name].equal(value) for name, value in Maker()().items())
 
 
-def test_they_are_made_once(tmp_path, make, lines):
+def test_features_are_computed_once(tmp_path, make, lines):
     path = tmp_path / "new" / "features.safetensors"
     assert all(same(load_or_make(path, ROWS, make, lines.append)) for _ in range(3))
     assert make.times == 1
@@ -60,7 +60,7 @@ def damaged(path, how):
 
 
 @pytest.mark.parametrize("how", ["flipped", "rows", "names", "no_digest", "cut", "empty", "text", "long"])
-def test_a_damaged_file_is_made_anew(how, tmp_path, make, lines):
+def test_damaged_file_is_recomputed(how, tmp_path, make, lines):
     path = tmp_path / "features.safetensors"
     load_or_make(path, ROWS, make, lines.append)
     whole = path.read_bytes()
@@ -70,14 +70,14 @@ def test_a_damaged_file_is_made_anew(how, tmp_path, make, lines):
     assert path.read_bytes() == whole
 
 
-def test_a_place_that_cannot_be_written(make, lines):
+def test_unwritable_cache_is_skipped(make, lines):
     path = images.Path("/proc/nowhere/features.safetensors")  # nobody, root included, can create files under /proc
     assert same(load_or_make(path, ROWS, make, lines.append))
     assert len(lines) == 1
     assert lines[0].startswith("cannot store the features in '/proc/nowhere'")
 
 
-def test_a_full_disk(tmp_path, make, lines, monkeypatch):
+def test_full_disk_is_tolerated(tmp_path, make, lines, monkeypatch):
     def full(tensors, path, metadata):
         with open(path, "wb") as file:
             file.write(b"half")
@@ -93,14 +93,14 @@ TENSORS = st.lists(st.lists(st.floats(-9, 9, width=32), min_size=1, max_size=6),
 
 
 @given(a=TENSORS, b=TENSORS, labels=st.tuples(st.integers(0, 2), st.sampled_from(["entk", "penultimate"])))
-def test_the_digest_tells_contents_apart(a, b, labels):
+def test_digest_distinguishes_contents(a, b, labels):
     x, y = ([torch.tensor(values) for values in lists] for lists in (a, b))
     assert (digest(x, *labels) == digest(y, *labels)) == (repr(a) == repr(b))
     assert digest(x, *labels) != digest(x, labels[0] + 1, labels[1])
     assert digest(x) == digest([value.clone() for value in x])
 
 
-def test_shapes_and_types_are_part_of_the_content(monkeypatch):
+def test_digest_includes_shape_and_type(monkeypatch):
     x = torch.arange(12.0)
     found = {digest([x]), digest([x.view(3, 4)]), digest([x[:6], x[6:]]), digest([x.view(torch.int32)])}
     assert len(found) == 4

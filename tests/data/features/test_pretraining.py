@@ -25,7 +25,7 @@ def quick(monkeypatch):
     monkeypatch.setitem(pretraining.TRAININGS, "cnn", QUICK)
 
 
-def test_it_is_trained_and_kept(quick, home, lines):
+def test_stand_in_is_trained_once_and_cached(quick, home, lines):
     first = load_backbone("cnn-digits", lines.append)
     assert len(lines) == 1
     assert lines[0].startswith("cnn-digits: epoch 1 of 1, training loss ")
@@ -40,7 +40,7 @@ def test_it_is_trained_and_kept(quick, home, lines):
 
 
 @pytest.mark.parametrize("how", long_beyond(2, ["cut", "gone", "told_cut", "told_gone", "other_training", "no_table"]))
-def test_what_does_not_fit_together_is_made_anew(how, quick, home, lines, monkeypatch):
+def test_inconsistent_cache_is_rebuilt(how, quick, home, lines, monkeypatch):
     first = load_backbone("cnn-digits", lines.append)
     weights, told = (home / "cache/drfl/backbones" / f"cnn-digits.{end}" for end in ("safetensors", "json"))
     before = weights.read_bytes()
@@ -56,14 +56,14 @@ def test_what_does_not_fit_together_is_made_anew(how, quick, home, lines, monkey
     assert (second.digest == first.digest) == (weights.read_bytes() == before) == (how != "other_training")
 
 
-def test_a_cache_that_cannot_be_written_is_gone_without(quick, lines, monkeypatch):
+def test_unwritable_cache_is_skipped(quick, lines, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")  # nobody, root included, can create files under /proc
     assert load_backbone("cnn-digits", lines.append).classes == 10
     assert "cannot store cnn-digits in '/proc/nowhere/drfl/backbones'" in lines[-1]
 
 
 @pytest.mark.parametrize("architecture", ["cnn", pytest.param("resnet18", marks=pytest.mark.long)])
-def test_another_seed_gives_another_network_and_training_helps(architecture):
+def test_seed_changes_the_network_and_training_helps(architecture):
     data = pictures(60, 30) if architecture == "cnn" else pictures(16, 4)
     runs = [train(architecture, data, Training(2, 20, 3e-3, 0.01, seed), lambda line: None) for seed in (0, 0, 1)]
     digests = [backbone.digest for backbone, _ in runs]
@@ -81,7 +81,7 @@ def test_another_seed_gives_another_network_and_training_helps(architecture):
         assert accuracy > 0.8
 
 
-def test_the_number_of_threads_does_not_change_the_weights():
+def test_number_of_threads_does_not_change_the_weights():
     data, before = pictures(256, 30, (1, 28, 28)), torch.get_num_threads()
     digests = []
     try:
@@ -95,12 +95,12 @@ def test_the_number_of_threads_does_not_change_the_weights():
 
 
 @pytest.mark.long
-def test_a_last_batch_of_one_is_no_trouble():
+def test_last_batch_of_one_sample_works():
     backbone, _ = train("resnet18", pictures(9, 3), Training(1, 4, 1e-3, 0.0), lambda line: None)
     assert all(value.isfinite().all() for value in backbone.model.state_dict().values())
 
 
-def test_tables_are_no_images():
+def test_tables_are_refused():
     data = Dataset("table", torch.zeros(4, 3), torch.arange(4) % 2, torch.zeros(4, 3), torch.arange(4) % 2, 2)
     with refused("unsupported-data", "dataset", "'table'"):
         train("cnn", data, QUICK, lambda line: None)

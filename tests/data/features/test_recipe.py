@@ -18,7 +18,7 @@ from drfl.data.features.recipe import (
 )
 
 
-def test_names_and_files():
+def test_backbone_names_and_files():
     assert parse_backbone("resnet18-imagenet") == parse_backbone("ResNet18_ImageNet") == IMAGENET
     assert parse_backbone("EfficientNet-Lite0_ImageNet") == LITE_IMAGENET == "efficientnet-lite0-imagenet"
     assert parse_backbone("cnn-digits") == StandInBackbone("cnn", "digits")
@@ -27,7 +27,7 @@ def test_names_and_files():
     assert parse_backbone("model.safetensors") == Path("model.safetensors")
 
 
-def test_every_name_is_known():
+def test_every_listed_name_is_accepted():
     assert all(
         parse_backbone(name) in PUBLISHED or isinstance(parse_backbone(name), StandInBackbone)
         for name in backbone_names()
@@ -48,7 +48,7 @@ def test_every_name_is_known():
         ("", ("unknown-name", "backbone")),
     ],
 )
-def test_unknown_backbones(backbone, error):
+def test_unknown_backbones_are_refused(backbone, error):
     with refused(*error):
         Recipe("entk", backbone)
 
@@ -62,12 +62,12 @@ def test_unknown_backbones(backbone, error):
         ({"resize": 2.5}, ("out-of-range", "resize")),
     ],
 )
-def test_impossible_values(options, error):
+def test_impossible_values_are_refused(options, error):
     with refused(*error):
         Recipe(**{"kind": "entk", "backbone": "cnn-digits", **options})
 
 
-def test_gradients_alone_are_scaled_unless_told():
+def test_only_gradients_are_scaled_by_default():
     assert Recipe("entk", IMAGENET).is_standardised
     assert not Recipe("penultimate", IMAGENET).is_standardised
     assert Recipe("penultimate", IMAGENET, standardise=True).is_standardised

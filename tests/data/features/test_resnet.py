@@ -28,7 +28,7 @@ def names():
     return [*found, "fc.weight", "fc.bias"]
 
 
-def test_names_sizes_and_shapes_are_those_of_the_published_weights():
+def test_names_sizes_and_shapes_match_the_published_weights():
     state = resnet18(1000).state_dict()
     assert list(state) == names()
     assert sum(p.numel() for p in resnet18(1000).parameters()) == 11_689_512
@@ -61,13 +61,13 @@ def by_hand(w, x):
 
 
 @pytest.mark.parametrize("side", [28, 33, 64])
-def test_the_arithmetic(side):
+def test_forward_pass_matches_plain_arithmetic(side):
     model = small_resnet(dtype=torch.float64).model
     x = torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     torch.testing.assert_close(model(x), by_hand(model.state_dict(), x))
 
 
-def test_with_group_norm_a_federation_can_train_it():
+def test_group_norm_variant_can_be_trained():
     with Key(0).torch_scope():
         model = resnet18(3, "group", width=4)
     assert not dict(model.named_buffers())

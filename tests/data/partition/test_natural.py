@@ -20,7 +20,7 @@ def heart():
     return load("heart-disease")
 
 
-def test_clients_are_the_groups_and_no_row_is_lost_or_used_twice(heart):
+def test_clients_are_the_groups_and_every_row_is_used_once(heart):
     partition = make_partition(heart, Natural(), Key(0))
     assert partition.names == ("Cleveland", "Hungary", "Switzerland", "VA Long Beach")
     assert [len(test) for test in partition.test] == [101, 87, 15, 43]
@@ -32,7 +32,7 @@ def test_clients_are_the_groups_and_no_row_is_lost_or_used_twice(heart):
         assert abs(shares[0] - shares[1]) < 0.05
 
 
-def test_the_seed_decides_the_split_and_is_written_down(heart, tmp_path):
+def test_seed_determines_the_split_and_is_recorded(heart, tmp_path):
     first = make_partition(heart, Natural(), Key(5))
     assert first == make_partition(heart, Natural(4), Key(5))
     assert not np.array_equal(first.test[0], make_partition(heart, Natural(), Key(6)).test[0])
@@ -42,7 +42,7 @@ def test_the_seed_decides_the_split_and_is_written_down(heart, tmp_path):
 
 
 @pytest.mark.parametrize("method", [IID(7), ZipfDirichlet(5, 0.5)], ids=lambda method: method.name)
-def test_other_partitions_split_one_pool_by_class_first(heart, method):
+def test_other_partitions_first_split_the_pool_by_class(heart, method):
     partition = make_partition(heart, method, Key(1))
     train, test = np.concatenate(partition.train), np.concatenate(partition.test)
     assert len(train) == 493
@@ -54,14 +54,14 @@ def test_other_partitions_split_one_pool_by_class_first(heart, method):
     assert not np.array_equal(np.sort(train), np.sort(np.concatenate(other.train)))
 
 
-def test_a_test_part_of_its_own_is_kept():
+def test_given_test_part_is_kept():
     digits = load("digits")
     method, key = IID(3), Key(0)
     expected = method.split(digits.targets.numpy(), digits.test_targets.numpy(), 10, key)
     assert make_partition(digits, method, key) == expected
 
 
-def test_what_does_not_fit_is_one_clear_line(heart):
+def test_unsuitable_data_are_one_line_errors(heart):
     with refused("out-of-range", "clients", "4", "'natural'", "5"):
         make_partition(heart, Natural(5), Key(0))
     with refused("missing-groups", "partition", "'digits'"):
@@ -75,7 +75,7 @@ def test_what_does_not_fit_is_one_clear_line(heart):
         make_partition(Dataset("lone", x, y, x, y, 1, ("a", "a", "b")), Natural(), Key(0))
 
 
-def test_fewer_clients_are_the_largest_groups_split_as_among_all(heart):
+def test_fewer_clients_are_the_largest_groups_with_the_same_split(heart):
     whole, two = (make_partition(heart, Natural(n), Key(3)) for n in (None, 2))
     assert two.names == ("Cleveland", "Hungary")
     for k in range(2):
@@ -84,7 +84,7 @@ def test_fewer_clients_are_the_largest_groups_split_as_among_all(heart):
     assert two.recipe["clients"] == 2
 
 
-def test_fewer_clients_of_a_data_set_with_test_rows_of_its_own():
+def test_fewer_clients_with_a_given_test_part():
     x, y = torch.zeros(6, 1), torch.zeros(6, dtype=torch.int64)
     test = torch.zeros(4, 1), torch.zeros(4, dtype=torch.int64)
     groups, test_groups = ("b", "a", "c", "c", "b", "lone"), ("c", "b", "later", "a")
@@ -107,7 +107,7 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_the_command_takes_the_hospitals_by_itself(here):
+def test_command_uses_natural_clients_by_default(here):
     assert call([*RUN, "--partition", "natural", "--out", "a"]) == 0
     assert call([*RUN, "--out", "b"]) == 0
     assert call(["run", "b/config.toml", "--out", "c"]) == 0
@@ -121,7 +121,7 @@ def test_the_command_takes_the_hospitals_by_itself(here):
     assert summary["final"]["avg_accuracy"] > 0.75
 
 
-def test_the_command_divides_the_pool_otherwise_when_asked(here):
+def test_command_can_use_another_partition(here):
     assert call([*RUN, "--partition", "zipf-dirichlet", "--clients", "5", "--out", "a"]) == 0
     assert json.loads((here / "a/summary.json").read_text())["partition"]["partition"] == "zipf-dirichlet"
 
@@ -134,7 +134,7 @@ def test_the_command_divides_the_pool_otherwise_when_asked(here):
         (["run", "--partition", "natural"], "has no groups"),
     ],
 )
-def test_the_command_refuses_what_does_not_fit(here, capsys, arguments, message):
+def test_command_refuses_unsuitable_options(here, capsys, arguments, message):
     assert call(arguments) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert message in line
@@ -147,7 +147,7 @@ def small(counts, patients=None):
     return Dataset("small", x, y, x, y, 1, groups, patients=patients)
 
 
-def test_small_groups_are_left_out_and_named():
+def test_small_groups_are_excluded_and_named():
     whole = small({"a": 5, "b": 1, "c": 4, "d": 3})
     found = without_small_groups(whole, 4)
     assert found.is_one_pool
@@ -161,25 +161,25 @@ def test_small_groups_are_left_out_and_named():
     assert make_partition(found, Natural(), Key(0)).names == ("a", "c")
 
 
-def test_groups_with_a_single_patient_are_left_out_too():
+def test_groups_with_one_patient_are_excluded():
     patients = ("1", "1", "2", "1", "1", "1", "1", "1", "2")
     found = without_small_groups(small({"a": 3, "b": 4, "c": 2}, patients), 2)
     assert sorted(set(found.groups)) == ["a", "c"]
     assert found.patients == ("1", "1", "2", "1", "2")
 
 
-def test_two_clients_stay_or_nothing_is_left_out():
+def test_at_least_two_clients_must_remain():
     with refused("few-clients", "min_rows", "1", "3", "5"):
         without_small_groups(small({"a": 5, "b": 3, "c": 2}), 4)
 
 
-def test_a_small_group_of_a_data_set_with_its_own_test_rows_counts_both_parts():
+def test_min_rows_counts_both_given_parts():
     x, y = torch.arange(6.0)[:, None], torch.zeros(6, dtype=torch.int64)
     whole = Dataset("parts", x, y, x[:3], y[:3], 1, tuple("aabbcc"), test_groups=tuple("aab"))
     found = without_small_groups(whole, 3)
     assert (found.groups, found.test_groups) == (tuple("aabb"), tuple("aab"))
 
 
-def test_patients_need_the_natural_partition():
+def test_patients_require_the_natural_partition():
     with refused("unsupported-combination", "partition", "'iid'"):
         make_partition(small({"a": 5, "b": 3}, tuple("11223111")), IID(2), Key(0))

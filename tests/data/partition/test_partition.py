@@ -16,7 +16,7 @@ Y = np.arange(60) % 3
 FORMAT = "drfl-partition-1"
 
 
-def test_what_is_saved_is_loaded(tmp_path):
+def test_saved_partition_is_loaded(tmp_path):
     partition = ZipfDirichlet(5, math.inf, 0.5).split(Y, Y, 3, Key(1))
     partition.save(tmp_path / "new" / "partition.json")
     back = Partition.load(tmp_path / "new" / "partition.json")
@@ -27,7 +27,7 @@ def test_what_is_saved_is_loaded(tmp_path):
     assert "Infinity" not in (tmp_path / "new" / "partition.json").read_text()
 
 
-def test_a_failed_save_leaves_the_old_file(tmp_path):
+def test_failed_save_leaves_the_old_file(tmp_path):
     path = tmp_path / "partition.json"
     partition = ZipfDirichlet(5, 0.5).split(Y, Y, 3, Key(1))
     partition.save(path)
@@ -78,12 +78,12 @@ def test_other_files_are_refused_by_name(tmp_path, text, error):
     assert "odd.json" in str(caught.value)
 
 
-def test_a_missing_file_is_said_to_be_missing(tmp_path):
+def test_missing_file_is_reported(tmp_path):
     with refused("file-not-found"):
         Partition.load(tmp_path / "none")
 
 
-def test_parts_must_fit_together():
+def test_inconsistent_parts_are_refused():
     one = (np.array([0]),)
     with refused("count-mismatch", "names"):
         Partition(one, one, ("a", "b"), {})

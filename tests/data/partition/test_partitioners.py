@@ -48,7 +48,7 @@ def check_exact(partition, y, y_test, classes, *, dropped=False):
 
 @settings(max_examples=60)
 @given(problems(), st.integers(1, 20), ALPHAS, SIGMAS, st.integers(0, 9))
-def test_zipf_dirichlet_uses_everything_once(problem, clients, alpha, sigma, seed):
+def test_zipf_dirichlet_uses_every_sample_once(problem, clients, alpha, sigma, seed):
     y, y_test, classes = problem
     assume(clients <= len(y))
     method = ZipfDirichlet(clients, alpha, sigma)
@@ -60,7 +60,7 @@ def test_zipf_dirichlet_uses_everything_once(problem, clients, alpha, sigma, see
 
 @settings(max_examples=40)
 @given(problems(), st.integers(1, 20), SIGMAS, st.integers(0, 9))
-def test_iid_uses_everything_once(problem, clients, sigma, seed):
+def test_iid_uses_every_sample_once(problem, clients, sigma, seed):
     y, y_test, classes = problem
     assume(clients <= len(y))
     partition = IID(clients, sigma).split(y, y_test, classes, Key(seed))
@@ -71,7 +71,7 @@ def test_iid_uses_everything_once(problem, clients, sigma, seed):
 
 @settings(max_examples=40)
 @given(problems(), st.integers(0, 10), SIGMAS, st.integers(0, 9))
-def test_one_class_is_one_class(problem, extra, sigma, seed):
+def test_one_class_gives_one_class_per_client(problem, extra, sigma, seed):
     y, y_test, classes = problem
     clients = classes + extra % (3 * classes)  # at most four clients a class, and each class has four samples
     partition = OneClass(clients, sigma).split(y, y_test, classes, Key(seed))
@@ -82,7 +82,7 @@ def test_one_class_is_one_class(problem, extra, sigma, seed):
 
 @settings(max_examples=40)
 @given(problems(), st.integers(1, 20), ALPHAS, st.floats(0, 1), st.floats(0, 1), st.integers(0, 9))
-def test_dirichlet_drop_drops_what_it_says(problem, clients, alpha, client_fraction, sample_fraction, seed):
+def test_dirichlet_drop_drops_the_stated_share(problem, clients, alpha, client_fraction, sample_fraction, seed):
     y, y_test, classes = problem
     assume(clients <= len(y))
     whole = DirichletDrop(clients, alpha, 0.0, 0.0).split(y, y_test, classes, Key(seed))
@@ -101,7 +101,7 @@ def balanced(classes=10, each=100):
     return np.arange(classes * each) % classes
 
 
-def test_the_papers_drop_takes_70_percent_from_30_percent_of_the_clients():
+def test_default_drop_is_that_of_the_paper():
     y = balanced(each=2000)
     whole = DirichletDrop(client_fraction=0.0).split(y, y, 10, Key(1))
     part = DirichletDrop().split(y, y, 10, Key(1))
@@ -119,7 +119,7 @@ def test_sizes_follow_zipf(sigma):
 
 
 @pytest.mark.parametrize("sigma", [0.0, 0.7])
-def test_a_vanishing_alpha_is_one_class_with_the_same_counts(sigma):
+def test_tiny_alpha_gives_one_class_per_client(sigma):
     y = np.repeat(np.arange(4), [40, 50, 60, 90])
     limit = ZipfDirichlet(10, 1e-300, sigma).split(y, y, 4, Key(3))
     one = OneClass(10, sigma).split(y, y, 4, Key(3))
@@ -127,19 +127,19 @@ def test_a_vanishing_alpha_is_one_class_with_the_same_counts(sigma):
 
 
 @pytest.mark.parametrize("alpha", [1e3, math.inf])
-def test_a_large_alpha_gives_every_client_all_classes_alike(alpha):
+def test_large_alpha_gives_every_client_all_classes(alpha):
     y = balanced()
     counts = holdings(ZipfDirichlet(20, alpha).split(y, y, 10, Key(0)).train, y, 10)
     assert np.abs(counts - 5).max() <= (3 if alpha < math.inf else 0)
 
 
-def test_clients_of_one_sample_each_keep_their_sizes():
+def test_clients_of_one_sample_keep_their_size():
     y = np.repeat(np.arange(3), [1, 5, 6])
     assert ZipfDirichlet(12, 1e-300).split(y, y, 3, Key(0)).sizes.tolist() == [1] * 12
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.5])
-def test_ranked_shares_stay_those_of_the_dirichlet_law(alpha):
+def test_ranked_shares_follow_the_dirichlet_law(alpha):
     """Most of the clients have the profile that was drawn, whatever class carries which share."""
     y = balanced(each=3000)
     counts = holdings(ZipfDirichlet(30, alpha).split(y, y, 10, Key(5)).train, y, 10)
@@ -150,7 +150,7 @@ def test_ranked_shares_stay_those_of_the_dirichlet_law(alpha):
     assert distance.mean() < 0.08
 
 
-def test_test_mixes_are_near_training_mixes(shared):
+def test_mixes_of_test_samples_are_near_training_mixes(shared):
     y, y_test = (
         read_idx(shared / "mnist" / f"{part}-labels-idx1-ubyte.gz").astype(np.int64) for part in ("train", "t10k")
     )
@@ -161,19 +161,19 @@ def test_test_mixes_are_near_training_mixes(shared):
     assert np.abs(train - test).sum(axis=1).max() / 2 < 0.05
 
 
-def test_more_clients_than_test_samples_share_samples_of_their_own_classes():
+def test_clients_without_own_test_samples_share_them_by_class():
     y, y_test = balanced(4, 20), balanced(4, 2)
     partition = OneClass(40).split(y, y_test, 4, Key(0))
     check_exact(partition, y, y_test, 4)
     assert {len(test) for test in partition.test} == {1}
 
 
-def test_a_client_that_cannot_be_tested_is_an_error():
+def test_client_that_cannot_be_tested_is_an_error():
     with refused("no-rows", "test", "[1]"):
         OneClass(2).split(np.array([0, 1]), np.array([0]), 2, Key(0))
 
 
-def test_test_samples_of_a_class_without_training_samples_are_shared_out():
+def test_unassigned_test_samples_are_shared_out():
     y, y_test = np.zeros(10, np.int64), np.array([0, 0, 1, 1])
     partition = IID(2).split(y, y_test, 2, Key(0))
     assert [sorted(y_test[test]) for test in partition.test] == [[0, 1], [0, 1]]
@@ -183,7 +183,7 @@ METHODS = [ZipfDirichlet(20, 0.3, 0.5), OneClass(20, 0.5), DirichletDrop(20, 0.3
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
-def test_the_seed_decides_and_is_written_down(method):
+def test_seed_determines_the_partition_and_is_recorded(method):
     y = balanced()
     first = method.split(y, y, 10, Key(7))
     assert first == method.split(y.astype(np.uint8), y, 10, Key(7))
@@ -217,7 +217,7 @@ def test_unusable_labels_are_refused(method, y, classes, error):
 
 @pytest.mark.parametrize("alpha", [0, -1, math.nan, -math.inf])
 @pytest.mark.parametrize("method", [ZipfDirichlet, DirichletDrop])
-def test_alpha_must_be_positive_and_the_limit_is_pointed_at(method, alpha):
+def test_non_positive_alpha_is_refused_with_the_limit(method, alpha):
     with refused("out-of-range", "alpha", "'one-class'"):
         method(alpha=alpha)
 
@@ -246,7 +246,7 @@ def test_impossible_parameters_are_refused(make, error):
 
 
 @pytest.mark.parametrize("alpha", [5e-324, 1e-300, 1e-3, 0.5, 1e3, 1e308, math.inf])
-def test_dirichlet_shares_are_right_for_every_alpha(alpha):
+def test_dirichlet_shares_have_the_right_law_for_every_alpha(alpha):
     shares = dirichlet(alpha, 4000, 5, Key(2))
     assert np.isfinite(shares).all()
     np.testing.assert_allclose(shares.sum(axis=1), 1)

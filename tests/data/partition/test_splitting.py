@@ -14,7 +14,7 @@ WEIGHTS = st.lists(st.floats(0, 1e308), min_size=1, max_size=40).filter(any)
 
 
 @given(st.integers(0, 10**9), WEIGHTS, st.integers(0, 20))
-def test_parts_are_whole_bounded_and_sum_to_the_total(extra, weights, minimum):
+def test_parts_are_integers_within_bounds_and_sum_to_the_total(extra, weights, minimum):
     total = extra + minimum * len(weights)
     parts = largest_remainder(total, np.array(weights), minimum)
     assert parts.dtype == np.int64
@@ -23,7 +23,7 @@ def test_parts_are_whole_bounded_and_sum_to_the_total(extra, weights, minimum):
 
 
 @given(st.integers(0, 10**6), st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=40))
-def test_without_minimum_no_part_is_further_than_one_from_its_quota(total, weights):
+def test_parts_differ_from_their_quota_by_less_than_one(total, weights):
     w = np.array(weights)
     assert np.abs(largest_remainder(total, w) - total * w / w.sum()).max() < 1 + 1e-6
 
@@ -50,7 +50,7 @@ def test_unusable_weights_are_refused(weights):
         largest_remainder(3, np.array(weights, dtype=float))
 
 
-def test_too_small_a_total_is_refused():
+def test_too_small_total_is_refused():
     with refused("few-rows", None, "3", "2", "5"):
         largest_remainder(5, np.ones(3), 2)
     with refused("out-of-range", "total"):

@@ -34,7 +34,7 @@ from drfl.flower.site_data import load_site
         ("x <= +3.", ("x", "<=", 3)),
     ],
 )
-def test_grammar(text, parts):
+def test_conditions_are_parsed(text, parts):
     assert Condition.parse(text) == parts
 
 
@@ -45,7 +45,7 @@ def test_grammar(text, parts):
         "a > 1 and b > 2", "a == ''", "`a > 3", "a == 'x", "a > nan", "a(1) > b(2)", "a > 3 4", "a =< 3",
     ],
 )  # fmt: skip
-def test_other_texts_are_no_conditions(text):
+def test_other_texts_are_not_conditions(text):
     assert Condition.parse(text) is None
 
 
@@ -104,7 +104,7 @@ def test_all_routes_give_the_same_targets(folder):
         assert site.classes == ("no", "yes")
 
 
-def test_several_conditions_are_labels_and_missing_values_unknown_labels(folder):
+def test_several_conditions_are_labels_with_unknown_values(folder):
     frame = houses()
     frame.loc[3, "price"] = np.nan
     frame.to_csv(folder / "one.csv", index=False)
@@ -126,7 +126,7 @@ def test_several_conditions_are_labels_and_missing_values_unknown_labels(folder)
     np.testing.assert_array_equal(arrays.targets.numpy(), expected[:, :2])
 
 
-def test_a_missing_value_is_refused_and_never_compared(folder):
+def test_missing_value_is_refused_and_never_compared(folder):
     frame = houses()
     frame.loc[4, "price"] = np.nan
     frame.to_csv(folder / "one.csv", index=False)
@@ -140,7 +140,7 @@ def test_a_missing_value_is_refused_and_never_compared(folder):
         ClientData.from_frame(frame.drop(columns="kind").assign(s=1), group="s", target=TARGET)
 
 
-def test_a_column_with_that_name_wins(folder):
+def test_column_of_that_name_takes_precedence(folder):
     frame = houses().assign(**{TARGET: np.arange(120) % 2})
     frame.to_csv(folder / "one.csv", index=False)
     data = read_tables([folder / "one.csv"], TARGET)
@@ -148,7 +148,7 @@ def test_a_column_with_that_name_wins(folder):
     assert "price" in data.columns
 
 
-def test_texts_are_compared_as_they_are_written(folder):
+def test_texts_are_compared_as_written(folder):
     (folder / "one.csv").write_text("code,x\n" + "007,1\n7,2\n008,3\nA,4\n" * 9)
     for schema in (None, describe([folder / "one.csv"], "code == '007'").schema):
         data = read_tables([folder / "one.csv"], "code == '007'", schema=schema)
@@ -161,7 +161,7 @@ def test_numbers_are_read_as_in_features(folder):
         assert read_tables([folder / "one.csv"], "price > 1000", schema=schema).targets.tolist() == [1, 0] * 9
 
 
-def test_what_does_not_fit_is_refused(folder):
+def test_unsuitable_conditions_are_refused(folder):
     path, schema = [folder / "sites"], describe([folder / "sites"], TARGET).schema
     with refused("invalid-format", "target", "price = 3"):
         read_tables(path, "price = 3")
@@ -189,7 +189,7 @@ def test_what_does_not_fit_is_refused(folder):
     assert [(p.code, p.field) for p in problems] == [("not-a-number", "price")]
 
 
-def test_a_schema_cannot_use_the_column_as_feature_too(folder):
+def test_schema_column_cannot_be_feature_and_condition(folder):
     schema = describe([folder / "sites"], "size > 100").schema
     text = (folder / "s.toml").write_text
     schema.write(folder / "s.toml")
@@ -202,7 +202,7 @@ def test_a_schema_cannot_use_the_column_as_feature_too(folder):
     assert not check.files[0].problems
 
 
-def test_command_and_model_file(folder, capsys):
+def test_conditions_in_command_and_model_file(folder, capsys):
     out = folder / "run"
     options = ["--target", TARGET, "--algorithm", "FedAvg", "--cohort", "2", "--rounds", "3", "--out", str(out)]
     assert call(["run", "--data", str(folder / "sites"), *options]) == 0

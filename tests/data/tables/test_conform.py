@@ -71,18 +71,18 @@ def line(row):
         {"ill": [0.0, 1.0, 1.0, 0.0]},
     ],
 )
-def test_values_are_encoded_whatever_their_type(changes):
+def test_values_are_encoded_regardless_of_their_type(changes):
     rows = conform(SCHEMA, table(**changes).iloc[:, ::-1], line)
     np.testing.assert_array_equal(rows.inputs, EXPECTED)
     assert rows.targets.tolist() == [0, 1, 1, 0]
     assert len(SCHEMA.features) == EXPECTED.shape[1]
 
 
-def test_columns_that_are_not_used_may_be_absent():
+def test_unused_columns_may_be_absent():
     assert conform(SCHEMA, table().drop(columns=["note", "site"]), line).inputs.shape == EXPECTED.shape
 
 
-def test_the_positive_class_is_the_last_one():
+def test_positive_class_is_the_last_one():
     schema = TableSchema(SCHEMA.columns, positive="0")
     assert (schema.classes, conform(schema, table(), line).targets.tolist()) == (("1", "0"), [1, 0, 0, 1])
 
@@ -113,7 +113,7 @@ def test_the_positive_class_is_the_last_one():
         ({"ill": [1, None, 1, 0]}, "missing-values", ("a.csv, line 3",)),
     ],
 )
-def test_a_wrong_value_is_named_with_row_and_column(changes, code, quoted):
+def test_wrong_value_is_named_with_row_and_column(changes, code, quoted):
     (field,) = changes
     with refused(code, field, f"'{field}'", *quoted):
         conform(SCHEMA, table(**changes), line)
@@ -155,7 +155,7 @@ def test_several_targets():
     assert conform(TableSchema(labels, "multi-label"), frame, line).targets.tolist() == [[1, 1], [1, 0]]
 
 
-def test_labels_may_be_unknown_if_the_schema_says_how():
+def test_unknown_labels_require_missing_in_the_schema():
     def schema(*missing):
         labels = (Column(n, "yes/no", levels=("0", "1"), role="target", missing=missing) for n in "ab")
         return TableSchema((Column("x", "number"), *labels), "multi-label")
@@ -170,7 +170,7 @@ def test_labels_may_be_unknown_if_the_schema_says_how():
         conform(schema(""), frame, line)
 
 
-def test_files_are_read_by_name_whatever_their_form(tmp_path, monkeypatch):
+def test_files_of_all_formats_are_read_by_column_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     table().to_csv("a.csv", index=False)
     second = table(age=[30, -9, 7, 41]).iloc[:, ::-1]
@@ -200,7 +200,7 @@ def test_decimal_commas_and_words_for_missing_values(tmp_path):
         read_tables([path], schema=strict)
 
 
-def test_a_site_of_one_class_is_fine_with_a_schema(tmp_path):
+def test_site_of_one_class_is_accepted_with_a_schema(tmp_path):
     table(ill=[1, 1, 1, 1]).to_csv(tmp_path / "a.csv", index=False)
     table().iloc[::-1, ::-1].to_csv(tmp_path / "b.csv", index=False)
     found = read_site_table(tmp_path / "a.csv", tmp_path / "b.csv", None, schema=SCHEMA)

@@ -27,7 +27,7 @@ def load(frame, **changes):
     return ClientData.from_frame(frame, **{"group": "hospital", "target": "ill", "standardise": False, **changes})
 
 
-def test_a_table_becomes_clients():
+def test_table_becomes_clients():
     data = load(table())
     assert data.names == ("east", "north")
     assert data.classes == ("no", "yes")
@@ -40,12 +40,12 @@ def test_a_table_becomes_clients():
     assert load(table(), features=["dose"], dtype=torch.float64).inputs[1].item() == 1 / 9
 
 
-def test_the_order_of_rows_in_the_index_does_not_matter():
+def test_order_of_the_index_does_not_matter():
     odd = table().set_index(np.full(10, 7))
     assert torch.equal(load(odd).inputs, load(table()).inputs)
 
 
-def test_the_key_decides_the_split():
+def test_key_determines_the_split():
     first, again, other = (load(table(), key=Key(s)).test for s in (0, 0, 5))
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
@@ -77,7 +77,7 @@ def test_float_targets_stay_float(dtype):
     assert data.classes is None
 
 
-def test_nullable_and_numbered_columns_work():
+def test_nullable_and_numbered_columns_are_accepted():
     frame = table(age=pd.Series(range(10), dtype="Int64"))
     assert load(frame).inputs[:, 0].tolist() == list(range(10))
     frame = table().rename(columns={"age": 0, "dose": 1, "smoker": 2})

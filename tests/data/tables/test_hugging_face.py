@@ -90,7 +90,7 @@ def test_patients_are_named_by_a_column_or_the_schema(by_schema):
     assert images.patients == tuple(f"w{i % 3}" for i in range(ROWS))
 
 
-def test_a_table_is_read_as_a_csv_is():
+def test_table_is_read_like_csv():
     data = read_saved(saved(table()), Columns(("ill",), "site", ("signs",)))
     assert (data.name, data.classes, data.is_one_pool, data.standardise) == ("saved", 2, True, True)
     assert data.columns == ("age", "sex_m", "stage_II", "stage_III")
@@ -119,7 +119,7 @@ def test_train_and_test_splits_are_kept_with_their_clients():
         build(load_config(None, {"data": "alone", "target": "ill", "group": "site", "drop": "signs"}))
 
 
-def test_images_and_arrays():
+def test_images_and_arrays_are_read():
     data = read_saved(saved(pictures()), Columns(("label",), "who"))
     first = np.asarray(pictures()[0]["image"])
     assert data.inputs.shape == (ROWS, 1, 6, 8)
@@ -133,7 +133,7 @@ def test_images_and_arrays():
     assert read_saved(saved(arrays, "arrays"), Columns(("y",))).inputs[1].tolist() == [[6, 7, 8], [9, 10, 11]]
 
 
-def test_a_saved_folder_in_the_command(capsys):
+def test_saved_folder_in_the_command(capsys):
     saved(pictures())
     words = "run --data saved --target label --group who --model cnn --algorithm FedAvg --rounds 1 --steps 1 --lr 0.01"
     assert call(f"{words} --out r".split()) in (0, 1), capsys.readouterr().err
@@ -143,7 +143,7 @@ def test_a_saved_folder_in_the_command(capsys):
 
 
 @pytest.mark.parametrize("spelling", ["hf:saved", "hf:./saved", "hf:{}/saved"])
-def test_a_saved_folder_named_as_a_data_set_is_that_of_data(spelling, capsys):
+def test_saved_folder_as_dataset_equals_data(spelling, capsys):
     saved(pictures())
     columns = {"target": "label", "group": "who"}
     named = load_config(None, {"dataset": spelling.format(Path.cwd()), **columns})
@@ -189,7 +189,7 @@ def hub(monkeypatch):
 HUB = ["run", "--target", "ill", "--group", "site", "--drop", "signs", "--rounds", "1", "--steps", "1"]
 
 
-def test_the_newest_commit_is_kept_and_read_again(hub, capsys):
+def test_newest_commit_is_recorded_and_reused(hub, capsys):
     assert call([*HUB, "--dataset", "hf:clinic/heart:small", "--out", "r"]) in (0, 1), capsys.readouterr().err
     pinned = f"hf:clinic/heart:small@{OLD}"
     assert tomllib.loads(Path("r/config.toml").read_text())["dataset"] == pinned
@@ -209,7 +209,7 @@ def test_the_newest_commit_is_kept_and_read_again(hub, capsys):
     assert hub.asked[-1] == ("clinic/heart", None, OLD)
 
 
-def test_a_hub_that_does_not_answer_is_told_of_once(hub, capsys):
+def test_unreachable_hub_is_reported_once(hub, capsys):
     hub.commit = None
     assert call([*HUB, "--dataset", "hf:clinic/heart", "--out", "r"]) in (0, 1)
     assert capsys.readouterr().err.count("no fixed revision") == 1
@@ -218,12 +218,12 @@ def test_a_hub_that_does_not_answer_is_told_of_once(hub, capsys):
     assert hub.asked == [("clinic/heart", None, None), ("clinic/heart", None, NEW)]
 
 
-def test_an_empty_revision_is_refused():
+def test_empty_revision_is_refused():
     with refused("invalid-name", "dataset"):
         hugging_face.hub_name("hf:clinic/heart@")
 
 
-def test_the_hub_in_the_command(monkeypatch, capsys):
+def test_hub_data_set_in_the_command(monkeypatch, capsys):
     asked = []
 
     def load_dataset(*names, revision, **options):
@@ -282,7 +282,7 @@ def check_refused(words, capsys, *error):
         ("--data torn --target ill", ("file-unreadable", "torn")),
     ],
 )
-def test_a_mistake_is_one_line(words, error, capsys):
+def test_mistake_is_a_one_line_error(words, error, capsys):
     saved(table())
     makers = {
         "splits": lambda: datasets.DatasetDict(a=table(), b=table()),
@@ -303,14 +303,14 @@ def test_a_mistake_is_one_line(words, error, capsys):
     check_refused(words, capsys, *error)
 
 
-def test_without_the_package_the_extra_is_named(monkeypatch, capsys):
+def test_missing_package_names_the_extra(monkeypatch, capsys):
     saved(table())
     monkeypatch.setattr(hugging_face, "find_spec", lambda name: None)
     for words in ("--dataset hf:clinic/heart --target ill", "--data saved --target ill"):
         check_refused(words, capsys, "package-missing", "datasets", "'drfl[hf]'")
 
 
-def test_a_hub_that_is_not_reached_is_one_line(monkeypatch, capsys, hub):
+def test_unreachable_hub_is_a_one_line_error(monkeypatch, capsys, hub):
     hub.commit = None
 
     def load_dataset(*names, revision, **options):

@@ -64,13 +64,13 @@ def train(limit, out, folder):
 
 @pytest.mark.long
 @pytest.mark.parametrize("shape", [(250,), (1, 25, 10)], ids=["table", "images"])
-def test_a_file_of_2_gb_needs_600_mb(tmp_path, shape):
+def test_file_of_2_gb_needs_600_mb(tmp_path, shape):
     idle = train(0, tmp_path / "idle", write(tmp_path / "small", 1, shape))
     train(idle + 600_000_000, tmp_path / "run", write(tmp_path / "large", 2000, shape))
 
 
 @pytest.mark.long
-def test_a_run_does_not_allocate_the_file(tmp_path):
+def test_run_does_not_allocate_the_file(tmp_path):
     idle = train(0, tmp_path / "idle", write(tmp_path / "small", 1))
     train(idle + 240_000_000, tmp_path / "run", write(tmp_path / "large", 300))
 
@@ -88,7 +88,7 @@ def save(folder, content):
     return folder
 
 
-def test_files_that_are_mapped_give_the_same_data(tmp_path):
+def test_mapped_files_give_the_same_data(tmp_path):
     content = arrays()
     np.savez_compressed(tmp_path / "packed.npz", **content)
     np.savez(tmp_path / "plain.npz", **content)
@@ -111,7 +111,7 @@ def test_files_that_are_mapped_give_the_same_data(tmp_path):
     np.testing.assert_array_equal(np.load(tmp_path / "folder" / "inputs.npy"), content["inputs"])
 
 
-def test_runs_are_the_same_to_the_byte(tmp_path):
+def test_runs_are_identical_to_the_byte(tmp_path):
     np.savez_compressed(tmp_path / "same.npz", **arrays())
     save(tmp_path / "same", arrays())
     for name in ("same.npz", "same"):
@@ -138,7 +138,7 @@ def test_other_arrays_are_read_into_memory(tmp_path, change):
     np.testing.assert_array_equal(dataset.inputs, arrays()["inputs"])
 
 
-def test_an_array_that_is_not_aligned_in_an_npz_file_is_read_into_memory(tmp_path):
+def test_unaligned_array_in_npz_is_read_into_memory(tmp_path):
     found = set()
     for length in range(1, 9):
         content = {"x" * length: np.arange(1), **arrays()}
@@ -150,7 +150,7 @@ def test_an_array_that_is_not_aligned_in_an_npz_file_is_read_into_memory(tmp_pat
     assert found == {True, False}
 
 
-def test_a_folder_of_named_columns_is_a_table(tmp_path):
+def test_folder_of_named_columns_is_a_table(tmp_path):
     content = {"age": np.arange(40.0), "sex": np.array(["f", "m"] * 20), "ill": np.arange(40) // 20}
     dataset = read_tables([save(tmp_path / "folder", content)], "ill")
     assert dataset.columns == ("age", "sex_m")
@@ -178,7 +178,7 @@ def test_damaged_folders_are_refused(tmp_path):
         read_tables([save(tmp_path / "infinite", content)], "y")
 
 
-def test_a_full_disk_is_an_error(tmp_path, monkeypatch):
+def test_full_disk_is_an_error(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 

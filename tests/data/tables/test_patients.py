@@ -44,7 +44,7 @@ def disjoint(sets):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_no_patient_is_on_two_sides_of_a_split(seed):
+def test_no_patient_is_on_both_sides_of_a_split(seed):
     data = ClientData.from_frame(frame(), group="site", target="ill", patient="pid", key=Key(seed))
     assert data.columns == ("a", "b")
     for held in (data, data.with_validation(0.3, Key(seed)), held_out_training(data, 0.3, Key(seed))):
@@ -94,12 +94,12 @@ def test_classes_keep_their_share_of_the_patients():
     assert targets[test].mean() == targets[train].mean() == 0.25
 
 
-def test_the_class_of_a_patient_is_its_most_frequent_one():
+def test_class_of_a_patient_is_its_most_frequent_one():
     units = np.array([0, 0, 0, 1, 1, 2])
     assert most_frequent(units, np.array([7, 5, 5, 9, 7, 9])).tolist() == [5, 7, 9]
 
 
-def test_a_client_of_one_patient_uses_it_for_training_and_validation_and_cannot_be_split():
+def test_client_with_one_patient_cannot_be_split():
     rows = torch.zeros(8, 1), torch.zeros(8, dtype=torch.int64)
     at = torch.arange(4), torch.arange(4, 8)
     one = ClientData(*rows, (at[0],), *rows, (at[1],), ("a",), patients=torch.tensor([0] * 4 + [1] * 4))
@@ -120,12 +120,12 @@ def test_a_client_of_one_patient_uses_it_for_training_and_validation_and_cannot_
         ({"patient": "a", "features": ["a", "b"]}, "conflicting-options", "a"),
     ],
 )
-def test_a_patient_column_has_no_other_role(options, code, field):
+def test_patient_column_has_no_other_role(options, code, field):
     with refused(code, field, options["patient"]):
         ClientData.from_frame(frame(), group="site", target="ill", **options)
 
 
-def test_a_row_without_a_patient_is_refused(tmp_path):
+def test_row_without_a_patient_is_refused(tmp_path):
     table = frame(sites=1)
     table["pid"] = table["pid"].astype(object)
     table.iloc[3, 1] = None
@@ -134,7 +134,7 @@ def test_a_row_without_a_patient_is_refused(tmp_path):
         read_tables([tmp_path / "t.csv"], "ill", "site", patient="pid")
 
 
-def test_patients_need_a_pool_that_training_and_test_rows_share():
+def test_patients_require_a_common_pool_of_rows():
     x, y, rows = torch.zeros(4, 1), torch.zeros(4, dtype=torch.int64), (torch.arange(4),)
     with refused("count-mismatch", "patients"):
         ClientData(x, y, rows, x.clone(), y.clone(), rows, ("a",), patients=torch.arange(4))
@@ -145,7 +145,7 @@ def test_patients_need_a_pool_that_training_and_test_rows_share():
 
 
 @pytest.mark.parametrize("name", ["pid", "patient", "Patient_ID", "subject no", "study.id", "personID", "mrn"])
-def test_a_repeated_id_is_reported_although_it_is_dropped(tmp_path, name):
+def test_repeated_id_is_reported_although_dropped(tmp_path, name):
     frame().rename(columns={"pid": name}).to_csv(tmp_path / "t.csv", index=False)
     found = read_tables([tmp_path / "t.csv"], "ill", "site", [name]).notices
     assert [(notice.code, notice.field) for notice in found] == [("repeated-id", name)]
@@ -154,7 +154,7 @@ def test_a_repeated_id_is_reported_although_it_is_dropped(tmp_path, name):
     assert [(notice.code, notice.field) for notice in data.notices] == [("repeated-id", name)]
 
 
-def test_other_columns_are_not_taken_for_repeated_ids():
+def test_other_columns_are_not_repeated_ids():
     n = 300
     rng = np.random.default_rng(0)
     table = pd.DataFrame(
@@ -176,7 +176,7 @@ def test_other_columns_are_not_taken_for_repeated_ids():
     assert repeated_ids(pd.DataFrame({"pid": np.tile(np.arange(100), 3)}), np.repeat([*"abc"], 100).tolist(), ()) == ()
 
 
-def test_one_row_per_patient_gives_the_numbers_of_a_table_without_patients():
+def test_one_row_per_patient_equals_a_table_without_patients():
     table = frame().assign(row=lambda rows: range(len(rows)))
     plain = ClientData.from_frame(table.drop(columns=["pid", "row"]), group="site", target="ill")
     named = ClientData.from_frame(table.drop(columns="pid"), group="site", target="ill", patient="row")
@@ -200,7 +200,7 @@ def test_arrays_of_clients_keep_patients_whole():
         ClientData.from_arrays(pairs, pairs, patients=patients)
 
 
-def test_a_patient_in_two_spellings_is_refused(tmp_path):
+def test_patient_in_two_spellings_is_refused(tmp_path):
     table = frame(sites=2).astype({"pid": str})
     table["pid"] = "P" + table["pid"]
     row = int((table["site"] == "s1").argmax())
@@ -216,7 +216,7 @@ def test_a_patient_in_two_spellings_is_refused(tmp_path):
     assert ClientData.from_frame(table, group="site", target="ill", patient="pid").n == 2
 
 
-def test_a_patient_has_one_name_in_files_with_and_without_decimals(tmp_path):
+def test_patient_has_the_same_name_with_and_without_decimals(tmp_path):
     table = frame(sites=1)
     table.to_parquet(tmp_path / "a.parquet")
     table.assign(pid=table["pid"].astype(float)).to_parquet(tmp_path / "b.parquet")
@@ -225,7 +225,7 @@ def test_a_patient_has_one_name_in_files_with_and_without_decimals(tmp_path):
     assert len(set(found.patients)) == 20
 
 
-def test_a_check_by_schema_finds_blank_patients_and_a_missing_column(tmp_path):
+def test_schema_check_finds_blank_patients_and_missing_columns(tmp_path):
     table = frame().astype({"pid": object})
     parts = {"good": table, "lacks": table.drop(columns="pid"), "blank": table.copy()}
     parts["blank"].iloc[3, 1] = None
@@ -251,7 +251,7 @@ def test_clients_that_share_ids_are_named():
     assert shared_ids([*"ab"], ["P1", "P2"]) == ()
 
 
-def test_numbers_that_each_client_counts_for_itself_are_no_shared_identifiers():
+def test_consecutive_numbers_are_not_shared_ids():
     counted = [str(k % 30 + 1) for k in range(60)]
     assert shared_ids([*"a" * 30, *"b" * 30], counted) == ()
     sparse = [str(1000 * (k % 30) + 7) for k in range(60)]
@@ -259,7 +259,7 @@ def test_numbers_that_each_client_counts_for_itself_are_no_shared_identifiers():
     assert quotes(notice, "a", "b", "30")
 
 
-def test_a_data_frame_warns_of_shared_identifiers_too():
+def test_data_frame_warns_of_shared_ids():
     frame = pd.DataFrame({"site": [*"a" * 20, *"b" * 20], "who": [f"P{k % 20}" for k in range(40)]})
     frame = frame.assign(age=range(40), ill=[0, 1] * 20)
     data = ClientData.from_frame(frame, group="site", target="ill", patient="who")

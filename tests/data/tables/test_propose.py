@@ -62,14 +62,14 @@ def test_rare_values_are_not_written():
         propose([table(ill=["a"] * 56 + ["rare"] * 4)], "ill")
 
 
-def test_missing_values_get_their_codes():
+def test_missing_values_get_codes():
     words = ["1.5", "", "NA", "?"] + ["2"] * 56
     found = columns_of(propose([table(dose=words, sex=[""] + ["f", "m"] * 29 + ["f"])], "ill").schema)
     assert found["dose"].missing == ("", "?", "NA")
     assert found["sex"].missing == ("",)
 
 
-def test_the_task_follows_from_the_target():
+def test_task_follows_from_the_target():
     assert propose([table()], "dose").schema.task == "regression"
     assert propose([table()], ("dose", "age")).schema.task == "regression"
     assert propose([table()], ("flag", "ill")).schema.task == "multi-label"
@@ -100,7 +100,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_description_does_not_stop_at_the_first_problem(folder):
+def test_description_continues_after_the_first_problem(folder):
     found = describe([Path("in")], "ill")
     assert [(site.name, site.rows) for site in found.sites] == [("a", 60), ("b", 60), ("c", 60)]
     rows = table(seed=2)
@@ -118,7 +118,7 @@ def test_a_description_does_not_stop_at_the_first_problem(folder):
     assert {"unit-mismatch", "rare-levels"} <= codes
 
 
-def test_a_check_lists_every_problem_of_every_file(folder):
+def test_check_lists_every_problem_of_every_file(folder):
     schema = describe([Path("in")], "ill").schema
     good = {check.path.name: check for check in check_files([Path("in")], schema).files}
     assert [len(check.problems) for check in good.values()] == [1, 0, 0, 1]
@@ -131,7 +131,7 @@ def test_a_check_lists_every_problem_of_every_file(folder):
     assert [problem.code for problem in problems] == ["missing-column", "extra-column", "unknown-level"]
 
 
-def test_the_client_may_be_a_column(folder):
+def test_client_can_be_a_column(folder):
     whole = pd.concat([table(seed=k, who=f"site {k}") for k in range(2)])
     whole.to_csv("all.csv", index=False)
     found = describe([Path("all.csv")], "ill", "who", ["row", "name", "note"])

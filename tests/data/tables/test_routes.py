@@ -121,7 +121,7 @@ def test_other_formats_give_the_same_tensors_and_split(write, with_schema, tmp_p
     assert all(map(torch.equal, (*same.train, *same.test), (*data.train, *data.test)))
 
 
-def test_named_inputs_of_an_npz_file_are_a_table_and_others_are_refused_with_a_schema(tmp_path):
+def test_named_npz_inputs_are_a_table_and_others_refuse_a_schema(tmp_path):
     x = np.arange(24.0).reshape(12, 2)
     schema = TableSchema(
         (Column("a", "number"), Column("b", "number"), Column("y", "number", role="target")), "regression"
@@ -142,7 +142,7 @@ def test_named_inputs_of_an_npz_file_are_a_table_and_others_are_refused_with_a_s
         read_tables([tmp_path / "few.npz"], schema=schema)
 
 
-def test_the_order_of_columns_at_one_site_changes_nothing(tmp_path):
+def test_column_order_at_one_site_does_not_matter(tmp_path):
     sites(tmp_path / "plain"), sites(tmp_path / "permuted", permuted="bd")
     schema = describe([tmp_path / "plain" / "sites"], "ill").schema
     plain, permuted = (read_tables([tmp_path / name / "sites"], schema=schema) for name in ("plain", "permuted"))
@@ -153,7 +153,7 @@ def test_the_order_of_columns_at_one_site_changes_nothing(tmp_path):
         assert data.columns == ("age", "sex_m", "stage_II", "stage_III")
 
 
-def test_names_of_groups_are_text_and_the_same_across_files(tmp_path):
+def test_group_names_are_text_in_all_files(tmp_path):
     (tmp_path / "a.csv").write_text("ward,x,ill\n" + "007,1,0\n7,2,1\n" * 6)
     (tmp_path / "b.csv").write_text("ward,x,ill\n" + "7.0,3,0\n007,4,1\n" * 6)
     assert set(read_tables([tmp_path], "ill", "ward").groups) == {"007", "7"}

@@ -27,7 +27,7 @@ def test_features_are_in_the_order_of_the_columns():
     assert drfl.TableSchema is TableSchema
 
 
-def test_a_file_is_read_as_it_was_written(tmp_path):
+def test_written_file_is_read_back(tmp_path):
     path = tmp_path / "schema.toml"
     SCHEMA.write(path)
     assert TableSchema.read(path) == SCHEMA
@@ -38,7 +38,7 @@ def test_a_file_is_read_as_it_was_written(tmp_path):
     assert TableSchema.read(str(path)) == odd
 
 
-def test_the_digest_depends_on_the_content_alone(tmp_path):
+def test_digest_depends_only_on_the_content(tmp_path):
     path = tmp_path / "schema.toml"
     SCHEMA.write(path)
     path.write_text("# by hand\n" + path.read_text().replace('["", "-9"]', '["-9", ""]').replace("120", "120.0"))
@@ -72,7 +72,7 @@ def test_the_digest_depends_on_the_content_alone(tmp_path):
         ("[[", ("damaged-file",)),
     ],
 )
-def test_a_mistake_in_the_file_is_one_line(text, error, tmp_path, monkeypatch):
+def test_mistake_in_the_file_is_a_one_line_error(text, error, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("s.toml").write_text(text)
     with refused(*error) as caught:
@@ -93,7 +93,7 @@ def test_a_mistake_in_the_file_is_one_line(text, error, tmp_path, monkeypatch):
         {"feature": True},
     ],
 )
-def test_columns_that_contradict_themselves_are_refused(changes):
+def test_contradictory_columns_are_refused(changes):
     with refused("invalid-value", "ill"):
         replace(ILL, **changes)
 
@@ -114,7 +114,7 @@ def test_columns_that_contradict_themselves_are_refused(changes):
         ((AGE, ILL, *(Column(n, "text", role="client") for n in "ab")), {}, ("conflicting-options", "b")),
     ],
 )
-def test_columns_that_contradict_each_other_are_refused(columns, options, error):
+def test_conflicting_columns_are_refused(columns, options, error):
     with refused(*error):
         TableSchema(columns, **options)
 
@@ -128,7 +128,7 @@ def test_columns_that_contradict_each_other_are_refused(columns, options, error)
         ({"drop": ("age",)}, "drop"),
     ],
 )
-def test_options_beside_a_schema_must_say_the_same(options, field):
+def test_options_must_agree_with_the_schema(options, field):
     SCHEMA.check_options(("ill",), "site", (), "classification")
     with refused("conflicting-options", field):
         SCHEMA.check_options(**options)

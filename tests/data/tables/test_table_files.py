@@ -57,7 +57,7 @@ def test_words_become_columns_and_classes():
     assert (data.classes, data.is_one_pool, data.standardise) == (2, True, True)
 
 
-def test_a_column_far_from_zero_keeps_its_digits():
+def test_column_far_from_zero_keeps_its_digits():
     edited(lambda rows: [row.update(age=1_700_000_000 + k) for k, row in enumerate(rows)])
     job = build(load_config(None, {"data": "all.csv", "target": "ill", "group": "site"}))
     order = job.data.inputs[:, 0].argsort()
@@ -67,7 +67,7 @@ def test_a_column_far_from_zero_keeps_its_digits():
     assert steps.tolist() == pytest.approx([float(steps.mean())] * 59, rel=1e-4)
 
 
-def test_files_are_clients():
+def test_each_file_is_a_client():
     data = read_tables([Path("sites")], "ill")
     assert data.groups == tuple(sorted(row["site"] for row in ROWS))
     again = read_tables([Path("sites/A.csv"), Path("sites/B.csv")], "ill")
@@ -75,12 +75,12 @@ def test_files_are_clients():
     assert read_tables([Path("sites/A.csv")], "ill").groups is None
 
 
-def test_a_category_that_one_file_lacks_has_its_column_there_too():
+def test_category_missing_in_one_file_has_a_column_there():
     write(Path("sites/B.csv"), [{**row, "sex": "f"} for row in ROWS[:9]], ["age", "sex", "ill"])
     assert read_tables([Path("sites")], "ill").inputs.shape[1] == 2
 
 
-def test_arrays():
+def test_npz_arrays_are_read():
     x, y, who = np.random.default_rng(0).random((12, 2, 3)), np.arange(12) % 3, np.arange(12) // 6
     np.savez("a.npz", inputs=x, label=y, who=who)
     data = read_tables([Path("a.npz")], "label", "who")
@@ -113,20 +113,20 @@ def edited(change):
         (lambda rows: rows.clear() or rows.append({"site": "", "ill": "", "age": ""}), ("missing-values", "site")),
     ],
 )
-def test_what_is_wrong_in_a_table_names_the_place(change, error):
+def test_error_in_a_table_names_the_place(change, error):
     edited(change)
     with refused(*error):
         read_tables([Path("all.csv")], "ill", "site")
 
 
 @pytest.mark.parametrize("rows", [["1,0,7", "2,1,7"], ["1,0", "2,1,7"]])
-def test_rows_longer_than_the_head_are_no_names_of_rows(rows):
+def test_rows_longer_than_the_header_are_not_row_names(rows):
     Path("long.csv").write_text("\n".join(["age,ill", *rows]))
     with refused("damaged-file", "long.csv"):
         read_tables([Path("long.csv")], "ill")
 
 
-def test_lines_are_those_of_the_file_whatever_is_between_the_rows():
+def test_line_numbers_are_those_of_the_file():
     rows = ["age,ill,note", "", '1,0,"two', 'lines"', "  ", "2,1,x", ",0,y", "", "3,0.5,z"]
     text = "\n".join(rows)
     Path("odd.csv").write_text(text)
@@ -167,7 +167,7 @@ def test_lines_are_those_of_the_file_whatever_is_between_the_rows():
         ("--drop site", ("unused-option", "drop")),
     ],
 )
-def test_a_mistake_is_one_line(words, error, folder, capsys):
+def test_mistake_is_a_one_line_error(words, error, folder, capsys):
     Path("empty").mkdir()
     Path("odd.txt").write_text("a,b\n1,2\n")
     Path("odd.npz").write_bytes(b"PK nothing")
@@ -182,7 +182,7 @@ def test_a_mistake_is_one_line(words, error, folder, capsys):
     assert not Path("r").exists()
 
 
-def test_a_folder_of_files_is_compared_and_repeated(capsys):
+def test_folder_of_files_is_compared_and_repeated(capsys):
     words = "compare --data sites --target ill --algorithms FedAvg,DRFA --seeds 1 --rounds 2 --out r"
     assert call(words.split()) == 0
     clients = Path("r/DRFA-seed0/clients.csv").read_text().splitlines()
@@ -191,7 +191,7 @@ def test_a_folder_of_files_is_compared_and_repeated(capsys):
     assert Path("again/history.csv").read_bytes() == Path("r/DRFA-seed0/history.csv").read_bytes()
 
 
-def test_a_run_is_known_by_its_rows_and_not_by_their_place():
+def test_run_is_identified_by_rows_and_not_by_path():
     def known(path):
         return identity(build(load_config(None, {"data": path, "target": "ill", "group": "site"})))
 
@@ -203,7 +203,7 @@ def test_a_run_is_known_by_its_rows_and_not_by_their_place():
     assert known("all.csv")["data"] != before["data"]
 
 
-def test_a_table_without_clients_is_divided(capsys):
+def test_table_without_clients_is_partitioned(capsys):
     pd.DataFrame({"x": np.arange(90.0), "y": np.arange(90) % 3}).to_csv("plain.csv", index=False)
     words = "run --data plain.csv --target y --clients 3 --alpha 1 --rounds 1 --out r"
     assert call(words.split()) in (0, 1)
@@ -229,7 +229,7 @@ def grid(folder):
 
 
 @pytest.mark.usefixtures("grid")
-def test_numbers_and_labels_are_read_as_such():
+def test_numeric_targets_and_labels_are_read():
     one = read_tables([Path("grid.csv")], "y", "who", ["y2"], "regression")
     assert one.targets.tolist() == pytest.approx([row["y"] for row in GRID])
     assert (one.task, one.classes, one.columns, one.targets.dtype) == (
@@ -293,7 +293,7 @@ def test_blank_labels_are_unknown(capsys):
         ],
     ),
 )
-def test_a_run_has_the_loss_and_the_score_of_its_task(words, score, below, capsys):
+def test_run_uses_the_loss_and_score_of_its_task(words, score, below, capsys):
     assert call(f"run {words} --algorithm FedAvg --out r".split()) == 0, capsys.readouterr().err
     found = json.loads(Path("r/summary.json").read_text())
     assert found["measures"][0]["name"] == score
@@ -305,7 +305,7 @@ def test_a_run_has_the_loss_and_the_score_of_its_task(words, score, below, capsy
     assert Path("again/history.csv").read_bytes() == Path("r/history.csv").read_bytes()
 
 
-def test_an_own_loss_of_numbers_is_scored_as_numbers(grid):
+def test_own_regression_loss_uses_a_regression_score(grid):
     Path("mine.py").write_text("def cubed(outputs, targets):\n    return (outputs[:, 0] - targets).abs() ** 3\n")
     asked = {"data": "grid.csv", "target": "y", "group": "who", "task": "regression", "loss": "mine.py:cubed"}
     assert [metric.name for metric in load_config(None, asked).measures] == ["rmse"]
@@ -349,7 +349,7 @@ def test_an_own_loss_of_numbers_is_scored_as_numbers(grid):
         ("--data words.npz --target y", ("not-a-number", "inputs", "words.npz", "<U1")),
     ],
 )
-def test_a_mistake_with_numbers_or_labels_is_one_line(words, error, capsys):
+def test_mistake_with_numbers_or_labels_is_a_one_line_error(words, error, capsys):
     check_refusal(f"run {words} --out r --rounds 1".split(), *error)
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)

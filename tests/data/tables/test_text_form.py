@@ -54,7 +54,7 @@ def test_all_forms_give_the_same_table(name, content, form):
     assert [notice.code for notice in data.notices] == ([] if plain else ["table-format"])
 
 
-def test_a_comma_in_a_quoted_name_is_no_delimiter():
+def test_comma_in_a_quoted_name_is_not_a_delimiter():
     Path("a.csv").write_text('"age, in years";ill\n63;1\n41;0\n')
     assert TextForm.of(Path("a.csv")).delimiter == ";"
     assert read_tables([Path("a.csv")], "ill").columns == ("age, in years",)
@@ -67,7 +67,7 @@ def test_other_encodings_are_refused(content):
         read_tables([Path("a.csv")], "ill")
 
 
-def test_words_that_pandas_takes_for_missing_stay_words():
+def test_words_that_pandas_reads_as_missing_stay_words():
     Path("a.csv").write_text("age,region,grade,ill\n" + "".join(f"{k},{r},{g},{k % 2}\n" for k, (r, g) in enumerate(
         [("NA", "None"), ("EU", "Mild"), ("NA", "Severe"), ("EU", "None")] * 3
     )))  # fmt: skip
@@ -92,7 +92,7 @@ def test_words_that_pandas_takes_for_missing_stay_words():
         (["70 kg", "71 kg", "65 kg", "80 kg"], "70 kg"),
     ],
 )
-def test_numbers_that_are_read_as_text_are_refused_by_line(cells, shown):
+def test_text_in_numeric_columns_is_refused_by_line(cells, shown):
     Path("a.csv").write_text("ca,ill\n" + "".join(f'"{cell}",{k % 2}\n' for k, cell in enumerate(cells)))
     line = 2 + cells.index(shown)
     with refused("not-a-number", "ca", f"a.csv, line {line}", f"'{shown}'"):
@@ -104,7 +104,7 @@ def test_levels_with_digits_are_words():
     assert read_tables([Path("a.csv")], "ill").columns == ("stage_T1", "stage_T2")
 
 
-def test_what_a_folder_holds_besides_tables_is_named():
+def test_other_files_of_a_folder_are_named():
     Path("in", "more").mkdir(parents=True)
     for name in ("a.csv", "b.tsv", ".hidden"):
         Path("in", name).write_text(text("\t" if name == "b.tsv" else ","))
@@ -115,7 +115,7 @@ def test_what_a_folder_holds_besides_tables_is_named():
     assert "c.docx, more/; read: a.csv, b.tsv." in notice
 
 
-def test_one_file_with_its_columns_in_another_order_changes_nothing():
+def test_other_column_order_in_one_file_does_not_matter():
     Path("in").mkdir()
     for k in range(3):
         Path("in", f"s{k}.csv").write_text(text())
@@ -153,7 +153,7 @@ def written(cells, name="a.csv", more="x", **options):
         (["1.234", "2.345", "999", "3"], "2,5", {"decimal": "."}, [1.234, 2.345, 999, 3]),
     ],
 )
-def test_decimal_commas_and_separators_of_thousands_are_read_if_there_is_one_reading(cells, more, options, numbers):
+def test_unambiguous_decimal_and_thousands_marks_are_detected(cells, more, options, numbers):
     found, codes = written(cells, more=more, **options)
     assert found == numbers
     assert codes == ["table-format"]
@@ -169,12 +169,12 @@ def test_decimal_commas_and_separators_of_thousands_are_read_if_there_is_one_rea
         (["18,5", "2", "3", "4"], {"decimal": "."}, "not-a-number", 2, ("'18,5'",)),
     ],
 )
-def test_a_number_that_is_not_clear_is_named_with_its_line(cells, options, code, line, quoted):
+def test_ambiguous_number_is_named_with_its_line(cells, options, code, line, quoted):
     with refused(code, "ca", f"a.csv, line {line}", *quoted):
         written(cells, **options)
 
 
-def test_options_override_what_is_detected():
+def test_options_override_detection():
     Path("a.csv").write_bytes("age;town|ill\n63,5;Köln|1\n41,5;Bonn|0\n".encode("cp1252"))
     assert TextForm.of(Path("a.csv"))[:3] == (";", ",", "cp1252")
     data = read_tables([Path("a.csv")], "ill", reading=ReadOptions("|", encoding="latin-1"))
@@ -199,7 +199,7 @@ def test_impossible_options_are_refused(options, field):
     assert ReadOptions(delimiter="tab", thousands=".") == ReadOptions("\t", ",", ".")
 
 
-def test_words_for_missing_values_make_them_inputs_without_a_schema():
+def test_missing_words_give_indicator_features_without_a_schema():
     rows = [("63", "north", 1), ("?", "south", 0), ("41", "", 0), ("-9", "north", 1)] * 5
     Path("a.csv").write_text("age,town,ill\n" + "".join(f"{a},{t},{i}\n" for a, t, i in rows))
     data = read_tables([Path("a.csv")], "ill", reading=ReadOptions(missing=("?", "-9")))
@@ -214,7 +214,7 @@ def test_words_for_missing_values_make_them_inputs_without_a_schema():
         read_tables([Path("a.csv")], "ill", reading=ReadOptions(decimal="."), drop=["age"])
 
 
-def test_a_schema_reads_every_file_in_the_same_way():
+def test_schema_reads_every_file_in_the_same_way():
     Path("a.csv").write_text("age,ill\n" + '"1,234",no\n?,yes\n' * 6)
     Path("s.toml").write_text(
         'thousands = ","\nmissing = ["?"]\n[columns.age]\ntype = "number"\nmissing = [""]\n'
@@ -234,7 +234,7 @@ def test_a_schema_reads_every_file_in_the_same_way():
         replace(schema, reading=ReadOptions(missing=("no",)))
 
 
-def test_a_data_frame_is_read_like_a_file():
+def test_data_frame_is_read_like_a_file():
     frame = pd.DataFrame(
         {"site": list("ab") * 12, "dose": ["1.234,5", "2,5", "?"] * 8, "ill": [*["no", "yes"] * 11, "yes", "no"]}
     )
@@ -253,5 +253,5 @@ def test_a_data_frame_is_read_like_a_file():
         ClientData.from_frame(plain, group="site", target="ill", reading=ReadOptions(";"))
 
 
-def test_a_leading_zero_shows_a_decimal_comma():
+def test_leading_zero_implies_a_decimal_comma():
     assert written(["0,125", "10,250", "1,500", "2"])[0] == [0.125, 10.25, 1.5, 2]

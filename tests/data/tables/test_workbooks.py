@@ -11,7 +11,7 @@ from tests.support.refusals import refused
 from drfl.data.tables.table_files import read_tables
 
 
-def test_sheets_of_a_workbook(tmp_path):
+def test_sheets_of_a_workbook_are_read(tmp_path):
     rows = pd.DataFrame({"code": ["007", "008"] * 6, "age": range(12), "ill": [0, 1, 1] * 4})
     with pd.ExcelWriter(tmp_path / "wards.xlsx") as book:
         for name in ("North", "South"):
@@ -27,14 +27,14 @@ def test_sheets_of_a_workbook(tmp_path):
     assert set(read_tables([Path(f"{path}:North")], "ill", "code").groups) == {"007", "008"}
 
 
-def test_without_openpyxl_the_extra_is_named(tmp_path, monkeypatch):
+def test_missing_openpyxl_names_the_extra(tmp_path, monkeypatch):
     (tmp_path / "a.xlsx").write_bytes(b"PK")
     monkeypatch.setitem(sys.modules, "openpyxl", None)
     with refused("package-missing", "openpyxl", "a.xlsx", "'drfl[excel]'"):
         read_tables([tmp_path / "a.xlsx"], "ill")
 
 
-def test_a_workbook_next_to_other_tables_is_named_and_not_read(tmp_path):
+def test_workbook_next_to_other_tables_is_named_and_not_read(tmp_path):
     rows = pd.DataFrame({"age": range(12), "ill": [0, 1, 1] * 4})
     for name in ("a", "b"):
         rows.to_excel(tmp_path / f"{name}.xlsx", index=False)

@@ -39,13 +39,13 @@ def test_dates_are_read_in_the_order_of_the_column(texts, order, days):
 
 
 @pytest.mark.parametrize("texts", [["1.2.2021"], ["3/4/2021", "31.02.2021", "2020-12-31"], ["00.00.0000", "5.6.2021"]])
-def test_a_column_that_allows_both_orders_is_ambiguous(texts):
+def test_column_with_ambiguous_dates_is_refused(texts):
     found = days_of(pd.Series(texts, dtype=object))
     assert found.is_ambiguous.any()
     assert np.isnan(found.values[found.is_ambiguous]).all()
 
 
-def test_a_schema_pins_the_order_that_all_sites_files_show(tmp_path, monkeypatch):
+def test_schema_stores_the_date_order_of_all_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("in").mkdir()
     for name, day in (("a", 25), ("b", 5)):
@@ -60,7 +60,7 @@ def test_a_schema_pins_the_order_that_all_sites_files_show(tmp_path, monkeypatch
         read_tables([Path("in/b.csv")], schema=open_schema)
 
 
-def test_a_description_names_ambiguous_dates_once(tmp_path):
+def test_description_names_ambiguous_dates_once(tmp_path):
     rows = "".join(f"{1 + k % 5}/3/2021,{('no', 'yes')[k % 2]},{k}\n" for k in range(30))
     (tmp_path / "a.csv").write_text("seen,ill,x\n" + rows)
     found = describe([tmp_path], "ill")

@@ -36,7 +36,7 @@ def assessed(capsys, *arguments):
     return json.loads(capsys.readouterr().out)
 
 
-def test_a_run_has_the_interval_of_its_counts(comparison, capsys):
+def test_run_has_the_interval_of_its_counts(comparison, capsys):
     found = assessed(capsys, comparison / "FedAvg-seed0")["runs"][0]
     clients = drfl.assess(comparison / "FedAvg-seed0").to_frame()
     assert [row["client"] for row in found["clients"]] == clients["client"].tolist()
@@ -67,7 +67,7 @@ def test_algorithms_are_compared_row_by_row_and_over_seeds(comparison, capsys):
     assert (seeds["n"], seeds["verdict"]) == (2, "not decided")
 
 
-def test_an_algorithm_that_test_rows_have_stopped_at_one_seed_is_not_compared_at_the_others(comparison):
+def test_algorithm_stopped_by_test_rows_at_one_seed_is_not_compared(comparison):
     """Those seeds are chosen by their results as well."""
     runs = [assess_run(path) for path in sorted(comparison.glob("*-seed*"))]
 
@@ -82,7 +82,7 @@ def test_an_algorithm_that_test_rows_have_stopped_at_one_seed_is_not_compared_at
 
 
 @pytest.mark.parametrize(("measure", "pairs"), [("auc", 1), ("brier", 1), ("sensitivity", 0)])
-def test_other_measures(comparison, capsys, measure, pairs):
+def test_other_measures_are_assessed(comparison, capsys, measure, pairs):
     found = assessed(capsys, comparison, "--measure", measure)
     assert {run["measure"] for run in found["runs"]} == {measure}
     assert len(found["paired"]) == pairs
@@ -90,7 +90,7 @@ def test_other_measures(comparison, capsys, measure, pairs):
         assert run["worst"]["low"] <= run["worst"]["value"] <= run["worst"]["high"]
 
 
-def test_a_measure_of_all_rows_together_says_what_to_take(comparison, capsys):
+def test_measure_of_all_rows_names_an_alternative(comparison, capsys):
     found = assessed(capsys, comparison / "FedAvg-seed0", "--measure", "f1")["runs"][0]
     assert found["assessment"] is None
     assert "accuracy" in found["reason"]
@@ -117,7 +117,7 @@ def test_tables_and_sentences_are_printed(comparison, capsys):
         (["RUN", "--measure", "acuracy"], ("unknown-name", "measure", "accuracy")),
     ],
 )
-def test_bad_input_is_one_line(comparison, capsys, arguments, error):
+def test_bad_input_is_a_one_line_error(comparison, capsys, arguments, error):
     folder = str(comparison / "FedAvg-seed0")
     check_refusal(["assess", *(folder if a == "RUN" else a for a in arguments)], *error)
     assert capsys.readouterr().err.count("\n") == 1
@@ -142,7 +142,7 @@ def test_results_and_models_from_python():
     assert gain.worst.low <= gain.worst.value <= gain.worst.high
 
 
-def test_a_model_against_itself_gains_nothing():
+def test_model_compared_with_itself_gains_nothing():
     _, fed = federation()
     gain = drfl.assess_gain(fed.w0, fed.w0, fed)
     assert (gain.values == 0).all()
@@ -150,7 +150,7 @@ def test_a_model_against_itself_gains_nothing():
     assert gain.worst.shown == "not significant"
 
 
-def test_what_cannot_be_compared_is_refused(comparison):
+def test_incomparable_runs_are_refused(comparison):
     _, fed = federation()
     with refused("missing-option", "fed"):
         drfl.assess_gain(fed.w0, fed.w0)
@@ -160,7 +160,7 @@ def test_what_cannot_be_compared_is_refused(comparison):
         drfl.assess_gain(comparison / "FedAvg-seed0", comparison / "FedAvg-seed1")
 
 
-def test_shared_test_rows_are_known():
+def test_shared_test_rows_are_detected():
     x, y = np.zeros((6, 2), dtype=np.float32), np.zeros(6, dtype=np.int64)
     own = ClientData.from_arrays([(x[:3], y[:3]), (x[3:], y[3:])])
     assert not own.shares_test_rows
@@ -171,7 +171,7 @@ def test_shared_test_rows_are_known():
 
 
 @pytest.mark.parametrize("count", ["1e9", "-1", "0.5"])
-def test_a_count_that_cannot_be_is_one_line(comparison, count, tmp_path, capsys):
+def test_impossible_count_is_a_one_line_error(comparison, count, tmp_path, capsys):
     folder = tmp_path / "run"
     shutil.copytree(comparison / "FedAvg-seed0", folder)
     with (folder / "clients.csv").open(newline="") as file:

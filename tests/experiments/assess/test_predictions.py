@@ -42,7 +42,7 @@ def assessed(capsys, *arguments):
 
 
 @pytest.mark.parametrize("measure", ["accuracy", "auc", "log_loss", "sensitivity"])
-def test_a_models_own_predictions_get_its_intervals(measure, runs, capsys):
+def test_own_predictions_get_the_intervals_of_the_model(measure, runs, capsys):
     found = assessed(capsys, "c/FedAvg-seed0", "--predictions", "p.csv", "--measure", measure)
     model, other = found["runs"]
     assert other["algorithm"] == "p"
@@ -51,7 +51,7 @@ def test_a_models_own_predictions_get_its_intervals(measure, runs, capsys):
         assert theirs == pytest.approx(own)
 
 
-def test_scikit_learn_is_another_row_of_a_comparison(runs, capsys):
+def test_scikit_learn_predictions_are_a_row_of_a_comparison(runs, capsys):
     frame = pd.read_csv("t.csv")
     inputs = pd.get_dummies(frame[["income", "crp", "stage"]]).assign(income=lambda f: (f["income"] - 4e6) / 2e5)
     fitted = LogisticRegression().fit(inputs, frame["ill"])
@@ -86,7 +86,7 @@ def test_python_takes_data_frames():
     assert drfl.assess(classes, fed).values.tolist() == own.values.tolist()
 
 
-def test_numbers_and_labels():
+def test_predictions_of_numbers_and_labels():
     frame = table().dropna()
     numbers = frame[["income", "crp", "site"]].assign(dose=frame["crp"] * 2.0)
     data = drfl.ClientData.from_frame(numbers, group="site", target="dose")
@@ -126,7 +126,7 @@ def test_wrong_predictions_are_refused(change, code, field):
         drfl.assess(change(good), fed)
 
 
-def test_other_data_and_folders_without_data_are_refused(runs, capsys):
+def test_changed_data_and_folders_without_data_are_refused(runs, capsys):
     with refused("missing-option", "data"):
         drfl.assess(runs)
     frame = pd.read_csv("t.csv")

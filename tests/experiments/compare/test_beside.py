@@ -35,7 +35,7 @@ def run(table, out, *more, score="accuracy"):
     assert call(["run", *arguments, "--out", str(out), *more]) == 0
 
 
-def test_run_assess_and_report_say_what_a_constant_answer_scores(table, tmp_path, capsys):
+def test_commands_show_the_score_of_a_constant_answer(table, tmp_path, capsys):
     run(table, tmp_path / "a")
     printed = capsys.readouterr().out
     summary = json.loads((tmp_path / "a/summary.json").read_text())
@@ -58,7 +58,7 @@ def test_run_assess_and_report_say_what_a_constant_answer_scores(table, tmp_path
     assert line in (tmp_path / "a/report.html").read_text(encoding="utf-8")
 
 
-def test_nothing_is_said_of_it_beside_other_scores_and_of_even_classes(table, tmp_path, capsys):
+def test_constant_answer_is_not_shown_for_other_scores_or_even_classes(table, tmp_path, capsys):
     run(table, tmp_path / "a", score="auc")
     assert "always predicting" not in capsys.readouterr().out
     assert json.loads((tmp_path / "a/summary.json").read_text())["constant"] is None
@@ -80,7 +80,7 @@ def test_nothing_is_said_of_it_beside_other_scores_and_of_even_classes(table, tm
         ([0, 0, 0, 0, 0, 0, 0, -100], None, None, None),  # a target that is ignored
     ],
 )
-def test_a_constant_answer_counts_where_one_class_is_rare_and_one_frequent(targets, names, label, shares):
+def test_constant_answer_needs_a_rare_and_a_frequent_class(targets, names, label, shares):
     found = constant_answer(torch.tensor(targets), (torch.arange(4), torch.arange(4, 8)), names)
     if label is None:
         assert found is None
@@ -89,14 +89,14 @@ def test_a_constant_answer_counts_where_one_class_is_rare_and_one_frequent(targe
         assert found.overall == pytest.approx(sum(shares) / 2)
 
 
-def test_the_line_names_the_class_if_it_has_a_name():
+def test_line_names_the_class_if_it_has_a_name():
     told = {"constant": {"class": "no", "accuracy": 0.9167, "worst_accuracy": 0.85}}
     assert constant_line(told) == "always predicting no: 91.7 % of all test rows, 85.0 % at the worst client"
     told["constant"]["class"] = None  # of a deployment, whose server knows of no class
     assert constant_line(told).startswith("always predicting each client's most frequent class: 91.7 %")
 
 
-def test_rates_say_which_threshold_they_are_at(table, tmp_path, capsys):
+def test_rates_show_their_threshold(table, tmp_path, capsys):
     run(table, tmp_path / "a", "--metric", "accuracy", score="sensitivity")
     default = "rates use the threshold 0.5, because no validation rows of both classes could choose one"
     assert default in capsys.readouterr().out
@@ -110,7 +110,7 @@ def test_rates_say_which_threshold_they_are_at(table, tmp_path, capsys):
     assert "on validation rows." in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_comparison_says_what_goes_for_all_of_its_runs(table, tmp_path, capsys):
+def test_comparison_shows_what_all_its_runs_share(table, tmp_path, capsys):
     arguments = ["--data", str(table), "--group", "site", "--target", "ill", "--rounds", "1", "--seeds", "1"]
     options = ["--algorithms", "FedAvg,DRFA", "--metric", "ppv", "--out", str(tmp_path / "a")]
     assert call(["compare", *arguments, *options]) == 0
@@ -120,7 +120,7 @@ def test_a_comparison_says_what_goes_for_all_of_its_runs(table, tmp_path, capsys
 
 
 @pytest.mark.long
-def test_an_option_chooses_the_distribution_free_interval(table, tmp_path, capsys):
+def test_option_selects_the_distribution_free_interval(table, tmp_path, capsys):
     run(table, tmp_path / "a", score="auc")
     widths = {}
     for name in ("delong", "distribution-free"):
@@ -136,7 +136,7 @@ def test_an_option_chooses_the_distribution_free_interval(table, tmp_path, capsy
     assert "unknown AUC interval 'free'" in capsys.readouterr().err
 
 
-def test_every_site_of_a_deployment_is_in_the_table_of_worst_clients(tmp_path, capsys):
+def test_table_of_worst_clients_has_every_deployed_site(tmp_path, capsys):
     sites = [f"site-{i:02d}" for i in range(45)]
     write_directory(tmp_path, "simulated", clients=45, names=sites, summary={"measures": MEASURES})
     write_directory(

@@ -72,7 +72,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return content
 
 
-def test_each_run_is_the_one_that_run_makes(tmp_path):
+def test_each_run_equals_a_single_run(tmp_path):
     found = drfl.compare(PAIR, clients, task, out=tmp_path / "r", **QUIET)
     assert [(o.algorithm, o.seed) for o in found.outcomes] == [("mine", 0), ("DRFA", 0), ("mine", 1), ("DRFA", 1)]
     for outcome in found.outcomes:
@@ -122,7 +122,7 @@ def named_task(seed):
         return drfl.Task(drfl.models.linear((1, 8, 8), 10))
 
 
-def test_objects_give_the_comparison_that_a_file_gives(tmp_path):
+def test_objects_give_the_same_comparison_as_a_file(tmp_path):
     (tmp_path / "job.toml").write_text(FILE)
     assert call(["compare", str(tmp_path / "job.toml"), "--seeds", "2", "--out", str(tmp_path / "file")]) == 0
     drfl.compare(
@@ -155,7 +155,7 @@ def test_objects_give_the_comparison_that_a_file_gives(tmp_path):
     assert {name: kept[name] for name in described} == {name: asked[name] for name in described}
 
 
-def test_rules_of_the_users_own_are_kept_by_their_source(tmp_path):
+def test_own_rules_are_identified_by_their_source(tmp_path):
     drfl.compare({"mine": Mine(m=3)}, DATA, TASK, guards=Halved(), out=tmp_path / "a", **QUIET)
     kept = tomllib.loads((tmp_path / "a" / "config.toml").read_text())
     assert kept["guards"] == ["Halved()"]
@@ -182,13 +182,13 @@ def test_rules_of_the_users_own_are_kept_by_their_source(tmp_path):
         ({"over_select": 0.5}, ("invalid-value", "over_select", "0.5")),
     ],
 )
-def test_what_is_no_rule_is_refused(rule, error):
+def test_invalid_rules_are_refused(rule, error):
     with refused(*error):
         drfl.compare(PAIR, DATA, TASK, **{**QUIET, **rule})
 
 
 @pytest.mark.long
-def test_names_of_several_words_are_kept_in_folders_tables_and_when_it_goes_on(tmp_path):
+def test_names_with_spaces_are_kept_in_folders_tables_and_resumes(tmp_path):
     named = {"DRDM (γ = 0)": drfl.DRDM(m=3, gamma=0.0), "dual DRDM": drfl.DualDRDM(m=3)}
     out = tmp_path / "r"
     first = drfl.compare(named, clients, task, **QUIET, out=out)
@@ -201,7 +201,7 @@ def test_names_of_several_words_are_kept_in_folders_tables_and_when_it_goes_on(t
 
 
 @pytest.mark.long
-def test_differences_over_seeds_are_those_of_the_table_and_say_what_they_show():
+def test_differences_match_the_table_and_state_verdicts():
     three = {**PAIR, "again": PAIR["DRFA"]}
     found = drfl.compare(three, clients, task, **{**QUIET, "seeds": 5})
     wide = found.to_frame().pivot(index="seed", columns="algorithm", values="avg_loss")
@@ -216,7 +216,7 @@ def test_differences_over_seeds_are_those_of_the_table_and_say_what_they_show():
     assert found.differences().index.name == "worst_accuracy less mine's"
 
 
-def test_runs_that_test_rows_have_stopped_are_marked_in_every_table_and_decide_nothing():
+def test_runs_stopped_by_test_rows_are_marked_and_not_compared():
     """Each of five seeds stops before its first round, at a target that anything reaches."""
     five = {**QUIET, "seeds": 5}
     found = drfl.compare(PAIR, clients, task, until="test:avg_loss=100", **five)
@@ -236,7 +236,7 @@ def test_runs_that_test_rows_have_stopped_are_marked_in_every_table_and_decide_n
 
 
 @pytest.mark.long
-def test_seeds_at_which_test_rows_did_not_stop_an_algorithm_decide_nothing_either():
+def test_other_seeds_of_a_stopped_algorithm_are_not_compared():
     """They are chosen by their results as well: if luck stops a run, the others are the unlucky ones."""
     made = drfl.compare(PAIR, clients, task, **{**QUIET, "seeds": 6})
     stop = {"stopped": "target", "stopped_on": "test", "worst_interval": None}
@@ -250,7 +250,7 @@ def test_seeds_at_which_test_rows_did_not_stop_an_algorithm_decide_nothing_eithe
     assert first_intervals([]) is None
 
 
-def test_differences_of_few_seeds_decide_nothing_and_wrong_names_are_refused():
+def test_few_seeds_give_no_verdict_and_wrong_names_are_refused():
     found = drfl.compare(PAIR, DATA, TASK, **QUIET)
     assert set(found.differences()["verdict"]) == {"not decided"}
     for wrong, field in ((("nobody",), "algorithm"), ((None, "nothing"), "metric")):
@@ -258,7 +258,7 @@ def test_differences_of_few_seeds_decide_nothing_and_wrong_names_are_refused():
             found.differences(*wrong)
 
 
-def test_a_function_of_the_seed_needs_no_seeding(tmp_path):
+def test_function_of_the_seed_is_seeded_by_drfl(tmp_path):
     def unseeded(seed):
         return drfl.Task(nn.Linear(4, 2))
 
@@ -270,7 +270,7 @@ def test_a_function_of_the_seed_needs_no_seeding(tmp_path):
     assert worst["one"].nunique() == 2
 
 
-def test_without_a_folder_nothing_is_left(tmp_path, monkeypatch):
+def test_comparison_without_out_stores_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     found = drfl.compare(PAIR, DATA, TASK, **QUIET)
@@ -278,7 +278,7 @@ def test_without_a_folder_nothing_is_left(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_has_ended_is_not_run_again(tmp_path, monkeypatch):
+def test_finished_runs_are_not_repeated(tmp_path, monkeypatch):
     whole = drfl.compare(PAIR, DATA, TASK, out=tmp_path / "whole", **QUIET)
     asked: list[str] = []
 
@@ -298,7 +298,7 @@ def test_what_has_ended_is_not_run_again(tmp_path, monkeypatch):
     assert drfl.compare(PAIR, DATA, TASK, out=tmp_path / "r", resume=True, **QUIET).outcomes == whole.outcomes
 
 
-def test_a_finished_comparison_gets_algorithms_seeds_and_rounds(tmp_path):
+def test_finished_comparison_can_be_extended(tmp_path):
     more = {**PAIR, "FedAvg": drfl.FedAvg(m=3)}
     first = drfl.compare(PAIR, clients, task, out=tmp_path / "r", **QUIET)
     ended = []
@@ -328,7 +328,7 @@ def _python_handles_ctrl_c():
 
 
 @pytest.mark.usefixtures("_python_handles_ctrl_c")
-def test_ctrl_c_returns_what_has_ended():
+def test_ctrl_c_returns_finished_runs():
     def interrupt(line):
         lines.append(line)
         if line.startswith("[2/"):
@@ -342,13 +342,13 @@ def test_ctrl_c_returns_what_has_ended():
 
 
 @pytest.mark.long
-def test_worker_processes_leave_the_same_files(tmp_path):
+def test_worker_processes_write_the_same_files(tmp_path):
     one, two = (drfl.compare(PAIR, DATA, TASK, out=tmp_path / str(k), jobs=k, **QUIET) for k in (1, 2))
     assert one.outcomes == two.outcomes
     assert content(tmp_path / "1") == content(tmp_path / "2")
 
 
-def test_a_run_that_diverges_does_not_take_the_others_along(tmp_path):
+def test_diverged_run_does_not_stop_the_others(tmp_path):
     wild = drfl.FedAvg(m=3, local=drfl.LocalSGD(lr=3e38))
     found = drfl.compare({"wild": wild, "DRFA": PAIR["DRFA"]}, DATA, TASK, out=tmp_path / "r", **QUIET)
     assert [o.stopped for o in found.outcomes] == ["diverged", "rounds"] * 2
@@ -389,7 +389,7 @@ def test_a_run_that_diverges_does_not_take_the_others_along(tmp_path):
         ({"returned": "first"}, ("invalid-value", "returned", "'first'")),
     ],
 )
-def test_a_mistake_is_one_line_and_leaves_nothing(changes, error, tmp_path, monkeypatch):
+def test_mistake_is_one_line_and_leaves_no_files(changes, error, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     given = {"algorithms": PAIR, "data": DATA, "task": TASK, **QUIET, **changes}
     with refused(*error) as caught:
@@ -399,7 +399,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(changes, error, tmp_path, monk
 
 
 @pytest.mark.long
-def test_another_object_of_the_name_is_refused(tmp_path):
+def test_changed_object_of_the_same_name_is_refused(tmp_path):
     drfl.compare(PAIR, DATA, TASK, out=tmp_path / "r", **QUIET)
     others = {**PAIR, "DRFA": replace(PAIR["DRFA"], gamma=0.5)}
     with refused("other-run", "algorithms.DRFA.gamma"):
@@ -411,7 +411,7 @@ def test_another_object_of_the_name_is_refused(tmp_path):
     drfl.compare(PAIR, DATA, TASK, out=tmp_path / "r", overwrite=True, **QUIET)
 
 
-def test_runs_that_were_set_back_are_marked_in_every_table_and_count(monkeypatch):
+def test_rolled_back_runs_are_marked_in_every_table(monkeypatch):
     """Of two seeds one is set back in round 4 of 5; names may have signs that LaTeX reads in its own way."""
     set_back_once(monkeypatch, 1)
     told = []
@@ -432,7 +432,7 @@ def test_runs_that_were_set_back_are_marked_in_every_table_and_count(monkeypatch
     assert DOUBLE_DAGGER not in plain.to_markdown()
 
 
-def test_clients_own_models_are_marked_in_every_table_and_compared_with_their_kind(tmp_path, capsys):
+def test_own_models_are_marked_and_compared_with_their_kind(tmp_path, capsys):
     algorithms = {
         "FedAvg": drfl.FedAvg(m=3), "DRFA": drfl.DRFA(m=3), "Ditto": drfl.Ditto(m=3),
         "Closer": drfl.Ditto(m=3, lam=5.0), "LocalOnly": drfl.LocalOnly(),
@@ -462,7 +462,7 @@ def test_clients_own_models_are_marked_in_every_table_and_compared_with_their_ki
     assert f"Ditto, Closer, LocalOnly: {OWN_MODELS}" in " ".join(capsys.readouterr().out.split())
 
 
-def test_data_that_were_described_are_named_in_results_and_folders(tmp_path):
+def test_data_specs_are_recorded_in_results_and_folders(tmp_path):
     spec = drfl.data_spec(dataset="digits", partition="zipf-dirichlet", clients=3, alpha=0.5)
 
     def learned(seed):
@@ -486,7 +486,7 @@ def test_data_that_were_described_are_named_in_results_and_folders(tmp_path):
     assert (own["dataset"], own["partition"], own["clients"]) == ("own data", None, 4)
 
 
-def test_a_summary_is_a_mapping_that_prints_line_by_line():
+def test_summary_is_a_mapping_that_prints_line_by_line():
     summary = drfl.compare(PAIR, DATA, TASK, rounds=1, seeds=1, progress=None).summary()
     assert json.loads(json.dumps(summary))["seeds"] == [0]
     lines = repr(summary).splitlines()

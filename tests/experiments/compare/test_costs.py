@@ -36,7 +36,7 @@ CELLS = [("fast", 0), ("fast", 1), ("slow", 0), ("slow", 1), ("broken", 0)]
 
 
 @pytest.mark.parametrize(("metric", "level"), [("worst_accuracy", 0.8), ("avg_loss", 0.2)])
-def test_the_first_round_counts_and_means_are_over_all_seeds_or_none(metric, level):
+def test_cost_counts_the_first_round_and_requires_all_seeds(metric, level):
     found = costs_to_target(histories(), CELLS, metric, level, (ACCURACY,))
     assert found["reached"].tolist() == [2, 1, 0]
     assert found["seeds"].tolist() == [2, 2, 1]
@@ -55,7 +55,7 @@ def compared(tmp_path_factory):
     return folder
 
 
-def test_a_latex_table_has_the_columns_that_are_named(compared):
+def test_latex_table_has_the_named_columns(compared):
     found = drfl.load_comparison(compared)
     plain, named = (
         found.to_latex(),
@@ -75,7 +75,7 @@ def test_a_latex_table_has_the_columns_that_are_named(compared):
 
 
 @pytest.mark.parametrize("target", ["worst_accuracy", "worst_accuracy=x", "worst_accuracy=nan"])
-def test_a_target_that_is_none_is_refused(target, compared):
+def test_invalid_target_is_refused(target, compared):
     with refused("invalid-format", "target"):
         drfl.load_comparison(compared).costs_to(target)
 
@@ -97,11 +97,11 @@ def test_curves_are_drawn_over_each_cost(x, compared):
 @pytest.mark.parametrize(
     ("most", "unit"), [(0, (1, "bytes")), (999, (1, "bytes")), (2e6, (1e6, "MB")), (3e19, (1e12, "TB"))]
 )
-def test_the_unit_of_bytes_fits_the_largest_number(most, unit):
+def test_unit_of_bytes_fits_the_largest_number(most, unit):
     assert _byte_unit(most) == unit
 
 
-def test_the_command_writes_them_from_folders(compared, tmp_path, monkeypatch, capsys):
+def test_command_writes_tables_and_figures_from_folders(compared, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = ["report", str(compared), "--latex", "t.tex", "--figure", "f.svg", "--x-axis", "bytes"]
     capsys.readouterr()

@@ -31,7 +31,7 @@ def rows(path):
         return list(csv.DictReader(file))
 
 
-def test_a_models_own_predictions_get_its_row(frame, capsys):
+def test_own_predictions_get_the_row_of_the_model(frame, capsys):
     """Each seed's predictions are those of its FedAvg model, so the rows of both must be equal."""
     shared = ["compare", *OWN, "--metric", "auc", "--seeds", "2", "--out", "c"]
     assert call(shared) == 0
@@ -83,7 +83,7 @@ def test_python_takes_data_frames_and_files(frame):
     assert not any("test rows" in line and "right" in line for line in lines)
 
 
-def test_one_set_of_predictions_for_several_splits_is_a_warning(frame, capsys):
+def test_one_set_of_predictions_for_several_splits_gives_a_warning(frame, capsys):
     pd.DataFrame({"row": range(1, len(frame) + 1), "prediction": frame["ill"]}).to_csv("p.csv", index=False)
     assert call(["compare", *OWN, "--seeds", "2", "--out", "c", "--predictions", "p.csv", "--json"]) == 0
     assert "p: the seeds" in capsys.readouterr().err

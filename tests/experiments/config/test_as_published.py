@@ -25,7 +25,7 @@ def compared(algorithms, **options):
     return drfl.compare(algorithms, data(), TASK, **options)
 
 
-def test_it_is_the_last_iterate_of_a_run_without_guards():
+def test_as_published_gives_the_last_iterate_without_guards():
     algorithms = {"DRFA": drfl.DRFA(m=2, gamma=0.01, local=LOCAL)}
     published = compared(algorithms, as_published=True)
     by_hand = compared(algorithms, returned="last", guards="none", step_bound=0)
@@ -33,7 +33,7 @@ def test_it_is_the_last_iterate_of_a_run_without_guards():
     assert published.outcomes != compared(algorithms).outcomes
 
 
-def test_every_table_says_so():
+def test_every_table_states_as_published():
     found = compared({"FedAvg": drfl.FedAvg(m=2, local=LOCAL)}, as_published=True)
     for text in (found.to_markdown(), found.to_latex(), found._repr_html_()):
         assert text.count("as published") == 1
@@ -49,7 +49,7 @@ def test_every_table_says_so():
         (drfl.FedMGDAPlus(m=2, local=LOCAL), "server_lr"),
     ],
 )
-def test_step_sizes_that_drfl_would_choose_are_refused(algorithm, field):
+def test_missing_step_sizes_are_refused(algorithm, field):
     with refused("needs-option", field, type(algorithm).__name__):
         compared({"a": algorithm}, as_published=True)
 
@@ -64,12 +64,12 @@ def test_step_sizes_that_drfl_would_choose_are_refused(algorithm, field):
         ("max_norm", 3.0),
     ],
 )
-def test_settings_that_no_paper_has_are_refused(setting, value):
+def test_settings_without_a_paper_are_refused(setting, value):
     with refused("conflicting-options", setting):
         compared({"FedAvg": drfl.FedAvg(m=2, local=LOCAL)}, as_published=True, **{setting: value})
 
 
-def test_the_command_and_its_file_have_it(tmp_path, monkeypatch):
+def test_command_and_file_accept_as_published(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     job = ["run", "--clients", "4", "--rounds", "2", "--algorithm", "FedAvg", "--as-published"]
     check_refusal([*job, "--out", "a"], "needs-option", "lr")

@@ -23,13 +23,13 @@ from drfl.training.loop import run
 SMALL = {"clients": 5, "cohort": 3, "rounds": 2, "steps": 2}
 
 
-def test_data_are_those_of_the_name():
+def test_data_sets_are_loaded_by_name():
     digits = load("digits")
     assert load_data(Config()).inputs.equal(digits.inputs)
 
 
 @pytest.mark.parametrize("engine", ["loop", "threads", "stacked"])
-def test_the_squared_loss_runs_on_every_engine(engine):
+def test_squared_loss_runs_on_every_engine(engine):
     losses = [build(Config(loss="squared", engine=name, dtype="float64", **SMALL)) for name in ("loop", engine)]
     a, b = (run(job.algorithm, job.fed, rounds=2, seed=0) for job in losses)
     torch.testing.assert_close(a.state.w, b.state.w, rtol=0, atol=1e-10)
@@ -40,7 +40,7 @@ def test_the_squared_loss_runs_on_every_engine(engine):
     assert a.history.last.metrics.avg_loss < a.history.rows[0].metrics.avg_loss
 
 
-def test_validation_leaves_the_test_part_alone():
+def test_validation_does_not_change_the_test_part():
     dataset = load("digits")
     plain, held = (
         build(Config(validation=v, judged_on="validation" if v else "test", seed=3, **SMALL), dataset)
@@ -53,7 +53,7 @@ def test_validation_leaves_the_test_part_alone():
 
 
 @pytest.mark.long
-def test_what_is_tuned_by_validation_does_not_change_with_the_test_rows():
+def test_validation_results_do_not_depend_on_test_rows():
     dataset = load("digits")
     other = dataclasses.replace(dataset, test_inputs=1 - dataset.test_inputs)
     a, b = (
@@ -64,7 +64,7 @@ def test_what_is_tuned_by_validation_does_not_change_with_the_test_rows():
     assert execute(build(Config(**SMALL), other)).result.history.to_csv() != a.history.to_csv()
 
 
-def test_curves_of_the_training_accuracy_are_of_the_run_that_tests_on_test_rows():
+def test_training_curves_belong_to_runs_that_use_test_rows():
     dataset = load("digits")
     test, training = (execute(build(Config(judged_on=on, **SMALL), dataset)).result for on in ("test", "training"))
     assert torch.equal(test.state.w, training.state.w)
@@ -72,7 +72,7 @@ def test_curves_of_the_training_accuracy_are_of_the_run_that_tests_on_test_rows(
     assert training.evaluation.samples.sum() == 1198
 
 
-def test_other_seeds_other_validation_rows():
+def test_other_seeds_give_other_validation_rows():
     dataset = load("digits")
     a, b, c = (
         build(Config(validation=0.25, judged_on="validation", seed=s, partition="iid", **SMALL), dataset)
@@ -90,7 +90,7 @@ def features(tmp_path, monkeypatch):
     return {"features": "penultimate", "backbone": str(tmp_path / "a.safetensors")}
 
 
-def test_clients_learn_from_features(features):
+def test_clients_train_on_features(features):
     job = build(Config(**features, **SMALL))
     assert job.data.inputs.shape == (1198, 500)
     assert job.task.layout.d == 5010
@@ -100,7 +100,7 @@ def test_clients_learn_from_features(features):
 
 
 @pytest.mark.long
-def test_a_comparison_makes_them_once(features, tmp_path, monkeypatch):
+def test_comparison_computes_features_once(features, tmp_path, monkeypatch):
     asked = []
 
     def counted(*arguments, **options):

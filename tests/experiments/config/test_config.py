@@ -22,24 +22,24 @@ from drfl.experiments.config.hyperparameters import parameters_of
         ({"features": "ntk"}, ("invalid-value", "features", "'penultimate'", "'entk'")),
     ],
 )
-def test_impossible_values(values, error):
+def test_impossible_values_are_refused(values, error):
     with refused(*error) as caught:
         load_config(None, values)
     assert "\n" not in str(caught.value)
 
 
-def test_features_by_default_there_are_none():
+def test_features_are_off_by_default():
     assert load_config(None, {}).recipe() is None
 
 
-def test_the_recipe_is_what_the_keys_say():
+def test_keys_determine_the_feature_recipe():
     values = {"features": "entk", "backbone": "cnn-digits", "feature_count": 9, "resize": 8}
     assert load_config(None, values).recipe() == Recipe("entk", "cnn-digits", 9, 8)
     assert load_config(None, {"features": "entk", "backbone": "a.pth"}).recipe() == Recipe("entk", "a.pth", 50_000)
 
 
 @pytest.mark.parametrize(("algorithm", "clients", "m"), [("DRDM", 10, 10), ("DRDM", 30, 20), ("ScaffPD", 30, 30)])
-def test_the_default_cohort(algorithm, clients, m):
+def test_default_cohort_size(algorithm, clients, m):
     for options, size in (({}, m), ({"cohort": 5}, 5)):
         config = load_config(None, options)
         assert parameters_of(config.build_algorithm(algorithm, clients), clients)["m"] == size

@@ -42,7 +42,7 @@ def rows(path):
         return list(csv.DictReader(file))
 
 
-def test_the_first_model_is_the_old_one_although_columns_are_scaled_otherwise(old):
+def test_first_model_equals_the_old_one_despite_rescaled_columns(old):
     assert call(["run", *ROWS, "--rounds", "0", "--out", "new", "--init-from", OLD]) == 0
     before, after = drfl.load_model(OLD), drfl.load_model("new/model.safetensors")
     assert not torch.equal(before.standardisation.mean, after.standardisation.mean)
@@ -74,7 +74,7 @@ def test_client_weights_are_reset_or_kept(old):
     assert json.loads(Path("f/summary.json").read_text())["init_from"]["path"] == OLD
 
 
-def test_python_takes_the_same_arguments(tmp_path):
+def test_python_accepts_the_same_arguments(tmp_path):
     data = ClientData.from_frame(table(), schema=SCHEMA)
     task = drfl.Task(drfl.models.linear((7,), 2))
     first = {name: value.clone() for name, value in task.model.state_dict().items()}
@@ -90,7 +90,7 @@ def test_python_takes_the_same_arguments(tmp_path):
     assert fitted.finished.job.origin.start["path"] == str(path)
 
 
-def test_a_run_of_objects_starts_from_a_file_like_the_command(old):
+def test_objects_start_from_a_file_like_the_command(old):
     data = drfl.data_spec(data=["t.csv"], target="ill", group="site").for_seed(0)
     before = drfl.load_model(OLD)
     fed = drfl.Simulation(data, drfl.Task(drfl.models.linear(data.shape, 2)))
@@ -104,7 +104,7 @@ def test_a_run_of_objects_starts_from_a_file_like_the_command(old):
     assert not torch.equal(one.model, drfl.run(drfl.FedAvg(m=3), fed, rounds=2).model)
 
 
-def test_frozen_layers_of_a_file_must_be_those_of_the_task(tmp_path):
+def test_frozen_layers_must_equal_those_of_the_task(tmp_path):
     data = ClientData.from_frame(table(), schema=SCHEMA)
 
     def task(seed):
@@ -126,7 +126,7 @@ def test_frozen_layers_of_a_file_must_be_those_of_the_task(tmp_path):
         drfl.run(drfl.FedAvg(m=2), elsewhere, rounds=0, init_from=path)
 
 
-def test_files_that_do_not_fit_are_refused(tmp_path):
+def test_unsuitable_files_are_refused(tmp_path):
     frame, linear = table(), drfl.models.linear((7,), 2)
     data, task = ClientData.from_frame(frame, schema=SCHEMA), drfl.Task(linear)
     options = {"rounds": 0, "seeds": 1, "progress": None}

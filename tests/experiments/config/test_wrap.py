@@ -43,7 +43,7 @@ def layers(algorithm):
     return found
 
 
-def test_the_wide_guard_alone_by_default():
+def test_default_is_only_the_robust_guard():
     protected, inner = layers(build(Config(clients=6)).algorithm)
     assert isinstance(protected, Protected)
     assert protected.guards == (RobustClip(),)
@@ -60,13 +60,13 @@ def test_the_wide_guard_alone_by_default():
         ("centred-clip:momentum=0.5", CentredClip(1.0, 0.5)),
     ],
 )  # fmt: skip
-def test_aggregators_by_their_names(text, rule):
+def test_aggregators_are_selected_by_name(text, rule):
     protected, _ = layers(build(Config(clients=6, aggregator=text, step_bound=0)).algorithm)
     assert protected.aggregator == rule
     assert protected.bound is None
 
 
-def test_the_probe_holds_rows_of_every_client():
+def test_probe_holds_rows_of_every_client():
     protected, _ = layers(build(Config(clients=6, aggregator="probe:rows=4,cosine=0.5")).algorithm)
     assert isinstance(protected.aggregator, ProbeCosine)
     assert protected.aggregator.cosine == 0.5
@@ -84,12 +84,12 @@ def test_the_probe_holds_rows_of_every_client():
         ({"aggregator": "centred-clip:momentum=1"}, ("out-of-range", "momentum", "[0, 1)")),
     ],
 )
-def test_aggregators_and_bounds_that_make_no_sense_are_refused(values, error):
+def test_invalid_aggregators_and_bounds_are_refused(values, error):
     with refused(*error):
         load_config(None, values)
 
 
-def test_a_run_tells_whom_the_rule_left_out(tmp_path):
+def test_run_names_clients_excluded_by_the_rule(tmp_path):
     out = tmp_path / "run"
     small = ["--engine", "loop", "--clients", "10", "--rounds", "3", "--steps", "2", "--threads", "1"]
     assert call(["run", "--algorithm", "FedAvg", *small, "--aggregator", "krum:f=3", "--out", str(out)]) == 0
@@ -98,7 +98,7 @@ def test_a_run_tells_whom_the_rule_left_out(tmp_path):
     assert set(left) <= {f"client-{i}" for i in range(10)}
 
 
-def test_everything_in_its_place():
+def test_wrappers_are_applied_in_order():
     config = load_config(
         None,
         {
@@ -130,7 +130,7 @@ def test_everything_in_its_place():
         (("peers:peers=4", "probe"), (PeerAudit(4), ProbeAudit())),
     ],
 )
-def test_guards_by_name(texts, guards):
+def test_guards_are_selected_by_name(texts, guards):
     assert guards_of(texts) == guards
 
 
@@ -159,19 +159,19 @@ def test_guards_by_name(texts, guards):
         (["--over-select", "2", "--algorithm", "AFL"], "unsupported-combination", "over_select", ("AFL",)),
     ],
 )
-def test_a_mistake_is_one_line(options, code, field, quoted, tmp_path, monkeypatch, capsys):
+def test_mistake_is_a_one_line_error(options, code, field, quoted, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     check_refusal(["run", *SMALL, *options], code, field, *quoted)
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
 
 
-def test_faults_are_numbers():
+def test_faults_must_be_numbers():
     with refused("invalid-value", "faults", "drop"):
         failures_of({"drop": "often"})
 
 
-def test_a_run_with_all_of_it_tells_what_it_rejected_and_repeats(tmp_path, monkeypatch):
+def test_run_with_all_wrappers_reports_rejections_and_repeats(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     options = ["--fault", "drop=0.3", "--fault", "duplicate=0.5", "--guard", "robust:k=3,floor=0.1"]
     options += ["--cohort", "4", "--min-replies", "1", "--over-select", "1.5"]
@@ -182,7 +182,7 @@ def test_a_run_with_all_of_it_tells_what_it_rejected_and_repeats(tmp_path, monke
     assert (tmp_path / "a/history.csv").read_bytes() == (tmp_path / "b/history.csv").read_bytes()
 
 
-def test_the_default_guard_leaves_a_clean_run_alone(tmp_path, monkeypatch):
+def test_default_guard_does_not_change_a_clean_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert call(["run", *SMALL, "--cohort", "4", "--out", "a"]) == 0
     assert call(["run", *SMALL, "--cohort", "4", "--guard", "none", "--out", "b"]) == 0

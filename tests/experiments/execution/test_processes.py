@@ -81,7 +81,7 @@ if __name__ == "__main__":
     [(signal.SIGTERM, "1000000 1"), (signal.SIGINT, "1000000 1"), (signal.SIGKILL, "lost")],
 )
 @pytest.mark.long
-def test_a_signal_to_a_worker_that_has_only_just_begun(number, outcome, tmp_path):
+def test_signal_to_a_starting_worker(number, outcome, tmp_path):
     (tmp_path / "newborn.py").write_text(NEWBORN)
     path = os.pathsep.join([str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
@@ -129,14 +129,14 @@ class CannotArrive:
         return int, ("no number",)
 
 
-def test_an_object_that_cannot_be_made_elsewhere_is_refused_by_every_call():
+def test_unpicklable_object_is_refused_by_every_call():
     with Processes(1, CannotArrive()) as workers:
         for n in range(2):
             error = workers.submit(answer, n).exception(timeout=120)
             assert (error.code, error.field) == ("not-picklable", "jobs")
 
 
-def test_a_signal_ends_the_wait(monkeypatch):
+def test_signal_ends_the_wait(monkeypatch):
     monkeypatch.setattr(executor, "POLL_INTERVAL", 0.01)
     watch = StopSignal()
     watch.signal = signal.SIGTERM
@@ -158,7 +158,7 @@ if __name__ == "__main__":
 
 @pytest.mark.skipif(not os.path.isdir("/dev/shm"), reason="the system has no such folder")
 @pytest.mark.long
-def test_a_killed_process_group_leaves_no_semaphores(tmp_path):
+def test_killed_process_group_leaves_no_semaphores(tmp_path):
     (tmp_path / "group.py").write_text(GROUP)
     before = set(os.listdir("/dev/shm"))
     process = subprocess.Popen(
@@ -181,7 +181,7 @@ class DiesWhereItArrives:
 
 
 @pytest.mark.long
-def test_a_worker_that_dies_in_its_start_is_an_error_however_much_it_was_sent():
+def test_worker_that_dies_while_starting_is_an_error():
     """multiprocessing waits for ever for a process that dies before it has read more than a pipe holds."""
     with Processes(2, (DiesWhereItArrives(), b"x" * 2**20)) as workers:
         assert isinstance(workers.submit(answer, 1).exception(timeout=120), LostWorkerError)
@@ -206,7 +206,7 @@ print(masks)
 
 
 @pytest.mark.long
-def test_signals_are_blocked_while_every_worker_starts():
+def test_signals_are_blocked_while_workers_start():
     """The first process of all starts multiprocessing's tracker, which unblocks them."""
     ended = subprocess.run([sys.executable, "-c", MASKS], capture_output=True, text=True, timeout=300, check=True)
     assert ended.stdout.strip() == "[True, True]"

@@ -60,7 +60,7 @@ def records(folder, workers, some, run=run_cell):
     return files(folder)
 
 
-def test_records_are_those_of_this_process_and_data_are_sent_once(tmp_path, ray):
+def test_records_equal_local_ones_and_data_are_sent_once(tmp_path, ray):
     some = wanted(repeats=1)
     for cell in some:
         cells.write(tmp_path / "here", cell, run_cell(cell, None))
@@ -68,7 +68,7 @@ def test_records_are_those_of_this_process_and_data_are_sent_once(tmp_path, ray)
     assert sum(isinstance(what, Dataset) for what in ray.puts) == 1
 
 
-def test_a_cell_that_cannot_start_ends_it_all_and_one_that_is_lost_too(tmp_path, ray):
+def test_unstartable_or_lost_cell_ends_the_execution(tmp_path, ray):
     with refused("out-of-range", "m", "99"):
         records(tmp_path, Cluster(), [Cell("training", {**wanted()[0].job, "cohort": 99}, 1.0)])
     ray.lost = 2
@@ -77,7 +77,7 @@ def test_a_cell_that_cannot_start_ends_it_all_and_one_that_is_lost_too(tmp_path,
     assert not list(tmp_path.iterdir())
 
 
-def test_a_comparison_leaves_the_same_files(tmp_path, ray, monkeypatch):
+def test_comparison_writes_the_same_files(tmp_path, ray, monkeypatch):
     monkeypatch.chdir(tmp_path)
     arguments = ["compare", *SMALL, "--algorithms", "FedAvg,DRDM"]
     assert call([*arguments, "--jobs", "1", "--out", "one"]) == 0
@@ -86,7 +86,7 @@ def test_a_comparison_leaves_the_same_files(tmp_path, ray, monkeypatch):
     assert len(ray.calls) == 4
 
 
-def test_a_comparison_goes_on_where_it_was_lost(tmp_path, ray, monkeypatch):
+def test_comparison_resumes_after_a_lost_worker(tmp_path, ray, monkeypatch):
     monkeypatch.chdir(tmp_path)
     arguments = ["compare", *SMALL, "--algorithms", "FedAvg,DRDM", "--ray", "local", "--out", "a"]
     ray.lost = 3
@@ -102,7 +102,7 @@ PARTS = [(torch.randn(12, 3, generator=torch.Generator().manual_seed(i)), torch.
 DATA = drfl.ClientData.from_arrays(PARTS)
 
 
-def test_a_comparison_of_objects(tmp_path, ray):
+def test_comparison_of_objects_on_ray(tmp_path, ray):
     pair, task = {"a": drfl.FedAvg(m=2), "b": drfl.DRFA(m=2)}, drfl.Task(torch.nn.Linear(3, 2))
     for jobs in (1, "ray"):
         drfl.compare(pair, DATA, task, rounds=2, seeds=1, jobs=jobs, out=tmp_path / str(jobs), progress=None)
@@ -111,7 +111,7 @@ def test_a_comparison_of_objects(tmp_path, ray):
 
 
 @pytest.mark.long
-def test_a_search(ray):
+def test_search_on_ray(ray):
     def space(trial):
         return drfl.FedAvg(m=2, local=drfl.LocalSGD(steps=2, lr=trial.suggest_float("lr", 0.01, 1, log=True)))
 
@@ -121,7 +121,7 @@ def test_a_search(ray):
     assert len(ray.calls) == 6
 
 
-def test_what_jobs_and_options_stand_for():
+def test_jobs_and_ray_options_select_the_executor():
     assert workers_of("ray") == Cluster()
     assert workers_of(3) == workers_of_options(3, None, 1) == 3
     assert workers_of_options(2, "local", 1) == Cluster("local", 2)
@@ -132,7 +132,7 @@ def test_what_jobs_and_options_stand_for():
         workers_of("rya")
 
 
-def test_a_cluster_that_does_not_answer_touches_no_file(tmp_path, monkeypatch, capsys):
+def test_unreachable_cluster_touches_no_file(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert call(["compare", *SMALL, "--algorithms", "FedAvg", "--ray", "nowhere", "--out", "a"]) == 2
     assert capsys.readouterr().err.count("\n") == 1
@@ -140,7 +140,7 @@ def test_a_cluster_that_does_not_answer_touches_no_file(tmp_path, monkeypatch, c
 
 
 @pytest.mark.long
-def test_four_workers_one_of_which_is_killed_leave_the_same_records(tmp_path):
+def test_killed_worker_leaves_the_same_records(tmp_path):
     died, some = tmp_path / "died", wanted()
 
     def run(cell, data_dir):

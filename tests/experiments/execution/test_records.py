@@ -12,32 +12,32 @@ from drfl.experiments.execution import records
 KEY = b"k" * 32
 
 
-def test_a_record_is_returned_as_it_will_be_read(tmp_path):
+def test_record_is_returned_as_it_will_be_read(tmp_path):
     written = records.write(tmp_path / "store", "a", {"loss": math.inf, "rows": (1, 2), "none": None})
     assert written == {"key": "a", "loss": "inf", "rows": [1, 2], "none": None}
     assert records.read(tmp_path / "store", "a") == written
     assert [path.name for path in (tmp_path / "store").iterdir()] == ["a.json"]
 
 
-def test_the_bytes_are_those_of_stored_results(tmp_path):
+def test_bytes_match_stored_results(tmp_path):
     records.write(tmp_path, "a", {"kind": "training", "job": {"seed": 0}, "rounds": 3})
     assert (tmp_path / "a.json").read_bytes() == b'{"key": "a", "kind": "training", "job": {"seed": 0}, "rounds": 3}'
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"key": "b"}', b'{"key": "a"', b"\xff"])
-def test_a_damaged_record_counts_as_missing(tmp_path, content):
+def test_damaged_record_counts_as_missing(tmp_path, content):
     (tmp_path / "a.json").write_bytes(content)
     assert records.read(tmp_path, "a") is None
 
 
-def test_a_link_counts_as_missing(tmp_path):
+def test_link_counts_as_missing(tmp_path):
     records.write(tmp_path / "elsewhere", "a", {})
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "a.json").symlink_to(tmp_path / "elsewhere" / "a.json")
     assert records.read(tmp_path / "store", "a") is None
 
 
-def test_with_a_key_only_what_it_signed_under_this_name_is_read(tmp_path):
+def test_key_accepts_only_records_that_it_signed(tmp_path):
     signed, unsigned = tmp_path / "signed", tmp_path / "unsigned"
     records.write(signed, "a", {"rounds": 3}, KEY)
     records.write(unsigned, "a", {"rounds": 3})
@@ -50,7 +50,7 @@ def test_with_a_key_only_what_it_signed_under_this_name_is_read(tmp_path):
     assert records.read(signed, "b", KEY) is None
 
 
-def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path):
+def test_unwritable_folder_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with refused("cannot-write", str(tmp_path / "file")):
         records.write(tmp_path / "file", "a", {})

@@ -31,7 +31,7 @@ def without_time(record):
 
 
 @pytest.mark.long
-def test_records_are_the_same_however_many_processes_there_are(tmp_path):
+def test_records_do_not_depend_on_the_number_of_processes(tmp_path):
     few = wanted(repeats=1)
     one = {end.cell.key: end.record for end in run_all_cells(few, tmp_path / "one", run_cell, workers=1)}
     two = {end.cell.key: end.record for end in run_all_cells(few, tmp_path / "two", run_cell, workers=2)}
@@ -45,7 +45,7 @@ def test_records_are_the_same_however_many_processes_there_are(tmp_path):
 
 
 @pytest.mark.long
-def test_what_is_known_is_not_run_again(tmp_path):
+def test_known_results_are_not_computed_again(tmp_path):
     some = wanted(repeats=1, settings=[{"name": "a"}], values={})
     first = list(run_all_cells([*some, *some], tmp_path, run_cell, workers=2))
     assert [end.finished for end in first] == [1, 2]
@@ -58,7 +58,7 @@ def test_what_is_known_is_not_run_again(tmp_path):
 
 
 @pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\xff", b'{"key": "another"}'])
-def test_a_damaged_record_is_made_anew(tmp_path, damage):
+def test_damaged_record_is_computed_again(tmp_path, damage):
     cell = wanted(repeats=1)[0]
     record = run_cell(cell, None)
     cells.write(tmp_path, cell, record)
@@ -69,7 +69,7 @@ def test_a_damaged_record_is_made_anew(tmp_path, damage):
 
 
 @pytest.mark.parametrize("samples", [[-1, 20], [20.0], "20", [2**31]])
-def test_a_record_with_impossible_test_samples_is_made_anew(tmp_path, samples):
+def test_record_with_impossible_test_samples_is_computed_again(tmp_path, samples):
     cell = wanted(repeats=1)[0]
     record = {**broken(), "samples": [20]}
     cells.write(tmp_path, cell, record)
@@ -78,7 +78,7 @@ def test_a_record_with_impossible_test_samples_is_made_anew(tmp_path, samples):
     assert cells.read(tmp_path, cell) is None
 
 
-def test_a_run_that_breaks_off_is_a_result():
+def test_failed_run_is_a_result():
     methods = [{"name": "wild", "algorithm": "FedAvg", "parameters": {"lr": 1e38, "weight_decay": 1e3}}]
     record = run_cell(wanted(methods=methods, values={}, rounds=5)[0], None)
     assert record["stopped"] == "diverged"
@@ -87,7 +87,7 @@ def test_a_run_that_breaks_off_is_a_result():
 
 
 @pytest.mark.long
-def test_a_job_that_cannot_start_ends_it_all(tmp_path):
+def test_unstartable_job_ends_the_execution(tmp_path):
     impossible = Cell("training", {**wanted()[0].job, "cohort": 99}, 1.0)
     with refused("out-of-range", "m", "99"):
         list(run_all_cells([impossible], tmp_path, run_cell, workers=1))
@@ -123,7 +123,7 @@ def alive(pid):
 
 @pytest.mark.long
 @pytest.mark.parametrize("signum", long_beyond(1, [signal.SIGINT, signal.SIGKILL]))
-def test_workers_die_with_their_parent(tmp_path, signum):
+def test_workers_end_with_their_parent(tmp_path, signum):
     parent = subprocess.Popen(
         [sys.executable, "-c", SLOW, str(tmp_path)], stderr=subprocess.DEVNULL, start_new_session=True
     )

@@ -31,7 +31,7 @@ def maps():
     return Path("/proc/self/maps").read_text()
 
 
-def test_large_tensors_are_mapped_and_all_others_are_in_the_pickle(tensors, tmp_path):
+def test_large_tensors_are_mapped_and_others_pickled(tensors, tmp_path):
     large, small = torch.rand(50, 3), torch.rand(2)
     payload = tensors.dumps({"a": large, "b": [large, small], "same": small})
     found = cloudpickle.loads(payload)
@@ -44,7 +44,7 @@ def test_large_tensors_are_mapped_and_all_others_are_in_the_pickle(tensors, tmp_
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.float64, torch.bool, torch.bfloat16])
-def test_types_shapes_and_views(tensors, dtype):
+def test_types_shapes_and_views_are_preserved(tensors, dtype):
     pool = (torch.arange(600) % 3).to(dtype).view(10, 20, 3)
     for part in (pool, pool[2:9], pool.transpose(0, 1), pool[:, ::2]):
         found = cloudpickle.loads(tensors.dumps(part))
@@ -52,7 +52,7 @@ def test_types_shapes_and_views(tensors, dtype):
         assert torch.equal(found, part)
 
 
-def test_what_is_written_to_a_tensor_stays_with_who_wrote(tensors):
+def test_writes_to_a_tensor_stay_in_the_process(tensors):
     payload = tensors.dumps(torch.zeros(100))
     one, other = cloudpickle.loads(payload), cloudpickle.loads(payload)
     one += 1
@@ -66,7 +66,7 @@ def test_parameters_stay_parameters(tensors):
     assert model.weight.requires_grad
 
 
-def test_what_is_mapped_outlives_the_files(tensors):
+def test_mapped_tensors_outlive_their_files(tensors):
     found = cloudpickle.loads(tensors.dumps(torch.ones(100)))
     tensors.close()
     assert not tensors._files
@@ -74,7 +74,7 @@ def test_what_is_mapped_outlives_the_files(tensors):
 
 
 @pytest.mark.long
-def test_cells_get_their_data_so_and_nothing_is_left(tmp_path, monkeypatch):
+def test_cells_receive_mapped_data_and_leave_no_files(tmp_path, monkeypatch):
     monkeypatch.setattr(shared_tensors, "LARGE", 1000)
     cells = [planned.cell for planned in plan(small_spec(), Scale()).cells][:3]
     with make_pool(2, run_cell, shared=True) as pool:

@@ -9,7 +9,7 @@ from drfl.experiments.execution.training_cells import run_job
 JOB = {"dataset": "digits", "algorithm": "FedAvg", "clients": 4, "cohort": 2, "steps": 4, "loss": "squared"}
 
 
-def test_a_model_that_is_finite_and_whose_loss_is_not_has_diverged():
+def test_finite_model_with_infinite_loss_has_diverged():
     ready = build(load_config(None, {**JOB, "rounds": 2, "algorithms": {"FedAvg": {"lr": 300.0}}}))
     record = run_job(ready)
     assert record["stopped"] == "diverged"

@@ -51,7 +51,7 @@ def two_members(monkeypatch):
     monkeypatch.setattr(fit_module, "PORTFOLIO", (PORTFOLIO[0], PORTFOLIO[4]))
 
 
-def test_equal_members_leave_the_simplest(monkeypatch):
+def test_equal_candidates_leave_the_simplest(monkeypatch):
     monkeypatch.setattr(fit_module, "PORTFOLIO", (PORTFOLIO[0], PORTFOLIO[0]._replace(name="the same")))
     found = fitted()
     assert found.chosen is PORTFOLIO[0]
@@ -59,7 +59,7 @@ def test_equal_members_leave_the_simplest(monkeypatch):
     assert [member["chosen"] for member in found.summary()["members"]] == [True, False]
 
 
-def test_a_member_that_is_clearly_better_is_chosen_and_trained_on_all_rows(monkeypatch):
+def test_clearly_better_candidate_is_chosen_and_retrained_on_all_rows(monkeypatch):
     slow = Member("slow", "FedAvg", {"lr": 1e-4})
     monkeypatch.setattr(fit_module, "PORTFOLIO", (slow, PORTFOLIO[0]))
     data = clients()
@@ -82,7 +82,7 @@ def test_test_rows_do_not_influence_the_choice(two_members):
     assert one.result.evaluation.score.sum() > two.result.evaluation.score.sum()
 
 
-def test_validation_rows_of_the_data_are_used_and_trained_on_at_the_end(two_members):
+def test_given_validation_rows_are_used_and_trained_on_at_the_end(two_members):
     data = clients()
     split = data.with_validation(0.5)
     found = fitted(split)
@@ -90,7 +90,7 @@ def test_validation_rows_of_the_data_are_used_and_trained_on_at_the_end(two_memb
     assert found.finished.job.data.sizes.tolist() == data.sizes.tolist()
 
 
-def test_a_member_that_diverges_is_excluded_with_its_reason(monkeypatch):
+def test_diverging_candidate_is_excluded_with_a_reason(monkeypatch):
     def fail(self, state, fed, key):
         raise DivergedError("no")
 
@@ -104,21 +104,21 @@ def test_a_member_that_diverges_is_excluded_with_its_reason(monkeypatch):
     assert TEST not in first
 
 
-def test_a_member_no_better_than_the_initial_model_is_excluded(monkeypatch):
+def test_candidate_no_better_than_the_initial_model_is_excluded(monkeypatch):
     worse = Member("worse", "FedAvg", {"lr": 50.0})
     monkeypatch.setattr(fit_module, "PORTFOLIO", (worse, PORTFOLIO[0]))
     first, _ = fitted().candidates
     assert "initial model" in first.excluded
 
 
-def test_without_any_member_left_it_fails(monkeypatch):
+def test_fit_fails_if_no_candidate_remains(monkeypatch):
     monkeypatch.setattr(fit_module, "PORTFOLIO", (Member("wild", "FedAvg", {"lr": 1e30}),))
     with pytest.raises(DrflError) as error:
         fitted()
     assert (error.value.code, error.value.field) == ("no-results", "budget")
 
 
-def test_a_reference_that_diverges_is_left_out(two_members, monkeypatch):
+def test_diverging_reference_is_omitted(two_members, monkeypatch):
     def refuse(self, state, fed, key):
         raise DivergedError("no")
 
@@ -128,7 +128,7 @@ def test_a_reference_that_diverges_is_left_out(two_members, monkeypatch):
     assert found.summary()["references"]["local_only"][TEST] > 0.5
 
 
-def test_two_clients_and_a_tiny_one(two_members):
+def test_two_clients_with_one_very_small(two_members):
     data = clients(count=2)
     tiny = replace(data, train=(data.train[0], data.train[1][:1]))
     found = fitted(tiny)
@@ -137,7 +137,7 @@ def test_two_clients_and_a_tiny_one(two_members):
     assert {c.group for c in fitted(small).candidates} == {"2 clients with fewer than 20 validation rows"}
 
 
-def test_a_client_of_contrary_labels_gets_its_own_model(two_members):
+def test_client_with_contrary_labels_gets_its_own_model(two_members):
     data = clients(contrary=1)
     shared, own = fitted(data), fitted(data, personalise=True)
     assert shared.personal is None
@@ -148,14 +148,14 @@ def test_a_client_of_contrary_labels_gets_its_own_model(two_members):
     assert own.result.history.last.metrics.worst_score == float(own.result.evaluation.score.min())
 
 
-def test_clients_that_agree_keep_the_global_model(two_members):
+def test_agreeing_clients_keep_the_global_model(two_members):
     found = fitted(personalise=True, budget=40)
     assert found.personal is not None
     assert set(found.personal.used) == {GLOBAL}
     assert found.result.personal is None
 
 
-def test_a_client_takes_the_largest_clear_gain():
+def test_client_gets_the_model_with_the_largest_clear_gain():
     shared, sizes = np.ones(90), [30, 30, 30]
     noise = np.tile([-0.1, 0.1], 15)
     own = np.concatenate([0.5 + noise, 1 + noise, 0.9 + 40 * noise])
@@ -165,7 +165,7 @@ def test_a_client_takes_the_largest_clear_gain():
     assert [gain for _, gain in decided] == pytest.approx([0.5, 0.1, 0])
 
 
-def test_a_decision_that_the_final_models_do_not_confirm_falls_back(two_members, monkeypatch):
+def test_unconfirmed_personal_model_is_dropped(two_members, monkeypatch):
     made = []
 
     def contrary(run, fed, alone):
@@ -183,7 +183,7 @@ def test_a_decision_that_the_final_models_do_not_confirm_falls_back(two_members,
     assert found.used == (GLOBAL,) * 3
 
 
-def test_regression_with_its_own_score(two_members):
+def test_regression_uses_its_own_score(two_members):
     data = clients()
     numbers = replace(
         data, targets=data.inputs.sum(1, keepdim=True), test_targets=data.test_inputs.sum(1, keepdim=True)
@@ -192,7 +192,7 @@ def test_regression_with_its_own_score(two_members):
     assert found.summary()["test"]["worst_rmse"] < 1
 
 
-def test_the_same_seed_gives_the_same_fit_and_the_lines_say_what_is_left(two_members):
+def test_same_seed_gives_the_same_fit_and_progress_lines(two_members):
     lines = []
     one, two = fitted(progress=lines.append), fitted()
     assert one.summary() == two.summary()
@@ -203,7 +203,7 @@ def test_the_same_seed_gives_the_same_fit_and_the_lines_say_what_is_left(two_mem
     assert len(one.to_frame()) == 2
 
 
-def test_clients_that_diverge_alone_can_still_take_local_steps(two_members, monkeypatch):
+def test_clients_whose_own_training_diverges_can_fine_tune(two_members, monkeypatch):
     def refuse(self, state, fed, key):
         raise DivergedError("no")
 
@@ -215,7 +215,7 @@ def test_clients_that_diverge_alone_can_still_take_local_steps(two_members, monk
     assert found.personal.used[2].endswith("local steps")
 
 
-def test_without_validation_rows_it_is_refused():
+def test_missing_validation_rows_are_refused():
     data = clients(count=2)
     with refused("no-validation", "data"):
         fitted(replace(data, train=tuple(rows[:1] for rows in data.train)))
@@ -232,7 +232,7 @@ def test_without_validation_rows_it_is_refused():
         ({"engine": "warp"}, "unknown-name", "engine"),
     ],
 )
-def test_impossible_arguments(options, code, field):
+def test_impossible_arguments_are_refused(options, code, field):
     with refused(code, field):
         fitted(**options)
 
@@ -247,7 +247,7 @@ def test_patients_count_instead_of_rows(two_members):
     assert {c.group for c in single.candidates} <= set(data.names)
 
 
-def test_what_is_refused_leaves_no_folder(tmp_path):
+def test_refused_fit_leaves_no_folder(tmp_path):
     data = clients(count=2)
     with refused("no-validation", "data"):
         fitted(replace(data, train=tuple(rows[:1] for rows in data.train)), out=tmp_path / "out")

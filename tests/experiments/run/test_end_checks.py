@@ -53,28 +53,28 @@ def finished(accuracy, majority, *, partition="natural", losses=(1.0, 0.5), roun
         ((1.0, 9.0), 0, False),
     ],
 )
-def test_a_loss_above_the_start_is_a_failure(losses, rounds, fails):
+def test_final_loss_above_the_start_is_a_failure(losses, rounds, fails):
     failure = end_checks(*finished([0.9], [0.5], losses=losses, rounds=rounds)).failure
     assert (failure is not None) == fails
     assert failure is None or (failure.code, failure.field) == ("loss-rose", "lr")
 
 
 @pytest.mark.parametrize(("skipped", "said"), [(0, False), (2, False), (3, True), (20, True)])
-def test_many_rounds_that_did_not_count_are_said(skipped, said):
+def test_many_skipped_rounds_give_a_notice(skipped, said):
     found = end_checks(*finished([0.9], [0.5], rounds=20, skipped=skipped)).warnings
     assert [(line.code, line.field, f"{skipped} of 20" in line) for line in found] == [
         ("skipped-rounds", "min_replies", True)
     ] * said
 
 
-def test_what_is_fine_tuned_begins_as_well_as_it_may_end():
+def test_fine_tuned_runs_are_not_compared_with_their_start():
     tuned = Protected(drfl.FineTuned(m=1))
     assert end_checks(*finished([0.9], [0.5], losses=(1.0, 1.1), algorithm=tuned)).failure is None
     assert end_checks(*finished([0.9], [0.5], losses=(1.0, float("nan")), algorithm=tuned)).failure is not None
     assert end_checks(*finished([0.9], [0.5], losses=(1.0, 1.1), algorithm=Protected(drfl.LocalOnly()))).failure
 
 
-def test_clients_served_no_better_than_by_a_constant_are_named_worst_first():
+def test_clients_no_better_than_a_constant_are_named_worst_first():
     (line,) = end_checks(*finished([0.9, 0.6, 0.5, 0.7, 0.4], [0.8, 0.6, 0.9, 0.75, 0.45])).warnings
     assert (line.code, line.field) == ("no-better-than-constant", None)
     assert line.index("site 2 (50.0 %, 90.0 %") < line.index("site 3 (70.0 %, 75.0 %")
@@ -86,5 +86,5 @@ def test_clients_served_no_better_than_by_a_constant_are_named_worst_first():
 @pytest.mark.parametrize(
     ("majority", "partition"), [([0.9], "one-class"), ([0.9], "zipf-dirichlet"), ([1.0], "natural"), (None, "natural")]
 )
-def test_nothing_is_said_where_a_constant_means_little(majority, partition):
+def test_constant_answer_is_ignored_if_meaningless(majority, partition):
     assert end_checks(*finished([0.5], majority, partition=partition)).warnings == ()

@@ -38,7 +38,7 @@ def names(folder):
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
 
 
-def test_a_folder_appears_with_its_parents_and_says_what_it_is(tmp_path):
+def test_folder_is_created_with_parents_and_a_manifest(tmp_path):
     assert fill(tmp_path / "a/b/c") == tmp_path / "a/b/c"
     assert names(tmp_path / "a/b") == ["c", "c/manifest.json", "c/plan.csv", "c/summary.json"]
     content = json.loads((tmp_path / "a/b/c/manifest.json").read_text())
@@ -46,7 +46,7 @@ def test_a_folder_appears_with_its_parents_and_says_what_it_is(tmp_path):
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, DivergedError])
-def test_a_failure_leaves_nothing_not_even_parents(error, tmp_path):
+def test_failure_leaves_no_folder(error, tmp_path):
     def fail():
         with claim_folder(tmp_path / "a/b/c", "plan") as claim, fill_folder(claim) as stage:
             (stage / "plan.csv").write_text("half")
@@ -61,7 +61,7 @@ def test_a_failure_leaves_nothing_not_even_parents(error, tmp_path):
     assert names(tmp_path) == ["empty"]
 
 
-def test_a_failure_leaves_what_others_put_into_the_parents(tmp_path):
+def test_failure_keeps_foreign_files_in_parents(tmp_path):
     def fail():
         with claim_folder(tmp_path / "runs/a"):
             fill(tmp_path / "runs/b")
@@ -72,7 +72,7 @@ def test_a_failure_leaves_what_others_put_into_the_parents(tmp_path):
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["b"]
 
 
-def test_overwriting_replaces_what_is_listed_and_tells_what_stays(tmp_path):
+def test_overwriting_replaces_listed_files_and_reports_kept_ones(tmp_path):
     fill(tmp_path / "a", "old", ("summary.json", "plan.csv", "heatmap.png"))
     (tmp_path / "a/notes.txt").write_text("mine")
     (tmp_path / "a/sub").mkdir()
@@ -86,7 +86,7 @@ def test_overwriting_replaces_what_is_listed_and_tells_what_stays(tmp_path):
     assert all(part in told[0] for part in (str(tmp_path / "a"), "notes.txt, sub"))
 
 
-def test_the_old_results_stay_until_there_are_new_ones(tmp_path):
+def test_old_results_stay_until_new_ones_exist(tmp_path):
     fill(tmp_path / "a", "old")
     with pytest.raises(ValueError, match="x"), claim_folder(tmp_path / "a", "plan", overwrite=True):
         raise ValueError("x")
@@ -96,7 +96,7 @@ def test_the_old_results_stay_until_there_are_new_ones(tmp_path):
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_folder_without_a_manifest_is_somebody_elses(overwrite, tmp_path):
+def test_folder_without_a_manifest_is_foreign(overwrite, tmp_path):
     project = tmp_path / "project"
     (project / "checkpoint/round-00000001").mkdir(parents=True)
     for name in ("checkpoint/best.pt", "checkpoint/round-00000001/run.json", "summary.json", "thesis.tex"):
@@ -109,7 +109,7 @@ def test_a_folder_without_a_manifest_is_somebody_elses(overwrite, tmp_path):
     assert {path.read_text() for path in project.rglob("*") if path.is_file()} == {"precious"}
 
 
-def test_a_folder_of_another_kind_is_left_alone(tmp_path):
+def test_folder_of_another_kind_is_unchanged(tmp_path):
     fill(tmp_path / "a")
     with refused("foreign-folder", str(tmp_path / "a"), "plan", "run"), claim_folder(tmp_path / "a", overwrite=True):
         pytest.fail("it was taken")
@@ -144,7 +144,7 @@ def forged(folder, **content):
     ],
     ids=str,
 )
-def test_a_forged_manifest_makes_no_folder_drfls(content, tmp_path):
+def test_forged_manifest_does_not_allow_overwriting(content, tmp_path):
     (tmp_path / "precious").write_text("mine")
     forged(tmp_path / "a", **content)
     (tmp_path / "a/sub").mkdir()
@@ -157,14 +157,14 @@ def test_a_forged_manifest_makes_no_folder_drfls(content, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "[" * 100_000, "\0"])
-def test_a_damaged_manifest_is_one_line(text, tmp_path):
+def test_damaged_manifest_is_a_one_line_error(text, tmp_path):
     (tmp_path / "manifest.json").write_text(text)
     with refused("foreign-folder" if text == "[]" else "damaged-file", str(tmp_path / "manifest.json")):
         read_manifest(tmp_path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_lists_its_own_names(kind, tmp_path):
+def test_every_kind_lists_its_own_file_names(kind, tmp_path):
     cells = ("DRDM-seed0",) if kind == "comparison" else ()
     manifest = Manifest.new(kind, KINDS[kind].fixed, cells)
     manifest.write(tmp_path)
@@ -182,7 +182,7 @@ def outside(tmp_path):
 
 @pytest.mark.parametrize("link", ["checkpoint", "checkpoint/round-00000001", "checkpoint/round-00000001/run.json"])
 @pytest.mark.parametrize("how", ["overwrite", "resume"])
-def test_a_link_in_the_checkpoints_is_refused(link, how, tmp_path):
+def test_link_in_the_checkpoints_is_refused(link, how, tmp_path):
     run, folder = checkpointed(tmp_path / "a"), outside(tmp_path)
     target = {"checkpoint": folder, "checkpoint/round-00000001": folder / "round-00000001"}.get(
         link, folder / "precious"
@@ -196,7 +196,7 @@ def test_a_link_in_the_checkpoints_is_refused(link, how, tmp_path):
     assert {path.read_text() for path in folder.rglob("*") if path.is_file()} == {"mine"}
 
 
-def test_a_cell_that_is_a_link_is_refused(tmp_path):
+def test_cell_that_is_a_link_is_refused(tmp_path):
     run = checkpointed(tmp_path / "elsewhere")
     forged(tmp_path / "a", kind="comparison", cells=["DRDM-seed0"])
     (tmp_path / "a/DRDM-seed0").symlink_to(run)
@@ -209,7 +209,7 @@ def test_a_cell_that_is_a_link_is_refused(tmp_path):
     assert names(tmp_path) == before
 
 
-def test_a_result_that_has_become_a_link_is_replaced_and_not_followed(tmp_path):
+def test_linked_result_is_replaced_and_not_followed(tmp_path):
     fill(tmp_path / "a", names=("summary.json", "plan.csv", "plan.md"))
     (tmp_path / "precious").write_text("mine")
     for name in ("plan.csv", "plan.md"):
@@ -221,7 +221,7 @@ def test_a_result_that_has_become_a_link_is_replaced_and_not_followed(tmp_path):
     assert (tmp_path / "a/plan.md").is_symlink(), "a link that is not written again is not drfl's"
 
 
-def test_what_is_not_of_a_checkpoint_stays_in_it(tmp_path):
+def test_foreign_files_in_the_checkpoint_folder_stay(tmp_path):
     run = checkpointed(tmp_path / "a")
     for name in ("checkpoint/mine.txt", "checkpoint/round-00000001/mine.txt", "checkpoint/mine/run.json"):
         (run / name).parent.mkdir(exist_ok=True)
@@ -237,7 +237,7 @@ def test_what_is_not_of_a_checkpoint_stays_in_it(tmp_path):
     ]
 
 
-def test_a_file_of_somebody_else_is_not_written_over(tmp_path):
+def test_foreign_file_is_not_overwritten(tmp_path):
     fill(tmp_path / "a", names=("summary.json",))
     (tmp_path / "a/plan.csv").write_text("mine")
     with refused("foreign-file", str(tmp_path / "a/plan.csv"), "plan.csv"):
@@ -255,7 +255,7 @@ def test_a_file_of_somebody_else_is_not_written_over(tmp_path):
     assert (tmp_path / "a/plan.csv").read_text() == "mine"
 
 
-def test_the_place_itself_may_be_a_link_to_a_folder(tmp_path):
+def test_output_folder_can_be_a_link(tmp_path):
     (tmp_path / "scratch").mkdir()
     (tmp_path / "a").symlink_to(tmp_path / "scratch")
     for text in ("old", "new"):
@@ -265,7 +265,7 @@ def test_the_place_itself_may_be_a_link_to_a_folder(tmp_path):
     assert names(tmp_path / "scratch") == ["manifest.json", "plan.csv", "summary.json"]
 
 
-def test_killed_while_it_takes_a_folder_it_is_known_again(tmp_path):
+def test_folder_claimed_by_a_killed_process_is_recognised(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / f"a/.manifest.json.{32 * 'a'}.part").write_text("{")
     check_free(tmp_path / "a", "plan")
@@ -284,7 +284,7 @@ with claim_folder(Path(sys.argv[1]), "plan"):
 
 
 @pytest.mark.long
-def test_a_second_process_is_refused(tmp_path):
+def test_second_process_is_refused(tmp_path):
     command = [sys.executable, "-c", HOLD, str(tmp_path / "a")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
@@ -295,7 +295,7 @@ def test_a_second_process_is_refused(tmp_path):
     assert names(tmp_path) == []
 
 
-def test_a_place_that_cannot_be_written_to(tmp_path):
+def test_unwritable_place_is_refused(tmp_path):
     (tmp_path / "file").write_text("mine")
     with refused("cannot-write", str(tmp_path / "file/a")):
         fill(tmp_path / "file/a")
@@ -305,7 +305,7 @@ def test_a_place_that_cannot_be_written_to(tmp_path):
     assert names(tmp_path) == ["file", "link"]
 
 
-def test_default_names_count_up(tmp_path):
+def test_default_names_are_numbered(tmp_path):
     found = [fill(tmp_path / "run", numbered=True).name for _ in range(3)]
     assert found == ["run", "run-2", "run-3"]
     (tmp_path / "run-4").symlink_to(tmp_path / "nowhere")

@@ -92,12 +92,12 @@ def printed(capsys, *arguments):
         ([], [], ""),
     ],
 )
-def test_the_share_of_several_models_is_a_range(undefined, clients, share):
+def test_share_of_several_models_is_a_range(undefined, clients, share):
     assert undefined_share(undefined, clients) == share
     assert (share in undefined_note(undefined, clients)) == (undefined_note(undefined, clients) != "" or share == "")
 
 
-def test_a_warning_for_each_measure_names_the_first_clients_and_counts_the_rest():
+def test_each_warning_names_some_clients_and_counts_the_rest():
     nan = float("nan")
     score = torch.tensor([nan] * 5 + [0.5], dtype=torch.float64)
     evaluation = drfl.Evaluation(score, score, torch.full((6,), 9), others=(torch.ones(6), score.flip(0)))
@@ -116,7 +116,7 @@ def test_a_warning_for_each_measure_names_the_first_clients_and_counts_the_rest(
     assert undefined_notices(measures, [{}, {"auc": ("hospital 0",)}], 6)[0].count("hospital") == 1
 
 
-def test_a_run_shows_how_many_clients_are_left_out(table, tmp_path, capsys):
+def test_run_shows_the_number_of_undefined_clients(table, tmp_path, capsys):
     shown = printed(capsys, "run", *job(table, "--score", "auc", "--out", tmp_path / "run"))
     iterate = re.compile(r"\b(average|earlier|initial|last)\b.*\d\.\d{3}")
     rows = [line for line in shown.out.splitlines() if iterate.search(line)]
@@ -131,13 +131,13 @@ def test_a_run_shows_how_many_clients_are_left_out(table, tmp_path, capsys):
     assert all(name in warning for name in ALONE)
 
 
-def test_a_run_by_a_score_that_all_clients_have_says_nothing(table, tmp_path, capsys):
+def test_run_without_undefined_clients_does_not_mention_them(table, tmp_path, capsys):
     shown = printed(capsys, "run", *job(table, "--out", tmp_path / "run"))
     assert "undefined" not in shown.out + shown.err
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["undefined"] == {}
 
 
-def test_a_runs_files_say_it(single):
+def test_files_of_a_run_contain_the_number(single):
     summary = json.loads((single / "summary.json").read_text())
     assert summary["undefined"] == {"auc": 2}
     assert len([line for line in summary["warnings"] if line.startswith("AUC is undefined")]) == 1
@@ -147,7 +147,7 @@ def test_a_runs_files_say_it(single):
     assert [record.undefined(measure) for measure in record.measures] == [2, 0]
 
 
-def test_where_no_client_has_a_value_a_dash_stands_for_it(tmp_path, capsys):
+def test_dash_is_shown_if_no_client_has_a_value(tmp_path, capsys):
     path = write_table(tmp_path / "sites.csv", [f"site-{k}" for k in range(SITES)])
     shown = printed(capsys, "run", *job(path, "--score", "auc", "--out", tmp_path / "run"))
     assert "nan" not in shown.out + shown.err
@@ -163,7 +163,7 @@ def test_where_no_client_has_a_value_a_dash_stands_for_it(tmp_path, capsys):
 
 
 @pytest.mark.long
-def test_a_comparison_shows_it(comparison, table, tmp_path, capsys):
+def test_comparison_shows_the_number(comparison, table, tmp_path, capsys):
     options = [
         "--score",
         "auc",
@@ -190,7 +190,7 @@ def test_a_comparison_shows_it(comparison, table, tmp_path, capsys):
     assert (comparison / "table.md").read_text().count(SHARE) == 2
 
 
-def test_no_algorithm_is_best_by_a_value_that_is_undefined():
+def test_no_algorithm_is_best_by_an_undefined_value():
     from drfl.experiments.compare.outcomes import Spread, best_algorithms
 
     measures = (drfl.metrics.METRICS["auc"],)
@@ -201,7 +201,7 @@ def test_no_algorithm_is_best_by_a_value_that_is_undefined():
 
 
 @pytest.mark.long
-def test_an_assessment_shows_it(single, comparison, capsys):
+def test_assessment_shows_the_number(single, comparison, capsys):
     shown = printed(capsys, "assess", single).out
     assert [line for line in shown.splitlines() if NOTE.strip() in line]
     found = json.loads(printed(capsys, "assess", single, "--json").out)["runs"][0]
@@ -215,7 +215,7 @@ def test_an_assessment_shows_it(single, comparison, capsys):
 
 
 @pytest.mark.long
-def test_a_report_shows_it(single, comparison, tmp_path):
+def test_report_shows_the_number(single, comparison, tmp_path):
     page = rendered([load_run(single)])
     for title in ("Worst client", "Average over clients", "Std over clients"):
         card = page[page.index(f">{title}<") :][:600]
@@ -229,7 +229,7 @@ def test_a_report_shows_it(single, comparison, tmp_path):
         assert NOTE.strip() in pages
 
 
-def test_the_measure_that_was_asked_for_is_the_one_that_is_named(single, comparison):
+def test_requested_measure_is_named(single, comparison):
     found = assess_run(comparison / "FedAvg-seed0", "f1")
     why = no_assessment(found)
     assert (why.code, why.field) == ("unsupported-metric", "f1")
@@ -241,7 +241,7 @@ def test_the_measure_that_was_asked_for_is_the_one_that_is_named(single, compari
         drfl.assess_gain(comparison / "FedAvg-seed0", comparison / "DualDRDM-seed0", measure="f1")
 
 
-def test_the_reason_why_two_runs_cannot_be_paired_is_the_true_one(single, comparison, capsys):
+def test_reason_for_unpaired_runs_is_correct(single, comparison, capsys):
     folders = [comparison / "FedAvg-seed0", comparison / "DualDRDM-seed0"]
     same, other = [assess_run(path, "f1") for path in folders], assess_run(comparison / "DualDRDM-seed1")
     pairs, (reason,) = pair_runs(same)
@@ -261,7 +261,7 @@ def test_the_reason_why_two_runs_cannot_be_paired_is_the_true_one(single, compar
     assert pair_runs(by_rows[:1]) == ([], [])
 
 
-def test_a_gain_is_over_the_clients_that_both_models_have_a_value_of():
+def test_gain_uses_clients_with_a_value_in_both_models():
     measure, names = drfl.metrics.METRICS["brier"], ("a", "b", "c")
     first = np.array([[50.0, 20, 10], [50, 10, 4], [50, np.nan, np.nan]])
     second = np.array([[50.0, 10, 4], [50, 10, 4], [50, 5, 1]])
@@ -280,7 +280,7 @@ def test_a_gain_is_over_the_clients_that_both_models_have_a_value_of():
         assess_gain(measure, names[2:], first[2:], second[2:], products[2:])
 
 
-def test_a_row_without_a_value_is_the_reason_why_accuracy_cannot_be_paired(comparison, tmp_path):
+def test_row_without_a_value_prevents_pairing_by_accuracy(comparison, tmp_path):
     run = assess_run(comparison / "FedAvg-seed0", "accuracy")
     scores = {name: values for name, values in run.rows.scores.items() if name != "accuracy"}
     lacking = run._replace(rows=RowScores(run.rows.starts, run.rows.rows, scores, run.rows.data))
@@ -302,7 +302,7 @@ def federation(**options):
     return drfl.Simulation(data, drfl.Task(torch.nn.Linear(3, 2), score="auc"))
 
 
-def test_from_python():
+def test_undefined_metrics_from_python():
     fed, algorithm = federation(), drfl.FedAvg(m=3, local=drfl.LocalSGD(lr=0.1, steps=1))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -318,7 +318,7 @@ def test_from_python():
     assert silent.history.last.undefined == (1,)
 
 
-def test_the_counts_survive_a_checkpoint(tmp_path):
+def test_counts_survive_a_checkpoint(tmp_path):
     algorithm, kept = (
         drfl.FedAvg(m=3, local=drfl.LocalSGD(lr=0.1, steps=1)),
         drfl.Checkpoints(tmp_path / "kept", every=1),
@@ -329,7 +329,7 @@ def test_the_counts_survive_a_checkpoint(tmp_path):
     assert [row.undefined for row in resumed.history.rows] == [(1,)] * 5
 
 
-def test_model_selection_names_the_clients_that_it_left_out(tmp_path, table, capsys):
+def test_model_selection_names_excluded_clients(tmp_path, table, capsys):
     fed = federation(validation=True)
     best = drfl.Best("worst")
     result = drfl.run(drfl.FedAvg(m=3, local=drfl.LocalSGD(lr=0.1)), fed, rounds=2, best=best, check_data=False)
@@ -346,7 +346,7 @@ def test_model_selection_names_the_clients_that_it_left_out(tmp_path, table, cap
 
 
 @pytest.mark.long
-def test_drfl_compare_from_python_tells_of_it():
+def test_compare_from_python_warns():
     told = []
     fed = federation()
     task = drfl.Task(torch.nn.Linear(3, 2), score="auc")
@@ -362,7 +362,7 @@ def test_drfl_compare_from_python_tells_of_it():
 
 
 @pytest.mark.long
-def test_a_measure_beside_the_score_has_a_column_of_its_own(tmp_path, capsys):
+def test_undefined_metric_besides_the_score_has_its_own_column(tmp_path, capsys):
     """R² of one row is undefined, the score, RMSE, is not."""
     rng = np.random.default_rng(0)
     rows = [[f"site-{k}", *rng.normal(size=2).round(3)] for k in range(4) for _ in range(30 if k else 3)]
@@ -382,7 +382,7 @@ def test_a_measure_beside_the_score_has_a_column_of_its_own(tmp_path, capsys):
 
 
 @pytest.mark.long
-def test_tuning_says_on_how_many_clients_the_best_trial_was_judged():
+def test_tuning_shows_the_number_of_clients_of_the_best_trial():
     torch.manual_seed(0)
     data, task = federation().data, drfl.Task(torch.nn.Linear(3, 2), score="auc")
 
@@ -398,7 +398,7 @@ def test_tuning_says_on_how_many_clients_the_best_trial_was_judged():
     assert "undefined" not in repr(by_loss)
 
 
-def test_a_deployments_result_shows_it(single, capsys):
+def test_deployment_shows_the_number(single, capsys):
     from types import SimpleNamespace
 
     from drfl.flower.deploy.runs import print_result
@@ -409,7 +409,7 @@ def test_a_deployments_result_shows_it(single, capsys):
     assert "nan" not in text
 
 
-def test_energy_takes_runs_by_accuracy_alone(single, table, tmp_path, capsys):
+def test_energy_accepts_only_runs_by_accuracy(single, table, tmp_path, capsys):
     from drfl_papers.energy import from_runs
 
     with refused("unsupported-metric", str(single)):

@@ -39,7 +39,7 @@ def same(a, b):
 
 
 @pytest.mark.long
-def test_its_runs_are_those_of_comparisons_in_any_pool(tmp_path):
+def test_runs_equal_those_of_comparisons_in_any_pool(tmp_path):
     one = drfl.sweep(STUDY, out=tmp_path / "1" / "s", **QUIET)
     two = drfl.sweep(STUDY, out=tmp_path / "2" / "s", jobs=2, **QUIET)
     assert same(one.directory, two.directory)
@@ -63,7 +63,7 @@ def test_its_runs_are_those_of_comparisons_in_any_pool(tmp_path):
     assert len(loaded.to_histories()) == 4 * 4
 
 
-def test_points_that_cannot_run_are_outcomes_and_the_others_run(tmp_path):
+def test_refused_points_are_recorded_and_others_run(tmp_path):
     study = {**SMALL, "algorithm": "FedAvg", "cohort": 3, "grid": {"clients": [2, 4]}}
     found = drfl.sweep(study, out=tmp_path / "s", **QUIET)
     assert [outcome.stopped for outcome in found.outcomes] == ["refused", "rounds"]
@@ -75,7 +75,7 @@ def test_points_that_cannot_run_are_outcomes_and_the_others_run(tmp_path):
     assert (asked, again.outcomes) == ([], found.outcomes)
 
 
-def test_stopped_and_resumed_and_extended_it_is_the_whole_sweep(tmp_path, monkeypatch):
+def test_stopped_resumed_and_extended_sweep_is_complete(tmp_path, monkeypatch):
     whole = drfl.sweep(STUDY, out=tmp_path / "w" / "s", **QUIET)
     ended = []
 
@@ -105,7 +105,7 @@ def test_stopped_and_resumed_and_extended_it_is_the_whole_sweep(tmp_path, monkey
 
 
 @pytest.mark.long
-def test_killed_it_resumes_with_the_same_bytes(tmp_path):
+def test_killed_sweep_resumes_with_the_same_bytes(tmp_path):
     (tmp_path / "study.toml").write_text(TOML.format(rounds=40))
     assert call(["sweep", str(tmp_path / "study.toml"), "--out", str(tmp_path / "w" / "s"), "--jobs", "1"]) == 0
     out = tmp_path / "s"
@@ -123,7 +123,7 @@ def test_killed_it_resumes_with_the_same_bytes(tmp_path):
     assert same(out, tmp_path / "w" / "s")
 
 
-def test_what_cannot_be_swept_is_refused(tmp_path, monkeypatch):
+def test_invalid_sweeps_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "study.toml").write_text(TOML.format(rounds=1))
     (tmp_path / "plain.toml").write_text("rounds = 2\n")
@@ -144,7 +144,7 @@ Own = FedAvg
 """
 
 
-def test_code_that_a_folder_names_is_loaded_only_if_it_is_the_users(tmp_path, monkeypatch):
+def test_code_named_in_a_folder_is_loaded_only_if_it_is_the_users(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(OWN.replace("Own", "Mine"))
     study = TOML.format(rounds=1).replace('["FedAvg", "DRFA"]', '["mine.py:Mine"]')
@@ -178,7 +178,7 @@ def test_runs_on_different_data_are_not_compared(tmp_path):
         drfl.load_comparison(sweep.directory, alhpa=0.3)
 
 
-def test_a_data_frame_has_the_step_size_that_was_used_and_no_empty_column(tmp_path):
+def test_data_frame_has_the_used_step_size_and_no_empty_column(tmp_path):
     for lr in (None, 0.25):
         values = {} if lr is None else {"lr": lr}
         drfl.sweep({**SMALL, **values, "algorithm": "FedAvg", "grid": {"seed": [0]}}, out=tmp_path / f"{lr}", **QUIET)
@@ -191,7 +191,7 @@ def test_a_data_frame_has_the_step_size_that_was_used_and_no_empty_column(tmp_pa
     assert drfl.load_runs(tmp_path / "None")["eta"].tolist() == [chosen]
 
 
-def test_reading_runs_reads_no_curves(tmp_path):
+def test_load_runs_does_not_read_curves(tmp_path):
     sweep = drfl.sweep({**SMALL, "algorithm": "FedAvg", "grid": {"seed": [0]}}, out=tmp_path / "s", **QUIET)
     (folder,) = (tmp_path / "s" / run.name for run in sweep.runs)
     (folder / "history.csv").write_text("")

@@ -16,7 +16,7 @@ def points(**tables):
     return [dict(run.changes) for run in study(**tables).runs]
 
 
-def test_a_grid_is_every_combination_with_the_algorithm_changing_first():
+def test_grid_gives_every_combination_with_algorithms_first():
     found = points(grid={"algorithm": ["FedAvg", "DRFA"], "seed": "3..4", "alpha": [0.1, 1.0]})
     assert len(found) == 8
     assert found[:3] == [
@@ -26,7 +26,7 @@ def test_a_grid_is_every_combination_with_the_algorithm_changing_first():
     ]
 
 
-def test_each_entry_of_a_list_runs_with_every_point_of_the_grid():
+def test_list_entries_run_with_every_point_of_the_grid():
     found = points(grid={"seed": [0, 1]}, list=[{"algorithm": "FedAvg"}, {"algorithm": "DRFA", "steps": 3}])
     assert found == [
         {"algorithm": "FedAvg", "seed": 0},
@@ -37,18 +37,18 @@ def test_each_entry_of_a_list_runs_with_every_point_of_the_grid():
 
 
 @pytest.mark.parametrize("name", ["gamma", "DRFA.gamma"])
-def test_a_parameter_that_an_algorithm_lacks_does_not_repeat_its_runs(name):
+def test_parameter_that_an_algorithm_lacks_does_not_repeat_runs(name):
     runs = study(grid={"algorithm": ["FedAvg", "DRFA"], name: [0.1, 0.2]}).runs
     assert [run.config.algorithm for run in runs] == ["FedAvg", "DRFA", "DRFA"]
     assert [run.config.parameters("DRFA")["gamma"] for run in runs[1:]] == [0.1, 0.2]
 
 
-def test_a_common_option_overrides_the_tables_of_the_study():
+def test_common_option_overrides_tables_of_the_study():
     (run,) = study(algorithm="DRFA", algorithms={"DRFA": {"steps": 9}}, grid={"steps": [2]}).runs
     assert run.config.parameters("DRFA")["steps"] == 2
 
 
-def test_the_name_of_a_run_depends_on_what_determines_it_alone():
+def test_run_name_depends_only_on_its_settings():
     names = {run.name for run in study(grid={"alpha": [0.1, 1.0]}).runs}
     assert names == {run.name for run in study(checkpoint_every=3, grid={"alpha": [1.0, 0.1]}).runs}
     assert names.isdisjoint(run.name for run in study(rounds=3, grid={"alpha": [0.1, 1.0]}).runs)
@@ -72,18 +72,18 @@ def test_the_name_of_a_run_depends_on_what_determines_it_alone():
         ({"grid": {"seed": "0..9999", "rounds": list(range(11))}}, ("out-of-range", "grid")),
     ],
 )
-def test_a_study_that_is_none_is_refused(tables, error):
+def test_invalid_study_is_refused(tables, error):
     with refused(*error):
         study(**tables)
 
 
-def test_an_option_for_a_setting_that_the_study_varies_is_refused():
+def test_option_for_a_varied_setting_is_refused():
     with refused("given-twice", "alpha"):
         read_study({"grid": {"alpha": [0.1]}}, {"alpha": 0.2})
 
 
 @pytest.mark.parametrize("name", ["Halfway.share", "halfway.share", "{}:Halfway.share"])
-def test_a_parameter_of_an_own_class_is_named_with_or_without_its_file(tmp_path, name):
+def test_own_class_parameter_is_named_with_or_without_the_file(tmp_path, name):
     mine = tmp_path / "mine.py"
     mine.write_text(
         "from dataclasses import dataclass\nimport drfl\n\n@dataclass(frozen=True)\nclass Halfway(drfl.FedAvg):\n"
@@ -99,6 +99,6 @@ def test_a_parameter_of_an_own_class_is_named_with_or_without_its_file(tmp_path,
     assert {run.config.parameters(reference)["steps"] for run in runs} == {7}
 
 
-def test_an_unknown_owner_lists_every_algorithm():
+def test_unknown_algorithm_of_a_parameter_lists_all_algorithms():
     with refused("unknown-name", "algorithm", "Nobody", "DRFA", "Ditto", "LocalOnly"):
         study(grid={"Nobody.share": [0.1]})

@@ -42,7 +42,7 @@ NEVER = (math.nan,) * 5
         (LOSS, NEVER, NEVER, "not decided", (5, 5)),
     ],
 )
-def test_the_verdict_and_what_failed_runs_do_to_it(criterion, tuned_values, default_values, verdict, failed):
+def test_verdicts_with_and_without_failed_runs(criterion, tuned_values, default_values, verdict, failed):
     found = compare_settings({"A": (tuned_values, default_values)}, SEEDS, criterion)["A"]
     assert (found.verdict, found.failed) == (verdict, failed)
     assert found.use == ("tuned" if verdict == "statistically significantly better" else "default")
@@ -50,7 +50,7 @@ def test_the_verdict_and_what_failed_runs_do_to_it(criterion, tuned_values, defa
     assert verdict in headline({"A": found}, criterion.shown)
 
 
-def test_several_algorithms_are_corrected_for_their_number():
+def test_several_algorithms_are_holm_corrected():
     alone = compare_settings({"A": (HIGH, (0.7, 0.75, 0.78, 0.79, 0.76))}, SEEDS, WORST)["A"]
     many = compare_settings(
         {"A": (HIGH, (0.7, 0.75, 0.78, 0.79, 0.76)), "B": (NOISY, LOW), "C": (NOISY, HIGH)}, SEEDS, WORST
@@ -60,7 +60,7 @@ def test_several_algorithms_are_corrected_for_their_number():
     assert many["A"].p == pytest.approx(3 * alone.p)
 
 
-def test_a_headline_names_every_algorithm_once():
+def test_headline_names_every_algorithm_once():
     found = compare_settings({"A": (HIGH, LOW), "B": (NOISY, LOW), "C": (FAILS, LOW)}, SEEDS, WORST)
     found["D"] = Confirmation("default chosen")
     words = headline(found, WORST.shown)
@@ -68,7 +68,7 @@ def test_a_headline_names_every_algorithm_once():
     assert headline({}, WORST.shown) == ""
 
 
-def test_the_number_of_seeds():
+def test_number_of_confirmation_seeds():
     for count in (0, 5, 6):
         check_seeds(count)
     for count in (-1, 1, 4):
@@ -87,7 +87,7 @@ def overfitted(search):
     }
 
 
-def test_new_seeds_say_that_the_best_score_was_luck(tmp_path):
+def test_confirmation_detects_a_lucky_score(tmp_path):
     search, pool = small_search(("FedAvg",), trials=2, relative=True), Here()
     found = confirm(search, overfitted(search), tmp_path, seeds=5, pool=pool)
     assert found["FedAvg"].verdict == "not decided"
@@ -98,7 +98,7 @@ def test_new_seeds_say_that_the_best_score_was_luck(tmp_path):
     assert confirm(search, overfitted(search), tmp_path, seeds=0, pool=Here(0)) == {}
 
 
-def test_a_setting_that_diverges_is_worse(tmp_path):
+def test_diverging_setting_is_worse(tmp_path):
     search = small_search(("FedAvg",), trials=2, tables={"FedAvg": {"weight_decay": 0.0}})
     trials = overfitted(search)
     trials["FedAvg"][1] = trials["FedAvg"][1]._replace(table={"lr": 1e38})
@@ -106,7 +106,7 @@ def test_a_setting_that_diverges_is_worse(tmp_path):
     assert (found.verdict, found.use, found.failed) == ("worse", "default", (5, 0))
 
 
-def test_killed_in_the_confirmation_it_ends_with_the_same_files(tmp_path):
+def test_killed_confirmation_ends_with_the_same_files(tmp_path):
     search = small_search(trials=3)
 
     def files(folder):
@@ -129,7 +129,7 @@ def test_killed_in_the_confirmation_it_ends_with_the_same_files(tmp_path):
 
 
 @pytest.mark.long
-def test_in_python_a_search_that_looks_at_few_rows_overfits():
+def test_search_on_few_rows_overfits():
     """One tuning seed, and batches of 20 to 40 samples that are equally good: the best score is luck."""
     lines = list[str]()
 

@@ -12,7 +12,7 @@ from drfl_papers.specification import DEFAULTS, PAPERS, load_job
 STAND_IN = {"dataset": "kmnist-t10k", "rounds": 60}
 
 
-def test_every_job_of_the_papers_can_be_named():
+def test_every_paper_job_can_be_named():
     for path in (PAPERS / "jobs").glob("*.toml"):
         job = resolve(path.stem.replace("-", "_").upper(), {})
         assert (job.name, job.stand_in) == (path.stem, False)
@@ -20,7 +20,7 @@ def test_every_job_of_the_papers_can_be_named():
         assert len(chosen_methods(None, job)) >= 7
 
 
-def test_a_stand_in_is_the_one_of_the_papers_tables():
+def test_stand_in_is_that_of_the_papers_tables():
     job = resolve("kmnist-cnn", {}, stand_in=True)
     assert job.values == {**DEFAULTS, **load_job("kmnist-cnn").values, **STAND_IN, "validation": 0.2}
     assert (job.name, job.stand_in) == ("kmnist-cnn", True)
@@ -28,7 +28,7 @@ def test_a_stand_in_is_the_one_of_the_papers_tables():
         resolve("mnist-linear", {}, stand_in=True)
 
 
-def test_a_file_of_the_user(tmp_path):
+def test_job_from_a_users_file(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text(
         "dataset = 'digits'\nvalidation = 0.3\nrounds = 7\nseed = 5\nevaluate_every = 2\nuntil = 'avg_accuracy=0.5'\n"
@@ -48,13 +48,13 @@ def test_a_file_of_the_user(tmp_path):
     assert resolve(str(path), {"batch": 5}).method("DRFA").table == {"sampling": "everybody"}
 
 
-def test_a_job_without_tables_tunes_all_algorithms(tmp_path):
+def test_job_without_tables_tunes_all_algorithms(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text("dataset = 'digits'\n")
     assert chosen_methods(None, resolve(str(path), {})) == list(ALGORITHMS)
 
 
-def test_the_papers_methods_are_tuned_as_their_tables_run_them():
+def test_papers_methods_are_tuned_as_in_their_tables():
     job = resolve("cifar100-entk", {})
     assert job.method("SCAFF-PD").table == {"ambiguity": "chi-square:rho=0.1"}
     assert job.method("DRFA (everybody)") == TunedMethod("DRFA", {"sampling": "everybody"}, {}, held=True)
@@ -63,7 +63,7 @@ def test_the_papers_methods_are_tuned_as_their_tables_run_them():
     assert (run.algorithm, run.rounds) == ("DRFA", 100)
 
 
-def test_changes():
+def test_set_changes_keys_of_the_job():
     assert changes_of(["clients=10", "dataset=digits", "batch=full", "feature-count=7", "dtype='float64'"]) == {
         "clients": 10,
         "dataset": "digits",
@@ -87,7 +87,7 @@ def test_changes():
         (["clients=3", "clients=4"], ("given-twice", "clients")),
     ],
 )
-def test_changes_that_are_none(texts, error):
+def test_invalid_changes_are_refused(texts, error):
     with refused(*error):
         changes_of(texts)
 
@@ -105,14 +105,14 @@ def test_changes_that_are_none(texts, error):
         (b"validation = 1.5", ("invalid-value", "validation")),
     ],
 )
-def test_files_that_are_none(text, error, tmp_path):
+def test_invalid_files_are_refused(text, error, tmp_path):
     path = tmp_path / "job.toml"
     path.write_bytes(text)
     with refused(*error):
         resolve(str(path), {})
 
 
-def test_names_that_are_none(tmp_path):
+def test_invalid_names_are_refused(tmp_path):
     for text, error in (
         ("mnist-lienar", ("unknown-name", "job", "'mnist-linear'")),
         (str(tmp_path / "a.toml"), ("file-not-found",)),

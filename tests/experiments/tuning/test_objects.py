@@ -51,7 +51,7 @@ def tuned(own=space, data=None, learned=None, **options):
 
 
 @pytest.mark.long
-def test_the_best_is_an_algorithm_judged_on_validation_rows():
+def test_best_algorithm_is_chosen_on_validation_rows():
     found = tuned(seeds=2)
     best = found.best_algorithm
     assert (best.share, best.local.lr) == (found.best_params["share"], found.best_params["lr"])
@@ -67,7 +67,7 @@ def test_the_best_is_an_algorithm_judged_on_validation_rows():
     assert repr(found).endswith(" of 3>")
 
 
-def test_test_rows_have_no_say_and_validation_rows_of_the_data_are_taken():
+def test_test_rows_are_ignored_and_given_validation_rows_used():
     split = clients().with_validation(0.5, drfl.Key(3))
     found = tuned(data=split)
     odd = torch.full_like(split.test_inputs, 1e6)
@@ -77,7 +77,7 @@ def test_test_rows_have_no_say_and_validation_rows_of_the_data_are_taken():
 
 
 @pytest.mark.long
-def test_it_goes_on_from_its_folder_with_the_same_trials(tmp_path):
+def test_search_resumes_with_the_same_trials(tmp_path):
     lines = []
     tuned(trials=2, out=tmp_path / "kept", progress=lines.append)
     found = tuned(trials=4, out=tmp_path / "kept", progress=lines.append)
@@ -97,14 +97,14 @@ def test_it_goes_on_from_its_folder_with_the_same_trials(tmp_path):
             tuned(out=tmp_path / "kept", **changes)
 
 
-def test_the_first_trial_may_be_given_and_less_may_be_better():
+def test_first_trial_can_be_given_and_less_can_be_better():
     found = tuned(data=clients(True), learned=task(True), first={"share": 1.0, "lr": 0.05}, criterion="average")
     assert found.trials[0].table == {"share": 1.0, "lr": 0.05}
     assert found.criterion.metric == "avg_rmse"
     assert found.best_value == min(trial.score for trial in found.trials)
 
 
-def test_a_run_that_breaks_off_is_never_the_best():
+def test_failed_run_is_never_the_best():
     first = {"share": 1.0, "lr": 1e38}
     found = tuned(data=clients(True), learned=task(True), first=first, trials=2)
     assert found.trials[0].stopped == ("diverged",)
@@ -117,7 +117,7 @@ def test_a_run_that_breaks_off_is_never_the_best():
 
 
 @pytest.mark.long
-def test_data_and_task_may_be_functions_of_the_seed():
+def test_data_and_task_can_be_functions_of_the_seed():
     def learned(seed):
         torch.manual_seed(seed)
         return drfl.Task(torch.nn.Linear(4, 2))
@@ -140,7 +140,7 @@ def test_data_and_task_may_be_functions_of_the_seed():
         ({"validation": 1.5}, ("invalid-value", "validation", "1.5")),
     ],
 )
-def test_mistakes_are_one_line_and_leave_nothing(options, error, tmp_path):
+def test_mistakes_are_one_line_and_leave_no_files(options, error, tmp_path):
     with refused(*error) as caught:
         tuned(**options, out=tmp_path / "out")
     assert "\n" not in str(caught.value)
@@ -148,5 +148,5 @@ def test_mistakes_are_one_line_and_leave_nothing(options, error, tmp_path):
 
 
 @pytest.mark.long
-def test_two_processes_find_the_same(tmp_path):
+def test_two_processes_give_the_same_search(tmp_path):
     assert tuned(seeds=2, jobs=2).trials == tuned(seeds=2).trials

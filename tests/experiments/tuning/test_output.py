@@ -39,7 +39,7 @@ def written(tmp_path):
     return search, tomllib.loads(path.read_text()), tmp_path
 
 
-def test_the_file_says_what_was_chosen_and_how(written):
+def test_file_records_the_choice_and_its_provenance(written):
     search, content, _ = written
     assert content["algorithms"] == {"FedAvg": {"lr": 0.3}, "DRFA": {"lr": 0.1}}
     assert content["scores"]["FedAvg"] == {
@@ -62,7 +62,7 @@ def test_the_file_says_what_was_chosen_and_how(written):
     assert provenance["versions"].keys() == {"python", "platform", "drfl", "torch", "numpy", "optuna"}
 
 
-def test_reproduce_reads_it(written):
+def test_reproduce_reads_the_file(written):
     search, content, folder = written
     tables = hyperparameters(folder, "small")["algorithms"]
     assert tables == content["algorithms"]
@@ -71,7 +71,7 @@ def test_reproduce_reads_it(written):
         assert load_config(None, values).parameters(name)["lr"] > 0
 
 
-def test_the_table_of_trials(written):
+def test_table_of_trials(written):
     with (written[2] / "trials.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == ["algorithm", "trial", "lr", "gamma", "score", "seed1000", "seed1001"]
@@ -80,7 +80,7 @@ def test_the_table_of_trials(written):
     assert list(rows[5].values()) == ["DRFA", "1", "0.3", "0.01", "0.000000", "0.100000", "refused"]
 
 
-def test_a_file_of_somebody_else_is_not_overwritten(written, tmp_path):
+def test_foreign_file_is_not_overwritten(written, tmp_path):
     check_place(written[2], "small")  # ours may be
     (tmp_path / "job.toml").write_text("[provenance]")
     with refused("foreign-file", str(tmp_path / "job.toml"), "job.toml"):
@@ -92,7 +92,7 @@ def test_a_file_of_somebody_else_is_not_overwritten(written, tmp_path):
         check_place(tmp_path / "job.toml", "job")
 
 
-def test_places_that_cannot_be_written_to(tmp_path):
+def test_unwritable_places_are_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with refused("cannot-write", str(tmp_path / "file/folder")):
         make_place(tmp_path / "file" / "folder", "job")

@@ -33,7 +33,7 @@ def searched(count, seed=0):
     return trials
 
 
-def test_the_same_trials_give_the_same_point_and_others_another():
+def test_next_point_depends_only_on_the_trials():
     trials = searched(12)
     assert searched(12) == trials
     key = Key(0).fold("trial", 12)
@@ -52,7 +52,7 @@ def test_points_are_in_the_space_and_have_few_digits():
             assert round_value(value) == value
 
 
-def test_it_learns():
+def test_search_finds_the_optimum():
     random, guided = [], []
     for seed in range(3):
         trials = searched(36, seed)
@@ -61,20 +61,20 @@ def test_it_learns():
     assert sum(guided) / len(guided) > 1.3 * sum(random) / len(random)
 
 
-def test_a_trial_that_has_no_place_in_the_space_is_passed_over():
+def test_trial_outside_the_space_is_skipped():
     trials = searched(10)
     rule = Trial(0, {}, {"lr": 0.1}, (1.0,), ("rounds",))
     key = Key(5)
     assert suggest(asked, [rule, *trials], key) == suggest(asked, trials, key)
 
 
-def test_of_equal_trials_the_earliest_is_best():
+def test_earliest_of_equal_trials_is_best():
     trials = [Trial(n, {}, {}, scores, ("rounds",) * 2) for n, scores in enumerate([(0, 0.2), (0.3, 0.4), (0.4, 0.3)])]
     assert best(trials).number == 1
     assert trials[0].score == 0.1
 
 
-def test_a_trial_that_breaks_off_at_any_seed_is_out():
+def test_trial_that_fails_at_any_seed_is_excluded():
     good = Trial(0, {}, {}, (0.5, 0.5), ("rounds", "rounds"))
     half = Trial(1, {}, {}, (1.0, 0.0), ("rounds", "diverged"))
     assert half.score == 0.0
@@ -83,13 +83,13 @@ def test_a_trial_that_breaks_off_at_any_seed_is_out():
     assert best([low, lost], smaller=True) is low
 
 
-def test_a_run_that_halves_its_step_size_counts_with_the_model_that_it_returns():
+def test_run_that_halves_its_step_size_counts_with_its_returned_model():
     record = {"stopped": "rounds", "rows": [{"worst_accuracy": 0.8}], "halved": 1, "rollbacks": 1}
     criterion = Criterion("worst", ACCURACY)
     assert (criterion.end(record), criterion.of(record)) == ("rounds", 0.8)
 
 
-def test_without_optuna_the_remedy_is_told(monkeypatch):
+def test_missing_optuna_names_the_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     with refused("package-missing", "optuna", "'drfl[experiments]'"):
         import_optuna()

@@ -33,20 +33,20 @@ def place(algorithm, run):
     return default_point(run.parameters(algorithm), space_around(algorithm, 0.1))
 
 
-def test_all_spaces_are_of_algorithms_and_have_the_same_range_of_step_sizes():
+def test_spaces_belong_to_algorithms_and_share_the_step_size_range():
     assert set(SPACES) <= set(KNOWN)
     # Adam-type steps have no 1/L̂.
     assert {name for name, space in SPACES.items() if space[0] != LR} == {"FGDROKLAdam"}
 
 
-def test_of_an_algorithm_without_a_space_the_step_size_is_tuned():
+def test_algorithm_without_a_space_tunes_its_step_size():
     space = space_around("mine.py:Own", 1.0)
     assert space == (LR,)
     assert table_at(space, {"m": 2}, {"lr": 0.3}) == {"m": 2, "lr": 0.3}
 
 
 @pytest.mark.parametrize("algorithm", SPACES)
-def test_both_ends_of_a_space_are_possible_and_reach_the_algorithm(algorithm):
+def test_both_ends_of_a_space_are_valid(algorithm):
     for end in ("low", "high"):
         point = {d.name: getattr(d, end) for d in SPACES[algorithm]}
         table = table_at(SPACES[algorithm], {"m": 2} if has_parameter(algorithm, "m") else {}, point)
@@ -60,13 +60,13 @@ def test_both_ends_of_a_space_are_possible_and_reach_the_algorithm(algorithm):
 
 
 @given(st.sampled_from([d for space in SPACES.values() for d in space]), st.floats(0, 1))
-def test_rounding_leaves_the_range_and_three_digits(dimension, share):
+def test_rounding_keeps_range_and_three_digits(dimension, share):
     value = round_value(dimension.low + share * (dimension.high - dimension.low))
     assert dimension.low <= value <= dimension.high
     assert float(f"{value:.2e}") == value
 
 
-def test_the_papers_values_and_the_best_of_the_mnist_table_are_in_the_ranges():
+def test_papers_values_are_in_the_ranges():
     known = {
         "DRFA": {"lr": 0.1, "gamma": 8e-3},
         "QFedAvg": {"lr": 0.1, "q": 0.2},
@@ -80,7 +80,7 @@ def test_the_papers_values_and_the_best_of_the_mnist_table_are_in_the_ranges():
         assert place(algorithm, config(algorithm, table)) == table
 
 
-def test_the_first_trial_is_the_defaults():
+def test_first_trial_has_the_defaults():
     for algorithm in SPACES:
         run = config(algorithm)
         table = default_table(run, {})
@@ -90,27 +90,27 @@ def test_the_first_trial_is_the_defaults():
         )
 
 
-def test_a_default_that_is_a_rule_has_no_place_in_the_space():
+def test_rule_as_default_has_no_point_in_the_space():
     assert place("FedProx", config("FedProx", {"lr": 0.2})) == {"lr": 0.2, "mu": 0.1}
     assert place("DRDM", config("DRDM")) == {}
     assert place("DRFAProx", config("DRFAProx")) == {}
     assert place("FedAvg", config("FedAvg", {"lr": 1.5})) == {}
 
 
-def test_what_the_job_says_comes_before_the_defaults():
+def test_job_values_override_the_defaults():
     run = config("DRDM", {"mu": 0.5}, lr=0.2)
     assert default_table(run, {"mu": 0.5}) == {"mu": 0.5, "lr": 0.2}
     assert place("DRDM", run) == {}, "gamma is a rule"
 
 
-def test_eta_is_looked_for_around_one_over_the_curvature():
+def test_eta_range_is_relative_to_one_over_the_curvature():
     assert space_around("DRDM", 1.0) == SPACES["DRDM"]
     lr, *others = space_around("DRDM", 3e-4)
     assert (lr.low, lr.high, lr.log) == (7.5e-5, 1.2e-3, True)
     assert tuple(others) == SPACES["DRDM"][1:]
 
 
-def test_eta_is_looked_for_in_multiples_of_what_a_run_finds():
+def test_eta_can_be_searched_in_multiples():
     multiple, *others = space_around("FedProx", None)
     assert (multiple, tuple(others)) == (MULTIPLE, SPACES["FedProx"][1:])
     assert (multiple.name, multiple.low, multiple.high, multiple.log) == LR[:4]
@@ -118,7 +118,7 @@ def test_eta_is_looked_for_in_multiples_of_what_a_run_finds():
     assert (local.lr, local.lr_schedule) == (None, Constant(2.5))
 
 
-def test_among_the_multiples_the_default_is_one():
+def test_default_multiple_is_one():
     run = config("FedProx")
     point = default_point(run.parameters("FedProx"), space_around("FedProx", None))
     assert point == {"lr": 1.0, "mu": 0.1}
@@ -128,12 +128,12 @@ def test_among_the_multiples_the_default_is_one():
     )
 
 
-def test_scaffpd_asks_everybody_unless_the_job_says_otherwise():
+def test_scaffpd_uses_all_clients_unless_the_job_sets_m():
     assert [name for name in SPACES if fixed_parameters(name, {}, 30)] == ["ScaffPD"]
     assert fixed_parameters("ScaffPD", {}, 30) == {"m": 30}
     assert fixed_parameters("ScaffPD", {"m": 7, "dual_batch": 5}, 30) == {"m": 7, "dual_batch": 5}
 
 
-def test_a_dimension_says_its_range():
+def test_dimension_prints_its_range():
     assert str(Dimension("theta", 0.1, 0.9, log=False)) == "0.1 to 0.9"
     assert str(LR) == "0.25 to 4, log"

@@ -34,7 +34,7 @@ def done(tmp_path_factory):
 
 
 @pytest.mark.long
-def test_every_algorithm_has_as_many_trials_and_begins_with_its_defaults(done):
+def test_algorithms_have_equal_numbers_of_trials_and_start_with_defaults(done):
     _, trials, _, _ = done
     assert list(trials) == ["FedAvg", "DRFA"]
     for algorithm, own in trials.items():
@@ -59,7 +59,7 @@ def test_every_algorithm_has_as_many_trials_and_begins_with_its_defaults(done):
     ),
 )
 @pytest.mark.long
-def test_a_score_is_the_criterion_on_the_rows_held_out(criterion, changes, column, tmp_path):
+def test_score_is_the_criterion_on_validation_rows(criterion, changes, column, tmp_path):
     search = small_search(("DRFA",), trials=2, repeats=1, criterion=criterion, **changes)
     for trial in tuned(search, tmp_path)["DRFA"]:
         for seed, score in zip((1000,), trial.scores, strict=True):
@@ -72,7 +72,7 @@ def test_a_score_is_the_criterion_on_the_rows_held_out(criterion, changes, colum
             assert score == pytest.approx(own[column], abs=1e-6)
 
 
-def test_what_a_method_is_made_of_is_not_searched_for(tmp_path):
+def test_defining_values_of_a_method_are_not_searched(tmp_path):
     table = {"server_lr": 0.9}
     job = TuningJob(
         "small", VALUES, {"held": TunedMethod("SCAFFOLD", table, held=True), "SCAFFOLD": TunedMethod("SCAFFOLD", table)}
@@ -85,7 +85,7 @@ def test_what_a_method_is_made_of_is_not_searched_for(tmp_path):
 
 
 @pytest.mark.long
-def test_killed_after_any_run_it_ends_with_the_same_files(done, tmp_path):
+def test_killed_search_ends_with_the_same_files(done, tmp_path):
     search, trials, _, expected = done
     for limit in (0, 3, 6, 11):  # of twelve runs
         folder = tmp_path / str(limit)
@@ -99,7 +99,7 @@ def test_killed_after_any_run_it_ends_with_the_same_files(done, tmp_path):
 
 
 @pytest.mark.long
-def test_a_search_that_ended_runs_nothing_and_a_longer_one_goes_on(done, tmp_path):
+def test_finished_search_runs_nothing_and_longer_one_continues(done, tmp_path):
     search, trials, folder, expected = done
     pool = Here(0)
     assert tuned(search, folder, pool) == trials
@@ -117,7 +117,7 @@ def test_a_search_that_ended_runs_nothing_and_a_longer_one_goes_on(done, tmp_pat
 
 
 @pytest.mark.long
-def test_trials_of_others_in_the_file_have_no_say(done, tmp_path):
+def test_foreign_trials_in_the_file_are_ignored(done, tmp_path):
     search, trials, _, _ = done
     with pytest.raises(Killed):
         tuned(search, tmp_path, Here(5))
@@ -142,13 +142,13 @@ def test_trials_of_others_in_the_file_have_no_say(done, tmp_path):
         ({"tables": {"FedAvg": {"by_samples": False}}}, ("other-run", "FedAvg.by_samples", "False")),
     ],
 )
-def test_the_trials_of_another_search_are_refused(done, changes, error):
+def test_trials_of_another_search_are_refused(done, changes, error):
     folder = done[2]
     with refused(*error, "--out"):
         tuned(small_search(**changes), folder, Here(0))
 
 
-def test_another_range_is_refused(done, monkeypatch):
+def test_other_range_is_refused(done, monkeypatch):
     search, _, folder, _ = done
     narrow = SPACES["FedAvg"][0]._replace(high=0.5)
     monkeypatch.setitem(SPACES, "FedAvg", (narrow,))
@@ -156,7 +156,7 @@ def test_another_range_is_refused(done, monkeypatch):
         tuned(search, folder, Here(0))
 
 
-def test_a_run_that_breaks_off_scores_nothing(tmp_path):
+def test_failed_run_gets_the_worst_score(tmp_path):
     search = small_search(("FedAvg",), trials=2, tables={"FedAvg": {"lr": 1e38}})
     first, second = tuned(search, tmp_path)["FedAvg"]
     assert (first.table, first.point) == ({"lr": 1e38}, {})
@@ -164,7 +164,7 @@ def test_a_run_that_breaks_off_scores_nothing(tmp_path):
     assert second.stopped == ("rounds", "rounds")
 
 
-def test_what_is_told_of_each_trial(tmp_path):
+def test_progress_line_of_each_trial(tmp_path):
     told = []
     trials = tuned(small_search(trials=2), tmp_path, ended=told.append)
     assert [end.finished for end in told] == [1, 2, 3, 4]
@@ -178,7 +178,7 @@ def test_what_is_told_of_each_trial(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["plain", "odd ?{x}#%41"])
-def test_the_file_may_lie_anywhere(name, done, tmp_path):
+def test_study_file_can_be_anywhere(name, done, tmp_path):
     search, trials, _, _ = done
     folder = tmp_path / name
     folder.mkdir()
@@ -193,12 +193,12 @@ def test_the_file_may_lie_anywhere(name, done, tmp_path):
 
 
 @pytest.mark.parametrize("damage", [b"no database" * 100, b"SQLite format 3\x00" + b"\xff" * 5000])
-def test_a_damaged_file_is_named(damage, tmp_path):
+def test_damaged_file_is_named(damage, tmp_path):
     (tmp_path / FILE).write_bytes(damage)
     with refused("file-unreadable", str(tmp_path / FILE), "--out"), TrialStore(tmp_path):
         pass
 
 
-def test_algorithms_that_cannot_start_are_told_before_anything_runs():
+def test_unstartable_algorithms_are_refused_before_any_run():
     with refused("out-of-range", "m", "m=9"):
         small_search(tables={"DRFA": {"m": 9}})

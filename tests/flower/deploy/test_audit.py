@@ -248,13 +248,13 @@ def one_for_each_code(changes):
 
 
 @pytest.mark.parametrize(("change", "code"), long_except(one_for_each_code(ON_SITE), ON_SITE.values(), ON_SITE))
-def test_what_a_site_changes_in_its_log_is_found(deployed, capsys, change, code):
+def test_manipulations_of_a_sites_log_are_detected(deployed, capsys, change, code):
     deployed.rewrite("a", change(deployed.records("a")))
     assert code in problems(capsys, *deployed.logs())
 
 
 @pytest.mark.parametrize(("change", "code"), long_except(one_for_each_code(ON_SERVER), ON_SERVER.values(), ON_SERVER))
-def test_what_a_server_changes_in_its_log_is_found(deployed, capsys, change, code):
+def test_manipulations_of_the_servers_log_are_detected(deployed, capsys, change, code):
     deployed.rewrite("server", change(deployed.records("server")))
     assert code in problems(capsys, *deployed.logs())
 
@@ -277,13 +277,13 @@ BYTES = {
 @pytest.mark.parametrize(
     ("name", "change", "code"), crossed(["server", "a"], [pytest.param(*case, id=name) for name, case in BYTES.items()])
 )
-def test_a_file_that_is_no_chain_is_found(deployed, capsys, name, change, code):
+def test_file_that_is_not_a_chain_is_detected(deployed, capsys, name, change, code):
     path = deployed.log(name)
     path.write_bytes(change(path.read_bytes()))
     assert code in problems(capsys, *deployed.logs())
 
 
-def test_logs_that_are_compared_with_nothing_are_a_problem(deployed, capsys):
+def test_logs_that_cannot_be_compared_are_a_problem(deployed, capsys):
     server, a, b, c = deployed.logs()
     assert "not-compared" in problems(capsys, server)
     assert "not-compared" in problems(capsys, a, b, c)
@@ -295,7 +295,7 @@ def test_logs_that_are_compared_with_nothing_are_a_problem(deployed, capsys):
     assert "not-compared" in problems(capsys, server, server, a)
 
 
-def test_files_that_cannot_be_read_are_an_error_of_the_call(deployed, capsys):
+def test_unreadable_files_are_usage_errors(deployed, capsys):
     code, told = audited(capsys, deployed.root / "none")
     assert (code, told["error"]["code"], told["error"]["field"]) == (2, "file-not-found", str(deployed.root / "none"))
     assert audited(capsys, *deployed.logs(), "--deployment", deployed.root / "keys")[0] == 2
@@ -313,7 +313,7 @@ def unsigned(records):
 
 
 @pytest.mark.parametrize("name", ["server", "a"])
-def test_a_log_that_another_key_signed_is_found(secure, capsys, name):
+def test_log_signed_with_another_key_is_detected(secure, capsys, name):
     make_key(secure.root / "other")
     other = read_signing_key(secure.root / "other")
     records = secure.records(name)
@@ -324,7 +324,7 @@ def test_a_log_that_another_key_signed_is_found(secure, capsys, name):
 
 
 @pytest.mark.parametrize("name", ["server", "a"])
-def test_a_log_that_was_written_anew_without_signatures_is_found(secure, capsys, name):
+def test_log_rewritten_without_signatures_is_detected(secure, capsys, name):
     records = unsigned(secure.records(name))
     secure.secure = False
     secure.rewrite(name, records)
@@ -332,7 +332,7 @@ def test_a_log_that_was_written_anew_without_signatures_is_found(secure, capsys,
     assert "bad-signature" in problems(capsys, *secure.logs()) or "rewritten-log" in problems(capsys, *secure.logs())
 
 
-def test_a_line_that_somebody_without_the_key_adds_is_found_and_not_continued(secure, capsys):
+def test_line_added_without_the_key_is_detected_and_not_continued(secure, capsys):
     path = secure.log("a")
     last = secure.records("a")[-1]
     secure.secure = False
@@ -347,7 +347,7 @@ def test_a_line_that_somebody_without_the_key_adds_is_found_and_not_continued(se
     assert caught.value.code == "log-unsigned"
 
 
-def test_keys_that_the_operator_does_not_know_are_found(secure, capsys, tmp_path):
+def test_unknown_keys_are_detected(secure, capsys, tmp_path):
     logs = [shutil.copy(log, tmp_path / f"{place}.jsonl") for place, log in enumerate(secure.logs())]
     assert problems(capsys, *logs) == {"unknown-key"}
     assert problems(capsys, *logs, "--deployment", secure.root) == set()
@@ -367,7 +367,7 @@ def rotate(deployed, name, keep):
 
 
 @pytest.mark.parametrize("keep", long_beyond(1, [True, False]))
-def test_a_chain_survives_a_new_key(secure, capsys, keep):
+def test_chain_continues_after_a_key_rotation(secure, capsys, keep):
     for again in range(2):
         rotate(secure, "a", keep)
         (secure.root / "keys" / "revoked" / "a-20260101T000000.000000.pub").rename(
@@ -379,7 +379,7 @@ def test_a_chain_survives_a_new_key(secure, capsys, keep):
     assert [r["event"] for r in secure.records("a")].count("key") == 2
 
 
-def test_a_new_key_that_neither_the_old_one_nor_the_operator_vouches_for_is_found(secure, capsys):
+def test_unauthorised_new_key_is_detected(secure, capsys):
     rotate(secure, "a", keep=False)
     for path in (secure.root / "keys" / "revoked").iterdir():
         path.unlink()
@@ -413,7 +413,7 @@ class Flaky(InProcessGrid):
 
 
 @pytest.mark.parametrize("dies", [None, 3, pytest.param(5, marks=pytest.mark.long), 7])
-def test_logs_with_lost_and_repeated_messages_and_a_killed_server_pass(tmp_path, capsys, monkeypatch, dies):
+def test_lost_and_repeated_messages_and_a_killed_server_pass(tmp_path, capsys, monkeypatch, dies):
     deployed = Deployed(tmp_path / "fl")
     monkeypatch.setattr(Flaky, "left", 0)
     monkeypatch.setattr(Flaky, "dies", dies)
@@ -446,7 +446,7 @@ def test_replies_that_never_arrive_are_noted(tmp_path, capsys):
 
 
 @pytest.mark.long
-def test_a_site_that_fails_or_was_never_reached_passes(tmp_path, capsys, monkeypatch):
+def test_failing_or_unreachable_site_passes(tmp_path, capsys, monkeypatch):
     deployed = Deployed(tmp_path / "fl")
     grid = deployed.grid()
     whole = grid.push_messages
@@ -465,7 +465,7 @@ def test_a_site_that_fails_or_was_never_reached_passes(tmp_path, capsys, monkeyp
     assert notes(capsys, *deployed.logs()) & {"requests-lost"}
 
 
-def test_without_keys_the_audit_says_so_and_finds_the_same(tmp_path, capsys):
+def test_audit_without_keys_reports_it_and_finds_the_same(tmp_path, capsys):
     deployed = Deployed(tmp_path / "fl", secure=False)
     server_app.serve(deployed.grid(), deployed.settings())
     assert problems(capsys, *deployed.logs()) == set()
@@ -475,13 +475,13 @@ def test_without_keys_the_audit_says_so_and_finds_the_same(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("key", ["ssh-dss AAAA", "ssh-ed25519 AAAA", "x", 5])
-def test_a_key_that_is_none_is_found(secure, capsys, key):
+def test_invalid_key_is_detected(secure, capsys, key):
     deployed = secure
     deployed.rewrite("a", edit("opened", key=key)(deployed.records("a")))
     assert {"bad-signature", "bad-record"} & problems(capsys, *deployed.logs())
 
 
-def test_a_site_can_audit_in_its_own_folder(secure, capsys, tmp_path):
+def test_site_can_audit_in_its_own_folder(secure, capsys, tmp_path):
     folder = secure.root / "sites" / "a"
     (folder / "site.toml").write_text('name = "a"\nserver_key = "superlink.pub"\n')
     shutil.copy(secure.root / "certificates" / "audit.pub", folder / "superlink.pub")
@@ -493,7 +493,7 @@ def test_a_site_can_audit_in_its_own_folder(secure, capsys, tmp_path):
     assert problems(capsys, *own) == {"unknown-key"}
 
 
-def test_a_run_that_fails_is_closed_in_all_logs(tmp_path, capsys):
+def test_failed_run_is_closed_in_all_logs(tmp_path, capsys):
     deployed = Deployed(tmp_path / "fl")
     server_app.serve(deployed.grid(), deployed.settings())
     path = deployed.settings()
@@ -506,7 +506,7 @@ def test_a_run_that_fails_is_closed_in_all_logs(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("algorithm", long_except(["ScaffPD"], ["FedAvg", "DRFA", "ScaffPD", "DRDM"]))
-def test_logs_do_not_change_what_is_computed(tmp_path, capsys, algorithm):
+def test_logs_do_not_change_results(tmp_path, capsys, algorithm):
     logged, plain = Deployed(tmp_path / "a", algorithm=algorithm), Deployed(tmp_path / "b", algorithm=algorithm)
     path = plain.settings()
     path.write_text(path.read_text().replace('audit = "audit.jsonl"', ""))
@@ -519,7 +519,7 @@ def test_logs_do_not_change_what_is_computed(tmp_path, capsys, algorithm):
     assert problems(capsys, *logged.logs()) == set()
 
 
-def test_a_site_refuses_a_request_whose_head_the_server_did_not_sign(tmp_path, caplog):
+def test_site_refuses_a_request_with_an_unsigned_head(tmp_path, caplog):
     deployed = Deployed(tmp_path / "fl")
     make_key(tmp_path / "other")
     other = read_signing_key(tmp_path / "other")
@@ -531,7 +531,7 @@ def test_a_site_refuses_a_request_whose_head_the_server_did_not_sign(tmp_path, c
     assert not deployed.log("b").exists()  # it has not even said who it is
 
 
-def test_a_server_rejects_a_site_whose_log_another_key_signs(tmp_path):
+def test_server_rejects_a_site_with_a_log_signed_by_another_key(tmp_path):
     deployed = Deployed(tmp_path / "fl")
     make_key(tmp_path / "other")
     from drfl.core.audit_log import AuditLog
@@ -543,7 +543,7 @@ def test_a_server_rejects_a_site_whose_log_another_key_signs(tmp_path):
     assert caught.value.code == "bad-signature"
 
 
-def test_a_server_that_tells_two_sites_two_histories_is_found_by_their_logs_alone(deployed, capsys):
+def test_two_histories_of_a_server_are_detected_from_site_logs(deployed, capsys):
     records = deployed.records("a")
     place = positions(records, "asked")[1]
     head = Head.parse(records[place]["server"])
@@ -557,7 +557,7 @@ def test_a_server_that_tells_two_sites_two_histories_is_found_by_their_logs_alon
     assert "two-histories" in problems(capsys, *deployed.logs()[1:])
 
 
-def test_what_remains_undetectable(secure, capsys):
+def test_documented_manipulations_are_not_detected(secure, capsys):
     """As the docs list it: what no other log holds a proof of."""
     # The server used a reply, and its log has never said so: no log of a site has a proof of that either.
     whole = read(secure.log("server"))
@@ -567,7 +567,7 @@ def test_what_remains_undetectable(secure, capsys):
     assert last == len(whole.records) - 4  # the closing: after it come only the sites' own heads, and the end
 
 
-def test_init_gives_server_and_sites_the_keys_that_sign_their_logs(copy):
+def test_init_creates_keys_for_server_and_sites(copy):
     server = read_server(copy / "server.toml")
     trusted = TrustedKeys.of(copy)
     assert (trusted.secure, sorted(trusted.current)) == (True, ["a", "b", SERVER])
@@ -580,7 +580,7 @@ def test_init_gives_server_and_sites_the_keys_that_sign_their_logs(copy):
         assert read_public_key(folder / site.server_key) == trusted.current[SERVER]
 
 
-def test_make_keys_makes_the_missing_half_and_never_overwrites(copy):
+def test_make_keys_adds_missing_keys_and_never_overwrites(copy):
     private, public = copy / "certificates" / "audit.key", copy / "certificates" / "audit.pub"
     before = private.read_bytes(), read_public_key(public)
     public.unlink()

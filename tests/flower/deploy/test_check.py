@@ -28,19 +28,19 @@ def reach(port, folder, insecure=False, host="localhost"):
     return problems(check_network.check_connection(Address(host, port, insecure), folder / "certificates/ca.crt"))
 
 
-def test_a_superlink_over_tls_is_known_by_its_authority(with_keys):
+def test_superlink_is_verified_by_its_authority(with_keys):
     with serving(HTTP, with_keys / "certificates") as port:
         assert reach(port, with_keys) == []
 
 
-def test_another_authority_is_refused(with_keys, tmp_path):
+def test_other_authority_is_refused(with_keys, tmp_path):
     write(DeploymentPlan(("a",)), tmp_path / "other", keys=True)
     with serving(HTTP, with_keys / "certificates") as port:
         (found,) = reach(port, tmp_path / "other")
     assert all(part in found for part in (f"localhost:{port}", "certificates/ca.crt"))
 
 
-def test_a_certificate_for_another_host_is_refused(with_keys, monkeypatch):
+def test_certificate_for_another_host_is_refused(with_keys, monkeypatch):
     connect = socket.create_connection
     monkeypatch.setattr(socket, "create_connection", lambda a, timeout: connect(("127.0.0.1", a[1]), timeout))
     with serving(HTTP, with_keys / "certificates") as port:
@@ -48,7 +48,7 @@ def test_a_certificate_for_another_host_is_refused(with_keys, monkeypatch):
     assert all(part in found for part in ("fl.example.org", "make-keys.sh"))
 
 
-def test_plain_http_where_tls_is_expected_and_the_other_way_round(with_keys):
+def test_http_instead_of_tls_and_tls_instead_of_http(with_keys):
     with serving(HTTP) as port:
         assert quotes(reach(port, with_keys)[0], f"HTTP at localhost:{port}", "TLS", "./start-superlink.sh")
         assert reach(port, with_keys, insecure=True) == []
@@ -56,7 +56,7 @@ def test_plain_http_where_tls_is_expected_and_the_other_way_round(with_keys):
         assert quotes(reach(port, with_keys, insecure=True)[0], f"TLS at localhost:{port}", "HTTP", "--insecure")
 
 
-def test_what_is_no_superlink(with_keys):
+def test_other_server_is_not_taken_for_a_superlink(with_keys):
     with serving(b"SSH-2.0-x\r\n") as port:
         for insecure in (False, True):
             (found,) = reach(port, with_keys, insecure=insecure)
@@ -65,7 +65,7 @@ def test_what_is_no_superlink(with_keys):
         assert re.search(r"\bHTTP\b.*\bSuperLink;", reach(port, with_keys)[0])
 
 
-def test_nothing_listens(with_keys, monkeypatch):
+def test_closed_port_is_reported(with_keys, monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     assert quotes(reach(port, with_keys)[0], f"localhost:{port}", "./start-superlink.sh")
@@ -91,12 +91,12 @@ def certificate_problems(root, host="localhost"):
     return problems(look)
 
 
-def test_certificates_that_are_well(with_keys):
+def test_valid_certificates_pass(with_keys):
     assert certificate_problems(with_keys) == []
     assert certificate_problems(with_keys, "127.0.0.1") == []
 
 
-def test_certificates_that_are_not(copy, tmp_path):
+def test_invalid_certificates_are_reported(copy, tmp_path):
     (found,) = certificate_problems(copy, "fl.example.org")
     assert all(name in found for name in ("fl.example.org", "localhost"))
     place = copy / "certificates"
@@ -117,7 +117,7 @@ def test_certificates_that_are_not(copy, tmp_path):
     ("days", "message"),
     [(1, "superlink.crt expired on"), (-5, "superlink.crt expires in 5 days"), (-31, None), (-900, "only from")],
 )
-def test_certificates_end(with_keys, monkeypatch, days, message):
+def test_expiring_certificates_are_reported(with_keys, monkeypatch, days, message):
     text = (with_keys / "certificates/superlink.crt").read_bytes()
     moment = x509.load_pem_x509_certificate(text).not_valid_after_utc + timedelta(days=days)
 
@@ -131,7 +131,7 @@ def test_certificates_end(with_keys, monkeypatch, days, message):
     assert [message in text for text in found] == ([] if message is None else [True])
 
 
-def test_keys_that_do_not_fit(copy):
+def test_mismatched_keys_are_reported(copy):
     folder = DeploymentFolder(copy)
     assert problems(check_network.check_keys(folder, folder.sites())) == []
     shutil.copy(copy / "keys/a.pub", copy / "keys/b.pub")
@@ -151,7 +151,7 @@ def nodes(monkeypatch, **states):
     monkeypatch.setattr(flower_cli, "run_flwr", lambda home, arguments: answer)
 
 
-def test_who_is_online(copy, monkeypatch):
+def test_online_sites_are_listed(copy, monkeypatch):
     folder = DeploymentFolder(copy)
     (copy / "keys/a.node").write_text("11\n")
     nodes(monkeypatch, n11="online")
@@ -170,7 +170,7 @@ def test_who_is_online(copy, monkeypatch):
     assert quotes(problems(check.check_online(folder, folder.sites(), False))[0], "11", "./register-sites.sh")
 
 
-def test_who_is_online_without_keys(copy, monkeypatch):
+def test_online_sites_are_listed_without_keys(copy, monkeypatch):
     folder = DeploymentFolder(copy)
     nodes(monkeypatch, n1="online", n2="offline")
     (found,) = check.check_online(folder, folder.sites(), True)
@@ -180,7 +180,7 @@ def test_who_is_online_without_keys(copy, monkeypatch):
     assert problems(check.check_online(folder, folder.sites(), True)) == []
 
 
-def test_a_deployment_that_was_moved(copy, monkeypatch):
+def test_moved_deployment_is_reported(copy, monkeypatch):
     monkeypatch.setattr(check_network, "check_connection", lambda address, authority: iter(()))
 
     def fails(home, arguments):
@@ -193,14 +193,14 @@ def test_a_deployment_that_was_moved(copy, monkeypatch):
     assert found[1] == "sites: no SuperLink"
 
 
-def test_a_broken_server_toml_is_one_problem(copy):
+def test_broken_server_toml_is_one_problem(copy):
     for text, message in (("x =", "is not valid TOML"), ("", "names no sites"), ("[[sites]]", "needs a name")):
         (copy / "server.toml").write_text(text)
         (found,) = problems(check.check_deployment(find_folder(copy)))
         assert message in found
 
 
-def test_the_rows_that_the_server_holds_are_loaded(copy):
+def test_probe_rows_of_the_server_are_loaded(copy):
     folder, path = DeploymentFolder(copy), copy / "server.toml"
     assert list(check.check_probes(folder)) == []
     (copy / "rows.csv").write_text("age,sick\n61,1\n47,0\n58,1\n")
@@ -218,6 +218,6 @@ def test_the_rows_that_the_server_holds_are_loaded(copy):
         list(check.check_probes(folder))
 
 
-def test_what_is_no_deployment(tmp_path):
+def test_other_folders_are_not_deployments(tmp_path):
     with refused("not-a-deployment", str(tmp_path), "server.toml"):
         find_folder(tmp_path)

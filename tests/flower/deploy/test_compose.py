@@ -101,7 +101,7 @@ def folder(request, plan, tmp_path):
     return tmp_path / request.param
 
 
-def test_it_is_a_compose_file_and_all_that_it_names_is_there(plan, folder):
+def test_compose_file_is_valid_and_its_files_exist(plan, folder):
     found = checked(folder)
     assert set(found.services) == {"superlink", *SITES}
     for name in SITES:
@@ -115,14 +115,14 @@ def test_it_is_a_compose_file_and_all_that_it_names_is_there(plan, folder):
     assert superlink.build.args == {"DRFL_PACKAGE": "drfl[flower]"}
 
 
-def test_variables_that_are_set_are_read_by_the_scripts(folder):
+def test_set_variables_are_read_by_the_scripts(folder):
     for service in checked(folder).services.values():
         script = folder / service.volumes[0].partition(":")[0] / service.command[-1]
         for name in service.environment.keys() - {"HOME"}:
             assert f"{{{name}:-" in script.read_text(), f"{script.name} does not read {name}"
 
 
-def test_the_image_takes_nothing_of_the_folder(folder):
+def test_image_contains_no_file_of_the_folder(folder):
     """Which has private keys."""
     assert [path.name for path in (folder / "image").iterdir()] == ["Dockerfile"]
     lines = [line for line in (folder / "image/Dockerfile").read_text().splitlines() if not line.startswith("#")]
@@ -156,7 +156,7 @@ def broken(folder: Path, what: str) -> Path:
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_a_broken_file_is_refused(what, tmp_path):
+def test_broken_file_is_refused(what, tmp_path):
     with pytest.raises((AssertionError, ValidationError, yaml.YAMLError)):
         checked(broken(tmp_path / "fl", what))
 
@@ -167,7 +167,7 @@ def config(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([program, "config"], cwd=folder, capture_output=True, text=True)
 
 
-def test_compose_takes_it(folder):
+def test_compose_accepts_the_file(folder):
     done = config(folder)
     assert (done.returncode, done.stderr) == (0, "")
     resolved = yaml.safe_load(done.stdout)["services"]

@@ -43,7 +43,7 @@ note = "[[sites]]"
 """
 
 
-def test_a_site_goes_with_its_own_comments_and_tables_alone():
+def test_removed_site_takes_only_its_own_comments_and_tables():
     found = remove_site(TEXT, "b")
     start, stop = TEXT.index("# Hospital B"), TEXT.index("\n# The south")
     assert found == TEXT[:start] + TEXT[stop + 1 :]
@@ -51,7 +51,7 @@ def test_a_site_goes_with_its_own_comments_and_tables_alone():
 
 @pytest.mark.parametrize("name", ["a", "b", "c"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_every_site_can_go_and_the_rest_means_the_same(name, end):
+def test_any_site_can_be_removed_without_changing_the_rest(name, end):
     text = TEXT.replace("\n", end)
     before = tomllib.loads(text)
     after = tomllib.loads(remove_site(text, name))
@@ -61,13 +61,13 @@ def test_every_site_can_go_and_the_rest_means_the_same(name, end):
     assert remove_site(text, name).count("\r") in (0, remove_site(text, name).count("\n"))
 
 
-def test_the_last_line_needs_no_end():
+def test_last_line_without_newline():
     text = '[job]\n[[sites]]\nname = "a"\n\n[[sites]]\nname = "b"'
     assert remove_site(text, "b") == '[job]\n[[sites]]\nname = "a"'
     assert tomllib.loads(add_limits(text, {"b": {"rows": 2}}))["sites"] == [{"name": "a"}, {"name": "b", "rows": 2}]
 
 
-def test_limits_come_below_the_names():
+def test_limits_are_inserted_below_the_names():
     found = add_limits(TEXT, {"b": {"rows": 9, "max_share": 0.5}})
     assert "name = 'b'\nrows = 9\nmax_share = 0.5\n# rows = 300\n" in found
     assert tomllib.loads(found)["sites"][0] == {"name": "a"}
@@ -82,19 +82,19 @@ def test_limits_come_below_the_names():
         '[[sites]]\nname = "a"\n[[sites]]\nname = "b"\nx = [\n[1]\n]\n',
     ],
 )
-def test_what_cannot_be_edited_line_by_line_is_refused(text):
+def test_file_that_cannot_be_edited_by_line_is_refused(text):
     tomllib.loads(text)
     with refused("cannot-edit", "server.toml"):
         remove_site(text, "b")
 
 
-def test_limits_that_would_come_into_a_text_are_refused():
+def test_limits_inside_a_text_are_refused():
     text = '[[sites]]\nnote = """\nname = 1\n"""\nname = "a"\n'
     with refused("cannot-edit", "server.toml"):
         add_limits(text, {"a": {"rows": 2}})
 
 
-def test_the_file_before_is_kept_and_a_link_stays_one(tmp_path):
+def test_old_file_is_kept_and_a_link_stays_a_link(tmp_path):
     real = tmp_path / "real.toml"
     real.write_bytes(b"a = 1\r\n")
     link = tmp_path / "server.toml"
@@ -103,7 +103,7 @@ def test_the_file_before_is_kept_and_a_link_stays_one(tmp_path):
     assert (real.read_bytes(), kept.read_bytes(), link.is_symlink()) == (b"a = 2\r\n", b"a = 1\r\n", True)
 
 
-def test_a_file_that_cannot_be_replaced_is_as_it_was(tmp_path, monkeypatch):
+def test_file_that_cannot_be_replaced_is_unchanged(tmp_path, monkeypatch):
     from drfl.core import atomic_files
 
     path = tmp_path / "server.toml"

@@ -30,7 +30,7 @@ def plan(request):
     return PLANS[request.param]
 
 
-def test_all_that_is_promised_is_there(plan):
+def test_all_promised_files_exist(plan):
     site = ("site.toml", "start-supernode.sh", "superlink.env")
     assert set(files(plan, ROOT)) == {
         "README.md", ".gitignore", "server.toml", "superlink.env", "start-superlink.sh", "register-sites.sh",
@@ -40,13 +40,13 @@ def test_all_that_is_promised_is_there(plan):
     }  # fmt: skip
 
 
-def test_nothing_is_left_to_fill_in(plan):
+def test_no_placeholder_remains(plan):
     for name, text in files(plan, ROOT).items():
         for word in text.replace("drfl-supernode@", "").split():
             assert word.count("@") < 2, (name, word)
 
 
-def test_settings_say_what_was_planned(plan):
+def test_settings_contain_the_plan(plan):
     made = {name: text for name, text in files(plan, ROOT).items() if name.endswith(".toml")}
     settings = {name: tomllib.loads(text) for name, text in made.items()}
     server = settings["server.toml"]
@@ -69,7 +69,7 @@ def test_settings_say_what_was_planned(plan):
     assert link == {"address": plan.address, **trust}
 
 
-def test_scripts_are_secure_or_plainly_not(plan):
+def test_scripts_use_tls_or_state_that_they_are_insecure(plan):
     made = files(plan, ROOT)
     superlink, supernode = made["start-superlink.sh"], made["sites/cleveland/start-supernode.sh"]
     for flag in ("--ssl-ca-certfile", "--ssl-certfile", "--ssl-keyfile", "--enable-supernode-auth"):
@@ -84,7 +84,7 @@ def test_scripts_are_secure_or_plainly_not(plan):
 
 
 @pytest.mark.parametrize("shell", ["bash", "sh"])
-def test_scripts_are_shell(plan, shell, tmp_path):
+def test_scripts_are_valid_shell(plan, shell, tmp_path):
     write(plan, tmp_path / "fl")
     scripts = sorted((tmp_path / "fl").rglob("*.sh"))
     assert len(scripts) == 5
@@ -93,7 +93,7 @@ def test_scripts_are_shell(plan, shell, tmp_path):
         subprocess.run([shell, "-n", script], check=True)
 
 
-def test_sites_on_one_machine_take_different_ports():
+def test_sites_on_one_machine_use_different_ports():
     made = files(PLANS["secure"], ROOT)
     assert [made[f"sites/{name}/superlink.env"].split()[-1] for name in PLANS["secure"].sites] == [
         "PORT=9094",
@@ -111,7 +111,7 @@ def test_sites_on_one_machine_take_different_ports():
         ("2001:db8::7", "[2001:db8::7]:8000", "::", "IP:2001:db8::7"),
     ],
 )
-def test_hosts(host, address, bind, name):
+def test_hosts_are_validated(host, address, bind, name):
     plan = DeploymentPlan(("a",), host)
     assert (plan.address, plan.bind, plan.names[0]) == (address, bind, name)
     assert {"DNS:localhost", "IP:127.0.0.1"} <= set(plan.names)
@@ -132,12 +132,12 @@ def test_hosts(host, address, bind, name):
         ("a,b", None, 9095, ("invalid-value", "port")),
     ],
 )
-def test_impossible_plans(sites, host, port, error):
+def test_impossible_plans_are_refused(sites, host, port, error):
     with refused(*error):
         DeploymentPlan.of(sites, host, port, False)
 
 
-def test_a_folder_that_is_not_empty_is_left_alone(tmp_path):
+def test_non_empty_folder_is_unchanged(tmp_path):
     (tmp_path / "mine").write_text("x")
     with refused("folder-not-empty", str(tmp_path)):
         write(PLANS["secure"], tmp_path)
@@ -148,13 +148,13 @@ def test_a_folder_that_is_not_empty_is_left_alone(tmp_path):
         write(PLANS["secure"], tmp_path / "a$b")
 
 
-def test_an_empty_folder_is_taken(tmp_path):
+def test_empty_folder_is_used(tmp_path):
     (tmp_path / "fl").mkdir()
     write(PLANS["secure"], tmp_path / "fl")
     assert (tmp_path / "fl/server.toml").is_file()
 
 
-def test_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_folder_is_written_completely_or_not_at_all(tmp_path, monkeypatch):
     def fails(command, cwd, **_):
         assert (cwd / "server.toml").is_file()
         return subprocess.CompletedProcess(command, 1, "", "no openssl")
@@ -175,7 +175,7 @@ def test_keys_are_private_and_never_overwritten(copy):
     assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
 
 
-def test_make_keys_fills_gaps_and_knows_when_it_cannot(copy):
+def test_make_keys_fills_gaps_or_reports_why_not(copy):
     run = ["sh", str(copy / "make-keys.sh")]
     kept = (copy / "keys/a.pub").read_text()
     (copy / "keys/a.pub").unlink()  # lost: it follows from the private key
@@ -201,7 +201,7 @@ def test_scripts_refuse_to_start_without_keys(tmp_path):
         assert (done.returncode, missing in done.stderr, "make-keys.sh" in done.stderr) == (1, True, True)
 
 
-def test_insecure_has_nothing_to_make_or_register(tmp_path):
+def test_insecure_deployment_has_no_keys_to_make_or_register(tmp_path):
     write(PLANS["insecure"], tmp_path / "fl", keys=True)
     done = subprocess.run(["sh", tmp_path / "fl/register-sites.sh"], capture_output=True, text=True, check=True)
     assert "nothing to register" in done.stdout
@@ -213,7 +213,7 @@ def test_paths_in_the_compose_file_are_quoted():
     assert f"volumes: [{json.dumps(f'.:{ROOT}')}]" in text
 
 
-def test_flowers_answers_are_read_where_colours_are_forced(tmp_path):
+def test_coloured_output_of_flower_is_parsed(tmp_path):
     """As notebooks and continuous integration do; rich then puts a terminal's codes into JSON as well."""
     write(PLANS["secure"], tmp_path / "fl")
     for name in PLANS["secure"].sites:
@@ -244,7 +244,7 @@ def started(copy, tmp_path, program):
 
 
 @pytest.mark.parametrize("code", [0, 1])
-def test_a_supernode_that_ends_by_itself_explains_that_its_key_may_be_revoked(copy, tmp_path, code):
+def test_supernode_that_ends_mentions_a_revoked_key(copy, tmp_path, code):
     process = started(copy, tmp_path, f'echo "$@"; echo "Failed to activate SuperNode" >&2; exit {code}')
     out, err = process.communicate(timeout=60)
     assert process.returncode == code
@@ -254,7 +254,7 @@ def test_a_supernode_that_ends_by_itself_explains_that_its_key_may_be_revoked(co
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_supernode_ends_with_its_script(copy, tmp_path, number):
+def test_supernode_ends_with_its_script(copy, tmp_path, number):
     process = started(copy, tmp_path, f"echo $$ >{tmp_path}/pid; exec sleep 60")
     while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
         time.sleep(0.02)

@@ -29,7 +29,7 @@ def material(path):
     return path.read_text().split()[1]
 
 
-def test_a_revoked_key_is_refused_and_kept_and_its_site_comes_back_with_a_new_key(superlink, trio, new_key, capsys):
+def test_revoked_key_is_refused_and_its_site_returns_with_a_new_key(superlink, trio, new_key, capsys):
     before, key = (trio / "server.toml").read_text(), (trio / "keys/b.pub").read_text()
     assert call(["deploy", "revoke", str(trio), "b"]) == 0
     assert superlink[0] == [["supernode", "unregister", "12"]]
@@ -45,7 +45,7 @@ def test_a_revoked_key_is_refused_and_kept_and_its_site_comes_back_with_a_new_ke
     assert files(trio) == ["a.node", "a.pub", "b.node", "b.pub", "c.node", "c.pub"]
 
 
-def test_a_site_that_is_not_registered_or_not_known_has_no_key_to_revoke(superlink, trio):
+def test_unregistered_or_unknown_site_has_no_key_to_revoke(superlink, trio):
     folder = DeploymentFolder(trio)
     (trio / "keys/c.node").unlink()
     with refused("not-registered", "SITE"):
@@ -56,7 +56,7 @@ def test_a_site_that_is_not_registered_or_not_known_has_no_key_to_revoke(superli
 
 
 @pytest.mark.parametrize("failing", ["unregister", "gone"])
-def test_a_revocation_that_was_cut_off_can_be_repeated_but_a_refusal_changes_nothing(superlink, trio, failing):
+def test_interrupted_revocation_can_be_repeated_and_refusal_changes_nothing(superlink, trio, failing):
     folder = DeploymentFolder(trio)
     if failing == "gone":
         keys.run_flwr(folder.home, ["supernode", "unregister", "12"])  # and then the machine lost power
@@ -71,7 +71,7 @@ def test_a_revocation_that_was_cut_off_can_be_repeated_but_a_refusal_changes_not
     assert files(trio) == ["a.node", "a.pub", "c.node", "c.pub"]
 
 
-def test_make_keys_does_not_bring_a_revoked_key_back(superlink, trio):
+def test_make_keys_does_not_restore_a_revoked_key(superlink, trio):
     lost = material(trio / "keys/b.pub")
     keys.revoke(DeploymentFolder(trio), "b")
     before = {path: path.read_bytes() for path in trio.rglob("*") if path.is_file()}
@@ -92,7 +92,7 @@ def test_make_keys_does_not_bring_a_revoked_key_back(superlink, trio):
     assert not list(trio.glob(".keys*"))
 
 
-def test_make_keys_knows_a_revoked_key_by_itself_and_not_by_its_file(superlink, trio):
+def test_make_keys_recognises_a_revoked_key_by_content(superlink, trio):
     folder = DeploymentFolder(trio)
     keys.revoke(folder, "b")
     (old,) = (trio / "keys/revoked").iterdir()
@@ -115,7 +115,7 @@ def test_make_keys_knows_a_revoked_key_by_itself_and_not_by_its_file(superlink, 
     assert not (trio / "keys/c.pub").exists()
 
 
-def test_a_key_whose_file_was_missing_when_it_was_revoked_does_not_come_back_either(superlink, trio):
+def test_key_revoked_without_its_file_is_not_restored(superlink, trio):
     lost = material(trio / "keys/b.pub")
     (trio / "keys/b.pub").unlink()
     keys.revoke(DeploymentFolder(trio), "b")
@@ -125,7 +125,7 @@ def test_a_key_whose_file_was_missing_when_it_was_revoked_does_not_come_back_eit
     assert material(trio / "keys/b.pub") != lost
 
 
-def test_a_site_with_a_longer_name_is_another_one(tmp_path):
+def test_site_with_a_longer_name_is_a_different_site(tmp_path):
     write(DeploymentPlan(("b", "b-20260101T000000", "c"), port=18000), tmp_path / "fl", keys=True)
     revoked = tmp_path / "fl/keys/revoked"
     revoked.mkdir()
@@ -139,14 +139,14 @@ def test_a_site_with_a_longer_name_is_another_one(tmp_path):
 @pytest.mark.parametrize(
     "arguments", [["--renew"], ["--renew", "z"], ["--renew", "a"], ["--new", "a"], ["a"], ["--add"], ["--add", "../z"]]
 )
-def test_make_keys_renews_only_a_site_that_was_revoked(trio, arguments):
+def test_make_keys_renews_only_revoked_sites(trio, arguments):
     before = {path: path.read_bytes() for path in trio.rglob("*") if path.is_file()}
     done = make_keys(trio, *arguments)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert {path: path.read_bytes() for path in trio.rglob("*") if path.is_file()} == before
 
 
-def test_register_sites_does_not_register_a_revoked_key(superlink, trio, tmp_path):
+def test_register_sites_skips_revoked_keys(superlink, trio, tmp_path):
     keys.revoke(DeploymentFolder(trio), "b")
     (trio / "keys/a.node").unlink()
     bin_folder = tmp_path / "bin"
@@ -171,7 +171,7 @@ def test_register_sites_does_not_register_a_revoked_key(superlink, trio, tmp_pat
     assert re.search(r"keys/b\.pub .*\brevoked\b", done.stderr)
 
 
-def test_a_new_key_is_registered_before_the_old_one_is_revoked(superlink, trio, new_key, capsys):
+def test_new_key_is_registered_before_the_old_one_is_revoked(superlink, trio, new_key, capsys):
     assert call(["deploy", "rotate", str(trio), "b", "--key", str(new_key)]) == 0
     assert superlink[0] == [["supernode", "register", str(new_key)], ["supernode", "unregister", "12"]]
     assert (trio / "keys/b.pub").read_text() == new_key.read_text()
@@ -181,7 +181,7 @@ def test_a_new_key_is_registered_before_the_old_one_is_revoked(superlink, trio, 
 
 
 @pytest.mark.parametrize("failing", ["register", "unregister"])
-def test_what_the_superlink_does_not_do_leaves_the_keys_as_they_were(superlink, trio, new_key, failing, capsys):
+def test_superlink_failure_leaves_the_keys_unchanged(superlink, trio, new_key, failing, capsys):
     superlink[1].append(failing)
     before = {path: path.read_text() for path in (trio / "keys").iterdir()}
     assert call(["deploy", "rotate", str(trio), "b", "--key", str(new_key)]) == 1
@@ -199,13 +199,13 @@ def test_what_the_superlink_does_not_do_leaves_the_keys_as_they_were(superlink, 
         (["rotate", "a", "--key", "/no/key"], "/no/key"),
     ],
 )
-def test_what_cannot_be_done_is_told_in_a_line_and_nothing_is_asked(superlink, trio, arguments, said, capsys):
+def test_impossible_requests_are_one_line_errors_without_calls(superlink, trio, arguments, said, capsys):
     verb, *rest = arguments
     assert call(["deploy", verb, str(trio), *rest]) == 2
     assert said in capsys.readouterr().err
     assert superlink[0] == []
 
 
-def test_an_insecure_deployment_has_no_keys(tmp_path):
+def test_insecure_deployment_has_no_keys(tmp_path):
     write(DeploymentPlan(("a", "b"), port=18000, insecure=True), tmp_path / "fl", keys=False)
     check_refusal(["deploy", "revoke", str(tmp_path / "fl"), "a"], "insecure-deployment")

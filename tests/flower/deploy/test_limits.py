@@ -36,7 +36,7 @@ def deployed(root, **rows):
         ({"a": 5, "b": 7, "c": 6, "d": 1}, 0.5),
     ],
 )
-def test_the_proposal_is_twice_the_rows_of_today_the_classes_and_a_share(tmp_path, rows, share):
+def test_proposal_is_twice_the_rows_the_classes_and_a_share(tmp_path, rows, share):
     found = propose(deployed(tmp_path / "fl", **rows))
     more = {} if share is None else {"max_share": share}
     assert found.limits == {name: {"rows": 2 * count, "classes": 2, **more} for name, count in rows.items()}
@@ -44,7 +44,7 @@ def test_the_proposal_is_twice_the_rows_of_today_the_classes_and_a_share(tmp_pat
     assert tomllib.loads(found.toml())["sites"][1] == {"name": "b", "rows": 14, "classes": 2, **more}
 
 
-def test_what_is_written_keeps_what_was_set_and_the_file_before(tmp_path, capsys):
+def test_written_limits_keep_existing_values_and_the_old_file(tmp_path, capsys):
     folder = deployed(tmp_path / "fl", a=5, b=7, c=6)
     before = folder.settings.read_text().replace('name = "b"\n', 'name = "b"\nrows = 8\nmax_share = 0.9\n')
     folder.settings.write_text(before)
@@ -62,13 +62,13 @@ def test_what_is_written_keeps_what_was_set_and_the_file_before(tmp_path, capsys
     assert len(list(folder.root.glob("server.toml.*"))) == 1
 
 
-def test_a_site_that_has_most_rows_today_gets_no_share_that_would_refuse_it(tmp_path):
+def test_site_with_most_rows_gets_no_share_that_would_refuse_it(tmp_path):
     found = propose(deployed(tmp_path / "fl", a=90, b=7, c=6))
     assert found.limits["a"] == {"rows": 180, "classes": 2}
     assert [notice.code for notice in found.notices] == ["large-share"]
 
 
-def test_before_the_first_run_nothing_is_proposed_or_written(tmp_path):
+def test_nothing_is_proposed_before_the_first_run(tmp_path):
     folder = deployed(tmp_path / "fl", a=5, b=7)
     folder.settings.write_text(folder.settings.read_text().replace('name = "b"', 'name = "new"'))
     before = folder.settings.read_text()
@@ -78,7 +78,7 @@ def test_before_the_first_run_nothing_is_proposed_or_written(tmp_path):
     assert not list(folder.root.glob("server.toml.*"))
 
 
-def test_a_changed_log_is_nothing_to_go_by(tmp_path):
+def test_changed_log_is_not_used(tmp_path):
     folder = deployed(tmp_path / "fl", a=5, b=7)
     log = folder.root / "audit.jsonl"
     log.write_text(log.read_text().replace('"rows": 5', '"rows": 5000'))
@@ -86,7 +86,7 @@ def test_a_changed_log_is_nothing_to_go_by(tmp_path):
     assert not found.ok
 
 
-def test_check_shows_the_proposal_as_advice_and_how_many_requests_a_run_takes(tmp_path):
+def test_check_prints_the_proposal_and_requests_of_a_run(tmp_path):
     folder = deployed(tmp_path / "fl", a=5, b=7, c=6)
     found = list(check.check_limits(folder))
     assert all(one.ok and isinstance(one.text, Notice) for one in found)
@@ -96,14 +96,14 @@ def test_check_shows_the_proposal_as_advice_and_how_many_requests_a_run_takes(tm
     assert [one.subject for one in check.check_limits(folder)] == ["limits", "requests"]
 
 
-def test_limits_are_written_at_the_server_alone(tmp_path, capsys):
+def test_limits_are_written_only_at_the_server(tmp_path, capsys):
     folder = deployed(tmp_path / "fl", a=5, b=7)
     for arguments in ([str(folder.root), "--site", "a"], [str(folder.root / "sites/a")]):
         assert call(["deploy", "check", *arguments, "--write"]) == 2
         assert "--write" in capsys.readouterr().err
 
 
-def test_the_proposal_is_printed_as_toml_that_can_be_copied(tmp_path, capsys):
+def test_proposal_is_printed_as_toml(tmp_path, capsys):
     folder = deployed(tmp_path / "fl", a=5, b=7, c=6)
     call(["deploy", "check", str(folder.root)])
     lines = capsys.readouterr().out.splitlines()

@@ -30,7 +30,7 @@ def make_keys(root):
     return subprocess.run(["sh", root / "make-keys.sh"], capture_output=True, text=True)
 
 
-def test_a_new_site_gets_a_folder_keys_a_registration_and_a_table(superlink, trio, capsys):
+def test_new_site_gets_folder_keys_registration_and_table(superlink, trio, capsys):
     before = (trio / "server.toml").read_text()
     assert call(["deploy", "add-site", str(trio), "d", "--rows", "300", "--classes", "2"]) == 0
     assert superlink[0] == [["supernode", "register", str(trio / "keys/d.pub")]]
@@ -53,7 +53,7 @@ def test_a_new_site_gets_a_folder_keys_a_registration_and_a_table(superlink, tri
     assert make_keys(trio).stdout.splitlines() == ["all keys and certificates are in place"]
 
 
-def test_adding_is_safe_to_repeat_and_adds_what_an_interruption_left_out(superlink, trio):
+def test_add_site_can_be_repeated_after_an_interruption(superlink, trio):
     folder = DeploymentFolder(trio)
     assert call(["deploy", "add-site", str(trio), "d"]) == 0
     before = contents(trio)
@@ -70,7 +70,7 @@ def test_adding_is_safe_to_repeat_and_adds_what_an_interruption_left_out(superli
 
 
 @pytest.mark.parametrize("step", ["make-keys", "register", "settings"])
-def test_a_step_that_fails_leaves_all_as_it_was(superlink, trio, monkeypatch, step):
+def test_failed_step_leaves_everything_unchanged(superlink, trio, monkeypatch, step):
     def fails(*_):
         raise DrflError("no", code="command-failed")
 
@@ -90,7 +90,7 @@ def test_a_step_that_fails_leaves_all_as_it_was(superlink, trio, monkeypatch, st
     assert [arguments[1] for arguments in superlink[0]] == asked[step]
 
 
-def test_a_site_may_make_its_own_key(superlink, trio, new_key, tmp_path):
+def test_site_can_make_its_own_key(superlink, trio, new_key, tmp_path):
     folder = DeploymentFolder(trio)
     added = membership.add_site(folder, "d", new_key)
     assert (trio / "keys/d.pub").read_text() == new_key.read_text()
@@ -107,7 +107,7 @@ def test_a_site_may_make_its_own_key(superlink, trio, new_key, tmp_path):
 @pytest.mark.parametrize(
     ("name", "error"), [("../d", ("invalid-name", "sites", "'../d'")), ("A", ("duplicate-name", "sites"))]
 )
-def test_names_that_cannot_be_are_refused(superlink, trio, name, error):
+def test_invalid_names_are_refused(superlink, trio, name, error):
     before = contents(trio)
     with refused(*error):
         membership.add_site(DeploymentFolder(trio), name)
@@ -115,7 +115,7 @@ def test_names_that_cannot_be_are_refused(superlink, trio, name, error):
     assert superlink[0] == []
 
 
-def test_a_run_in_progress_keeps_its_sites(superlink, trio):
+def test_sites_cannot_change_during_a_run(superlink, trio):
     superlink[1].append("run")
     before = contents(trio)
     check_refusal(["deploy", "add-site", str(trio), "d"], "run-in-progress", "SITE", "7", "stop")
@@ -129,7 +129,7 @@ def test_a_run_in_progress_keeps_its_sites(superlink, trio):
     assert len(superlink[0]) == 1
 
 
-def test_a_removed_site_loses_its_key_its_table_and_its_service(superlink, trio, capsys):
+def test_removed_site_loses_key_table_and_service(superlink, trio, capsys):
     path = trio / "server.toml"
     before, key = path.read_text(), (trio / "keys/b.pub").read_text()
     path.chmod(0o640)
@@ -151,7 +151,7 @@ def test_a_removed_site_loses_its_key_its_table_and_its_service(superlink, trio,
         membership.remove_site(DeploymentFolder(trio), "z")
 
 
-def test_a_removed_site_comes_back_with_a_new_key(superlink, trio):
+def test_removed_site_returns_with_a_new_key(superlink, trio):
     folder, compose = DeploymentFolder(trio), (trio / "compose.yaml").read_text()
     lost = (trio / "keys/c.pub").read_text().split()[1]
     data = (trio / "sites/c/site.toml").read_text().replace("data.npz", "mine.npz")
@@ -165,7 +165,7 @@ def test_a_removed_site_comes_back_with_a_new_key(superlink, trio):
     assert (trio / "compose.yaml").read_text() == compose
 
 
-def test_two_sites_must_remain(superlink, trio):
+def test_at_least_two_sites_must_remain(superlink, trio):
     folder = DeploymentFolder(trio)
     membership.remove_site(folder, "c")
     before = contents(trio)
@@ -174,9 +174,7 @@ def test_two_sites_must_remain(superlink, trio):
     assert contents(trio) == before
 
 
-def test_a_removal_that_was_cut_off_before_the_settings_were_written_ends_with_the_next_call(
-    superlink, trio, monkeypatch
-):
+def test_interrupted_removal_ends_with_the_next_call(superlink, trio, monkeypatch):
     folder = DeploymentFolder(trio)
     with monkeypatch.context() as patched:
         patched.setattr(edit_settings, "replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -189,7 +187,7 @@ def test_a_removal_that_was_cut_off_before_the_settings_were_written_ends_with_t
     assert len(list((trio / "keys/revoked").iterdir())) == 1
 
 
-def test_what_no_longer_fits_the_sites_is_told(superlink, trio):
+def test_settings_that_no_longer_fit_the_sites_are_reported(superlink, trio):
     path, folder = trio / "server.toml", DeploymentFolder(trio)
     path.write_text(path.read_text().replace('"keys/a.pub"', '"keys/a.pub"\nmax_share = 0.5'))
     (trio / "runs/20261127T090000.000000").mkdir(parents=True)
@@ -206,7 +204,7 @@ def test_what_no_longer_fits_the_sites_is_told(superlink, trio):
     assert codes == ["invalid-settings", "run-with-other-sites"]
 
 
-def test_settings_that_would_be_invalid_or_cannot_be_edited_leave_all_as_it_was(superlink, trio):
+def test_invalid_or_uneditable_settings_leave_everything_unchanged(superlink, trio):
     path, folder = trio / "server.toml", DeploymentFolder(trio)
     with refused("invalid-value", "sites.3.rows"):
         membership.add_site(folder, "d", limits={"rows": 0})
@@ -220,7 +218,7 @@ def test_settings_that_would_be_invalid_or_cannot_be_edited_leave_all_as_it_was(
     assert contents(trio) == before
 
 
-def test_the_scripts_read_the_sites_from_server_toml(superlink, trio):
+def test_scripts_read_the_sites_from_server_toml(superlink, trio):
     path = trio / "server.toml"
     path.write_text(path.read_text() + '\n[[sites]]\nname = "e"\npublic_key = "keys/e.pub"\n')
     assert "sites/e/key: made" in make_keys(trio).stdout
@@ -237,7 +235,7 @@ def test_the_scripts_read_the_sites_from_server_toml(superlink, trio):
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
 
 
-def test_an_insecure_deployment_has_members_without_keys(tmp_path, monkeypatch):
+def test_insecure_deployment_has_sites_without_keys(tmp_path, monkeypatch):
     monkeypatch.setattr(membership, "list_runs", lambda _: [])
     root = tmp_path / "fl"
     write(DeploymentPlan(("a", "b"), port=18000, insecure=True), root)

@@ -57,7 +57,7 @@ RESULTS = {
 }
 
 
-def test_an_evaluation_prints_the_scores_with_intervals_and_the_missing_sites(copy, tmp_path, answered, capsys):
+def test_evaluation_prints_scores_intervals_and_missing_sites(copy, tmp_path, answered, capsys):
     paths = [tmp_path / "old.safetensors", tmp_path / "new.safetensors"]
     for i, path in enumerate(paths):
         path.write_bytes(model(float(i)))
@@ -73,7 +73,7 @@ def test_an_evaluation_prints_the_scores_with_intervals_and_the_missing_sites(co
     assert json.loads(capsys.readouterr().out)["missing"] == {"b": "it is offline"}
 
 
-def test_code_is_named_as_on_the_command_line_and_sent_by_its_path(copy, tmp_path, answered, monkeypatch):
+def test_code_is_named_by_path_and_sent_by_path(copy, tmp_path, answered, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m").write_bytes(model())
     (tmp_path / "net.py").write_text("")
@@ -86,7 +86,7 @@ def test_code_is_named_as_on_the_command_line_and_sent_by_its_path(copy, tmp_pat
     assert len(list((copy / "evaluations").iterdir())) == 1
 
 
-def test_a_file_that_is_no_model_is_refused_before_anything_is_submitted(copy, tmp_path, answered):
+def test_other_files_are_refused_before_submitting(copy, tmp_path, answered):
     (tmp_path / "no.safetensors").write_bytes(b"no model")
     check_refusal(["deploy", "evaluate", str(copy), str(tmp_path / "no.safetensors")], "damaged-file")
     check_refusal(["deploy", "evaluate", str(copy), str(tmp_path / "missing")], "file-not-found")
@@ -97,7 +97,7 @@ def test_a_file_that_is_no_model_is_refused_before_anything_is_submitted(copy, t
 
 
 @pytest.mark.parametrize(("outcome", "code"), [("received", 0), ("it is offline", 1)])
-def test_a_delivery_sends_the_runs_model_unless_another_is_given(copy, tmp_path, answered, capsys, outcome, code):
+def test_delivery_sends_the_runs_model_by_default(copy, tmp_path, answered, capsys, outcome, code):
     run = copy / "runs/20261127T090000.000000"
     run.mkdir(parents=True, exist_ok=True)
     (run / "model.safetensors").write_bytes(model())
@@ -114,7 +114,7 @@ def test_a_delivery_sends_the_runs_model_unless_another_is_given(copy, tmp_path,
 
 
 @pytest.mark.parametrize("policy", ["", '[policy]\nmodels = "received"\n'])
-def test_a_site_loads_its_current_model_and_rolls_back_with_one_command(tmp_path, capsys, policy):
+def test_site_loads_its_current_model_and_rolls_back(tmp_path, capsys, policy):
     site = tmp_path / "site"
     site.mkdir()
     (site / "site.toml").write_text(f'name = "a"\n[data]\nnpz = "data.npz"\n{policy}')

@@ -29,7 +29,7 @@ def dated(folder, **job):
     return path
 
 
-def test_a_run_that_has_ended_is_followed_by_another_one(tmp_path):
+def test_finished_run_is_followed_by_a_new_one(tmp_path):
     path = dated(tmp_path)
     first, second = (server_app.serve(grid_of(), path) for _ in range(2))
     assert first.parent == second.parent == tmp_path / "runs"
@@ -40,7 +40,7 @@ def test_a_run_that_has_ended_is_followed_by_another_one(tmp_path):
     assert DeploymentFolder(tmp_path).summary() == second / "summary.json"
 
 
-def test_a_run_that_died_is_resumed_in_its_folder(tmp_path):
+def test_unfinished_run_resumes_in_its_folder(tmp_path):
     path = dated(tmp_path)
     with pytest.raises(KeyboardInterrupt):
         server_app.serve(grid_of(grid=Dying), path)
@@ -53,7 +53,7 @@ def test_a_run_that_died_is_resumed_in_its_folder(tmp_path):
         assert (begun / name).read_bytes() == (again / name).read_bytes()
 
 
-def test_the_next_run_starts_from_the_newest_model(tmp_path):
+def test_next_run_starts_from_the_newest_model(tmp_path):
     path = dated(tmp_path)
     first = server_app.serve(grid_of(), path)
     path.write_text(path.read_text().replace("[job]", '[job]\ninit_from = "runs/DATE/model.safetensors"'))
@@ -63,7 +63,7 @@ def test_the_next_run_starts_from_the_newest_model(tmp_path):
 
 
 @pytest.mark.parametrize("out", ["runs/DATE", "a-DATE-b/x", "DATE"])
-def test_names_of_folders(tmp_path, out):
+def test_folder_names_with_date(tmp_path, out):
     path = Path(out)
     assert run_folders.run_folders(tmp_path, path) == []
     assert run_folders.newest_run(tmp_path, path) == tmp_path / out
@@ -77,6 +77,6 @@ def test_names_of_folders(tmp_path, out):
     assert run_folders.folder_to_fill(tmp_path, path) == new
 
 
-def test_one_folder_without_a_date(tmp_path):
+def test_single_folder_without_date(tmp_path):
     assert run_folders.folder_to_fill(tmp_path, Path("run")) == tmp_path / "run"
     assert run_folders.newest_file(tmp_path, Path("run/model.safetensors")) == tmp_path / "run/model.safetensors"

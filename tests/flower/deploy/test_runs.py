@@ -61,7 +61,7 @@ def flwr(copy, tmp_path, monkeypatch):
     return answer
 
 
-def test_a_run_that_completes(flwr, copy, capsys):
+def test_completed_run(flwr, copy, capsys):
     final = {"avg_accuracy": 0.9, "worst_accuracy": 0.75, "std_accuracy": 0.05, "avg_loss": 0.3, "worst_loss": None}
     summary = {"algorithm": "DRDM", "clients": 2, "rounds": 3, "final": final}
     (copy / "runs/20261127T090000.000000").mkdir(parents=True)
@@ -76,7 +76,7 @@ def test_a_run_that_completes(flwr, copy, capsys):
     assert run[1:4] == [str(copy / "app"), "--run-config", f'deployment="{copy / "server.toml"}"']
 
 
-def test_a_run_gets_its_waiting_time_and_a_request_its_folder(flwr, copy):
+def test_run_gets_its_waiting_time_and_request_its_folder(flwr, copy):
     flwr()
     folder = DeploymentFolder(copy)
     runs.submit(folder, wait=2.5)
@@ -95,13 +95,13 @@ def test_a_run_gets_its_waiting_time_and_a_request_its_folder(flwr, copy):
         ("finished:stopped", "N/A", "drfl: run 7 was stopped"),
     ],
 )
-def test_a_run_that_does_not(flwr, copy, capsys, status, details, line):
+def test_failed_run(flwr, copy, capsys, status, details, line):
     flwr(list=ended(status, details))
     assert call(["deploy", "run", str(copy)]) == 1
     assert capsys.readouterr().err.splitlines() == ["run 7 submitted", line]
 
 
-def test_a_run_that_did_not_end_continues(flwr, copy, capsys):
+def test_unfinished_run_continues(flwr, copy, capsys):
     with pytest.raises(KeyboardInterrupt), claim_folder(copy / "runs/20261127T090000.000000", config="rounds = 1"):
         raise KeyboardInterrupt
     flwr(list=ended("finished:failed", "No heartbeat"))
@@ -112,7 +112,7 @@ def test_a_run_that_did_not_end_continues(flwr, copy, capsys):
     assert f"drfl deploy run {copy}" in told[1]
 
 
-def test_the_end_is_waited_for_after_the_log_broke_off(flwr, copy, monkeypatch):
+def test_end_is_awaited_after_the_log_breaks_off(flwr, copy, monkeypatch):
     flwr(list=ended("running"))
     naps = []
 
@@ -126,14 +126,14 @@ def test_the_end_is_waited_for_after_the_log_broke_off(flwr, copy, monkeypatch):
     assert len(naps) == 3
 
 
-def test_a_superlink_that_stays_away(flwr, copy, monkeypatch, capsys):
+def test_unreachable_superlink(flwr, copy, monkeypatch, capsys):
     flwr(list=json.dumps({"success": False, "error-message": "\nit is\naway\n\nmore\n"}))
     monkeypatch.setattr(runs, "PATIENCE", -1.0)
     assert call(["deploy", "follow", str(copy), "7"]) == 1
     assert "drfl: it is away\n" in capsys.readouterr().err
 
 
-def test_detached(flwr, copy, capsys):
+def test_detached_run(flwr, copy, capsys):
     flwr()
     assert call(["deploy", "run", "--detach", str(copy)]) == 0
     assert capsys.readouterr().out == "run 7 submitted\n"
@@ -141,7 +141,7 @@ def test_detached(flwr, copy, capsys):
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_the_first_ctrl_c_leaves_and_the_second_stops(flwr, copy, monkeypatch, capsys, times):
+def test_first_ctrl_c_detaches_and_second_stops(flwr, copy, monkeypatch, capsys, times):
     flwr()
 
     def pressed(*_):
@@ -180,14 +180,14 @@ def test_sigterm_leaves_nothing_running(flwr, copy, monkeypatch):
         os.kill(int(pid.read_text()), 0)
 
 
-def test_stop(flwr, copy, capsys):
+def test_stop_command(flwr, copy, capsys):
     flwr(stop=json.dumps({"success": False, "error-message": "run is already finished"}))
     error = refusal(["deploy", "stop", str(copy), "7"], exit_code=1)
     assert (error.code, quotes(str(error), "run is already finished")) == ("superlink-failed", True)
     assert call(["deploy", "stop", str(copy), "seven"]) == 2
 
 
-def test_flowers_programs_get_an_environment_of_their_own(tmp_path, monkeypatch):
+def test_flower_programs_get_their_own_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("FLWR_HOME", "/home/user/.flwr")
     monkeypatch.setenv("FORCE_COLOR", "1")
     found = flower_cli.make_environment(tmp_path)
@@ -196,7 +196,7 @@ def test_flowers_programs_get_an_environment_of_their_own(tmp_path, monkeypatch)
     assert found["PATH"].split(os.pathsep)[0] == os.path.dirname(sys.executable)
 
 
-def test_a_program_is_found_beside_python_before_the_path(tmp_path, monkeypatch):
+def test_program_beside_python_is_preferred_to_path(tmp_path, monkeypatch):
     for folder in ("beside", "elsewhere"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "flwr").write_text("#!/bin/sh\n")
@@ -214,12 +214,12 @@ def test_a_program_is_found_beside_python_before_the_path(tmp_path, monkeypatch)
     ("version", "fits"),
     [("1.39.0", False), ("1.40.0", True), ("1.42.9", True), ("1.43.0", False), ("2.0.0", False), ("x", False)],
 )
-def test_versions(version, fits):
+def test_versions_are_checked(version, fits):
     assert flower_cli.is_supported(version) is fits
 
 
 @pytest.mark.parametrize("command", ["init x --sites a", "check x", "run x", "follow x 1", "stop x 1"])
-def test_without_flower(command, tmp_path, monkeypatch, capsys):
+def test_missing_flower_is_reported(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(flower_cli, "flower_version", lambda: None)
     check_refusal(["deploy", *command.split()], "package-missing", "flwr", "'drfl[flower]'")
@@ -227,7 +227,7 @@ def test_without_flower(command, tmp_path, monkeypatch, capsys):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_command_writes_and_checks(tmp_path, monkeypatch, capsys):
+def test_command_writes_and_checks_a_deployment(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert call(["deploy", "init", "fl", "--sites", "a, b", "--insecure", "--port", "18001"]) == 0
     assert "fl: written" in capsys.readouterr().out

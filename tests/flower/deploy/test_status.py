@@ -30,7 +30,7 @@ def folder(trio, monkeypatch):
     return DeploymentFolder(trio)
 
 
-def test_sites_with_their_last_change_and_their_last_reply(folder):
+def test_status_of_sites_with_last_change_and_reply(folder):
     log = AuditLog(folder.root / "audit.jsonl", "server", "server")
     log.add("started", run="8", sites=["a", "b", "c"])
     for site in "bab":
@@ -48,7 +48,7 @@ def test_sites_with_their_last_change_and_their_last_reply(folder):
     assert (found.problem, found.runs, found.state, found.rounds, found.planned) == ("", ("8",), "none", 0, 50)
 
 
-def test_a_site_that_is_not_registered_or_whose_key_was_revoked(folder):
+def test_unregistered_and_revoked_sites(folder):
     (folder.root / "keys/a.node").unlink()
     keys.revoke(folder, "b")
     assert [site.state for site in status.status_of(folder).sites] == ["not registered", "key revoked", "registered"]
@@ -76,7 +76,7 @@ def test_rounds_and_model_of_the_run(folder, capsys):
     assert all(text in said for text in ("run 8", "50 of 50", "9372c470", "2026-11-27 09:04:58"))
 
 
-def test_a_superlink_that_does_not_answer_leaves_the_rest(folder, monkeypatch, capsys):
+def test_unreachable_superlink_leaves_the_rest_of_the_status(folder, monkeypatch, capsys):
     def ask(*_):
         raise DrflError("no connection", code="superlink-failed")
 
@@ -87,7 +87,7 @@ def test_a_superlink_that_does_not_answer_leaves_the_rest(folder, monkeypatch, c
     assert captured.out.count("unknown") == 3
 
 
-def test_the_last_model_that_each_site_received(folder):
+def test_last_model_received_by_each_site(folder):
     for place, signed, outcomes in (
         ("run", "2026-11-02", {"a": "received", "b": "it is offline"}),
         ("deliveries/x", "2026-11-03", {"b": "received"}),

@@ -52,19 +52,19 @@ def directives(path: Path) -> dict[str, dict[str, str]]:
 
 
 @pytest.mark.parametrize("unit", [SUPERLINK, SUPERNODE])
-def test_every_directive_is_one_and_stands_in_its_section(deployed, unit):
+def test_every_directive_exists_in_its_section(deployed, unit):
     found = directives(deployed / "systemd" / unit)
     assert {section: set(names) - KNOWN[section] for section, names in found.items()} == {name: set() for name in KNOWN}
 
 
 @pytest.mark.parametrize("unit", [SUPERLINK, SUPERNODE])
-def test_only_lists_have_quotes(deployed, unit):
+def test_only_lists_are_quoted(deployed, unit):
     for section in directives(deployed / "systemd" / unit).values():
         for name, value in section.items():
             assert name in QUOTED or not set("\"'") & set(value), f"{name}={value}"
 
 
-def test_the_superlink_s_paths_are_there(deployed):
+def test_paths_of_the_superlink_exist(deployed):
     service = directives(deployed / "systemd" / SUPERLINK)["Service"]
     assert service["WorkingDirectory"] == str(deployed)
     assert shlex.split(service["ExecStart"]) == ["/bin/sh", str(deployed / "start-superlink.sh")]
@@ -72,7 +72,7 @@ def test_the_superlink_s_paths_are_there(deployed):
     assert (deployed / "start-superlink.sh").is_file()
 
 
-def test_the_supernode_s_paths_are_those_of_the_site(deployed):
+def test_paths_of_the_supernode_are_those_of_the_site(deployed):
     service = directives(deployed / "systemd" / SUPERNODE)["Service"]
     place = service["WorkingDirectory"]
     assert place == "/srv/drfl/%i"  # as it stands after the @: %I would read long-beach as long/beach
@@ -82,7 +82,7 @@ def test_the_supernode_s_paths_are_those_of_the_site(deployed):
 
 
 @pytest.mark.parametrize("unit", [SUPERLINK, SUPERNODE])
-def test_it_is_started_again_for_as_long_as_it_takes(deployed, unit):
+def test_service_restarts_without_limit(deployed, unit):
     found = directives(deployed / "systemd" / unit)
     assert (found["Service"]["Restart"], found["Unit"]["StartLimitIntervalSec"]) == ("on-failure", "0")
 
@@ -94,7 +94,7 @@ def verified(unit: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("unit", [SUPERLINK, "drfl-supernode@a.service", "drfl-supernode@long-beach.service"])
-def test_systemd_has_nothing_to_say_against_them(deployed, unit):
+def test_systemd_accepts_the_units(deployed, unit):
     folder = deployed / "systemd"
     if unit != SUPERLINK:
         shutil.copy(folder / SUPERNODE, folder / unit)
@@ -110,7 +110,7 @@ def test_systemd_refuses_a_quoted_path(deployed):
     assert "path is not absolute" in done.stderr
 
 
-def test_a_path_that_systemd_would_cut_is_refused(tmp_path):
+def test_path_that_systemd_would_cut_is_refused(tmp_path):
     with refused("invalid-name", str(tmp_path / "fl ")):
         write(PLAN, tmp_path / "fl ")
     assert list(tmp_path.iterdir()) == []

@@ -23,7 +23,7 @@ def options(out, **changes):
     return BenchOptions(**{**small, "jobs": 1, "out": out, "as_json": True, **changes})
 
 
-def test_what_makes_the_clients_of_the_jobs_differ():
+def test_clients_of_each_job_differ_as_stated():
     clean = JOBS["digits-small-client"].clients(3)
     assert len(clean.train[0]) == 15
     noisy, turned = JOBS["digits-label-noise"].clients(3), JOBS["digits-upside-down"].clients(3)
@@ -44,7 +44,7 @@ def test_what_makes_the_clients_of_the_jobs_differ():
 
 
 @pytest.mark.long
-def test_the_files_and_the_same_command_again(tmp_path, capsys, monkeypatch):
+def test_files_are_written_and_the_same_command_resumes(tmp_path, capsys, monkeypatch):
     assert bench_command(options(tmp_path)) == 0
     content = json.loads(capsys.readouterr().out)
     assert sorted(content["ranking"]) == ["DRFA", "SCAFFOLD"]
@@ -77,7 +77,7 @@ def runs(**values):
 FEDAVG = [(0.5, 0.52, 0.51, 0.5, 0.49), (0.6, 0.61, 0.6, 0.62, 0.6)]
 
 
-def test_a_clear_gain_and_none():
+def test_clear_gain_and_no_gain():
     better = [[x + 0.1 + 0.001 * k for k, x in enumerate(job)] for job in FEDAVG]
     noise = [[x + (-1) ** k * 0.05 for k, x in enumerate(job)] for job in FEDAVG]
     found = rank(runs(FedAvg=FEDAVG, Noise=noise, Better=better))
@@ -92,7 +92,7 @@ def test_a_clear_gain_and_none():
     assert alone[0].p < found[0].p or alone[0].p < next(d.p for d in found if d.algorithm == "Better")
 
 
-def test_one_job_is_corrected_once_and_ranked():
+def test_single_job_is_corrected_and_ranked():
     better = [[x + 0.1 + 0.001 * k for k, x in enumerate(job)] for job in FEDAVG]
     both = runs(FedAvg=FEDAVG, Better=better)
     found = rank(both[both.job == "a"])
@@ -101,7 +101,7 @@ def test_one_job_is_corrected_once_and_ranked():
     assert [name for name, _, _ in ranking(found)] == ["Better"]
 
 
-def test_a_failed_run_leaves_no_difference_and_the_last_place():
+def test_failed_run_has_no_difference_and_ranks_last():
     failed = [[0.9, 0.9, 0.0, 0.9, 0.9], [0.9] * 5]
     worse = [[x - 0.1 for x in job] for job in FEDAVG]
     found = rank(runs(FedAvg=FEDAVG, Failed=failed, Worse=worse))
@@ -120,21 +120,21 @@ def test_a_failed_run_leaves_no_difference_and_the_last_place():
         ({"names": ""}, ("unknown-name", "algorithm")),
     ],
 )
-def test_mistakes_leave_nothing(changes, error, tmp_path):
+def test_mistakes_leave_no_files(changes, error, tmp_path):
     with refused(*error):
         bench_command(options(tmp_path / "out", **changes))
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name", ["bench.csv", "notes.txt"])
-def test_a_folder_of_other_files_is_refused_and_stays(name, tmp_path):
+def test_folder_with_other_files_is_refused_and_unchanged(name, tmp_path):
     (tmp_path / name).write_text("mine")
     with refused("foreign-folder", str(tmp_path)):
         bench_command(options(tmp_path))
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "mine")]
 
 
-def test_an_algorithm_of_the_users_file(tmp_path, monkeypatch, capsys):
+def test_algorithm_from_a_users_file(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(
         "import dataclasses\nimport drfl\n@dataclasses.dataclass(frozen=True)\nclass Mine(drfl.FedAvg):\n    m: int = 2"

@@ -30,41 +30,41 @@ def ahead(ours, theirs, measure=ACCURACY, tests=1):
 LOW, HIGH = [0.50, 0.52, 0.49, 0.51, 0.50], [0.61, 0.60, 0.62, 0.59, 0.60]
 
 
-def test_a_lead_is_shown_or_its_opposite_or_nothing():
+def test_lead_opposite_or_undecided():
     assert ahead(HIGH, LOW) == SIGNIFICANT
     assert ahead(LOW, HIGH) == OPPOSITE
     assert ahead(LOW, [0.51, 0.50, 0.50, 0.50, 0.51]) == NOT_SIGNIFICANT
     assert ahead(HIGH, LOW, tests=1000) == NOT_SIGNIFICANT
 
 
-def test_its_p_value_is_that_of_the_paired_t_test():
+def test_p_value_is_that_of_the_paired_t_test():
     found = lead(HIGH, LOW)
     assert found.tests.p_t == pytest.approx(
         ttest_1samp([a - b for a, b in zip(HIGH, LOW, strict=True)], 0).pvalue, rel=1e-9
     )
 
 
-def test_four_pairs_decide_nothing_whatever_the_numbers():
+def test_four_pairs_are_undecided():
     assert ahead(HIGH[:4], LOW[:4]) == UNDECIDED
     assert ahead([], []) == UNDECIDED
 
 
-def test_only_seeds_that_both_have_are_pairs():
+def test_only_common_seeds_are_paired():
     found = lead_of(ACCURACY, PLACES, ({0: 0.5, 1: 0.6, 7: 0.1}, {1: 0.4, 0: 0.4}), 1)
     assert found.leads == pytest.approx((0.1, 0.2))
 
 
-def test_fewer_rounds_lead():
+def test_fewer_rounds_are_better():
     assert ahead([10, 12, 11, 9, 10], [20, 23, 21, 20, 19], ROUNDS) == SIGNIFICANT
 
 
 @pytest.mark.parametrize(("wins", "losses"), [(5, 0), (6, 0), (9, 1), (3, 3), (2, 7), (0, 0)])
-def test_signs_are_tested_exactly(wins, losses):
+def test_sign_test_is_exact(wins, losses):
     n = wins + losses
     assert sign_test_p(wins, losses) == pytest.approx(binomtest(wins, n).pvalue if n else 1.0)
 
 
-def test_who_never_arrives_is_later_and_six_seeds_can_show_it():
+def test_method_that_never_arrives_is_later():
     sooner = [10, 12, 11, 9, 10, 10]
     assert ahead(sooner, [NEVER] * 6, ROUNDS) == SIGNIFICANT
     assert ahead([NEVER] * 6, sooner, ROUNDS) == OPPOSITE
@@ -72,7 +72,7 @@ def test_who_never_arrives_is_later_and_six_seeds_can_show_it():
     assert ahead(sooner, [9, NEVER, NEVER, NEVER, NEVER, NEVER], ROUNDS) == NOT_SIGNIFICANT
 
 
-def test_who_both_never_arrive_are_level():
+def test_methods_that_never_arrive_are_level():
     found = lead([NEVER, 3.0], [NEVER, NEVER], ROUNDS)
     assert found.leads == (0.0, math.inf)
     assert (found.wins, found.losses) == (1, 0)
@@ -84,14 +84,14 @@ def level(ours, theirs, margin, both_sides=False, measure=ACCURACY, tests=1):
     return findings.with_level_outcome(found, p, margin, both_sides).outcome
 
 
-def test_level_needs_the_whole_interval_within_the_margin():
+def test_level_requires_the_interval_within_the_margin():
     near = [x + 0.001 * (-1) ** k for k, x in enumerate(LOW)]
     assert level(near, LOW, 0.01) == SIGNIFICANT
     assert level(near, LOW, 0.001) == NOT_SIGNIFICANT  # the interval is wider
     assert level(near[:4], LOW[:4], 0.01) == UNDECIDED
 
 
-def test_being_ahead_counts_against_level_only_where_asked():
+def test_being_ahead_counts_against_level_only_on_request():
     assert level(HIGH, LOW, 0.01) == SIGNIFICANT
     assert level(HIGH, LOW, 0.01, both_sides=True) == OPPOSITE
     assert level(LOW, HIGH, 0.01) == OPPOSITE
@@ -103,7 +103,7 @@ def test_equal_numbers_are_level():
     assert level([640.0] * 5, [640.0] * 5, 0.5, both_sides=True) == SIGNIFICANT
 
 
-def test_one_that_never_arrives_is_not_level():
+def test_method_that_never_arrives_is_not_level():
     assert level([NEVER] * 6, [10.0] * 6, 30, both_sides=True, measure=ROUNDS) == OPPOSITE
     assert level([10.0] * 6, [NEVER] * 6, 30, measure=ROUNDS) == NOT_SIGNIFICANT
 
@@ -117,12 +117,12 @@ def test_one_that_never_arrives_is_not_level():
         ([1, 2, 3], UNDECIDED),
     ],
 )
-def test_every_seed_or_none_of_at_least_five(values, outcome):
+def test_claim_on_every_seed_requires_five_seeds(values, outcome):
     found = findings.every_seed(ROUNDS, PLACES[0], dict(enumerate(values)), 1, 3)
     assert found.outcome == outcome
 
 
 @pytest.mark.parametrize(("agree", "n"), [(0, 5), (3, 5), (5, 5), (9, 10)])
-def test_the_share_of_seeds_has_its_exact_interval(agree, n):
+def test_share_of_seeds_has_an_exact_interval(agree, n):
     found = findings.every_seed(ROUNDS, PLACES[0], {k: float(k >= agree) for k in range(n)}, 0, 0.5)
     assert found.share == pytest.approx(tuple(binomtest(agree, n).proportion_ci()))

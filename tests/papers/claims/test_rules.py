@@ -56,7 +56,7 @@ def cells(ours, theirs, setting="s"):
     return {(setting, "ours"): ours, (setting, "theirs"): theirs}
 
 
-def test_ahead_in_all_in_some_and_behind(made):
+def test_ahead_in_all_some_and_no_settings(made):
     same = [x + 0.001 * (-1) ** k for k, x in enumerate(LOW)]
     assert made(AHEAD, cells(HIGH, LOW)).verdict == "holds"
     assert made(AHEAD, cells(HIGH, LOW) | cells(same, LOW, "t")).verdict == "holds partly"
@@ -64,7 +64,7 @@ def test_ahead_in_all_in_some_and_behind(made):
     assert made(AHEAD, cells(HIGH, LOW) | cells(LOW, HIGH, "t")).verdict == "does not hold"
 
 
-def test_too_few_seeds_diverged_runs_and_what_is_missing_are_not_decided(made):
+def test_too_few_seeds_and_missing_results_are_undecided(made):
     assert made(AHEAD, cells(HIGH[:3], LOW[:3])).verdict == "not decided"
     broken = made(AHEAD, cells(HIGH, [None, *LOW[1:]]))
     assert broken.verdict == "not decided"
@@ -74,7 +74,7 @@ def test_too_few_seeds_diverged_runs_and_what_is_missing_are_not_decided(made):
     assert made(AHEAD.replace('"made"', '"nowhere"'), cells(HIGH, LOW)).verdict == "not decided"
 
 
-def test_more_comparisons_are_corrected_for(made):
+def test_more_comparisons_are_corrected(made):
     """Without the correction each of them would be shown."""
     weak = [0.53, 0.53, 0.51, 0.52, 0.53]
     many = {}
@@ -85,7 +85,7 @@ def test_more_comparisons_are_corrected_for(made):
     assert all_of_them.verdict == "not significant"
 
 
-def test_the_tables_own_correction_is_taken_for_each_difference_alone(made):
+def test_correction_of_the_table_applies_to_each_difference(made):
     head = ("setting", "metric", "reference", "method", "p_holm")
     for p, expected in (("0.01", "opposite significant"), ("0.2", "not significant")):
         paired = (head, [["s", "worst_accuracy", "theirs", "ours", p]])
@@ -96,7 +96,7 @@ def test_the_tables_own_correction_is_taken_for_each_difference_alone(made):
 BOTH = AHEAD.replace('"theirs"]', '"theirs", "third"]')
 
 
-def test_a_claim_on_several_differences_needs_all_of_them_in_a_setting(made):
+def test_claim_on_several_differences_needs_all_in_one_setting(made):
     """Each of them is shown somewhere, but nowhere both: as worded the claim is shown in no setting."""
     same = [x + 0.001 * (-1) ** k for k, x in enumerate(LOW)]
     first = cells(HIGH, LOW) | {("s", "third"): [x + 0.1 for x in same]}
@@ -108,7 +108,7 @@ def test_a_claim_on_several_differences_needs_all_of_them_in_a_setting(made):
     assert made(BOTH, first | cells(HIGH, LOW, "t") | {("t", "third"): LOW}).verdict == "holds partly"
 
 
-def test_the_weakest_difference_decides_a_setting_and_settings_are_corrected_for(made):
+def test_weakest_difference_decides_a_setting(made):
     """Several differences at once need no correction among them, several settings do."""
     weak = [0.53, 0.53, 0.51, 0.52, 0.53]
     alone = made(BOTH, cells(weak, LOW) | {("s", "third"): LOW})
@@ -126,14 +126,14 @@ def test_the_weakest_difference_decides_a_setting_and_settings_are_corrected_for
     assert (line["settings"], line["shown as worded"]) == ("8", "0")
 
 
-def test_where_the_claim_is_shown_as_worded_so_are_its_differences(made):
+def test_confirmed_claim_confirms_its_differences(made):
     head = ("setting", "metric", "reference", "method", "p_holm")
     paired = (head, [["s", "worst_accuracy", "theirs", "ours", "0.2"]])
     found = made(AHEAD, cells(HIGH, LOW), paired=paired)
     assert (found.verdict, found.findings[0].outcome) == ("holds", "significant")
 
 
-def test_but_only_for_its_own_numbers_and_where_it_has_all_comparisons(made):
+def test_confirmed_claim_needs_its_own_numbers_and_all_comparisons(made):
     paired = (("setting", "metric", "reference", "method", "p_holm"), [["s", "worst_accuracy", "ours", "theirs", "1"]])
     both = cells(HIGH, LOW) | {("s", "third"): LOW}
     assert made(AHEAD.replace('"theirs"]', '"theirs", "third"]'), both, paired=paired).verdict == "holds"
@@ -157,7 +157,7 @@ def curves(**runs):
 ROUNDS = AHEAD.replace("last model", "to level").replace(" }]", ", level = 0.5 }]")
 
 
-def test_rounds_to_a_level_follow_from_the_curves(made):
+def test_rounds_to_a_level_come_from_the_curves(made):
     soon, late = [[0.1, 0.5, 0.2]] * 3 + [[0.1, 0.2, 0.6]] * 3, [[0.1, 0.2, 0.2]] * 6
     run = made(ROUNDS, cells(HIGH, LOW), curves=curves(ours=soon, theirs=late))
     assert run.verdict == "holds"
@@ -168,7 +168,7 @@ def test_rounds_to_a_level_follow_from_the_curves(made):
     )
 
 
-def test_a_diverged_run_is_not_one_that_never_arrives(made):
+def test_diverged_run_differs_from_one_that_never_arrives(made):
     head = ("setting", "method", "seed", "metric", "target", "round", "iterations")
     lines = [["s", m, k, "worst_accuracy", 0.5, r, r] for m, r in (("ours", 3), ("theirs", "")) for k in range(6)]
     well, broken = [0.5] * 6, [0.5] * 5 + [None]
@@ -194,7 +194,7 @@ direction = "rises"
 """
 
 
-def test_a_trend_goes_from_each_to_the_next_or_from_end_to_end(made):
+def test_trend_between_neighbours_or_ends(made):
     up = {("s", name): [x + k / 10 for x in LOW] for k, name in enumerate("abc")}
     up["s", "b"] = [x + 0.001 * k for k, x in enumerate(up["s", "b"])]
     dip = up | {("s", "b"): [x - 0.2 + 0.001 * k for k, x in enumerate(up["s", "a"])]}
@@ -208,7 +208,7 @@ def test_a_trend_goes_from_each_to_the_next_or_from_end_to_end(made):
     assert made(TREND, flat).verdict == "not significant", "of two steps one is shown"
 
 
-def test_a_trend_over_settings_needs_all_methods_in_a_row(made):
+def test_trend_over_settings_needs_all_methods(made):
     rule = TREND.replace('"methods"', '"settings"').replace('["a", "b", "c"]', '["a", "b"], ["c", "d"]')
     rule += 'methods = ["m", "n"]'
     flat = [x + 0.001 * (-1) ** k for k, x in enumerate(LOW)]
@@ -219,7 +219,7 @@ def test_a_trend_over_settings_needs_all_methods_in_a_row(made):
     assert [(s.is_significant, s.has_opposite) for s in found.settings] == [(True, False), (False, False)]
 
 
-def test_a_trend_over_settings_may_go_from_one_result_to_another(made, tmp_path):
+def test_trend_over_settings_can_join_two_results(made, tmp_path):
     (tmp_path / "second").mkdir()
     rule = TREND.replace('"methods"', '"settings"') + 'methods = ["m"]'
     rule = rule.replace('["a", "b", "c"]', '["a", { result = "second", name = "b" }]')
@@ -229,7 +229,7 @@ def test_a_trend_over_settings_may_go_from_one_result_to_another(made, tmp_path)
     assert made(rule, {("a", "m"): LOW}).verdict == "holds"
 
 
-def test_straightness_of_a_falling_and_of_a_flat_curve(made):
+def test_straightness_of_falling_and_flat_curves(made):
     rule = AHEAD.replace('"ahead"', '"every"').replace('others = ["theirs"]', "least = 0.98")
     rule = rule.replace('{ of = "last model", metric = "worst_accuracy" }', '{ of = "straightness" }')
     for factor, expected in ((0.1, "holds"), (1.0, "does not hold")):
@@ -267,14 +267,14 @@ says = "gap"
 """
 
 
-def test_a_derivation_needs_numbers_that_confirm_it(made):
+def test_derivation_needs_confirming_numbers(made):
     confirmed = made(DERIVED, cells(HIGH, LOW))
     assert (confirmed.verdict, confirmed.decides) == ("does not hold", "[derivation](docs/p.md); gap 0.59 to 0.62")
     assert made(DERIVED, cells(LOW, HIGH)).verdict == "not decided"
     assert made(DERIVED, {("s", "theirs"): HIGH}).verdict == "not decided"
 
 
-def test_the_numbers_told_are_those_of_the_files(made):
+def test_quoted_numbers_match_the_files(made):
     found = made(AHEAD, cells(HIGH, LOW))
     assert found.decides == "Worst accuracy, points: theirs +10.0 [+7.4, +12.6] (significant). 5 seeds"
     (row,) = csv.DictReader(io.StringIO(findings_csv([found])))
@@ -292,7 +292,7 @@ def test_the_numbers_told_are_those_of_the_files(made):
         ("[[claim", ("invalid-value", "claims.toml")),
     ],
 )
-def test_a_file_that_does_not_fit_is_refused_in_one_line(text, error, tmp_path):
+def test_mismatched_file_is_a_one_line_error(text, error, tmp_path):
     (tmp_path / "claims.toml").write_text(text, encoding="utf-8")
     with refused(*error) as error:
         load(tmp_path / "claims.toml")

@@ -43,11 +43,11 @@ def settings(words):
         ("sss", HOLDS),
     ],
 )  # fmt: skip
-def test_of_a_claim_on_all_settings(outcomes, expected):
+def test_claim_on_all_settings(outcomes, expected):
     assert verdict(settings(outcomes), "all") == expected
 
 
-def test_settings_that_were_not_run_leave_it_partly():
+def test_missing_settings_give_a_partial_verdict():
     assert verdict(settings("s s"), "all", has_missing=True) == PARTLY
     assert verdict(settings("n n"), "all", has_missing=True) == NOTHING
 
@@ -60,11 +60,11 @@ def test_settings_that_were_not_run_leave_it_partly():
         ("", OPEN), ("oo oo uu", FALSE),
     ],
 )  # fmt: skip
-def test_of_a_claim_on_most_settings(outcomes, expected):
+def test_claim_on_most_settings(outcomes, expected):
     assert verdict(settings(outcomes), "most") == expected
 
 
-def test_what_is_not_decided_in_a_setting_leaves_the_setting_undecided():
+def test_undecided_difference_leaves_the_setting_undecided():
     assert [(s.is_significant, s.has_opposite, s.is_undecided) for s in settings("su sn o")] == [
         (False, False, True), (False, False, False), (False, True, False),
     ]  # fmt: skip
@@ -72,6 +72,6 @@ def test_what_is_not_decided_in_a_setting_leaves_the_setting_undecided():
     assert settings("ss") == [SettingOutcome(0.0, True, False, False)]
 
 
-def test_the_page_says_what_every_verdict_means():
+def test_page_explains_every_verdict():
     rule = " ".join(script("evidence/claims.py").rules().split())
     assert all(f"**{word}**" in rule for word in VERDICTS)

@@ -33,7 +33,7 @@ def read(path):
         return list(csv.DictReader(file))
 
 
-def test_it_measures_and_plans(tmp_path, capsys):
+def test_command_measures_and_plans(tmp_path, capsys):
     assert call(["energy", *SMALL, "--out", "a"]) == 0
     assert {path.name for path in (tmp_path / "a").iterdir()} == FILES
     printed = capsys.readouterr()
@@ -68,7 +68,7 @@ def test_it_measures_and_plans(tmp_path, capsys):
 
 
 @pytest.mark.long
-def test_rounds_are_those_of_the_runs_that_they_stand_for(tmp_path):
+def test_rounds_match_the_underlying_runs(tmp_path):
     call(["energy", *SMALL, "--out", "a"])
     steps = ["--steps", "8", "--seed", "1", "--until", "worst_accuracy=0.5"]
     job = [word for word in JOB if word not in ("--target-worst", "0.5", "--seeds", "2")]
@@ -79,7 +79,7 @@ def test_rounds_are_those_of_the_runs_that_they_stand_for(tmp_path):
 
 
 @pytest.mark.long
-def test_the_same_command_gives_the_same_bytes(tmp_path):
+def test_same_command_gives_the_same_bytes(tmp_path):
     for name in ("a", "b"):
         assert call(["energy", *SMALL, "--out", name]) == 0
     for name in FILES:
@@ -87,7 +87,7 @@ def test_the_same_command_gives_the_same_bytes(tmp_path):
 
 
 @pytest.mark.long
-def test_its_own_measurements_and_runs_lead_to_the_same_plan(tmp_path, capsys):
+def test_stored_measurements_and_runs_give_the_same_plan(tmp_path, capsys):
     call(["energy", *SMALL, "--out", "a"])
     grid = ["--snr", "-5", "20", "--bandwidth", "1e5", "1e7"]
     again = ["--measurements", "a/measurements.csv", "--clients", "6", "--engine", "loop", "--lr", "0.05"]
@@ -105,7 +105,7 @@ def test_its_own_measurements_and_runs_lead_to_the_same_plan(tmp_path, capsys):
 
 
 @pytest.mark.long
-def test_json_prints_one_object_and_nothing_else(capsys, tmp_path):
+def test_json_prints_only_one_object(capsys, tmp_path):
     assert call(["energy", *SMALL, "--json", "--out", "a"]) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
@@ -114,7 +114,7 @@ def test_json_prints_one_object_and_nothing_else(capsys, tmp_path):
     assert content == json.loads((tmp_path / "a/summary.json").read_text())
 
 
-def test_a_number_of_steps_that_fails_is_left_out_and_told(capsys, tmp_path):
+def test_failed_number_of_steps_is_excluded_and_reported(capsys, tmp_path):
     (tmp_path / "m.csv").write_text("tau,seed,rounds\n1,0,40\n1,1,\n10,0,5\n10,1,6\n")
     arguments = ["--measurements", "m.csv", "--clients", "6", "--engine", "loop", "--snr", "0", "--bandwidth", "1e6"]
     assert call(["energy", *arguments, "--out", "a"]) == 0
@@ -124,14 +124,14 @@ def test_a_number_of_steps_that_fails_is_left_out_and_told(capsys, tmp_path):
 
 
 @pytest.mark.long
-def test_where_nothing_reaches_the_target_the_table_is_empty(capsys, tmp_path):
+def test_table_is_empty_if_nothing_reaches_the_target(capsys, tmp_path):
     (tmp_path / "m.csv").write_text("tau,seed,rounds\n1,0,\n")
     assert call(["energy", "--measurements", "m.csv", "--clients", "6", "--engine", "loop", "--out", "a"]) == 0
     assert "–" in capsys.readouterr().out
     assert {row["tau"] for row in read(tmp_path / "a/plan.csv")} == {""}
 
 
-def test_a_run_that_diverges_never_reached_the_target(monkeypatch, capsys, tmp_path):
+def test_diverged_run_never_reaches_the_target(monkeypatch, capsys, tmp_path):
     def broken(job, callbacks):
         raise DivergedError("DRDM diverged in round 2: lower lr")
 
@@ -142,7 +142,7 @@ def test_a_run_that_diverges_never_reached_the_target(monkeypatch, capsys, tmp_p
 
 
 @pytest.mark.long
-def test_a_target_reached_in_the_last_round_is_reached(tmp_path):
+def test_target_in_the_last_round_counts(tmp_path):
     call(["energy", *SMALL, "--steps", "8", "--seeds", "1", "--out", "a"])
     rounds = read(tmp_path / "a/measurements.csv")[1]["rounds"]  # --steps are 2, 8 and once more 8
     call(["energy", *JOB, "--steps", "8", "--seeds", "1", "--rounds", rounds, "--out", "b"])
@@ -150,7 +150,7 @@ def test_a_target_reached_in_the_last_round_is_reached(tmp_path):
 
 
 @pytest.mark.long
-def test_devices_and_downlink_count(capsys, tmp_path):
+def test_device_and_downlink_affect_the_plan(capsys, tmp_path):
     (tmp_path / "m.csv").write_text("tau,seed,rounds\n5,0,10\n")
     base = ["energy", "--measurements", "m.csv", "--clients", "6", "--engine", "loop", "--snr", "0"]
     base += ["--bandwidth", "1e6", "--cycles-per-sample", "1e6", "--json"]
@@ -181,7 +181,7 @@ def test_fading_measures_every_outage(capsys, tmp_path):
 
 
 @pytest.mark.long
-def test_the_file_says_the_job_and_options_override_it(tmp_path):
+def test_file_sets_the_job_and_options_override_it(tmp_path):
     (tmp_path / "job.toml").write_text(
         "clients = 6\nengine = 'loop'\nrounds = 4\nuntil = 'avg_accuracy=0.1'\nsteps = 99\n"
         "[algorithms.FedAvg]\nsteps = 99\nlr = 0.05\n"
@@ -233,7 +233,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("arguments", "error"), MISTAKES, ids=[" ".join(arguments) for arguments, _ in MISTAKES])
-def test_a_mistake_is_one_line_exit_code_2_and_no_file(arguments, error, tmp_path, capsys):
+def test_mistake_is_one_line_with_exit_code_2_and_no_file(arguments, error, tmp_path, capsys):
     check_refusal(["energy", *arguments], *error)
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -241,7 +241,7 @@ def test_a_mistake_is_one_line_exit_code_2_and_no_file(arguments, error, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_matplotlib_nothing_is_measured(monkeypatch, capsys, tmp_path):
+def test_missing_matplotlib_is_refused_before_measuring(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(output.importlib.util, "find_spec", lambda name: None)
     check_refusal(["energy", *SMALL], "package-missing", "matplotlib")
     assert list(tmp_path.iterdir()) == []
@@ -257,7 +257,7 @@ def test_overwrite_replaces_a_plan(tmp_path, capsys):
 
 
 @pytest.mark.long
-def test_ctrl_c_leaves_nothing(tmp_path):
+def test_ctrl_c_leaves_no_files(tmp_path):
     arguments = ["energy", "--clients", "6", "--rounds", "100000", "--target-worst", "1", "--out", "deep/a"]
     command = [sys.executable, "-m", "drfl", *arguments]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

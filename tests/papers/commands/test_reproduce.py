@@ -52,7 +52,7 @@ def refused(capsys, *arguments):
 
 
 @pytest.mark.parametrize(("number", "code"), long_beyond(1, [(signal.SIGINT, 130), (signal.SIGTERM, 143)]))
-def test_a_signal_stops_it_with_its_code_and_it_continues(number, code, monkeypatch, tmp_path):
+def test_signal_stops_the_command_which_can_continue(number, code, monkeypatch, tmp_path):
     def here(workers, run, *given, **more):
         if number is not None:
             signal.raise_signal(number)
@@ -66,7 +66,7 @@ def test_a_signal_stops_it_with_its_code_and_it_continues(number, code, monkeypa
     assert (tmp_path / "a/small-table-1/summary.json").is_file()
 
 
-def test_without_a_name_it_lists_what_there_is(capsys, tmp_path):
+def test_no_name_lists_all_results(capsys, tmp_path):
     assert call(["reproduce"]) == 0
     assert "small-table-1" in capsys.readouterr().out
     assert call(["reproduce", "--json"]) == 0
@@ -76,7 +76,7 @@ def test_without_a_name_it_lists_what_there_is(capsys, tmp_path):
 
 
 @pytest.mark.long
-def test_a_table_is_made_and_shown_beside_the_papers(capsys, tmp_path):
+def test_table_shows_our_numbers_beside_the_papers(capsys, tmp_path):
     assert call(["reproduce", "small-table-1", *QUICK]) == 0
     captured = capsys.readouterr()
     assert "84.81" in captured.out
@@ -90,7 +90,7 @@ def test_a_table_is_made_and_shown_beside_the_papers(capsys, tmp_path):
 
 
 @pytest.mark.long
-def test_the_stand_in_is_taken_and_named_where_the_data_are_nowhere(capsys, tmp_path):
+def test_stand_in_is_used_and_named_if_data_are_missing(capsys, tmp_path):
     assert call(["reproduce", "--all", *QUICK, "--out", "a"]) == 0
     assert re.search(r"small-table-2 .*\bstand-in\b.*'cifar-10'", capsys.readouterr().err)
     assert "The data are nowhere." in (tmp_path / "a/small-table-2/table.md").read_text()
@@ -104,7 +104,7 @@ def test_the_stand_in_is_taken_and_named_where_the_data_are_nowhere(capsys, tmp_
 
 
 @pytest.mark.long
-def test_the_originals_alone_may_be_asked_for(capsys, tmp_path):
+def test_original_data_can_be_required(capsys, tmp_path):
     assert "cifar-10" in str(refused(capsys, "small-table-2", *QUICK, "--data", "original"))
     assert call(["reproduce", "--all", *QUICK, "--data", "original"]) == 1
     captured = capsys.readouterr()
@@ -112,7 +112,7 @@ def test_the_originals_alone_may_be_asked_for(capsys, tmp_path):
     assert (tmp_path / "evidence/results/quick/small-table-1/table.md").is_file()
 
 
-def test_what_is_wrong_is_said_in_one_line(capsys, tmp_path):
+def test_mistakes_are_one_line_errors(capsys, tmp_path):
     for arguments, *told in (
         (["small-tabel-1"], "unknown-name", "'small-table-1'"),
         (["small-table-1", "--all"], "conflicting-options", "--all"),
@@ -128,14 +128,14 @@ def test_what_is_wrong_is_said_in_one_line(capsys, tmp_path):
 
 
 @pytest.mark.long
-def test_a_smaller_result_asks_before_it_takes_the_place_of_a_larger(capsys):
+def test_smaller_result_does_not_replace_a_larger_one_silently(capsys):
     assert call(["reproduce", "small-table-1", "--rounds", "1", "--jobs", "1", "--out", "a"]) == 0
     capsys.readouterr()
     smaller = ["--rounds", "1", "--repeats", "1", "--jobs", "1", "--out", "a"]
     check_refusal(["reproduce", "small-table-1", *smaller], "other-run", "repeats", "2", "1")
 
 
-def test_without_matplotlib_figures_are_refused_before_anything_runs(capsys, monkeypatch, tmp_path):
+def test_missing_matplotlib_is_refused_before_any_run(capsys, monkeypatch, tmp_path):
     path = tmp_path / "papers/specs/small-figure-1.toml"
     text = (tmp_path / "papers/specs/small-table-1.toml").read_text()
     path.write_text(f'kind = "curves"\npanels = [{{ x = "round", y = "worst_accuracy" }}]\n{text}')

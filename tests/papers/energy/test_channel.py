@@ -21,14 +21,14 @@ def rayleigh(bandwidth=1e6, snr_db=5.0, rate_min=1e6, n=1):
     return Rayleigh(Channel.uniform(n, bandwidth, snr_db), rate_min)
 
 
-def test_the_rate_is_shannons():
+def test_rate_follows_shannon():
     ratios = torch.tensor([1, 3, 15], dtype=torch.float64)
     channel = Channel(torch.tensor([1e6, 1e6, 2e5]), 10 * torch.log10(ratios))
     assert channel.rates().tolist() == pytest.approx([1e6, 2e6, 8e5], rel=1e-12)
     assert channel.seconds(torch.tensor([1e6, 1e6, 1e6])).tolist() == pytest.approx([1, 0.5, 1.25], rel=1e-12)
 
 
-def test_a_hopeless_channel_still_has_a_rate():
+def test_very_poor_channel_has_a_positive_rate():
     # log2(1 + x) is x/ln 2 for a small x, which plain 1 + x would lose
     assert float(Channel.uniform(1, 1.0, -200.0).rates()[0]) == pytest.approx(1e-20 / math.log(2), rel=1e-9)
 
@@ -45,24 +45,24 @@ def test_a_hopeless_channel_still_has_a_rate():
         ([], [], ("wrong-shape", "bandwidth")),
     ],
 )
-def test_impossible_channels(bandwidth, snr, error):
+def test_impossible_channels_are_refused(bandwidth, snr, error):
     with refused(*error):
         Channel(torch.tensor(bandwidth), torch.tensor(snr))
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, math.inf, math.nan])
-def test_fading_needs_a_least_rate(rate):
+def test_fading_requires_a_minimum_rate(rate):
     with refused("out-of-range", "rate_min"):
         rayleigh(rate_min=rate)
 
 
-def test_the_outage_by_hand():
+def test_outage_by_hand():
     # 2^{R/B} − 1 = 1 and SNR = 1: P(g < 1) = 1 − 1/e
     assert float(rayleigh(snr_db=0.0).outage()[0]) == pytest.approx(1 - math.exp(-1), rel=1e-12)
     assert float(rayleigh(rate_min=1e12).outage()[0]) == 1
 
 
-def test_clients_drop_out_as_often_as_the_closed_form_says():
+def test_dropout_frequency_matches_the_closed_form():
     n, rounds = 400, 200
     bandwidth = torch.linspace(5e5, 4e6, n, dtype=torch.float64)
     fading = Rayleigh(Channel(bandwidth, torch.linspace(-3, 12, n, dtype=torch.float64)), 1e6)
@@ -75,7 +75,7 @@ def test_clients_drop_out_as_often_as_the_closed_form_says():
         assert abs(float(absent[:, part].mean() - p[part].mean())) < 4 * error
 
 
-def test_a_draw_belongs_to_its_round():
+def test_draw_belongs_to_its_round():
     fading, key = rayleigh(n=50), Key(3).fold("round", 1)
     assert torch.equal(fading.gains(key), fading.gains(key))
     assert not torch.equal(fading.gains(key), fading.gains(Key(3).fold("round", 2)))
@@ -87,7 +87,7 @@ def test_a_draw_belongs_to_its_round():
     st.floats(3, 8),
     st.floats(-6, 1.0),
 )
-def test_the_expected_time_is_the_integral(snr_db, log_bandwidth, log_ratio):
+def test_expected_time_equals_the_integral(snr_db, log_bandwidth, log_ratio):
     bandwidth = 10**log_bandwidth
     fading = rayleigh(bandwidth, snr_db, bandwidth * 10**log_ratio)
     low, snr = float(fading.thresholds()[0]), 10 ** (snr_db / 10)
@@ -101,7 +101,7 @@ def test_the_expected_time_is_the_integral(snr_db, log_bandwidth, log_ratio):
     assert float(fading.seconds(ONE)[0]) == pytest.approx(expected, rel=1e-6 if low < 1e6 else 1e-3)
 
 
-def test_the_expected_time_is_the_mean_of_drawn_times():
+def test_expected_time_equals_the_mean_of_draws():
     n = 200_000
     fading = rayleigh(n=n, rate_min=3e5)
     gains = fading.gains(Key(0))
@@ -112,15 +112,15 @@ def test_the_expected_time_is_the_mean_of_drawn_times():
 
 
 @given(st.floats(-20, 30), st.floats(1, 1e9))
-def test_who_sends_at_all_reaches_the_least_rate(snr_db, rate):
+def test_sending_clients_reach_the_minimum_rate(snr_db, rate):
     assert 0 < float(rayleigh(1e6, snr_db, rate).seconds(ONE)[0]) <= (1 + 1e-9) / rate
 
 
-def test_where_outage_is_certain_the_time_is_still_a_number():
+def test_time_is_finite_at_certain_outage():
     assert float(rayleigh(bandwidth=1.0, rate_min=1e6).seconds(ONE)[0]) == pytest.approx(1e-6)
 
 
-def test_a_place_fades_only_where_it_is_asked_to():
+def test_fading_is_optional():
     assert LinkConditions(0.0, 1e6).outage == 0
     assert LinkConditions(0.0, 1e6).fading(3) is None
     assert LinkConditions(0.0, 1e6, 1e6).outage == 0.632121

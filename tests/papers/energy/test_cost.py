@@ -35,7 +35,7 @@ def vector(*values):
     return torch.tensor(values, dtype=torch.float64)
 
 
-def test_a_meter_hands_on_and_splits_what_the_ledger_says():
+def test_meter_passes_on_and_splits_the_ledger():
     fed, key = digits(), Key(2)
     meter, cohort_ = Meter(fed), torch.tensor([1, 4])
     up = meter.train(cohort_, fed.w0, LOCAL, key, snapshot=2)
@@ -53,7 +53,7 @@ def test_a_meter_hands_on_and_splits_what_the_ledger_says():
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_metering_changes_nothing_and_adds_up_to_the_ledger(name):
+def test_metering_changes_nothing_and_sums_to_the_ledger(name):
     log: list[Usage] = []
     plain, metered = (run(a, digits(), rounds=3, seed=1) for a in (ALGORITHMS[name], Metered(ALGORITHMS[name], log)))
     assert torch.equal(plain.state.w, metered.state.w)
@@ -88,20 +88,20 @@ def test_equation_18_by_hand():
     assert round_seconds(rounds[0], 3, processor, Radio(receive=1), channel) == pytest.approx(8 + 1.9e-4, rel=1e-12)
 
 
-def test_measured_joules_take_the_place_of_cycles():
+def test_measured_joules_replace_cycles():
     usage = Usage(torch.tensor([0]), torch.tensor([3]), vector(35), vector(30), vector(0), vector(0))
     found = bill([usage], 1, Processor(1e9, joules_per_step=0.25), Radio(), Channel.uniform(1, 1e6, 0))
     assert found.total == 0.75
 
 
-def test_a_round_of_nobody_takes_no_time():
+def test_round_without_clients_takes_no_time():
     none = torch.tensor([])
     usage = Usage(none.long(), none.long(), none, none, none, none)
     assert round_seconds(usage, 3, Processor(1), Radio(), Channel.uniform(3, 1, 0)) == 0
     assert mean_payload([usage]) == Payload(0, 0, 0, 0, 0, 0, 0)
 
 
-def test_the_payload_of_drdm_is_two_models_up_and_a_loss_report():
+def test_payload_of_drdm_is_two_models_and_a_loss():
     everybody = DRDM(m=5, local=LOCAL, sampling=sampling.all_clients)
     fed = digits()
     found = payload_of(everybody, fed)
@@ -115,21 +115,21 @@ def test_the_payload_of_drdm_is_two_models_up_and_a_loss_report():
     assert fed.ledger.bytes_up == 0
 
 
-def test_a_client_drawn_twice_trains_once():
+def test_client_drawn_twice_trains_once():
     found = payload_of(ALGORITHMS["DRDM"], digits(), rounds=20)
     # 6 draws among 8: 8(1 − (7/8)^6) distinct ones
     assert found.participants == pytest.approx(8 * (1 - (7 / 8) ** 6), abs=0.5)
     assert found.up == pytest.approx(2 * VECTOR * found.participants + 6 * 8)
 
 
-def test_a_payload_counts_gradients_outside_local_steps():
+def test_payload_counts_gradients_outside_local_steps():
     found = payload_of(ScaffPD(m=4, local=LOCAL, dual_batch=7), digits())
     assert (found.step_samples, found.other_samples) == (4 * 8, 4 * 7)
     assert found.up == 4 * (2 * VECTOR + 8)
     assert payload_of(AFL(local=LocalSGD(steps=1, batch=8)), digits()).participants == 8
 
 
-def test_a_payload_under_outage_has_less_to_send_and_as_much_to_compute():
+def test_outage_reduces_sending_but_not_computing():
     fading = Rayleigh(Channel.uniform(8, 1e6, 0.0), 1e6)
     alone = payload_of(ALGORITHMS["FedAvg"], digits(), rounds=20)
     faded = payload_of(ALGORITHMS["FedAvg"], digits(), fading, rounds=20)
@@ -142,7 +142,7 @@ PAYLOAD = Payload(
 )
 
 
-def test_a_cost_by_hand():
+def test_cost_by_hand():
     processor, link = Processor(1e6, frequency=1e9, capacitance=1e-27), Channel.uniform(1, 1e5, 0.0)
     # 1e6·1e-27·1e18 = 1e-3 J and 1e-3 s a sample; 8000 bits at 1e5 bit/s
     found = cost_of(PAYLOAD, processor, Radio(0.5), link)
@@ -156,7 +156,7 @@ def test_a_cost_by_hand():
 
 
 @pytest.mark.parametrize(("name", "rate_min"), crossed(["FedAvg", "DRDM", "ScaffPD"], [None, 5e5]))
-def test_the_closed_form_and_the_bill_of_a_run_agree(name, rate_min):
+def test_closed_form_equals_the_cost_of_a_run(name, rate_min):
     channel, log = Channel.uniform(8, 1e6, 3.0), []
     fading = None if rate_min is None else Rayleigh(channel, rate_min)
     link, one = fading or channel, Channel.uniform(1, 1e6, 3.0)
@@ -179,6 +179,6 @@ def test_the_closed_form_and_the_bill_of_a_run_agree(name, rate_min):
         (lambda: payload_of(ALGORITHMS["FedAvg"], digits(), rounds=0), "rounds"),
     ],
 )
-def test_impossible_values(make, part):
+def test_impossible_values_are_refused(make, part):
     with refused("out-of-range", part):
         make()

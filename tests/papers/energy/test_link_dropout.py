@@ -24,7 +24,7 @@ def some_fading(rate_min=7e5, n=8):
     return Rayleigh(Channel.uniform(n, 1e6, 0.0), rate_min)
 
 
-def test_who_is_absent_answers_nothing_and_the_others_as_ever():
+def test_absent_clients_do_not_answer_and_others_are_unaffected():
     fed, key = digits(), Key(1)
     lossy = UnreliableFederation(fed, lost=LostReplies(absent(2, 5)))
     up = lossy.train(EVERYBODY, fed.w0, LOCAL, key, snapshot=1)
@@ -40,7 +40,7 @@ def test_who_is_absent_answers_nothing_and_the_others_as_ever():
     assert len(g.values) == len(g.losses) == 6
 
 
-def test_the_ledger_counts_what_went_down_and_not_what_did_not_come_up():
+def test_ledger_counts_downloads_but_not_lost_uploads():
     fed = digits()
     UnreliableFederation(fed, lost=LostReplies(absent(2, 5))).train(
         EVERYBODY, fed.w0, LOCAL, Key(1), shift=torch.zeros(8, 650), snapshot=1
@@ -55,7 +55,7 @@ def test_the_ledger_counts_what_went_down_and_not_what_did_not_come_up():
     assert found.bytes_down == 8 * 2 * VECTOR + 2 * 8 * VECTOR
 
 
-def test_where_nobody_is_absent_it_is_the_federation_inside():
+def test_without_absences_it_equals_the_wrapped_federation():
     fed, other, key = digits(), digits(), Key(1)
     full = UnreliableFederation(fed, lost=LostReplies(absent()))
     for f in (full, other):
@@ -69,7 +69,7 @@ def test_where_nobody_is_absent_it_is_the_federation_inside():
 
 
 @pytest.mark.parametrize("name", long_beyond(2, ALGORITHMS))
-def test_every_algorithm_goes_on_without_them(name):
+def test_every_algorithm_continues_with_absent_clients(name):
     fading, log, answers = some_fading(), [], []
     algorithm = OverChannel(Metered(ALGORITHMS[name], log), fading)
 
@@ -92,7 +92,7 @@ def test_every_algorithm_goes_on_without_them(name):
     assert 0 < sum(len(info.answered) for info in answers) < sum(len(info.cohort.clients) for info in answers)
 
 
-def test_one_draw_holds_for_the_whole_round():
+def test_draw_holds_for_the_whole_round():
     recording = Recording(digits())
     run(OverChannel(ALGORITHMS["DRDM"], some_fading()), recording, rounds=5, seed=1)
     assert [call.kind for call in recording.calls].count("losses") == 5  # they were asked, and answer below the wrapper
@@ -134,7 +134,7 @@ def test_two_algorithms_lose_the_same_clients_in_a_round():
     assert seen[0] == seen[1]
 
 
-def test_where_nobody_ever_gets_through_the_model_stays():
+def test_permanent_outage_leaves_the_model_unchanged():
     fed = digits()
     result = run(OverChannel(ALGORITHMS["DRDM"], some_fading(1e12)), fed, rounds=3)
     assert result.skipped == 3
@@ -143,7 +143,7 @@ def test_where_nobody_ever_gets_through_the_model_stays():
     assert result.history.last.ledger["bytes_down"] > 0
 
 
-def test_the_algorithm_shows_through():
+def test_attributes_of_the_algorithm_are_visible():
     wrapped = OverChannel(ALGORITHMS["DRFA"], some_fading())
     assert wrapped.local is LOCAL
     assert wrapped.ambiguity is ALGORITHMS["DRFA"].ambiguity

@@ -30,17 +30,17 @@ ROWS = st.lists(
 
 
 @given(ROWS)
-def test_what_is_written_is_read(tmp_path_factory, rows):
+def test_written_measurements_are_read_back(tmp_path_factory, rows):
     path = tmp_path_factory.mktemp("csv") / "a.csv"
     path.write_text(to_csv(rows), encoding="utf-8")
     assert read_csv(path) == rows
 
 
-def test_without_outage_there_is_no_such_column():
+def test_outage_column_is_optional():
     assert to_csv([Measurement(5, 0, 12), Measurement(5, 1, None)]) == "tau,seed,rounds\n5,0,12\n5,1,\n"
 
 
-def test_columns_may_stand_in_any_order_and_beside_others(tmp_path):
+def test_columns_can_be_in_any_order_with_others(tmp_path):
     (tmp_path / "a.csv").write_bytes("\ufeffrounds,who,tau,seed\r\n 7 ,me,5,0\r\n".encode())
     assert read_csv(tmp_path / "a.csv") == [Measurement(5, 0, 7)]
 
@@ -63,7 +63,7 @@ def test_columns_may_stand_in_any_order_and_beside_others(tmp_path):
         ("tau,seed,rounds,outage\n1,0,5,some\n", ("out-of-range", "outage", "2")),
     ],
 )
-def test_damaged_files(text, error, tmp_path):
+def test_damaged_files_are_refused(text, error, tmp_path):
     (tmp_path / "a.csv").write_text(text, encoding="utf-8")
     with refused(*error) as caught:
         read_csv(tmp_path / "a.csv")
@@ -71,7 +71,7 @@ def test_damaged_files(text, error, tmp_path):
 
 
 @given(st.binary(max_size=60))
-def test_no_bytes_give_anything_but_a_clear_error(tmp_path_factory, noise):
+def test_random_bytes_give_only_input_errors(tmp_path_factory, noise):
     path = tmp_path_factory.mktemp("noise") / "a.csv"
     path.write_bytes(b"tau,seed,rounds\n" + noise)
     try:
@@ -81,7 +81,7 @@ def test_no_bytes_give_anything_but_a_clear_error(tmp_path_factory, noise):
     assert all(run.tau >= 1 and (run.rounds is None or run.rounds >= 0) for run in found)
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_missing_file_is_refused(tmp_path):
     with refused("file-not-found"):
         read_csv(tmp_path / "none.csv")
 
@@ -102,7 +102,7 @@ def made(tmp_path_factory):
     return make
 
 
-def test_the_first_round_that_reaches_the_target_counts(made):
+def test_first_round_at_the_target_counts(made):
     paths = [made("two", steps=2, until="test:avg_accuracy=0.99"), made("six", steps=6, seed=4)]
     found, notes = from_runs(paths, 0.05)
     expected = []
@@ -116,16 +116,16 @@ def test_the_first_round_that_reaches_the_target_counts(made):
     assert notes == []
 
 
-def test_a_run_that_never_reached_it(made):
+def test_run_that_never_reached_the_target(made):
     assert from_runs([made("six", steps=6, seed=4)], 1.0)[0] == [Measurement(6, 4, None)]
 
 
-def test_runs_whose_targets_hold_out_rows_are_of_another_job(made):
+def test_runs_with_validation_rows_are_another_job(made):
     with refused("runs-differ", "until"):
         from_runs([made("six", steps=6, seed=4), made("held", steps=2, until="avg_accuracy=0.99")], 0.05)
 
 
-def test_a_run_that_ended_before_it_could(made):
+def test_run_that_ended_too_early_is_refused(made):
     path = made("early", steps=6, until="test:avg_accuracy=0.1")
     with refused("unfinished-run", str(path), "0.99"):
         from_runs([path], 0.99)
@@ -143,18 +143,18 @@ def test_a_run_that_ended_before_it_could(made):
         ({"algorithms": {"FedAvg": {"lr": 0.1}}}, ("runs-differ", "lr", "(0.5 and 0.1)")),
     ],
 )
-def test_runs_of_different_jobs_do_not_compare(options, error, made):
+def test_runs_of_different_jobs_are_refused(options, error, made):
     other = made(f"other-{next(iter(options))}", rounds=1, **options)
     with refused(*error):
         from_runs([made("six", steps=6, seed=4), other], 0.05)
 
 
-def test_rare_tests_are_told(made):
+def test_rare_evaluations_are_reported(made):
     found, notes = from_runs([made("rare", steps=6, evaluate_every=4)], 0.0)
     assert found == [Measurement(6, 0, 0)]
     assert notes == ["the runs were evaluated every 4 rounds, so their rounds are rounded up"]
 
 
-def test_a_folder_that_is_no_run(tmp_path):
+def test_folder_without_a_run_is_refused(tmp_path):
     with refused("file-not-found"):
         from_runs([tmp_path], 0.5)

@@ -22,7 +22,7 @@ def a_plan(rounds):
 @pytest.mark.parametrize(
     "rounds", long_beyond(1, [{1: 60, 5: 20, 30: 8}, {7: 3}, {1: None}], ["several", "one", "none"])
 )
-def test_the_same_plan_gives_the_same_bytes(rounds, tmp_path):
+def test_same_plan_gives_the_same_bytes(rounds, tmp_path):
     for name in ("a", "b"):
         save_heatmap(a_plan(rounds), [tmp_path / f"{name}.png", tmp_path / f"{name}.svg"], "DRDM on digits")
     for kind in ("png", "svg"):
@@ -33,7 +33,7 @@ def test_the_same_plan_gives_the_same_bytes(rounds, tmp_path):
     assert "<dc:date>" not in svg
 
 
-def test_every_cell_says_its_number(tmp_path):
+def test_every_cell_shows_its_number(tmp_path):
     save_heatmap(a_plan({1: 60, 5: 20, 30: 8}), [tmp_path / "a.svg"])
     texts = re.findall(r"<!-- (.*?) -->", (tmp_path / "a.svg").read_text())
     numbers = [text for text in texts if text.isdigit()]
@@ -44,7 +44,7 @@ def test_every_cell_says_its_number(tmp_path):
     assert re.findall(r"<!-- (.*?) -->", (tmp_path / "b.svg").read_text()).count("–") == 6
 
 
-def test_without_matplotlib_it_says_what_to_install(monkeypatch, tmp_path):
+def test_missing_matplotlib_names_the_remedy(monkeypatch, tmp_path):
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else real(name))
     with refused("package-missing", "matplotlib", "'drfl[experiments]'"):

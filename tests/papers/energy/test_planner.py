@@ -30,28 +30,28 @@ def runs(table, outage=0.0):
     return [Measurement(tau, seed, t, outage) for tau, ts in table.items() for seed, t in enumerate(ts)]
 
 
-def test_the_least_energy_by_hand():
+def test_least_energy_by_hand():
     # J: τ=1: 40·(1+10) = 440; τ=5: 12·(5+10) = 180; τ=20: 9·(20+10) = 270
     order = choose(runs({1: [40, 40], 5: [10, 14], 20: [9, 9]}), Cost(1.0, 10.0, 0.5, 2.0))
     assert [(c.tau, c.rounds, c.joules) for c in order] == [(5, 12, 180), (20, 9, 270), (1, 40, 440)]
     assert order[0].seconds == 12 * (5 * 0.5 + 2)
 
 
-def test_where_sending_is_free_the_fewest_local_steps_in_all_win():
+def test_free_communication_favours_fewest_total_steps():
     assert [c.tau for c in choose(runs({1: [30], 4: [7], 10: [3]}), Cost(1.0, 0.0, 1.0, 0.0))] == [4, 1, 10]
 
 
-def test_where_computing_is_free_the_fewest_rounds_win():
+def test_free_computation_favours_fewest_rounds():
     assert [c.tau for c in choose(runs({1: [30], 4: [7], 10: [3]}), Cost(0.0, 1.0, 0.0, 1.0))] == [10, 4, 1]
 
 
-def test_among_equals_the_smaller_wins():
+def test_ties_prefer_fewer_local_steps():
     # 6·(1+2) = 3·(4+2)
     assert [c.tau for c in choose(runs({4: [3], 1: [6]}), Cost(1.0, 2.0, 0.0, 0.0))] == [1, 4]
     assert [c.tau for c in choose(runs({9: [0], 2: [0]}), Cost(1.0, 2.0, 0.0, 0.0))] == [2, 9]
 
 
-def test_a_seed_that_fails_takes_its_local_steps_out():
+def test_failed_seed_excludes_its_number_of_steps():
     costs = {LinkConditions(0.0, 1e6): Cost(0.0, 1.0, 0.0, 0.0)}
     made = plan(runs({1: [30, 40], 10: [2, None], 20: [None, None]}), costs)
     (cell,) = made.cells
@@ -63,7 +63,7 @@ def test_a_seed_that_fails_takes_its_local_steps_out():
     )
 
 
-def test_where_nothing_reaches_the_target_there_is_no_plan():
+def test_no_plan_if_nothing_reaches_the_target():
     (cell,) = plan(runs({1: [None]}), {LinkConditions(0.0, 1e6): Cost(1.0, 1.0, 1.0, 1.0)}).cells
     assert (cell.best, cell.runner_up) == (None, None)
 
@@ -76,12 +76,12 @@ def test_where_nothing_reaches_the_target_there_is_no_plan():
         (runs({1: [5, 6], 3: [5]}), ("missing-values", "measurements", "3", "1")),
     ],
 )
-def test_measurements_that_do_not_compare(rows, error):
+def test_incomparable_measurements_are_refused(rows, error):
     with refused(*error):
         plan(rows, {})
 
 
-def test_a_place_takes_the_runs_made_under_its_outage():
+def test_cell_uses_the_runs_with_its_outage():
     bad, good = LinkConditions(0.0, 1e6, 1e6), LinkConditions(0.0, 1e6)
     rows = runs({1: [40], 10: [5]}) + runs({1: [40], 10: [None]}, bad.outage)
     cost = Cost(0.0, 1.0, 0.0, 0.0)
@@ -90,7 +90,7 @@ def test_a_place_takes_the_runs_made_under_its_outage():
     assert made.notes == ("τ = 10 with 63.2 % outage is excluded: seed 0 never reached the target",)
 
 
-def test_runs_without_outage_stand_in_with_a_note():
+def test_runs_without_outage_are_used_with_a_note():
     bad = LinkConditions(0.0, 1e6, 1e6)
     made = plan(runs({1: [40]}), {bad: Cost(0.0, 1.0, 0.0, 0.0)})
     assert made.cells[0].best is not None
@@ -105,7 +105,7 @@ def test_runs_without_outage_stand_in_with_a_note():
     st.integers(0, 50),
     st.lists(st.integers(0, 1000), min_size=2, max_size=6),
 )
-def test_the_best_number_of_steps_never_rises_when_sending_gets_cheaper(drops, a, prices):
+def test_best_number_of_steps_falls_with_cheaper_communication(drops, a, prices):
     """For T(τ) that does not increase: a larger τ that costs less at a low price of sending does at any higher one."""
     rounds = [sum(drops[i:]) + 1 for i in range(len(drops))]
     table = runs({tau: [t] for tau, t in zip((1, 2, 5, 10, 20, 30), rounds, strict=False)})
@@ -114,7 +114,7 @@ def test_the_best_number_of_steps_never_rises_when_sending_gets_cheaper(drops, a
 
 
 @given(st.lists(st.integers(1, 100), min_size=2, max_size=6), st.floats(-10, 25), st.floats(1e4, 1e7), st.floats(1, 8))
-def test_no_more_steps_over_a_better_channel(drops, snr_db, bandwidth, factor):
+def test_better_channel_never_needs_more_steps(drops, snr_db, bandwidth, factor):
     """The same from SNR and bandwidth on, through rates and costs."""
     rounds = [sum(drops[i:]) for i in range(len(drops))]
     table = runs({tau: [t] for tau, t in zip((1, 5, 10, 15, 20, 30), rounds, strict=False)})
@@ -134,7 +134,7 @@ def a_plan():
     return plan(runs({1: [40], 5: [10], 9: [None]}), costs)
 
 
-def test_the_csv_has_a_row_a_cell():
+def test_csv_has_a_row_per_cell():
     rows = list(csv.DictReader(io.StringIO(to_csv(a_plan()))))
     assert [(row["snr_db"], row["bandwidth_hz"]) for row in rows] == [
         ("-5", "100000"), ("20", "100000"), ("-5", "1.5e+06"), ("20", "1.5e+06"),
@@ -149,7 +149,7 @@ def test_the_csv_has_a_row_a_cell():
     assert (empty[0]["tau"], empty[0]["joules"], empty[0]["runner_up_joules"]) == ("", "", "")
 
 
-def test_the_markdown_has_the_grid_the_cells_and_the_notes():
+def test_markdown_has_grid_cells_and_notes():
     lines = to_markdown(a_plan()).splitlines()
     assert "| bandwidth | -5 dB | 20 dB |" in lines
     assert "| 100 kHz | 5 | 5 |" in lines

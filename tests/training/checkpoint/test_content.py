@@ -135,7 +135,7 @@ RECORDS = {
 
 
 @pytest.mark.parametrize("name", RECORDS)
-def test_a_record_that_cannot_be(name, original, fed, tmp_path):
+def test_invalid_records_are_refused(name, original, fed, tmp_path):
     change, *named = RECORDS[name]
     check_passed_over(tmp_path, fed, {**original, NEW: with_record(original[NEW], change)}, *named)
 
@@ -226,7 +226,7 @@ TENSORS = {
 
 
 @pytest.mark.parametrize("name", TENSORS)
-def test_tensors_that_cannot_be(name, original, fed, tmp_path):
+def test_invalid_tensors_are_refused(name, original, fed, tmp_path):
     change, *named = TENSORS[name]
     check_passed_over(tmp_path, fed, {**original, NEW: with_tensors(original[NEW], change)}, *named)
 
@@ -234,7 +234,7 @@ def test_tensors_that_cannot_be(name, original, fed, tmp_path):
 @pytest.mark.parametrize(
     ("shape", "field"), [([651], STATE), ([0, 2**40], STATE), ([-1], STATE), ([325, 2], "state.inner.w")]
 )
-def test_a_header_that_does_not_fit(shape, field, original, fed, tmp_path):
+def test_mismatched_header_is_refused(shape, field, original, fed, tmp_path):
     data = original[NEW][STATE]
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
@@ -245,21 +245,21 @@ def test_a_header_that_does_not_fit(shape, field, original, fed, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["round-4", "round-00000003", "round-99999999", "round-000000004"])
-def test_a_name_that_disagrees_with_the_round(name, original, fed, tmp_path):
+def test_name_that_contradicts_the_round_is_refused(name, original, fed, tmp_path):
     found = point(laid(tmp_path, {OLD: original[OLD], name: original[NEW]}), fed)
     assert found.folder.name == OLD
     (told,) = found.notices
     assert (told.code, Path(told.field).name) == ("damaged-checkpoint", name)
 
 
-def test_what_is_no_number_of_a_round_is_none_of_ours(original, fed, tmp_path):
+def test_folders_without_a_round_number_are_ignored(original, fed, tmp_path):
     laid(tmp_path, {OLD: original[OLD], "round-²": original[NEW], "round-": {}, "rounds-9": {}})
     assert point(tmp_path, fed).notices == ()
     (tmp_path / "round-00000009").write_text("a file")
     assert [Path(notice.field).name for notice in point(tmp_path, fed).notices] == ["round-00000009"]
 
 
-def test_a_round_beyond_the_run_is_passed_over(original, fed, tmp_path):
+def test_round_beyond_the_run_is_skipped(original, fed, tmp_path):
     laid(tmp_path, original)
     assert point(tmp_path, fed).progress.round == 4
     found = point(tmp_path, fed, rounds=3)
@@ -268,7 +268,7 @@ def test_a_round_beyond_the_run_is_passed_over(original, fed, tmp_path):
     assert quotes(found.notices[0], "4", "3")
 
 
-def test_another_run_is_told_apart_from_damage(original, fed, tmp_path):
+def test_other_run_is_distinguished_from_damage(original, fed, tmp_path):
     laid(tmp_path, original)
 
     def same(identity):
@@ -279,7 +279,7 @@ def test_another_run_is_told_apart_from_damage(original, fed, tmp_path):
     assert point(tmp_path, fed, same=lambda identity: ["a remark"]).notices == ("a remark",)
 
 
-def test_one_of_another_run_is_passed_over_where_the_one_before_is_of_this(original, fed, tmp_path):
+def test_checkpoint_of_another_run_is_skipped_if_the_previous_fits(original, fed, tmp_path):
     other = with_record(original[NEW], put("identity", {"of": "mnist"}))
     laid(tmp_path, {**original, NEW: other})
 
@@ -293,7 +293,7 @@ def test_one_of_another_run_is_passed_over_where_the_one_before_is_of_this(origi
     assert "it is of mnist" in found.notices[0]
 
 
-def test_the_one_that_was_used_is_kept_beside_one_that_cannot_be(original, fed, tmp_path):
+def test_used_checkpoint_is_kept_beside_an_unusable_one(original, fed, tmp_path):
     broken = with_record(original[NEW], put("round", "4"))
     laid(tmp_path, {OLD: original[OLD], "round-00000009": broken})
     start = point(tmp_path, fed).progress
@@ -302,13 +302,13 @@ def test_the_one_that_was_used_is_kept_beside_one_that_cannot_be(original, fed, 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["round-00000004", "round-00000005", "round-00000009"]
 
 
-def test_a_history_of_a_model_that_is_about_to_diverge_is_no_damage(original, fed, tmp_path):
+def test_history_of_a_diverging_model_is_not_damage(original, fed, tmp_path):
     change = at("history.metrics", (1, slice(5, 7)), torch.inf)
     laid(tmp_path, {NEW: with_tensors(original[NEW], change)})
     assert point(tmp_path, fed).progress.rows[1].metrics.worst_loss == torch.inf
 
 
-def test_a_full_disk_under_a_table_is_no_damage(fed, tmp_path, monkeypatch):
+def test_full_disk_under_a_table_is_not_damage(fed, tmp_path, monkeypatch):
     algorithm, fed = ALGORITHM.algorithm, WrappedFederation(fed)
     fed.table_dir = str(tmp_path)
     state, _ = algorithm.round(algorithm.init(fed), fed, Key(0))
@@ -322,7 +322,7 @@ def test_a_full_disk_under_a_table_is_no_damage(fed, tmp_path, monkeypatch):
         back(fresh, tensors)
 
 
-def test_what_may_not_be_finite_at_first_may_stay_so():
+def test_initially_infinite_values_can_stay_infinite():
     like = Average(torch.zeros(2), torch.tensor([torch.nan, 1.0]), torch.tensor(0), torch.tensor(0.0))
     for lam in ([torch.nan, 1.0], [0.0, 2.0]):
         kept = like._replace(lam=torch.tensor(lam))
@@ -332,7 +332,7 @@ def test_what_may_not_be_finite_at_first_may_stay_so():
             back(like, tensors_of(like._replace(lam=torch.tensor(lam))))
 
 
-def test_the_state_of_another_algorithm_is_refused(original, fed, tmp_path):
+def test_state_of_another_algorithm_is_refused(original, fed, tmp_path):
     algorithm = DRFA(m=3, local=LOCAL)
     with refused("damaged-checkpoint", "average.lam", kind=DamagedError):
         resume_point(laid(tmp_path, original), algorithm, fed)
@@ -342,7 +342,7 @@ def test_the_state_of_another_algorithm_is_refused(original, fed, tmp_path):
     ("rollbacks", "restarted", "field"),
     [(1, 4, "step_size.restarted"), (2, 1, "step_size"), (0, 1, "step_size"), (1, 3, None)],
 )
-def test_a_model_cannot_have_been_set_back_after_the_run(rollbacks, restarted, field, fed, tmp_path):
+def test_rollback_after_the_end_of_the_run_is_impossible(rollbacks, restarted, field, fed, tmp_path):
     algorithm = FedAvg(m=3, local=LocalSGD(steps=1, batch=4))
     run(algorithm, fed, rounds=5, keep=Checkpoints(tmp_path / "run", dict, 4))
     files = {name: (tmp_path / "run" / NEW / name).read_bytes() for name in (STATE, RUN)}

@@ -39,7 +39,7 @@ def killed(tmp_path):
     return tmp_path
 
 
-def test_the_same_call_goes_on_and_ends_as_one_that_never_stopped(killed):
+def test_same_call_resumes_and_equals_an_uninterrupted_run(killed):
     seen = []
     again = run(killed, callbacks=[lambda step: seen.append(step.round)])
     assert seen == [4, 5, 6, 7]
@@ -62,7 +62,7 @@ def test_the_same_call_goes_on_and_ends_as_one_that_never_stopped(killed):
         ({"fed": federation(0.5)}, ("other-run", "data")),
     ],
 )
-def test_another_run_is_refused_in_one_line(changes, error, killed):
+def test_other_run_is_a_one_line_error(changes, error, killed):
     before = sorted(path.name for path in killed.iterdir())
     with refused(*error) as caught:
         run(killed, **changes)
@@ -71,14 +71,14 @@ def test_another_run_is_refused_in_one_line(changes, error, killed):
 
 
 @pytest.mark.long
-def test_a_damaged_checkpoint_is_told_of_and_the_one_before_is_used(killed, caplog):
+def test_damaged_checkpoint_is_reported_and_the_previous_one_used(killed, caplog):
     (killed / "round-00000004" / "state.safetensors").write_bytes(b"")
     assert run(killed).history.to_csv() == run().history.to_csv()
     ((code, field),) = logged(caplog)
     assert (code, Path(field).name) == ("damaged-checkpoint", "round-00000004")
 
 
-def test_one_object_may_serve_several_runs(tmp_path):
+def test_one_object_can_serve_several_runs(tmp_path):
     keep = drfl.Checkpoints(tmp_path / "a", every=3)
     first = run(checkpoints=keep)
     assert run(checkpoints=keep).history.to_csv() == first.history.to_csv()
@@ -86,7 +86,7 @@ def test_one_object_may_serve_several_runs(tmp_path):
         run(checkpoints=keep, seed=1)
 
 
-def test_mistakes(tmp_path):
+def test_mistakes_are_refused(tmp_path):
     with refused("out-of-range", "every", "1", "0"):
         drfl.Checkpoints(tmp_path, every=0)
     with refused("conflicting-options", "checkpoints"):

@@ -61,7 +61,7 @@ def forged(path):
     (path / "SHA256SUMS").write_bytes(sums_of(files))
 
 
-def test_the_signature_is_over_the_name_and_the_checksums(kept):
+def test_signature_covers_name_and_checksums(kept):
     for path in kept.iterdir():
         assert {file.name for file in path.iterdir()} == {"state.safetensors", "run.json", "SHA256SUMS", "HMAC-SHA256"}
         message = path.name.encode() + b"\n" + (path / "SHA256SUMS").read_bytes()
@@ -70,7 +70,7 @@ def test_the_signature_is_over_the_name_and_the_checksums(kept):
     assert (found.folder.name, found.notices) == (NEW, ())
 
 
-def test_without_a_key_signed_ones_are_read_and_that_is_told(kept):
+def test_signed_checkpoints_without_a_key_give_a_warning(kept):
     found = point(kept, key=None)
     assert found.progress.round == 4
     assert [(notice.code, notice.field) for notice in found.notices] == [("unchecked-signature", "checkpoint_key")]
@@ -93,7 +93,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("name", long_beyond(3, CHANGES))
-def test_one_that_is_not_rightly_signed_is_passed_over(name, kept):
+def test_wrongly_signed_checkpoint_is_skipped(name, kept):
     change, field = CHANGES[name]
     change(kept / NEW)
     found = point(kept)
@@ -106,7 +106,7 @@ def test_one_that_is_not_rightly_signed_is_passed_over(name, kept):
         assert Path(caught.value.field).name == field
 
 
-def test_a_forged_one_is_used_where_nobody_gives_the_key(kept):
+def test_forged_checkpoint_is_used_without_a_key(kept):
     forged(kept / NEW)
     assert point(kept, key=None).progress.seconds == 77.0
 
@@ -127,7 +127,7 @@ def listed(tmp_path):
     return folder
 
 
-def test_a_list_of_replies_is_covered_up_to_the_checkpoint(listed):
+def test_reply_list_is_covered_up_to_the_checkpoint(listed):
     assert (point(listed).folder.name, point(listed).replies) == (NEW, b"abcdef" * 2)
     (listed / "replies.csv").write_bytes(b"abcdefabcdefx")  # later rows do not matter
     assert (point(listed).folder.name, point(listed).replies) == (NEW, b"abcdef" * 2)
@@ -138,7 +138,7 @@ def test_a_list_of_replies_is_covered_up_to_the_checkpoint(listed):
 
 
 @pytest.mark.parametrize("key", [KEY, None])
-def test_without_the_covered_list_nothing_is_lost(key, listed):
+def test_missing_covered_list_is_an_error_without_loss(key, listed):
     before = sorted(listed.rglob("*"))
     (listed / "replies.csv").write_bytes(b"abcdeg")
     with refused("damaged-file", "replies.csv"):
@@ -155,7 +155,7 @@ def test_without_the_covered_list_nothing_is_lost(key, listed):
 @pytest.mark.parametrize(
     "extent", [[6], [-1, "0" * 64], [2**53 + 1, "0" * 64], ["6", "0" * 64], [6, "x" * 64], {"bytes": 6}, "abc"]
 )
-def test_an_extent_that_cannot_be_is_damage(extent, tmp_path):
+def test_impossible_extent_counts_as_damage(extent, tmp_path):
     content = {"format": FORMAT, "round": 1, "skipped": 0, "ledger": dict.fromkeys(COUNTERS, 0), "seconds": 0.0,
                "identity": {}, "replies": [6, "0" * 64]}  # fmt: skip
     assert record_of(json.dumps(content).encode()).replies == (6, "0" * 64)
@@ -164,26 +164,26 @@ def test_an_extent_that_cannot_be_is_damage(extent, tmp_path):
     assert caught.value.field.startswith("replies")
 
 
-def test_another_name_is_another_checkpoint(kept):
+def test_renamed_checkpoint_has_a_wrong_signature(kept):
     (kept / NEW).rename(kept / "round-00000009")
     assert [(notice.code, Path(notice.field).name) for notice in point(kept).notices] == [
         ("damaged-checkpoint", "round-00000009")
     ]
 
 
-def test_an_older_one_that_is_put_back_is_taken(kept):
+def test_restored_older_checkpoint_is_accepted(kept):
     """What signing does not protect from, as docs/checkpoints.md says."""
     shutil.rmtree(kept / NEW)
     assert point(kept).progress.round == 2
 
 
-def test_with_another_key_none_can_be_used(kept):
+def test_other_key_accepts_no_checkpoint(kept):
     with refused("damaged-checkpoint", "HMAC-SHA256", "checkpoint_key", kind=DamagedError):
         newest(kept, OTHER)
     assert newest(kept, KEY).folder.name == NEW
 
 
-def test_unsigned_ones_are_not_taken_with_a_key(tmp_path):
+def test_unsigned_checkpoints_are_refused_with_a_key(tmp_path):
     run(ALGORITHMS["FedAvg"], digits(), rounds=5, keep=Checkpoints(tmp_path, dict, 2))
     assert not any(tmp_path.glob("*/HMAC-SHA256"))
     with refused("damaged-checkpoint", "HMAC-SHA256", "checkpoint_key", kind=DamagedError):
@@ -198,7 +198,7 @@ def test_unsigned_ones_are_not_taken_with_a_key(tmp_path):
         (b"x" * 4097, ("invalid-key", "checkpoint_key", "4096")),
     ],
 )
-def test_what_is_no_key(content, error, tmp_path):
+def test_invalid_keys_are_refused(content, error, tmp_path):
     path = tmp_path / "key"
     path.write_bytes(content)
     with refused(*error):
@@ -209,7 +209,7 @@ def test_what_is_no_key(content, error, tmp_path):
 
 
 @pytest.mark.parametrize("length", [32, 4096])
-def test_all_bytes_of_the_file_are_the_key(length, tmp_path):
+def test_key_is_all_bytes_of_the_file(length, tmp_path):
     (tmp_path / "key").write_bytes(b"\n" * length)
     assert read_key(tmp_path / "key") == b"\n" * length
 
@@ -224,14 +224,14 @@ def test_all_bytes_of_the_file_are_the_key(length, tmp_path):
         (".", "not-a-file"),
     ],
 )
-def test_paths_that_are_none(name, code, tmp_path, monkeypatch):
+def test_invalid_key_paths_are_refused(name, code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with refused(code, None, "checkpoint_key") as caught:
         key_of(Config(checkpoint_key=name), tmp_path / "out")
     assert str(caught.value).isprintable()
 
 
-def test_a_key_in_the_folder_that_it_protects_is_refused(tmp_path):
+def test_key_inside_the_protected_folder_is_refused(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run/key").write_bytes(KEY)
     with refused("invalid-value", "checkpoint_key"):
@@ -262,7 +262,7 @@ def stopped(tmp_path, monkeypatch):
     return tmp_path / "a"
 
 
-def test_the_command_signs_and_takes_what_it_signed(stopped, tmp_path, capsys):
+def test_command_signs_and_verifies(stopped, tmp_path, capsys):
     assert len(list((stopped / "checkpoint").glob("*/HMAC-SHA256"))) == 2
     forged(stopped / "checkpoint" / NEW)
     assert call(["run", *SMALL, "--out", "whole"]) == 0
@@ -275,7 +275,7 @@ def test_the_command_signs_and_takes_what_it_signed(stopped, tmp_path, capsys):
     assert not any(KEY in path.read_bytes() for path in stopped.iterdir())
 
 
-def test_the_command_with_another_key(stopped, capsys):
+def test_command_with_another_key_is_refused(stopped, capsys):
     capsys.readouterr()
     assert call(["run", "--out", "a", "--resume", "--checkpoint-key", "other", "--json"]) == 2
     out, err = capsys.readouterr()
@@ -284,7 +284,7 @@ def test_the_command_with_another_key(stopped, capsys):
     assert call(["run", "--out", "a", "--resume", "--checkpoint-key", "key"]) == 0
 
 
-def test_a_bad_key_is_told_before_anything_is_read_or_written(tmp_path, monkeypatch, capsys):
+def test_bad_key_is_reported_before_reading_or_writing(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "short").write_bytes(b"x")
     monkeypatch.setattr("drfl.cli.run.load_data", lambda *_: pytest.fail("the data were loaded"))
@@ -339,7 +339,7 @@ def check_every_file(folder, names, arguments, capsys, may_go=()):
 
 
 @pytest.mark.long
-def test_every_file_that_resuming_a_run_reads_is_signed(stopped, capsys):
+def test_every_file_read_when_resuming_a_run_is_signed(stopped, capsys):
     arguments = ["run", "--resume", "--out", "a", "--checkpoint-key", "key"]
     check_every_file(stopped, ["manifest.json", "checkpoint/config.toml"], arguments, capsys)
     (stopped / "config.toml").write_text("rounds = 7")
@@ -351,7 +351,7 @@ def test_every_file_that_resuming_a_run_reads_is_signed(stopped, capsys):
     assert call(["report", "a", "--out", "page.html"]) == 0
 
 
-def test_a_signature_comes_before_any_parser(stopped, monkeypatch, capsys):
+def test_signature_is_verified_before_parsing(stopped, monkeypatch, capsys):
     (stopped / "manifest.json").write_text("{" * 100_000)
     monkeypatch.setattr("drfl.experiments.run.run_directory.read_manifest", lambda *_: pytest.fail("it was parsed"))
     monkeypatch.setattr("drfl.cli.run.config_of", lambda *_: pytest.fail("it was parsed"))
@@ -359,7 +359,7 @@ def test_a_signature_comes_before_any_parser(stopped, monkeypatch, capsys):
     assert said(arguments, capsys) == ("not-signed", "manifest.json")
 
 
-def test_a_key_that_only_the_folder_names_is_not_the_users(stopped, tmp_path, capsys):
+def test_key_named_only_in_the_folder_is_not_used(stopped, tmp_path, capsys):
     """Whoever edits the configuration can name another key, and sign with it."""
     (tmp_path / "job.toml").write_text('checkpoint_key = "other"\nengine = "loop"\nclients = 6\nrounds = 6')
     arguments = ["run", "job.toml", "--resume", "--out", "a"]
@@ -367,7 +367,7 @@ def test_a_key_that_only_the_folder_names_is_not_the_users(stopped, tmp_path, ca
 
 
 @pytest.mark.long
-def test_every_file_that_resuming_a_comparison_reads_is_signed(tmp_path, monkeypatch, capsys):
+def test_every_file_read_when_resuming_a_comparison_is_signed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "key").write_bytes(KEY)
     write, calls = Checkpoints.write, []

@@ -33,7 +33,7 @@ def kept(folder, every=2, rounds=5, name="DRDM", **options):
 
 
 @pytest.mark.parametrize(("every", "name"), crossed([1, 3], long_except(["DRDM", "ScaffPD"], ALGORITHMS)))
-def test_a_resumed_run_ends_as_one_that_never_stopped(name, every, tmp_path):
+def test_resumed_run_equals_an_uninterrupted_run(name, every, tmp_path):
     options = {"rounds": 7, "evaluate_every": every}
     whole = run(ALGORITHMS[name], digits(), seed=3, **options)
     kept(tmp_path, name=name, every=100, callbacks=stopped_at(5), **options)
@@ -49,7 +49,7 @@ def test_a_resumed_run_ends_as_one_that_never_stopped(name, every, tmp_path):
 
 
 @pytest.mark.long
-def test_certificates_go_on_from_where_their_search_was(tmp_path):
+def test_certificates_continue_their_search(tmp_path):
     algorithm = ALGORITHMS["DRFA"]
 
     def certified(**options):
@@ -62,7 +62,7 @@ def test_certificates_go_on_from_where_their_search_was(tmp_path):
     assert certified(start=start).history.to_csv() == whole.history.to_csv()
 
 
-def test_the_last_two_stay_and_sha256sum_can_check_them(tmp_path):
+def test_last_two_checkpoints_are_kept_and_pass_sha256sum(tmp_path):
     kept(tmp_path, every=1, rounds=6)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["round-00000004", "round-00000005"]
     for path in tmp_path.iterdir():
@@ -72,7 +72,7 @@ def test_the_last_two_stay_and_sha256sum_can_check_them(tmp_path):
     assert newest(tmp_path).record.identity == {"of": "digits"}
 
 
-def test_unless_told_they_take_a_small_share_of_the_time(tmp_path, monkeypatch):
+def test_checkpoints_take_a_small_share_of_the_time_by_default(tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(store, "write", lambda *_: now.__setitem__(0, now[0] + 2.0))
     keep, written = Checkpoints(tmp_path, dict, clock=lambda: now[0]), []
@@ -92,7 +92,7 @@ class Fake:
 @pytest.mark.parametrize(
     ("name", "how"), crossed(["state.safetensors", "run.json", "SHA256SUMS"], ["flipped", "cut", "gone"])
 )
-def test_a_damaged_newest_one_is_passed_over(name, how, tmp_path):
+def test_damaged_newest_checkpoint_is_skipped(name, how, tmp_path):
     kept(tmp_path)
     path = tmp_path / "round-00000004" / name
     data = bytearray(path.read_bytes())
@@ -106,7 +106,7 @@ def test_a_damaged_newest_one_is_passed_over(name, how, tmp_path):
     ]
 
 
-def test_where_all_are_damaged_nothing_is_made_up(tmp_path):
+def test_only_damaged_checkpoints_are_an_error(tmp_path):
     assert newest(tmp_path) is None
     kept(tmp_path)
     for path in tmp_path.iterdir():
@@ -115,7 +115,7 @@ def test_where_all_are_damaged_nothing_is_made_up(tmp_path):
         newest(tmp_path)
 
 
-def test_another_format_is_not_misread(tmp_path):
+def test_other_format_is_refused(tmp_path):
     kept(tmp_path)
     for path in tmp_path.iterdir():
         content = json.loads((path / "run.json").read_text())
@@ -126,7 +126,7 @@ def test_another_format_is_not_misread(tmp_path):
         newest(tmp_path)
 
 
-def test_a_full_disk_stops_the_run_and_leaves_the_last_one(tmp_path, monkeypatch):
+def test_full_disk_stops_the_run_and_keeps_the_last_checkpoint(tmp_path, monkeypatch):
     kept(tmp_path)
     before = newest(tmp_path).folder
 
@@ -141,7 +141,7 @@ def test_a_full_disk_stops_the_run_and_leaves_the_last_one(tmp_path, monkeypatch
     assert sorted(path.name for path in tmp_path.iterdir()) == ["round-00000002", "round-00000004"]
 
 
-def test_what_a_killed_process_left_half_written_does_not_matter(tmp_path):
+def test_half_written_checkpoint_is_ignored(tmp_path):
     (tmp_path / ".round-00000002.part").mkdir()
     (tmp_path / ".round-00000002.part/run.json").write_text("{")
     assert newest(tmp_path) is None

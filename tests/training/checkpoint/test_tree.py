@@ -48,7 +48,7 @@ def same(a, b):
 
 
 @pytest.mark.parametrize("name", long_except(["SCAFFOLD", "DRFA", "ScaffPD", "DualDRDM"], ALGORITHMS))
-def test_every_state_comes_back_whole(name):
+def test_every_state_is_read_back(name):
     fed = digits()
     given = {"m": 6, "steps": 2, "lr": 0.05}
     algorithm = make_algorithm(name, {k: v for k, v in given.items() if has_parameter(name, k)})
@@ -65,7 +65,7 @@ def test_every_state_comes_back_whole(name):
 @pytest.mark.parametrize(
     "name", long_beyond(5, [name for name, make in ALGORITHMS.items() if not hasattr(make, "no_average")])
 )
-def test_every_average_comes_back_whole(name):
+def test_every_average_is_read_back(name):
     fed, kept = digits(), []
     given = {"m": 6, "steps": 2, "lr": 0.05}
     algorithm = make_algorithm(name, {k: v for k, v in given.items() if has_parameter(name, k)})
@@ -93,7 +93,7 @@ AROUND = {
 
 
 @pytest.mark.parametrize(("around", "name"), crossed(AROUND, ["DRDM", "ScaffPD", "FedAvg"]))
-def test_what_wrappers_remember_keeps_its_shape_too(name, around):
+def test_wrapper_state_keeps_its_shape(name, around):
     fed = digits()
     algorithm, kept = around(make_algorithm(name, {"m": 6, "steps": 1})), []
     fresh = first(algorithm, fed, averaged=True)
@@ -104,7 +104,7 @@ def test_what_wrappers_remember_keeps_its_shape_too(name, around):
         assert same(back_from(fresh.average, tensors_of(progress.average)), progress.average)
 
 
-def test_rows_that_were_never_written_take_no_room():
+def test_unwritten_rows_take_no_space():
     state = some()._replace(h=some().h.put(torch.tensor([3, 1]), torch.ones(2, 3)))
     tensors = tensors_of(state)
     assert {name: tuple(t.shape) for name, t in tensors.items()} == {
@@ -125,7 +125,7 @@ def test_rows_that_were_never_written_take_no_room():
         ({"state.h.rows": torch.zeros(1, 2)}, ("damaged-checkpoint", "state.h.rows", "torch.float32", "(1, 2)")),
     ],
 )
-def test_what_does_not_fit_is_refused(change, error):
+def test_mismatched_tensors_are_refused(change, error):
     state = some()._replace(h=some().h.put(torch.tensor([2]), torch.ones(1, 3)))
     tensors = {k: t for k, t in {**tensors_of(state), **change}.items() if t is not None}
     with refused(*error, kind=DamagedError):
@@ -133,7 +133,7 @@ def test_what_does_not_fit_is_refused(change, error):
 
 
 @pytest.mark.parametrize("part", [3.0, [1], (1, 2)])
-def test_only_what_can_be_saved_is_a_state(part):
+def test_only_saveable_states_are_accepted(part):
     with pytest.raises(TypeError, match=r"state\.average"):
         tensors_of(some(part))
     with pytest.raises(TypeError, match=r"state\.average"):
