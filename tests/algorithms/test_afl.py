@@ -1,4 +1,4 @@
-"""AFL: its rounds, what it refuses."""
+"""Test AFL: its rounds, and values that it refuses."""
 
 from __future__ import annotations
 

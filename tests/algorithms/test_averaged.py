@@ -1,6 +1,7 @@
-"""The averaged iterate is the mean of the virtual global models over all local steps, whoever took part.
+"""Test the averaged iterate:
 
-SCAFF-PD's is another, of the models and mixtures after each round, weighted by σ_r.
+the mean of the virtual global models over all local steps, for any participation. SCAFF-PD instead averages the models
+and client weights after each round, weighted by σ_r.
 """
 
 from __future__ import annotations

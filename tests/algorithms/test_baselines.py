@@ -1,4 +1,4 @@
-"""LocalOnly, Pooled and FineTuned, against what they stand for done by hand."""
+"""Test LocalOnly, Pooled and FineTuned against the same training done by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Client-side methods in every command: run, compare, tune, resume, and a deployment of three sites."""
+"""Test client-side methods in every command: run, compare, tune, resume, and a deployment of three sites."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Δ-FL: its rounds, the tail, what it refuses."""
+"""Test Δ-FL: its rounds, its tail, and values that it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""DRDM and dual DRDM: their rounds, and where they end: at the average optimum whatever λ is, at the λ-weighted one."""
+"""Test DRDM and dual DRDM:
+
+their rounds and limits. DRDM ends at the average optimum for any λ, dual DRDM at the λ-weighted one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DRFA, DRFA-Prox and DRFA-GA: their rounds, their random parts, what they refuse."""
+"""Test DRFA, DRFA-Prox and DRFA-GA: their rounds, their random draws, and values that they refuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums over a cohort, made a few columns at a time, and the rule for μ."""
+"""Test sums over a cohort that are computed a few columns at a time, and the default μ."""
 
 from __future__ import annotations
 

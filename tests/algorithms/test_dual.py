@@ -1,4 +1,4 @@
-"""drfl's own rule for the dual step, D/√(Σ‖v − v̄‖²), and the centred estimate of the losses that it goes along."""
+"""Test drfl's rule for the dual step, D/√(Σ‖v − v̄‖²), and the centred estimate of the losses."""
 
 from __future__ import annotations
 

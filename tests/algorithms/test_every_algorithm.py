@@ -1,4 +1,4 @@
-"""What holds for all algorithms of the registry."""
+"""Test properties that hold for all algorithms of the registry."""
 
 from __future__ import annotations
 

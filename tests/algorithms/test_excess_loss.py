@@ -1,4 +1,4 @@
-"""Excess losses: λ follows how much worse a client is served than by its own model."""
+"""Test excess losses: λ follows how much larger a client's loss is than that of its own model."""
 
 from __future__ import annotations
 

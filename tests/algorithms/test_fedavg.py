@@ -1,4 +1,4 @@
-"""FedAvg and FedProx: their rounds, where they stop, what they refuse."""
+"""Test FedAvg and FedProx: their rounds, their fixed points, and values that they refuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedDyn: its rounds, where it ends, the rule for μ, what it refuses."""
+"""Test FedDyn: its rounds, its limit, the default μ, and values that it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FedNova, and SCAFFOLD with epochs, against a literal loop over clients and steps."""
+"""Test FedNova, and SCAFFOLD with epochs, against a literal loop over clients and steps."""
 
 from __future__ import annotations
 

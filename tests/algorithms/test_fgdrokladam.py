@@ -1,4 +1,7 @@
-"""FGDRO-KL-Adam beyond its conformance row: its weights, its objective, extreme temperatures, and the hook it uses."""
+"""Test FGDRO-KL-Adam beyond its conformance row:
+
+weights, objective, extreme temperatures, and the hook that it uses.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TERM, PropFair, FedMGDA+ and AAggFF-S: what the conformance rows do not say."""
+"""Test properties of TERM, PropFair, FedMGDA+ and AAggFF-S that the conformance rows do not cover."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""q-FedAvg: its rounds, where it ends, losses of zero, huge and negative ones."""
+"""Test q-FedAvg: its rounds, its limit, and losses that are zero, huge or negative."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The quadratic program over client weights: against CVXPY, and by its optimality conditions."""
+"""Test the quadratic program over client weights against CVXPY and its optimality conditions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SCAFFOLD: its rounds, where it ends, what it refuses."""
+"""Test SCAFFOLD: its rounds, its limit, and values that it refuses."""
 
 from __future__ import annotations
 

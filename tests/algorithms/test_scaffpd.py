@@ -1,4 +1,4 @@
-"""SCAFF-PD: its rounds, its schedules, where it ends, what it refuses."""
+"""Test SCAFF-PD: its rounds, its schedules, its limit, and values that it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vectors of which most entries are the same: what is computed from the few is what all entries give."""
+"""Test vectors of which most entries are equal: results from the few other entries equal those from all entries."""
 
 from __future__ import annotations
 

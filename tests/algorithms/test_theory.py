@@ -1,4 +1,4 @@
-"""The papers' parameters: their formulas by hand, and the conditions that the proofs need of them."""
+"""Test the papers' parameters: their formulas by hand, and the conditions that the proofs require."""
 
 from __future__ import annotations
 

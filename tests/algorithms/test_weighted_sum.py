@@ -1,4 +1,4 @@
-"""The sums that follow λ against sums over all rows: over many rounds, on every set, through checkpoints."""
+"""Test updated sums over λ against sums over all rows: over many rounds, for every set, and through checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many answers of a set at once, with their KKT residuals."""
+"""Compute many answers of a set at once, with their KKT residuals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ambiguity sets that are tried, and the vectors that they are tried on."""
+"""Ambiguity sets and vectors on which the tests run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Project, prox and worst case by CVXPY and Clarabel, from the same definitions as the KKT conditions."""
+"""Compute projections, proxes and worst cases with CVXPY and Clarabel, from the definitions of the KKT conditions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every set against its optimality conditions and against a solver; ``evidence/ambiguity_kkt.py`` tries far more."""
+"""Test every set against its optimality conditions and a solver; ``evidence/ambiguity_kkt.py`` runs many more cases."""
 
 from __future__ import annotations
 

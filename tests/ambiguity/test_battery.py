@@ -1,4 +1,7 @@
-"""Every ambiguity set passes the battery; what it rejects is in ``tests/conformance/test_mutations.py``."""
+"""Test that every ambiguity set passes its conformance suite;
+
+``tests/conformance/test_mutations.py`` has rejected sets.
+"""
 
 from __future__ import annotations
 

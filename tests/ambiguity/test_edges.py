@@ -1,4 +1,4 @@
-"""Ties, one client, huge and tiny numbers, limits of the parameters, bad input."""
+"""Test ties, a single client, huge and tiny numbers, limits of the parameters, and bad input."""
 
 from __future__ import annotations
 

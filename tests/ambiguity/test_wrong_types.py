@@ -1,4 +1,4 @@
-"""What is no number at all is refused like a number out of range."""
+"""Test that values that are not numbers are refused like numbers out of range."""
 
 from __future__ import annotations
 

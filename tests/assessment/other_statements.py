@@ -1,4 +1,4 @@
-"""Statements that are not of known clients' intervals: equal clients, new ones, test rows needed, and seeds."""
+"""Statements without known clients' intervals: equal clients, new clients, test rows needed, and seeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The federations on which intervals, sets and tests are tried, and what is tried on each."""
+"""Simulated federations for tests of intervals, sets and tests, and the statements checked on each."""
 
 from __future__ import annotations
 

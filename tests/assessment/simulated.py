@@ -1,4 +1,4 @@
-"""Federations whose true scores are known, drawn by the thousand as counts of rows."""
+"""Draw thousands of federations with known true scores, as counts of rows."""
 
 from __future__ import annotations
 

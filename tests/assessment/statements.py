@@ -1,4 +1,4 @@
-"""How often what drfl.assessment says of simulated federations is wrong, and whether that is too often."""
+"""Count how often statements of drfl.assessment on simulated federations are wrong, and test the counts."""
 
 from __future__ import annotations
 

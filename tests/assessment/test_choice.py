@@ -1,4 +1,4 @@
-"""The choice among models by their worst group of validation rows."""
+"""Test the choice among models by their worst group of validation rows."""
 
 from __future__ import annotations
 

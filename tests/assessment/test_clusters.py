@@ -1,4 +1,4 @@
-"""Rows of patients: bounds that hold for every correlation within a patient."""
+"""Test bounds for rows of patients, which hold for every correlation within a patient."""
 
 from __future__ import annotations
 

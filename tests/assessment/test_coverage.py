@@ -1,4 +1,4 @@
-"""Intervals, sets and tests hold as often as they say; ``evidence/assessment_coverage.py`` tries far more."""
+"""Test that statements hold as often as they claim; ``evidence/assessment_coverage.py`` runs many more settings."""
 
 from __future__ import annotations
 

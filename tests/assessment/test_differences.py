@@ -1,4 +1,7 @@
-"""Two models on the same rows: coverage over all outcomes of small federations, and McNemar's test."""
+"""Test comparisons of two models on the same rows:
+
+coverage over all outcomes of small federations, and McNemar's test.
+"""
 
 from __future__ import annotations
 

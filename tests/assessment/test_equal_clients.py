@@ -1,4 +1,4 @@
-"""What clients that are all equally good would show."""
+"""Test the worst score expected if all clients are equally good."""
 
 from __future__ import annotations
 

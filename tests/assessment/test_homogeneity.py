@@ -1,4 +1,4 @@
-"""Are all clients equally good: against exact enumeration, and the spread without noise."""
+"""Test the tests of equality of clients against exact enumeration, and the spread without noise."""
 
 from __future__ import annotations
 

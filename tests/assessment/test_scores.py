@@ -1,4 +1,4 @@
-"""Intervals of single clients: against references, and p-values that are their inversion."""
+"""Test intervals of single clients against references, and their p-values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paired differences over few seeds: t-test, sign flips, Holm's correction."""
+"""Test paired differences over few seeds: t-test, sign flips, Holm's correction."""
 
 from __future__ import annotations
 

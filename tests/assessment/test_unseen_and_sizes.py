@@ -1,4 +1,4 @@
-"""A client not yet seen, and how many rows are needed."""
+"""Test statements on an unseen client, and the numbers of rows needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worst client: against enumeration of small federations, and by hand."""
+"""Test statements on the worst client against enumeration of small federations, and by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is often said of the worst client and does not hold: the same suite has to find it out."""
+"""Invalid methods for the worst client that are in common use; the coverage tests must reject each of them."""
 
 from __future__ import annotations
 

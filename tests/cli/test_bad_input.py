@@ -1,4 +1,4 @@
-"""Whatever a user gets wrong: one line on stderr, exit code 2, no file."""
+"""Test that every mistake of a user gives one line on stderr, exit code 2, and no file."""
 
 from __future__ import annotations
 

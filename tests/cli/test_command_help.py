@@ -1,4 +1,4 @@
-"""The short help of every command, its long help, and the options that only the long help shows."""
+"""Test the short help of every command, its long help, and the options that only the long help shows."""
 
 from __future__ import annotations
 

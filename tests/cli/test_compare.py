@@ -1,4 +1,4 @@
-"""`drfl compare` as a user meets it."""
+"""Test `drfl compare`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`drfl compare --resume`: stopped, killed, changed, overwritten."""
+"""Test `drfl compare --resume` after stops, kills, changes and overwriting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``drfl data describe`` and ``drfl data check``, and schemas in runs."""
+"""Test ``drfl data describe``, ``drfl data check``, and schemas in runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`drfl fit` as a user meets it."""
+"""Test `drfl fit`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`drfl algorithms`, `drfl datasets`, `drfl --help`, `drfl --version`."""
+"""Test `drfl algorithms`, `drfl datasets`, `drfl --help` and `drfl --version`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``drfl predict`` and ``drfl model``: what they print and write, and what they refuse."""
+"""Test the output, files and refusals of ``drfl predict`` and ``drfl model``."""
 
 from __future__ import annotations
 

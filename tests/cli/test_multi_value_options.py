@@ -1,4 +1,4 @@
-"""Several values after one option."""
+"""Test several values after one option."""
 
 from __future__ import annotations
 

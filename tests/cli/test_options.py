@@ -1,4 +1,4 @@
-"""The options that stand for a run's settings."""
+"""Test the options that set a run's configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Algorithms, models and losses of the user's own, named as FILE.py:NAME."""
+"""Test the user's own algorithms, models and losses, named as FILE.py:NAME."""
 
 from __future__ import annotations
 

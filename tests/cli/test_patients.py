@@ -1,4 +1,4 @@
-"""`--patient`, `--min-rows` and `--strict` as a user meets them."""
+"""Test `--patient`, `--min-rows` and `--strict`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands and tuning jobs of other packages, found by entry points."""
+"""Test commands and tuning jobs of other packages, found by entry points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders of results that somebody else has prepared: no command executes code that only the folder vouches for."""
+"""Test that no command executes code that only a received folder of results vouches for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``drfl report``: one page on runs of several folders."""
+"""Test ``drfl report`` on runs of several folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`drfl run --resume`: stopped, killed, damaged, changed."""
+"""Test `drfl run --resume` after stops, kills, damage and changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`drfl run` as a user meets it."""
+"""Test `drfl run`."""
 
 from __future__ import annotations
 

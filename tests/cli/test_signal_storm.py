@@ -1,6 +1,6 @@
-"""Signals at random moments over run, compare, tune and a deployment: all resume, to the same bytes.
+"""Test that run, compare, tune and a deployment resume to the same bytes after signals at random moments.
 
-``scripts/try_signals.py`` sends more of them, also to Flower's processes, and stores the counts.
+``evidence/signal_storm.py`` sends more signals, also to Flower's processes, and stores the counts.
 """
 
 from __future__ import annotations

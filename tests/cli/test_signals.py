@@ -1,4 +1,4 @@
-"""Ctrl-C before and beside the training: one line, exit code 130."""
+"""Test Ctrl-C before and during training: one line, and exit code 130."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What --param sets where several say something."""
+"""Test the precedence of --param, options and files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`drfl tune` as a user meets it."""
+"""Test `drfl tune`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`drfl tune` with an algorithm, a space and a score of the user's own."""
+"""Test `drfl tune` with the user's own algorithm, search space and score."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Every algorithm once more in plain NumPy, from the papers: full batches, told only who was drawn and who answered."""
+"""A second implementation of every algorithm in plain NumPy, from the papers, with full batches.
+
+It is given only the cohort and the clients that answered.
+"""
 
 from __future__ import annotations
 

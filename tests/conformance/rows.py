@@ -1,4 +1,4 @@
-"""What each algorithm of the registry claims, one row each: the conformance suite and the mutation tests share them."""
+"""The claims of each algorithm of the registry, one row each, for the conformance suite and the mutation tests."""
 
 from __future__ import annotations
 

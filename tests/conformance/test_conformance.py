@@ -1,4 +1,4 @@
-"""Every algorithm of the registry passes every check that applies to it."""
+"""Test that every algorithm of the registry passes every check that applies to it."""
 
 from __future__ import annotations
 

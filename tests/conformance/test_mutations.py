@@ -1,4 +1,4 @@
-"""Deliberately wrong variants: each must be rejected by the checks that are there for it, and every check by one."""
+"""Test that the intended checks reject each deliberately wrong variant, and that every check rejects some variant."""
 
 from __future__ import annotations
 

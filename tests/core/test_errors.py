@@ -1,4 +1,4 @@
-"""Errors that drfl raises on purpose."""
+"""Test the errors that drfl raises on purpose."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The memory that is left, from the system and from a container's limit."""
+"""Test the free memory of the system and of a container's limit."""
 
 from __future__ import annotations
 

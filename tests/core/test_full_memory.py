@@ -1,4 +1,4 @@
-"""Full memory of a GPU is an error of drfl, wherever torch runs into it; nothing of the run is lost."""
+"""Test that full GPU memory is an error of drfl wherever torch raises it, and that no part of the run is lost."""
 
 from __future__ import annotations
 

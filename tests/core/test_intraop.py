@@ -1,4 +1,4 @@
-"""Small operations have one intra-op thread, whatever the user lets torch have; large ones have all."""
+"""Test that small operations use one intra-op thread, whatever torch's setting is, and large ones use all threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys: named, reproducible, independent random streams."""
+"""Test keys: named, reproducible, independent random streams."""
 
 from __future__ import annotations
 

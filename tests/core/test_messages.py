@@ -1,4 +1,4 @@
-"""The snapshot of all messages is current, every message has a code, and edited wording reaches the source."""
+"""Test that the snapshot of messages is current, every message has a code, and edited wording reaches the source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages in Python: no option of the command."""
+"""Test that messages in Python name arguments instead of the command's options."""
 
 from __future__ import annotations
 

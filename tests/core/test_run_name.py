@@ -1,4 +1,4 @@
-"""Log lines name their run."""
+"""Test that log lines name their run."""
 
 from __future__ import annotations
 

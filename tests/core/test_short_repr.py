@@ -1,4 +1,4 @@
-"""Representations are one short line."""
+"""Test that representations are one short line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small stand-ins for the data sets that are too large to make, and a server to download from."""
+"""Small stand-ins for large data sets, and a server to download from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of clients' data, in the library, the command and the files."""
+"""Test the checks of clients' data, in the library, the command and the files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients' data from every kind of source, and each fault named by its client."""
+"""Test clients' data from every kind of source, and errors that name the client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A data set is refused unless everything in it fits together."""
+"""Test that a data set is refused unless all its parts fit together."""
 
 from __future__ import annotations
 

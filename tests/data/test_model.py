@@ -1,4 +1,6 @@
-"""Loaded models: they predict what was evaluated, from raw columns, without further arguments, in another process."""
+"""Test that loaded models predict the evaluated values from raw columns, without further arguments, in another
+process.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Model files: they load strictly into the user's module, whose outputs are then those that were evaluated."""
+"""Test that model files load strictly into the user's module, whose outputs are then the evaluated ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of models that a site has received."""
+"""Test the folder of models that a site has received."""
 
 import json
 import multiprocessing

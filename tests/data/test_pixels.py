@@ -1,4 +1,4 @@
-"""Pictures as bytes: the same as the floats that `load` gives, in a quarter of the memory."""
+"""Test images as bytes: the same values as the floats of `load`, in a quarter of the memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors that were read without their metadata."""
+"""Test tensors that were read without their metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns in standard units: exact, robust against a site that lies, and kept with the data and the model."""
+"""Test standardised columns: exact, robust against a malicious site, and stored with the data and the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Validation rows come from the training rows, client by client, and nothing else is looked at."""
+"""Test that validation rows come from each client's training rows, and depend on nothing else."""
 
 from __future__ import annotations
 

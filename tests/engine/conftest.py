@@ -1,4 +1,4 @@
-"""What tests of engines share."""
+"""Fixtures for tests of engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which engine ``Auto`` hands on to."""
+"""Test which engine ``Auto`` chooses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses of a whole batch: plain torch loops give the same numbers, in every engine."""
+"""Test losses of a whole batch against plain torch loops, in every engine."""
 
 from __future__ import annotations
 

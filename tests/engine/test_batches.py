@@ -1,4 +1,4 @@
-"""Which samples a client uses."""
+"""Test which samples a client uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Local steps with a loss of one's own: the engines agree, and with the task's loss they are FedAvg's."""
+"""Test local steps with a custom loss: engines agree, and the task's loss gives FedAvg."""
 
 from __future__ import annotations
 

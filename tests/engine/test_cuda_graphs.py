@@ -1,4 +1,7 @@
-"""What surrounds a CUDA graph, with a stand-in for the device: inputs go in, results come out as the caller's own."""
+"""Test the code around a CUDA graph with a stand-in for the device:
+
+inputs are copied in, and results are the caller's own.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A CUDA device fixes what the last bits depend on; a CPU changes no setting of the process."""
+"""Test that a CUDA device sets deterministic options, and that a CPU changes no setting of the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All engines compute what Loop does, to 1e-10 in float64, whatever the clients' sizes, the solver and the model."""
+"""Test that all engines agree with Loop to 1e-10 in float64, for all client sizes, solvers and models."""
 
 from __future__ import annotations
 

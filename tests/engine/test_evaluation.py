@@ -1,4 +1,4 @@
-"""Tests of several models in one pass: those of one model after another."""
+"""Test that evaluating several models in one pass equals evaluating them one after another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frozen layers in front are computed once; the results are those of the whole model."""
+"""Test that frozen layers in front are computed once, with the results of the whole model."""
 
 from __future__ import annotations
 

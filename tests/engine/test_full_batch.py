@@ -1,4 +1,4 @@
-"""Requests for many rows at one model: passes of one shape agree with the loop, whatever the sizes and the passes."""
+"""Test requests for many rows at one model: passes of one shape agree with the loop for all sizes."""
 
 from __future__ import annotations
 

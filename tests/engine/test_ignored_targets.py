@@ -1,4 +1,4 @@
-"""Losses that ignore targets or weigh classes: torch's own value on the rows in question, in every engine."""
+"""Test losses that ignore targets or weigh classes against torch's value on the same rows, in every engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layouts of images: the same outputs and gradients as torch's, and only where they are known to be."""
+"""Test the layouts of images: outputs and gradients equal torch's, and only known layers are replaced."""
 
 from __future__ import annotations
 

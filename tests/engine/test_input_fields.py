@@ -1,4 +1,4 @@
-"""Models that take dictionaries or tuples: plain torch loops give the same numbers, in every engine."""
+"""Test models with dictionary or tuple inputs against plain torch loops, in every engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Local epochs, Adam and SAM: against torch, and the same in all engines."""
+"""Test local epochs, Adam and SAM against torch, in all engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever makes a run slower is told in one line, with the reason."""
+"""Test that everything that makes a run slower is logged in one line, with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens through an embedding and an LSTM: all engines compute what Loop does."""
+"""Test that tokens, embeddings and LSTMs give the results of Loop in all engines."""
 
 from __future__ import annotations
 

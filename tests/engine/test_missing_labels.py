@@ -1,4 +1,4 @@
-"""Unknown labels (NaN) among several: excluded from losses, gradients, metrics and sums, in every engine."""
+"""Test that unknown labels (NaN) are excluded from losses, gradients, metrics and sums, in every engine."""
 
 from __future__ import annotations
 

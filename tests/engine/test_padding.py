@@ -1,4 +1,6 @@
-"""Few CUDA graphs serve all rounds, and padding changes no result; on the CPU, with a stand-in for a capture."""
+"""Test that few CUDA graphs serve all rounds and padding changes no result, on the CPU with a stand-in for a
+capture.
+"""
 
 from __future__ import annotations
 

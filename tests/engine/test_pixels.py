@@ -1,4 +1,4 @@
-"""Pools of pictures are read as bytes, and the rows have the bits that they would have had."""
+"""Test that pools of images are read as bytes, and that the rows have the same bits."""
 
 from __future__ import annotations
 

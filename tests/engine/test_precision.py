@@ -1,4 +1,4 @@
-"""bfloat16 in the local steps: opt-in, close to the full precision, and nowhere else."""
+"""Test bfloat16 in the local steps: optional, close to full precision, and used nowhere else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sensitivity, specificity and PPV at a threshold chosen on validation rows; average precision."""
+"""Test sensitivity, specificity and PPV at a threshold chosen on validation rows, and average precision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run over Ray's workers is that of one machine, in whatever parts, and also where a worker dies."""
+"""Test that a run over Ray workers equals that of one machine, for any division, and if a worker dies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engines against NumPy: local steps, losses, gradients, evaluation, and gradients against finite differences."""
+"""Test engines against NumPy: local steps, losses, gradients, evaluation; and gradients against finite differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Floyd's sampling: entry by entry, as Bentley and Floyd (1987) write it, against the vectorised one."""
+"""Test vectorised sampling against Floyd's algorithm, entry by entry (Bentley and Floyd 1987)."""
 
 from __future__ import annotations
 

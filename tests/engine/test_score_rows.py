@@ -1,4 +1,4 @@
-"""What a test says of every row, and the sums over rows: by hand, and alike in all engines."""
+"""Test the scores of single rows and the sums over rows, by hand and in all engines."""
 
 import math
 

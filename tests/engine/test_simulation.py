@@ -1,4 +1,4 @@
-"""The federation on one machine: what it counts, what it refuses."""
+"""Test the simulation: its ledger and its refusals."""
 
 from __future__ import annotations
 

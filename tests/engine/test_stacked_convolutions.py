@@ -1,4 +1,4 @@
-"""Convolutions as products of columns: the same values and gradients as torch's own, for one model and for a stack."""
+"""Test convolutions as products of columns: values and gradients equal torch's, for one model and for a stack."""
 
 from __future__ import annotations
 

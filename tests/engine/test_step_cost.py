@@ -1,4 +1,4 @@
-"""The work of a step: memory, which limits the stacks of a CUDA device, and products."""
+"""Test the estimated work of a step: memory, which limits the stacks of a CUDA device, and products."""
 
 from __future__ import annotations
 

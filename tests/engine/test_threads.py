@@ -1,4 +1,4 @@
-"""What is special about worker threads: their number does not matter, and nothing of torch's is left changed."""
+"""Test worker threads: their number does not matter, and torch's settings are restored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traced steps: what they compute, when they are made, and that what cannot be traced still runs."""
+"""Test traced steps: their results, when they are made, and that untraceable code still runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dropout and augmentation: the same in every engine, whoever else is in the cohort, and nowhere but in local steps."""
+"""Test dropout and augmentation: equal in every engine, independent of the cohort, and only in local steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradients of linear layers that stay products: the same training as with gradients written out, for any model."""
+"""Test gradients of linear layers kept as products: training equals that with full gradients, for any model."""
 
 from __future__ import annotations
 

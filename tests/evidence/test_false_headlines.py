@@ -1,4 +1,4 @@
-"""The stored rates of false headlines keep to their level, and those of the rule before do not."""
+"""Test that the stored rates of false headlines are within their level, and those of the simpler rule are not."""
 
 import pytest
 

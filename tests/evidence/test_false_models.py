@@ -1,4 +1,4 @@
-"""The script for the table of attacks on models: its cells run, and do what they are named after."""
+"""Test the script for the table of attacks on models: its cells run, and each attack has the named effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The suite of benchmarks/gpu.py: which combinations it runs, and what stays if it is cut off."""
+"""Test the suite of benchmarks/gpu.py: the combinations that it runs, and the results after an interruption."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every script and every job file of the stored evidence still runs, at its smallest; see evidence/script.py."""
+"""Test that every script and job file of the stored evidence runs at its smallest size; see evidence/script.py."""
 
 from __future__ import annotations
 

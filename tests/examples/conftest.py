@@ -1,4 +1,4 @@
-"""The scripts of the examples import what lies beside them, as they do when they are run."""
+"""Let the scripts of the examples import the modules beside them, as they do when they are run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gallery: every script draws its picture, shortened and whole, and the page shows what is in the folder."""
+"""Test the gallery: every script draws its picture, shortened and whole, and the page shows the files of the folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The four hospitals: scores by hand, files that are the simulation's data, and pages that say what is stored."""
+"""Test the four hospitals: scores by hand, files with the simulation's data, and pages that match stored results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hospitals' deployment, with the sites in this process: what is asked of them is what is simulated."""
+"""Test the hospitals' deployment with the sites in this process, against the simulation."""
 
 from __future__ import annotations
 

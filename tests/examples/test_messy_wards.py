@@ -1,4 +1,4 @@
-"""The page on own tables leads from six messy files to a comparison, with the commands and the output that it shows."""
+"""Test that the page on own tables leads from six messy files to a comparison with the shown commands and output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples of one's own: as short as they are said to be, and running as they stand, from another folder."""
+"""Test the examples of own code: their length, and that they run from another folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of clients' vectors against a plain matrix, its sharing, its memory and its file."""
+"""Test the table of clients' vectors against a plain matrix: its sharing, its memory and its file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What passes between server and clients, and what it costs."""
+"""Test the messages between server and clients, and their cost."""
 
 from __future__ import annotations
 

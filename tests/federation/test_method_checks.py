@@ -1,4 +1,4 @@
-"""Mistakes in the class of a client-side method are refused, and correct classes are not."""
+"""Test that mistakes in the class of a client-side method are refused, and correct classes are accepted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who takes part."""
+"""Test client sampling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small federation twice: simulated, and behind an in-process grid."""
+"""A small federation, simulated and behind an in-process grid."""
 
 import msgspec
 import pytest

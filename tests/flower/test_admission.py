@@ -1,4 +1,4 @@
-"""What a site claims of itself is held against what the server's file grants it."""
+"""Test the reports of a site against the limits in the server's file."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What a site lets go out, and what server and sites write down of it."""
+"""Test the policy of a site, and the audit logs of server and sites."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sites that are away at the start, leave or come back between rounds, join later, and tell of their data."""
+"""Test sites that are absent, leave, return or join later, and that report on their data."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""Client-side methods with three sites: the numbers of a simulation, state on the sites' disks, approved code only."""
+"""Test client-side methods with three sites: results of a simulation, state on the sites' disks, approved code only."""
 
 import hashlib
 import logging

@@ -1,4 +1,4 @@
-"""How long an exchange lasts, who is left out of it, and how often a site is asked."""
+"""Test how long an exchange lasts, which sites it skips, and how often a site is asked."""
 
 import re
 import time

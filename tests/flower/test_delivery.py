@@ -1,4 +1,4 @@
-"""Models that the server delivers to the sites."""
+"""Test models that the server delivers to the sites."""
 
 import json
 

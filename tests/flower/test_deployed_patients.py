@@ -1,4 +1,4 @@
-"""Patients with several rows stay whole at deployed sites, and intervals count patients as in a simulation."""
+"""Test that patients stay whole at deployed sites, and that intervals count patients as in a simulation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finished models tested at the sites, without training."""
+"""Test finished models evaluated at the sites, without training."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""Clients that fail, lie about shapes, vanish and come back, behind a grid."""
+"""Test clients behind a grid that fail, send wrong shapes, vanish and return."""
 
 import re
 

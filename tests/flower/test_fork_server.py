@@ -1,4 +1,6 @@
-"""The process that forks for every message, and the program that calls it, with a program in Flower's place."""
+"""Test the process that forks for every message, and the program that calls it, with a stand-in for Flower's
+program.
+"""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""One of four sites behaves in every way that is not allowed: the run ends with results, or with one line."""
+"""Test that a run with one hostile site of four ends with results or a one-line error."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""Losses that ignore targets, behind a grid as in a simulation."""
+"""Test that losses with ignored targets give the same results behind a grid as in a simulation."""
 
 import math
 from functools import partial

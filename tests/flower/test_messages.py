@@ -1,4 +1,4 @@
-"""Every message arrives as it was sent, or is refused in one line."""
+"""Test that every message is transferred exactly or refused in one line."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""Models, losses and metrics of the user's own in a deployment, approved by digest at every site."""
+"""Test the user's own models, losses and metrics in a deployment, approved by digest at every site."""
 
 import csv
 import hashlib

@@ -1,4 +1,4 @@
-"""Rows that a server holds for its sites: a rule and a guard that judge each site by its own."""
+"""Test rows that a server holds for its sites: a rule and a guard that judge each site by its own rows."""
 
 import json
 

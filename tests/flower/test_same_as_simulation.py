@@ -1,4 +1,4 @@
-"""The same numbers behind a grid as in a simulation."""
+"""Test that results behind a grid equal those of a simulation."""
 
 from dataclasses import dataclass
 

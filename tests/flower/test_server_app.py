@@ -1,4 +1,4 @@
-"""A whole deployment in this process: files as a simulation leaves them, and going on after a stop."""
+"""Test a whole deployment in this process: its files, and resuming after a stop."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""A site's data from each kind of file, and one line where they cannot be had."""
+"""Test a site's data from each kind of file, and one-line errors."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Sites scale their columns by statistics of all of them, which the server combines and sends with every message."""
+"""Test that sites scale their columns by combined statistics, which the server sends with every message."""
 
 import csv
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""drfl's algorithms as Flower strategies."""
+"""Test drfl's algorithms as Flower strategies."""
 
 import re
 import sys

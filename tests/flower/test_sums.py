@@ -1,4 +1,7 @@
-"""Sums over test rows that sites report: those of a simulation, nothing else, and none that contradict themselves."""
+"""Test the sums over test rows that sites report:
+
+equal to the simulation's, only aggregates, and checked for contradictions.
+"""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Validation rows at the sites: models are selected, and runs stopped, as in a simulation."""
+"""Test validation rows at the sites: selection and stopping as in a simulation."""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""Files of bytes: images, archives, weights, partitions."""
+"""Strategies for binary files: images, archives, weights, partitions."""
 
 from __future__ import annotations
 

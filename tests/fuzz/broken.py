@@ -1,4 +1,4 @@
-"""Deliberately broken parsers: each must be found out by the fuzzers, or they find nothing."""
+"""Deliberately broken parsers, which the fuzzers must detect."""
 
 from __future__ import annotations
 

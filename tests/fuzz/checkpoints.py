@@ -1,4 +1,4 @@
-"""Checkpoints of small runs in which something is changed, with checksums that fit what they hold then."""
+"""Checkpoints of small runs with a changed part and matching checksums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command's words: right and wrong options with values of every kind, in a folder with files of every kind."""
+"""Command lines with right and wrong options and values, in a folder with files of every kind."""
 
 from __future__ import annotations
 

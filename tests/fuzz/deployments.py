@@ -1,4 +1,4 @@
-"""What a deployment reads: its files and a site's data."""
+"""Files that a deployment reads: its settings and a site's data."""
 
 from __future__ import annotations
 

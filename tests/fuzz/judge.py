@@ -1,4 +1,4 @@
-"""What a parser may do with an input: accept it, or refuse it in one line. Everything else is a failure."""
+"""Judge a parser on an input: it may accept it, or refuse it in one line. Everything else is a failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that reads what a user gives, by name."""
+"""All parsers of user input, by name."""
 
 from __future__ import annotations
 

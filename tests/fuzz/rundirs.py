@@ -1,4 +1,4 @@
-"""Run directories, of which one file is damaged."""
+"""Run directories with one damaged file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What fuzzing found, one small input each."""
+"""Regression tests for the findings of the fuzzers, with one small input each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No input may end in anything but success or one line; ``evidence/fuzz.py`` tries many more."""
+"""Test that every input gives success or a one-line error; ``evidence/fuzz.py`` tries many more inputs."""
 
 from __future__ import annotations
 

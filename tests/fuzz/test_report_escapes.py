@@ -1,4 +1,4 @@
-"""Whatever names say, a report has the elements of its own alone: as a page, and as a PDF."""
+"""Test that names in a report never add elements, in the page and in the PDF."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts: configuration files, values of options, tables."""
+"""Strategies for texts: configuration files, values of options, tables."""
 
 from __future__ import annotations
 

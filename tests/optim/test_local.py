@@ -1,4 +1,4 @@
-"""What a local solver may be."""
+"""Test the parameters of a local solver."""
 
 from __future__ import annotations
 

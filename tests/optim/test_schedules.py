@@ -1,4 +1,4 @@
-"""Schedules of step sizes: their values, what they multiply, mistakes, and going on after an interruption."""
+"""Test schedules of step sizes: values, effects, mistakes, and resuming."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Server optimisers against torch's, and in a run."""
+"""Test server optimisers against torch's, and in a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The archives that are built hold what they should, and what they should not is named."""
+"""Test that built archives hold the right files, and that wrong ones are named."""
 
 from __future__ import annotations
 

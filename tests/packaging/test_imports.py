@@ -1,4 +1,4 @@
-"""What is imported when: nothing before it is used."""
+"""Test that modules are imported only when they are used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lock files: one version a package, every one with hashes, and nothing is missing."""
+"""Test the lock files: one version per package, all with hashes, and none missing."""
 
 from __future__ import annotations
 

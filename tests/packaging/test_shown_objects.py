@@ -1,4 +1,4 @@
-"""What a prompt or a notebook shows of a run's objects, and what is said of the wrong ones."""
+"""Test how a prompt or a notebook displays a run's objects, and the errors for wrong objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user writes passes the type checkers of users."""
+"""Test that user code passes type checkers."""
 
 from __future__ import annotations
 

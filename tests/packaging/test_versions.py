@@ -1,4 +1,4 @@
-"""The versions that were tried are those that pyproject.toml admits."""
+"""Test that the tested versions are those that pyproject.toml allows."""
 
 from __future__ import annotations
 

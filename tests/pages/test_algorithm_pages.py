@@ -1,4 +1,4 @@
-"""The pages of the algorithms have one shape, and say what the code does: options, steps, dropout, costs."""
+"""Test the pages of the algorithms: their sections, and that options, steps, dropout and costs match the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The picture of the architecture: every module in one box, every import an arrow or a path of arrows."""
+"""Test the picture of the architecture:
+
+every module is in one box, and every import is an arrow or a path of arrows.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every verdict on the papers' claims is that of its rule on the stored results."""
+"""Test that every verdict on the papers' claims follows from its rule and the stored results."""
 
 from __future__ import annotations
 

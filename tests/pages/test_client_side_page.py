@@ -1,4 +1,4 @@
-"""The code of docs/client-side.md runs, FedProto is short, and every client-side method has a page that fits it."""
+"""Test docs/client-side.md: its code runs, FedProto is short, and every client-side method has a matching page."""
 
 from __future__ import annotations
 

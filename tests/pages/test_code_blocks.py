@@ -1,4 +1,4 @@
-"""Every block of Python that the pages show is run by a test: those of no other test here."""
+"""Run the Python blocks of the pages that no other test runs."""
 
 from __future__ import annotations
 

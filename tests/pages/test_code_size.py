@@ -1,4 +1,4 @@
-"""The numbers of scripts/code_size.py, on a small source whose numbers are known."""
+"""Test scripts/code_size.py on a small source with known numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands that the how-to pages show run as written, made small, in a folder that has what they name."""
+"""Run the commands of the how-to pages as written, at a small size, in a folder with the named files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a contributor finds at the root: forms for issues and changes, how to cite, how a release is cut."""
+"""Test the files for contributors at the root: forms for issues and changes, citation, releases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The decision guide: the picture and the page ask the same questions, and every answer links to its evidence."""
+"""Test the decision guide: picture and page ask the same questions, and every answer links to its evidence."""
 
 from __future__ import annotations
 

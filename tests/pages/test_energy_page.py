@@ -1,4 +1,4 @@
-"""The page on energy says what the code does."""
+"""Test that the page on energy matches the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page on features says what the command takes."""
+"""Test that the page on features matches the command."""
 
 from __future__ import annotations
 

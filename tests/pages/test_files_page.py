@@ -1,4 +1,4 @@
-"""The page on a run's files names every file and column that a comparison leaves."""
+"""Test that the page on a run's files names every file and column of a comparison."""
 
 from __future__ import annotations
 

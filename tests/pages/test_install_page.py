@@ -1,4 +1,4 @@
-"""The page on installing names the extras and the Python that the project has."""
+"""Test that the page on installing names the project's extras and Python versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of leads on EXPERIMENTS.md say what the tables themselves say."""
+"""Test that the tables of leads in EXPERIMENTS.md match the stored tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pages show and say of the code, where no generator writes it, is what the code does."""
+"""Test that pages match the code where no generator writes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The measures of scripts/prose.py, on texts whose values are known."""
+"""Test the measures of scripts/prose.py on texts with known values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The README's lines do what it says."""
+"""Run the commands and code of the README."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recipes for contributors, followed as they are written: their changes made, their commands run."""
+"""Follow the recipes for contributors as written: make their changes and run their commands."""
 
 from __future__ import annotations
 

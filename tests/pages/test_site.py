@@ -1,4 +1,4 @@
-"""The documentation site: what is public is in it, and readers find their way."""
+"""Test the documentation site: every public name is in it, and its navigation is complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pages conclude from the stored results holds in them."""
+"""Test that the pages' conclusions from stored results hold in these results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The tutorials: they run, shortened here and whole among the long tests, and say nothing of the machine."""
+"""Test that the tutorials run, shortened here and whole among the long tests, and contain no machine-specific
+output.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `make pages` writes stands in the pages, and what they name is there."""
+"""Test that generated blocks are current and named files exist."""
 
 from __future__ import annotations
 

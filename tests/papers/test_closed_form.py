@@ -1,4 +1,4 @@
-"""Many local steps in one go are the same as one after another."""
+"""Test that many local steps in closed form equal single steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Distances to a known optimum."""
+"""Test distances to a known optimum."""
 
 from __future__ import annotations
 

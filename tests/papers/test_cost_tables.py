@@ -1,4 +1,4 @@
-"""What methods cost."""
+"""Test the tables of the methods' costs."""
 
 from __future__ import annotations
 

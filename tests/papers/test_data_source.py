@@ -1,4 +1,4 @@
-"""Which data a specification runs on."""
+"""Test which data a specification uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Local steps with the least energy, from records."""
+"""Test the local steps with the least energy, from records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Methods at equally many gradients."""
+"""Test comparisons of methods at equal numbers of gradients."""
 
 from __future__ import annotations
 

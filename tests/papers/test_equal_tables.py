@@ -1,4 +1,4 @@
-"""The metrics expected if all clients were equally good, beside the measured ones."""
+"""Test the metrics expected if all clients were equally good, beside the measured ones."""
 
 from __future__ import annotations
 

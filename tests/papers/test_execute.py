@@ -1,4 +1,4 @@
-"""Tables and figures made from cells, also where the process is killed on the way."""
+"""Test tables and figures made from cells, also after a killed process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of a reproduced table or figure."""
+"""Test the files of a reproduced table or figure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Differences over the same seeds."""
+"""Test differences over the same seeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From specifications to cells."""
+"""Test the cells of specifications."""
 
 from __future__ import annotations
 

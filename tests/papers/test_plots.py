@@ -1,4 +1,4 @@
-"""Mean curves over repeats."""
+"""Test mean curves over repeats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rounds to a level."""
+"""Test the rounds to a level."""
 
 from __future__ import annotations
 

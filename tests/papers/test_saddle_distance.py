@@ -1,4 +1,4 @@
-"""Cells that measure the distance to a known saddle point."""
+"""Test cells that measure the distance to a known saddle point."""
 
 from __future__ import annotations
 

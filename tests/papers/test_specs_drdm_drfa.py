@@ -1,4 +1,4 @@
-"""The specifications of the DRDM and the DRFA paper: their numbers, and the runs that tables and figures share."""
+"""Test the specifications of the DRDM and DRFA papers: their numbers, and the runs that tables and figures share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The specifications of the SCAFF-PD paper: their numbers, their stand-ins, and the runs that they share."""
+"""Test the specifications of the SCAFF-PD paper: their numbers, stand-ins and shared runs."""
 
 from __future__ import annotations
 

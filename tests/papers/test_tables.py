@@ -1,4 +1,4 @@
-"""The table of final metrics beside the paper's numbers."""
+"""Test the table of final metrics beside the paper's numbers."""
 
 from __future__ import annotations
 

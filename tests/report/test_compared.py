@@ -1,4 +1,4 @@
-"""Who serves the worst-off client best, and what the seeds show of it."""
+"""Test which algorithm serves the worst client best, and the evidence of the seeds."""
 
 import dataclasses
 import math

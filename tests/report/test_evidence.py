@@ -1,4 +1,4 @@
-"""What a report is made from, read from folders of runs."""
+"""Test the content of a report, read from folders of runs."""
 
 from __future__ import annotations
 

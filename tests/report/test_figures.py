@@ -1,4 +1,4 @@
-"""What the pictures of a report show, read back from their shapes and axes."""
+"""Test the figures of a report, read back from their shapes and axes."""
 
 import base64
 import itertools

@@ -1,4 +1,4 @@
-"""The report's page: what it says, what it shows, and that it loads nothing and obeys nobody."""
+"""Test the report's page: its content, and that it loads nothing and escapes all names."""
 
 import itertools
 import os

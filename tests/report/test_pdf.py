@@ -1,4 +1,4 @@
-"""What a report says of its questions, and the PDF: in which glyphs, tagged, and the same bytes for the same runs."""
+"""Test the answers of a report and the PDF: glyphs, tags, and the same bytes for the same runs."""
 
 import dataclasses
 import importlib.util

@@ -1,4 +1,4 @@
-"""No worst client without its uncertainty: in cards, sentences, tables and the figure."""
+"""Test that every worst client comes with its uncertainty, in cards, sentences, tables and the figure."""
 
 import dataclasses
 import re

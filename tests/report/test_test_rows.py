@@ -1,4 +1,4 @@
-"""The file of what a run's model scores on every test row: as written, damaged, and of two runs that are paired."""
+"""Test the file of a model's scores on every test row: written, damaged, and paired between two runs."""
 
 import random
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A small federation in closed form, and every algorithm with all clients in it."""
+"""A small federation in closed form, and every algorithm with all clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every algorithm behind a Byzantine-robust rule: its sums stay true, and liars do not take it over."""
+"""Test every algorithm with a robust aggregation rule: its sums stay correct, and attackers do not take over."""
 
 from __future__ import annotations
 

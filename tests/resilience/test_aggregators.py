@@ -1,4 +1,4 @@
-"""The rules are those of their papers under equal weights, and no liar moves what they leave far."""
+"""Test that the rules are those of their papers under equal weights, and limit the influence of attackers."""
 
 from __future__ import annotations
 

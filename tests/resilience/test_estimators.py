@@ -1,4 +1,4 @@
-"""What the dual step and the model average are on average when clients drop out."""
+"""Test the expectation of the dual update and the model average under client dropout."""
 
 from __future__ import annotations
 

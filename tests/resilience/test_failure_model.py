@@ -1,4 +1,4 @@
-"""What can happen is drawn by seed, round and client, with the probabilities that were asked for."""
+"""Test that failures are drawn by seed, round and client, with the requested probabilities."""
 
 from __future__ import annotations
 

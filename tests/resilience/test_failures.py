@@ -1,4 +1,4 @@
-"""Algorithms whose clients fail: they finish, lose the same clients, and remember what lasts."""
+"""Test algorithms with client failures: they finish, lose the same clients, and keep state between rounds."""
 
 from __future__ import annotations
 

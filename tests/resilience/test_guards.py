@@ -1,4 +1,4 @@
-"""Guards for loss reports, one by one and in a row."""
+"""Test guards for reported losses, alone and in sequence."""
 
 from __future__ import annotations
 

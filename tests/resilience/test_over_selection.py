@@ -1,4 +1,4 @@
-"""The first few replies count."""
+"""Test that over-selection uses the first replies."""
 
 from __future__ import annotations
 

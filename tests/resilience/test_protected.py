@@ -1,4 +1,4 @@
-"""Every algorithm behind protection: alone with honest clients, itself; with dishonest ones, still at work."""
+"""Test every algorithm with protection: unchanged with honest clients, and working with malicious ones."""
 
 from __future__ import annotations
 

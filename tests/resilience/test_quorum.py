@@ -1,4 +1,4 @@
-"""Rounds with too few answers are skipped or repeated, and leave no trace but their cost."""
+"""Test that rounds with too few replies are skipped or repeated, and leave only their cost."""
 
 from __future__ import annotations
 

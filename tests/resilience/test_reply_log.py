@@ -1,4 +1,4 @@
-"""Which replies counted is written down, and a simulation that plays the list again ends with the same model."""
+"""Test that used replies are recorded, and that a simulation that replays the list ends with the same model."""
 
 import hashlib
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Steps that run away as the step size that drfl found is too large, and false ones that are as long."""
+"""Test updates that are too long because of the determined step size, and false updates of the same length."""
 
 from __future__ import annotations
 

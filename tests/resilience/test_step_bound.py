@@ -1,4 +1,4 @@
-"""Replies out of all proportion are not used; everything else is used as it came."""
+"""Test that replies far above the usual length are rejected, and all others are unchanged."""
 
 from __future__ import annotations
 

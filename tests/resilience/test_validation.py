@@ -1,4 +1,4 @@
-"""Which rows of a reply count, and why the others do not."""
+"""Test which rows of a reply are valid, and the reasons for rejecting the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One round's federation: who answers, in which order, and what the ledger counts."""
+"""Test the wrappers of a round's federation: which clients answer, in which order, and the ledger."""
 
 from __future__ import annotations
 

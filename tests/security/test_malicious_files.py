@@ -1,4 +1,4 @@
-"""Files and folders that somebody made to do harm: each is one line, soon, in little memory, and runs nothing."""
+"""Test that malicious files and folders give a one-line error, quickly, in little memory, and execute nothing."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Files come in, and text goes out, through one place each: nothing may open or print by itself."""
+"""Test that all files are opened and all text is printed in one place each."""
 
 import ast
 import json

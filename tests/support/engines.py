@@ -1,4 +1,4 @@
-"""The engines that tests of all engines run on."""
+"""The engines for tests of all engines."""
 
 from __future__ import annotations
 

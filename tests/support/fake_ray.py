@@ -1,4 +1,4 @@
-"""What drfl uses of Ray, in this process: calls are made at once, and what is sent is pickled as on the way."""
+"""A stand-in for Ray in this process: calls run at once, and arguments are pickled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Five small clients with class labels and a model with a hidden layer, and the same model written by hand."""
+"""Five small clients with class labels, a model with a hidden layer, and the same model by hand."""
 
 from __future__ import annotations
 

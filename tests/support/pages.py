@@ -1,4 +1,4 @@
-"""Numbers on a page, looked for without the words around them."""
+"""Find numbers on a page regardless of the words around them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a PDF file says, page by page."""
+"""Read the text of a PDF file, page by page."""
 
 import pypdfium2
 

@@ -1,4 +1,4 @@
-"""A report's page, read back."""
+"""Read a report's page."""
 
 import html.parser
 import re

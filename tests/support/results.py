@@ -1,4 +1,4 @@
-"""Records made by hand, and the results that they make up."""
+"""Make records by hand, and the results that they give."""
 
 from __future__ import annotations
 

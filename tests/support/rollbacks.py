@@ -1,4 +1,4 @@
-"""Runs that are set back to the initial model where a test wants it."""
+"""Make runs roll back to the initial model on request."""
 
 from __future__ import annotations
 

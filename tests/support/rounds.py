@@ -1,4 +1,4 @@
-"""Rounds of an algorithm: against the reference implementation, recorded, or until it has arrived."""
+"""Play rounds of an algorithm: against the reference, recorded, or until convergence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of results, without wall times."""
+"""Read files of results without wall times."""
 
 from __future__ import annotations
 

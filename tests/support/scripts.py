@@ -1,4 +1,4 @@
-"""Scripts of the repository as modules."""
+"""Import scripts of the repository as modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Descriptions of modules: what they build computes the same, and nothing else is described."""
+"""Test descriptions of modules: rebuilt modules compute the same, and other modules are not described."""
 
 from __future__ import annotations
 

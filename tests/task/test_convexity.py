@@ -1,4 +1,4 @@
-"""What is known to be convex, and what is refused."""
+"""Test which models and losses are known to be convex, and which are refused."""
 
 from __future__ import annotations
 

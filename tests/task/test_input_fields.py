@@ -1,4 +1,4 @@
-"""Dictionaries and tuples of tensors, packed into rows of numbers and back."""
+"""Test dictionaries and tuples of tensors, packed into rows of numbers and unpacked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules as flat vectors."""
+"""Test modules as flat vectors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses by name, alone and in every engine."""
+"""Test losses by name, alone and in every engine."""
 
 from __future__ import annotations
 

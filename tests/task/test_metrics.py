@@ -1,4 +1,4 @@
-"""Metrics of a client's outputs and targets, against scikit-learn and by hand, and on their way through a run."""
+"""Test metrics of a client's outputs and targets, against scikit-learn, by hand, and in a run."""
 
 from __future__ import annotations
 

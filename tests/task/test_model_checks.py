@@ -1,4 +1,4 @@
-"""Models that cannot be federated are refused with their own reason, by every engine alike, and no row changes."""
+"""Test that every engine refuses unsuitable models with the same reason, and that no row changes."""
 
 from __future__ import annotations
 

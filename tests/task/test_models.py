@@ -1,4 +1,4 @@
-"""The papers' models."""
+"""Test the papers' models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that were not written for federated learning: BatchNorm, embeddings, frozen bases with adapters."""
+"""Test models that were not written for federated learning: BatchNorm, embeddings, frozen bases with adapters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Model, loss and score as functions of a flat vector."""
+"""Test model, loss and score as functions of a flat vector."""
 
 from __future__ import annotations
 

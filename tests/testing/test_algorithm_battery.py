@@ -1,4 +1,4 @@
-"""The battery for algorithms, used as an author would."""
+"""Test the conformance suite for algorithms as an author would use it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that lie, and one that is honest but hard."""
+"""Test malicious clients, and an honest client with noisy labels."""
 
 from __future__ import annotations
 

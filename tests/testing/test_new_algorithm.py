@@ -1,4 +1,4 @@
-"""An algorithm as somebody else would write it, from docs/library.md and ``fedavg.py`` alone: it passes the battery."""
+"""Test that an algorithm written only from docs/library.md and ``fedavg.py`` passes the conformance suite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Problems with known optima: the federation computes what the mathematics says, and the optima are optimal."""
+"""Test problems with known optima: the federation computes the formulas, and the optima are optimal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a battery says."""
+"""Test the report of a conformance suite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saddle points: optimal by the duality gap, which needs no other solver, and the same as CVXPY's."""
+"""Test saddle points by the duality gap, which needs no other solver, and against CVXPY."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States as named tensors."""
+"""Test states as named tensors."""
 
 from __future__ import annotations
 

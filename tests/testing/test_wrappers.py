@@ -1,4 +1,4 @@
-"""Federations that record, lose, poison, relabel, stand still, or compute in closed form."""
+"""Test federations that record, drop, poison, permute or freeze replies, or compute in closed form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The averages over a run's rounds: their weights, their digits, and what of them is returned."""
+"""Test the averages over a run's rounds: weights, precision, and the returned model."""
 
 from __future__ import annotations
 

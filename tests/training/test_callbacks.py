@@ -1,4 +1,4 @@
-"""Callbacks."""
+"""Test callbacks."""
 
 from __future__ import annotations
 

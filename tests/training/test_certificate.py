@@ -1,4 +1,4 @@
-"""The duality gap: both of its sides, where it is to be had, and what it costs."""
+"""Test the duality gap: both bounds, when it is available, and its cost."""
 
 from __future__ import annotations
 

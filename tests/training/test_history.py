@@ -1,4 +1,4 @@
-"""Metrics over clients and the text of a run's log."""
+"""Test metrics over clients and the files of a run's history."""
 
 from __future__ import annotations
 

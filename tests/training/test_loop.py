@@ -1,4 +1,4 @@
-"""The loop that runs an algorithm."""
+"""Test the training loop."""
 
 from __future__ import annotations
 

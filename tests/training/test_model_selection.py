@@ -1,4 +1,4 @@
-"""Model selection and early stopping by validation rows."""
+"""Test model selection and early stopping by validation rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The safeguard: when clients check the model, when a run returns to the best one, and which model it returns."""
+"""Test the safeguard: when clients check the model, when a run rolls back, and which model it returns."""
 
 from __future__ import annotations
 

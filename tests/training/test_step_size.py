@@ -1,4 +1,4 @@
-"""The local step size that a run finds for itself: how exact it is, whom it asks, what lies do, when it is halved."""
+"""Test the determined local step size: accuracy, requests, robustness to false replies, and halving."""
 
 from __future__ import annotations
 

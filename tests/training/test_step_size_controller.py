@@ -1,4 +1,4 @@
-"""The step-size controller, on sequences of rounds made by hand."""
+"""Test the step-size controller on sequences of rounds made by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trackers, by the files of the libraries themselves."""
+"""Test trackers by the files that the libraries write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder that `drfl new` writes."""
+"""Test the folder that `drfl new` writes."""
 
 from __future__ import annotations
 

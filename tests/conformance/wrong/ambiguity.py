@@ -1,4 +1,4 @@
-"""Ambiguity sets, each with one mistake."""
+"""Ambiguity sets with one mistake each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SCAFFOLD, FedDyn, q-FedAvg and their kin, each with one mistake."""
+"""SCAFFOLD, FedDyn, q-FedAvg and related algorithms with one mistake each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DRFA, DRDM and their kin, each with one mistake."""
+"""DRFA, DRDM and related algorithms with one mistake each."""
 
 from __future__ import annotations
 

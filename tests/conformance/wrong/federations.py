@@ -1,4 +1,4 @@
-"""Federations with one mistake each: the simulation over a plain loop whose parts can be replaced."""
+"""Federations with one mistake each: a simulation over a plain loop whose parts can be replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools to make a wrong variant."""
+"""Helpers to make a wrong variant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The traps: every mistake with its wrong variant and the checks that must reject it."""
+"""The mistakes, each with its wrong variant and the checks that must reject it."""
 
 from __future__ import annotations
 

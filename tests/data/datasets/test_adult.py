@@ -1,4 +1,4 @@
-"""Adult: UCI's two files, unpacked or in adult.zip, and one clear line when they are not as published."""
+"""Test Adult: UCI's two files, unpacked or in adult.zip, and a one-line error for other files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data sets by name: found where they may lie, right when loaded, and one clear line when not."""
+"""Test data sets by name: where they are found, their content, and one-line errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CIFAR: packed and unpacked, wherever it may lie, and one clear line when it is broken."""
+"""Test CIFAR: packed and unpacked, in every folder, and one-line errors for damaged files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Downloads from a server on this machine: whole and right under the final name, or not there."""
+"""Test downloads from a local server: a file is complete and correct under its final name, or missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of a data set, downloaded into drfl's cache: once, and only those that are missing."""
+"""Test that the files of a data set are downloaded into drfl's cache once, and only the missing ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The IDX reader takes good files exactly and refuses every bad one in one line."""
+"""Test that the IDX reader reads valid files exactly and refuses every invalid one in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The four hospitals: what the embedded table holds, and that no test row leaks into the inputs."""
+"""Test the four hospitals: the content of the embedded table, and inputs that do not depend on test rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data in LEAF's JSON format."""
+"""Test data in LEAF's JSON format."""
 
 from __future__ import annotations
 

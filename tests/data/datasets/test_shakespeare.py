@@ -1,4 +1,4 @@
-"""Shakespeare by role: who says what, windows in time, and one clear line for a text without roles."""
+"""Test Shakespeare by role: speakers, windows in time, and a one-line error for a text without roles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiny ImageNet: zipped and unpacked, and one clear line when it is broken or Pillow is not here."""
+"""Test Tiny ImageNet: zipped and unpacked, and one-line errors for damaged files or missing Pillow."""
 
 from __future__ import annotations
 

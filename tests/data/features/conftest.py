@@ -1,4 +1,4 @@
-"""A home without caches, small images and small networks."""
+"""A home folder without caches, small images and small networks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which network a set of weights is, and what becomes of its images."""
+"""Test how backbones are recognised, and how their images are prepared."""
 
 from __future__ import annotations
 

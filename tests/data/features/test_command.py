@@ -1,4 +1,4 @@
-"""Features from the command line."""
+"""Test features from the command line."""
 
 from __future__ import annotations
 

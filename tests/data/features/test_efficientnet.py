@@ -1,4 +1,4 @@
-"""EfficientNet-Lite0: the names of its published weights, the arithmetic written out, and what it sees."""
+"""Test EfficientNet-Lite0: the names of its published weights, its arithmetic, and its classifications."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""eNTK features are gradients: against autograd by hand, and as a linearisation."""
+"""Test that eNTK features are gradients: against autograd by hand, and as a linearisation."""
 
 from __future__ import annotations
 

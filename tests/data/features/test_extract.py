@@ -1,4 +1,4 @@
-"""Penultimate features are what the last layer takes."""
+"""Test that penultimate features are the inputs of the last layer."""
 
 from __future__ import annotations
 

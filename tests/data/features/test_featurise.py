@@ -1,4 +1,4 @@
-"""A data set's images exchanged for features."""
+"""Test data sets whose images are replaced by features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Features on disk: read where they are whole, made anew where they are not, gone without where they cannot be kept."""
+"""Test features on disk: reused if intact, recomputed if damaged, and not stored if the folder cannot be written."""
 
 from __future__ import annotations
 

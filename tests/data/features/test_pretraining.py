@@ -1,4 +1,4 @@
-"""Stand-ins are trained once, alike each time, and kept."""
+"""Test that substitute networks are trained once, reproducibly, and cached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names that backbones have."""
+"""Test the names of backbones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ResNet-18: torchvision's names, and the arithmetic written out."""
+"""Test ResNet-18: torchvision's names, and its arithmetic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of weights are read, never run; ImageNet's come from a cache or the network, their checksum right."""
+"""Test that files of weights are read and never executed, and that ImageNet's weights have the right checksum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that the data names: every row once, both parts never empty, classes in proportion."""
+"""Test clients named by the data: every row is used once, no part is empty, and classes keep their proportions."""
 
 from __future__ import annotations
 

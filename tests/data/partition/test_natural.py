@@ -1,4 +1,4 @@
-"""Clients that the data name, and data without a test part of their own."""
+"""Test clients named by the data, and data without a given test part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A partition's file gives back the same partition, and nothing else passes for one."""
+"""Test that a partition's file gives back the same partition, and that other files are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every way to divide samples: exact, complete, never empty, and a function of its arguments alone."""
+"""Test every partition: exact, complete, never empty, and a function of its arguments only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole numbers in proportion: exact, bounded, deterministic."""
+"""Test the division of a total into integers: proportional, bounded, deterministic."""
 
 from __future__ import annotations
 

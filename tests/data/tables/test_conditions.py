@@ -1,4 +1,4 @@
-"""Targets that are conditions, such as 'price > 100'."""
+"""Test targets that are conditions, such as 'price > 100'."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables that conform to a schema, and every way in which they do not."""
+"""Test tables that conform to a schema, and every kind of violation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables: one client a group, classes encoded, and each fault named by its column."""
+"""Test tables as data: one client per group, encoded classes, and errors that name the column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face: saved folders for real, the hub as far as no network reaches."""
+"""Test Hugging Face data sets: saved folders, and the hub by a stand-in."""
 
 from __future__ import annotations
 

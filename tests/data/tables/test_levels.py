@@ -1,4 +1,4 @@
-"""One value spelt in two ways, and values that one client alone has."""
+"""Test values in two spellings, and values that only one client has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs that stay in a file that is mapped into memory."""
+"""Test inputs that stay in a memory-mapped file."""
 
 from __future__ import annotations
 

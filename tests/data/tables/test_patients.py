@@ -1,4 +1,4 @@
-"""Patients with several rows: whole on one side of every split, by every way to read a table."""
+"""Test that patients with several rows are on one side of every split, for every way to read a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemas that are proposed for tables, and the description of tables."""
+"""Test proposed schemas and the description of tables."""
 
 from __future__ import annotations
 

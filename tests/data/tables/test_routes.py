@@ -1,4 +1,4 @@
-"""The same files give the same inputs, targets and split in a simulation, from a data frame and at deployed sites."""
+"""Test that the same files give the same inputs, targets and split in a simulation, a data frame and deployed sites."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemas: what they refuse, their file, their digest, and the features that they make."""
+"""Test schemas: their refusals, file, digest and features."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of the user's own, as a data set and in the command."""
+"""Test the user's own tables, as a data set and in the command."""
 
 from __future__ import annotations
 

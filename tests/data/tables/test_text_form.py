@@ -1,4 +1,4 @@
-"""Delimiters, decimal marks, encodings and words for missing values of text tables."""
+"""Test delimiters, decimal marks, encodings and words for missing values in text tables."""
 
 from __future__ import annotations
 

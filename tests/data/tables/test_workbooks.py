@@ -1,4 +1,4 @@
-"""Excel workbooks: their sheets, and a machine without openpyxl."""
+"""Test Excel workbooks: their sheets, and a machine without openpyxl."""
 
 from __future__ import annotations
 

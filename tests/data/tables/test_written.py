@@ -1,4 +1,4 @@
-"""Dates that are not written as ISO 8601 says."""
+"""Test dates in other formats than ISO 8601."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs assessed from their folders, as from Python and by the command."""
+"""Test the assessment of runs from their folders, from Python and by the command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predictions of other tools get the intervals and paired tests of a model with the same outputs."""
+"""Test that predictions of other tools get the intervals and paired tests of a model with the same outputs."""
 
 from __future__ import annotations
 

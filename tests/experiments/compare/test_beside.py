@@ -1,4 +1,4 @@
-"""What stands beside accuracies and rates: what a constant answer scores, and the threshold."""
+"""Test the values shown beside accuracies and rates: the score of a constant answer, and the threshold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``drfl.compare``: what the command does, with objects."""
+"""Test ``drfl.compare``, the Python version of the command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cost of reaching a target, and tables and figures for papers."""
+"""Test the cost of reaching a target, and tables and figures for papers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predictions of other tools are rows of a comparison, tested on the same rows as its runs."""
+"""Test predictions of other tools as rows of a comparison, on the same test rows as its runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs as published: which settings they have, and what they refuse."""
+"""Test runs as published: their settings and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a configuration's data and loss become."""
+"""Test the data and loss that a configuration gives."""
 
 from __future__ import annotations
 

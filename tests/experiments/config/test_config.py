@@ -1,4 +1,4 @@
-"""The newer keys of a configuration."""
+"""Test the keys of a configuration for features and the cohort."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that start from a model file: the first model computes what the old one did, and unfit files are refused."""
+"""Test runs that start from a model file: the first model equals the old one, and unsuitable files are refused."""
 
 from __future__ import annotations
 

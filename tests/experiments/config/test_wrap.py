@@ -1,4 +1,4 @@
-"""What stands around an algorithm in a run, as a configuration asks for it."""
+"""Test the wrappers around an algorithm that a configuration requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Worker processes over pipes: answers, errors, signals, and nothing left behind."""
+"""Test worker processes over pipes: answers, errors, signals, and cleanup."""
 
 from __future__ import annotations
 

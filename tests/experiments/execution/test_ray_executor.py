@@ -1,4 +1,4 @@
-"""Cells on a Ray cluster give the same files as in this process, whoever is lost."""
+"""Test that cells on a Ray cluster give the same files as in this process, even if workers are lost."""
 
 from __future__ import annotations
 

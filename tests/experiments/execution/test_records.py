@@ -1,4 +1,4 @@
-"""The store of results."""
+"""Test the store of results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cells in parallel processes, kept one by one."""
+"""Test cells in parallel processes, each stored when it ends."""
 
 from __future__ import annotations
 

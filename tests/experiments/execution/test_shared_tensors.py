@@ -1,4 +1,4 @@
-"""Large tensors reach worker processes as files that are mapped into memory."""
+"""Test that large tensors reach worker processes as memory-mapped files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training run as a cell."""
+"""Test a training run as a cell."""
 
 from __future__ import annotations
 

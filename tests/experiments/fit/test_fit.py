@@ -1,4 +1,4 @@
-"""`drfl.fit`: choice, refit, personal models, references."""
+"""Test `drfl.fit`: choice, refit, personal models, references."""
 
 from __future__ import annotations
 

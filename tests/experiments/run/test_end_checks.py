@@ -1,4 +1,4 @@
-"""What is said of a run that ended."""
+"""Test the notices at the end of a run."""
 
 from __future__ import annotations
 

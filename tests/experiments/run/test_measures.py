@@ -1,4 +1,4 @@
-"""Numbers as readers see them."""
+"""Test how numbers are formatted for readers."""
 
 from __future__ import annotations
 

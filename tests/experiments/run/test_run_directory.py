@@ -1,4 +1,4 @@
-"""What is overwritten and cleared: what the manifest lists and drfl names so, and nothing else."""
+"""Test overwriting and clearing: only files that the manifest lists and drfl names are removed."""
 
 from __future__ import annotations
 

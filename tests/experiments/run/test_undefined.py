@@ -1,4 +1,7 @@
-"""Clients of one class, at which the AUC is undefined: whatever shows a worst client says how many are left out."""
+"""Test clients of one class, at which the AUC is undefined:
+
+every worst client comes with the number of excluded clients.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sweeps: run in a pool, killed, resumed, extended, and read again."""
+"""Test sweeps: run in a pool, killed, resumed, extended, and read again."""
 
 from __future__ import annotations
 

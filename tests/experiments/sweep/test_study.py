@@ -1,4 +1,4 @@
-"""The study of a sweep: which runs a grid and a list give."""
+"""Test the study of a sweep: the runs that a grid and a list give."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What new seeds say of the setting that a search chose."""
+"""Test the confirmation of a chosen setting at new seeds."""
 
 from __future__ import annotations
 

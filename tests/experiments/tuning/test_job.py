@@ -1,4 +1,4 @@
-"""Which job is tuned."""
+"""Test which job is tuned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`drfl.tune`: hyperparameters of an algorithm that an Optuna function makes."""
+"""Test `drfl.tune`, which searches hyperparameters of an algorithm made by an Optuna function."""
 
 from __future__ import annotations
 

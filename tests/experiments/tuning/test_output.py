@@ -1,4 +1,4 @@
-"""The hyperparameter file."""
+"""Test the file of chosen hyperparameters."""
 
 from __future__ import annotations
 

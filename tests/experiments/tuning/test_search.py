@@ -1,4 +1,4 @@
-"""The next point depends on what was tried alone."""
+"""Test that the next point depends only on the earlier trials."""
 
 from __future__ import annotations
 

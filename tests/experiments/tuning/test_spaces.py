@@ -1,4 +1,4 @@
-"""The spaces fit their algorithms."""
+"""Test that the search spaces fit their algorithms."""
 
 from __future__ import annotations
 

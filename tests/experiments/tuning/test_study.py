@@ -1,4 +1,4 @@
-"""A search, interrupted anywhere, ends as if it had not been."""
+"""Test that an interrupted search ends like an uninterrupted one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deployments' folders with keys, made once, and a SuperLink that only takes notes."""
+"""Folders of deployments with keys, made once, and a stand-in for the SuperLink that records calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that some tests need besides Python's packages."""
+"""Programs that some tests need besides Python packages."""
 
 from __future__ import annotations
 

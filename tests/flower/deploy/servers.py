@@ -1,4 +1,4 @@
-"""Servers of one's own on the loopback: what answers where the SuperLink should."""
+"""Local servers that answer in place of the SuperLink."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit of a deployment: honest logs pass, and every manipulation of a log is found or listed as undetectable."""
+"""Test the audit of a deployment: honest logs pass, and every manipulation is detected or listed as undetectable."""
 
 from __future__ import annotations
 

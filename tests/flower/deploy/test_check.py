@@ -1,4 +1,4 @@
-"""What `drfl deploy check` finds."""
+"""Test the findings of `drfl deploy check`."""
 
 from __future__ import annotations
 

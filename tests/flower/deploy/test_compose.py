@@ -1,4 +1,4 @@
-"""The compose file that `drfl deploy init` writes is one, and all that it names is there."""
+"""Test that the compose file of `drfl deploy init` is valid and names existing files."""
 
 from __future__ import annotations
 

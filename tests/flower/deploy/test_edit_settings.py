@@ -1,4 +1,4 @@
-"""Editing server.toml: what is not meant stays to the byte."""
+"""Test that edits of server.toml leave all other bytes unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder that `drfl deploy init` writes."""
+"""Test the folder that `drfl deploy init` writes."""
 
 from __future__ import annotations
 

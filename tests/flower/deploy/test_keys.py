@@ -1,4 +1,4 @@
-"""Keys of sites that may not take part any more, and new ones."""
+"""Test revoked and new keys of sites."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits that `drfl deploy check` proposes, and writes."""
+"""Test the limits that `drfl deploy check` proposes and writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sites that join a deployment and leave it."""
+"""Test sites that join and leave a deployment."""
 
 from __future__ import annotations
 

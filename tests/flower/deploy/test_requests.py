@@ -1,4 +1,4 @@
-"""The commands that evaluate and deliver models, without a SuperLink, and those at a site."""
+"""Test the commands that evaluate and deliver models without a SuperLink, and the commands at a site."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Every run of a deployment has its own folder, and an unfinished one is resumed."""
+"""Test that every run of a deployment has its own folder, and that an unfinished run is resumed."""
 
 from __future__ import annotations
 

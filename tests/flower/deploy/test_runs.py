@@ -1,4 +1,4 @@
-"""Runs: what Flower's command says, and what is made of it."""
+"""Test runs through Flower's command, and the handling of its answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a deployment: from its folder, from its log, and from the SuperLink."""
+"""Test the status of a deployment: from its folder, its log and the SuperLink."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The long version of the story of a deployment, with real processes that are killed."""
+"""Test a long scenario of a deployment with real processes that are killed."""
 
 from __future__ import annotations
 

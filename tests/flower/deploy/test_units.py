@@ -1,4 +1,4 @@
-"""The systemd units that `drfl deploy init` writes start, wherever the folder is."""
+"""Test that the systemd units of `drfl deploy init` start from any folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`drfl bench`: algorithms on the embedded suite, ranked by paired differences to FedAvg."""
+"""Test `drfl bench`: algorithms on the embedded suite, ranked by paired differences from FedAvg."""
 
 from __future__ import annotations
 

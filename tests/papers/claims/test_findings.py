@@ -1,4 +1,4 @@
-"""What a comparison says of a claim, where the answer is known."""
+"""Test the finding of a comparison on a claim with a known answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each kind of claim, on stored results made by hand."""
+"""Test each kind of claim on results made by hand."""
 
 from __future__ import annotations
 

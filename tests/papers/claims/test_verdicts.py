@@ -1,4 +1,4 @@
-"""The verdict follows from what the claim as worded comes to in its settings."""
+"""Test that the verdict follows from the findings in the settings of a claim."""
 
 from __future__ import annotations
 

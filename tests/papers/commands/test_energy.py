@@ -1,4 +1,4 @@
-"""`drfl energy` as a user meets it."""
+"""Test `drfl energy`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`drfl reproduce` as a user meets it."""
+"""Test `drfl reproduce`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rates, fading and outage."""
+"""Test rates, fading and outage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rounds cost: metering, equation 18, payloads."""
+"""Test the cost of rounds: metering, equation 18, payloads."""
 
 from __future__ import annotations
 

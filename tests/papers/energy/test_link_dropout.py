@@ -1,4 +1,4 @@
-"""Clients in outage do not answer."""
+"""Test that clients in outage do not answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measurements from files and from run directories."""
+"""Test measurements from files and run directories."""
 
 from __future__ import annotations
 

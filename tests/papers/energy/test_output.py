@@ -1,4 +1,4 @@
-"""The heat map's files."""
+"""Test the files of the heat map."""
 
 from __future__ import annotations
 

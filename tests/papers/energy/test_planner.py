@@ -1,4 +1,4 @@
-"""Which number of local steps costs least."""
+"""Test which number of local steps needs the least energy."""
 
 from __future__ import annotations
 

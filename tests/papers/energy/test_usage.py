@@ -1,4 +1,4 @@
-"""Operations of a sample's gradient."""
+"""Test the number of operations of a sample's gradient."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints whose checksums fit and whose content is wrong: told in one line, and the one before is used."""
+"""Test checkpoints with valid checksums and wrong content: one warning, and the previous checkpoint is used."""
 
 from __future__ import annotations
 

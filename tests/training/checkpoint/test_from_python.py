@@ -1,4 +1,4 @@
-"""`drfl.run(…, checkpoints=drfl.Checkpoints(folder))`: the same call again goes on, another one is refused."""
+"""Test `drfl.run(…, checkpoints=drfl.Checkpoints(folder))`: the same call resumes, and another one is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signed checkpoints."""
+"""Test signed checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints on the disk, and runs that go on from them."""
+"""Test checkpoints on disk, and runs that resume from them."""
 
 from __future__ import annotations
 
