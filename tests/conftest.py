@@ -19,7 +19,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.fixture
 def global_generator_untouched():
-    """Fails the test if torch's global generator was drawn from or seeded."""
+    """Fail the test if torch's global generator was used or seeded."""
     before = torch.random.get_rng_state()
     yield
     assert torch.equal(before, torch.random.get_rng_state()), "the global generator was used"

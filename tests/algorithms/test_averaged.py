@@ -55,7 +55,7 @@ LOSSES = {"everybody answers": (), "two do not train": (1, 4), "nobody trains": 
     ("method", "momentum", "silent"), crossed(long_except(KEPT, METHODS.values(), METHODS), [0.0, 0.6], LOSSES)
 )
 def test_average_is_the_mean_over_local_steps(method, momentum, silent):
-    """A round of t steps from the same state ends where the round of four was after t."""
+    """The round of t steps from the same state ends where the round of four steps was after t steps."""
     f = curved_quadratics().functions
     whole = QuadraticFederation(f.hessians, f.linear, f.losses(torch.zeros(f.d, dtype=torch.float64)))
     fed, local = (
@@ -81,7 +81,7 @@ def test_average_is_the_mean_over_local_steps(method, momentum, silent):
 @pytest.mark.parametrize("silent", LOSSES.values(), ids=LOSSES)
 @pytest.mark.parametrize("options", [{}, {"mu": 5.0}, {"mu": 5.0, "m": 4, "server_lr": 0.6}], ids=str)
 def test_scaffpd_averages_its_iterates_by_the_paper(options, silent):
-    """E.40, of x^{r+1} and λ^{r+1} as in E.39; the weight t_r = σ_r/σ_0 grows by 1/θ from round to round."""
+    """E.40 averages x^{r+1} and λ^{r+1} as in E.39; the weight t_r = σ_r/σ_0 grows by 1/θ per round."""
     f = curved_quadratics().functions
     whole = QuadraticFederation(f.hessians, f.linear, f.losses(torch.zeros(f.d, dtype=torch.float64)))
     local, steps = LocalSGD(steps=4, lr=0.02, batch=None, weight_decay=0.1), []
@@ -98,7 +98,7 @@ def test_scaffpd_averages_its_iterates_by_the_paper(options, silent):
 
 
 def test_qfedavg_has_no_mean_of_local_models():
-    """Its step is not affine in them."""
+    """Its step is not affine in the local models."""
     f = curved_quadratics().functions
     fed = QuadraticFederation(f.hessians, f.linear, f.losses(torch.zeros(f.d, dtype=torch.float64)))
     with refused("no-average", "averaged", "QFedAvg"):

@@ -33,7 +33,7 @@ def simulation(data=None, engine=None, **options):
 
 
 def of_one(data, i):
-    """A federation of client i alone."""
+    """Return a federation of client i alone."""
     return drfl.ClientData(
         data.inputs,
         data.targets,

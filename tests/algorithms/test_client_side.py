@@ -131,7 +131,7 @@ def test_method_from_a_users_file(tmp_path, monkeypatch, capsys):
 
 @dataclass(frozen=True)
 class Prototypes(PersonalClientSide):
-    """No parameter leaves the client, as in FedProto."""
+    """A method without shared parameters, as FedProto."""
 
     def private(self, model):
         return model.names
@@ -237,7 +237,7 @@ def test_federation_without_the_model_refuses_own_models():
 
 
 def test_fedbn_equals_torch_with_local_batch_norm():
-    """Three rounds in plain torch, in which every client keeps its BatchNorm layer."""
+    """Compare three rounds with plain torch, in which every client keeps its BatchNorm layer."""
     fed, local = simulation(), LocalSGD(steps=3, lr=0.1, batch=None)
     result = drfl.run(CLIENT_SIDE["FedBN"](m=5, local=local), fed, rounds=3, returned="last")
     data, models = hidden.data(), [copy.deepcopy(BATCH_NORM) for _ in range(fed.n)]

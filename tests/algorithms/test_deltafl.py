@@ -28,7 +28,7 @@ NAN, INF = math.nan, math.inf
 @pytest.mark.parametrize("by_samples", [True, False])
 @pytest.mark.parametrize("theta", [0.0, 0.25, 0.5, 0.95])
 def test_rounds_match_the_paper(by_samples, theta):
-    """A cohort of four and θ a multiple of 1/4: the tail ends exactly between two clients where all weigh alike."""
+    """With a cohort of four and θ a multiple of 1/4, the tail ends exactly between two equally weighted clients."""
     same_as(references.deltafl, DeltaFL(theta=theta, by_samples=by_samples, local=LocalSGD(steps=3, lr=0.1)))
 
 
@@ -43,7 +43,7 @@ def test_whole_tail_equals_fedavg_bit_for_bit(m):
 
 
 def test_requests_are_losses_then_models_of_the_tail():
-    """The losses of the cohort, at the model before training; then the models of the tail."""
+    """The cohort reports losses at the model before training; then the tail sends models."""
     state, (losses, train) = second_round(DeltaFL(theta=0.5, m=4, local=LocalSGD(lr=0.1)))
     assert torch.equal(losses.w, state.w)
     assert (losses.kind, losses.batch, losses.key) == ("losses", None, Key(0).fold("round", 2, "xi"))
@@ -64,7 +64,7 @@ def test_only_the_tail_trains():
 
 
 def test_it_minimises_the_mean_over_the_tail():
-    """Four clients on a line: the tail at θ = ½ is the outer two, wherever the inner two are."""
+    """For four clients on a line and θ = ½, the tail is the outer two, wherever the inner two are."""
     problem = Quadratics([[1.0], [1.0], [1.0], [2.0]], [[-8.0], [0.2], [0.5], [6.0]])
     w = last(DeltaFL(theta=0.5, local=LocalSGD(steps=1, lr=0.2, batch=None)), problem.federation(), 200)
     near(w, problem.optimum([0.5, 0, 0, 0.5]))

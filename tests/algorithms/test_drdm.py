@@ -50,7 +50,7 @@ def test_rounds_with_a_penalty(reference, make):
 
 @pytest.mark.parametrize("make", [DRDM, DualDRDM])
 def test_clients_receive_shift_and_proximal_weight(make):
-    """−h_i, and the pull with μ."""
+    """The shift is −h_i, and the proximal weight is μ."""
     state, (train, _) = second_round(make(m=3, mu=0.25))
     assert train.prox == 0.25
     assert torch.equal(train.shift, -state.h[train.cohort])
@@ -75,7 +75,7 @@ LEANING, ALMOST_ONE = (0.5, 0.2, 0.1, 0.1, 0.1), (0.01, 0.01, 0.01, 0.01, 0.96)
 )
 @pytest.mark.parametrize("make", [DRDM, DualDRDM])
 def test_limits_with_fixed_client_weights(make, lam, decay, draw):
-    """Λ is that point alone: DRDM ends at the average optimum, dual DRDM at the weighted one, whoever is drawn."""
+    """If Λ is a single point, DRDM ends at the average optimum and dual DRDM at the weighted one, for any cohort."""
     local = LocalSGD(steps=6, lr=0.1, batch=None, weight_decay=decay)
     held = KLBall(0.0, prior=lam)
     method = make(m=5, mu=3.0, gamma=0.1, local=local, dual_batch=None, ambiguity=held, sampling=draw)
@@ -92,7 +92,10 @@ def exact(problem):
 @pytest.mark.long
 @pytest.mark.parametrize("ambiguity", [Simplex(), CVaR(0.4)], ids=repr)
 def test_only_dual_drdm_reaches_the_saddle_point_by_the_dual_update(ambiguity):
-    """The centre of the smallest enclosing ball, for Λ the simplex; DRDM stays at the mean though λ has moved."""
+    """For the simplex this is the centre of the smallest enclosing ball;
+
+    DRDM stays at the mean although λ has moved.
+    """
     problem = quadratics()
     saddle, average, fed = problem.saddle(ambiguity).w, problem.average_optimum, exact(problem)
     options = {"m": fed.n, "mu": 2.0, "gamma": 0.02, "ambiguity": ambiguity}
@@ -105,7 +108,10 @@ def test_only_dual_drdm_reaches_the_saddle_point_by_the_dual_update(ambiguity):
 
 @pytest.mark.long
 def test_drdm_misses_the_optimum_if_a_client_is_never_drawn():
-    """Where λ_i is 0 client i is never drawn again, and its old h_i holds DRDM off either optimum: give λ a floor."""
+    """A client with λ_i = 0 is never drawn again, and its old h_i keeps DRDM away from the optimum.
+
+    A floor avoids this.
+    """
     problem = quadratics(n=6)
     local = LocalSGD(steps=5, lr=0.02, batch=None)
     options = {"m": 6, "mu": 10.0, "gamma": 0.01, "local": local, "dual_batch": None}
@@ -131,9 +137,9 @@ def test_impossible_values_are_refused(make, mu):
 
 @pytest.mark.parametrize("tau", [1, 4])
 def test_recursion_of_the_proof_differs_from_the_algorithm(tau):
-    """Before Lemma 1 c^t = c^{t−1} − (μ/N) Σ_i (w_i^t − w^{t−1}): it misses (m/N) Σ_{t<τ} c^t of line 18's.
+    """Before Lemma 1, c^t = c^{t−1} − (μ/N) Σ_i (w_i^t − w^{t−1}), which lacks (m/N) Σ_{t<τ} c^t of line 18.
 
-    The one of (37)–(40), v here, misses c^(s) as well.
+    The recursion of (37)–(40), v here, also lacks c^(s).
     """
     fed, mu, m = exact(quadratics(n=6)), 3.0, 4
     method = DRDM(

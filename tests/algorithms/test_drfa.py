@@ -52,7 +52,7 @@ def test_rounds_with_a_penalty(reference, make, rho):
 
 
 def test_requests_have_no_shift_and_fresh_loss_samples():
-    """No correction; a loss from fresh samples of a cohort apart from the one that trained."""
+    """A separate cohort reports losses on fresh samples."""
     _, (train, losses) = second_round(DRFA(m=3, dual_batch=11))
     assert (train.kind, train.prox, train.shift) == ("train", 0.0, None)
     assert train.key == Key(0).fold("round", 2, "sgd")
@@ -80,7 +80,7 @@ N, TAU, ETA, FLOOR = 5, 4, 0.1, 1e-3
 
 
 def unequal():
-    """Quadratics of clients with unequal shares."""
+    """Make quadratics of clients with unequal shares."""
     rng = np.random.default_rng(7)
     root = rng.normal(size=(N, 3, 3))
     A, b = root @ root.transpose(0, 2, 1) / 3 + np.eye(3), rng.normal(size=(N, 3))
@@ -120,7 +120,7 @@ def authors_rounds(fed, calls, gamma):
 @pytest.mark.parametrize("m", [3, 5])
 @pytest.mark.parametrize(("gamma", "rounds", "apart"), [(0.001, 5, 1e-12), (0.3, 1, N * FLOOR)])
 def test_rounds_match_the_authors_code(m, silent, gamma, rounds, apart):
-    """To the last digit while no λ_i reaches the floor; the code then divides λ by its sum, and does not project."""
+    """The match is exact while no λ_i reaches the floor; then the code divides λ by its sum instead of projecting."""
     fed = unequal()
     algorithm = DRFA(
         m=m,

@@ -21,7 +21,7 @@ def test_sums_in_pieces_equal_whole_sums(columns, weighted, monkeypatch):
 
 
 def test_pieces_stay_within_the_allowed_width(monkeypatch):
-    """The whole matrix at once would be the buffer that this saves."""
+    """A buffer for the whole matrix is what the pieces avoid."""
     monkeypatch.setattr(drift, "COLUMNS", 3)
     seen = []
 
@@ -36,7 +36,7 @@ def test_pieces_stay_within_the_allowed_width(monkeypatch):
 @pytest.mark.parametrize("steps", [1, 7])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_default_mu_follows_the_rule(steps, momentum):
-    """A fifth of one over the distance that a unit direction takes a client."""
+    """μ is a fifth of 1 divided by the distance that a unit direction moves a client."""
     local = LocalSGD(steps=steps, lr=0.05, momentum=momentum)
     distance = 0.05 * sum(momentum**k for t in range(steps) for k in range(t + 1))
     assert drift.penalty(None, local) == pytest.approx(0.2 / distance)

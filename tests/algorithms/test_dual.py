@@ -38,13 +38,13 @@ every_method = pytest.mark.parametrize("make", METHODS, ids=lambda make: make.__
 
 
 def still(losses):
-    """Clients whose losses are these at every model."""
+    """Make clients with these losses at every model."""
     s = torch.tensor(losses, dtype=torch.float64)
     return QuadraticFederation(torch.zeros(len(s), 1, 1), torch.zeros(len(s), 1), s)
 
 
 def mixtures(make, paths, rounds=None, **options):
-    """λ after each round, in which the losses are those of the path; one path stands for all rounds."""
+    """Return λ after each round with the losses of a path; a single path applies to all rounds."""
     paths = [paths] * (rounds or 1) if np.ndim(paths) == 1 else paths
     options = METHODS[make] | {"local": LocalSGD(steps=2, lr=0.1)} | options
     algorithm = make(**options)
@@ -56,7 +56,7 @@ def mixtures(make, paths, rounds=None, **options):
 
 
 def paths(rounds=6, seed=0, n=5):
-    """Losses that change from round to round."""
+    """Return losses that change from round to round."""
     return np.random.default_rng(seed).uniform(0.2, 2.0, (rounds, n)).tolist()
 
 
@@ -64,14 +64,14 @@ def paths(rounds=6, seed=0, n=5):
 
 
 def sized(shares):
-    """Clients with these shares of the samples."""
+    """Make clients with these shares of the samples."""
     n = len(shares)
     return QuadraticFederation(torch.zeros(n, 1, 1), torch.zeros(n, 1), torch.zeros(n), shares=torch.tensor(shares))
 
 
 @every_method
 def test_initial_lambda_is_the_given_point_or_the_nearest_in_the_set(make):
-    """At the shares, or at the point of Λ nearest to them."""
+    """If the shares are not in Λ, λ starts at the nearest point of Λ."""
     fed = sized([0.5, 0.2, 0.0, 0.2, 0.1])
     options = {"gamma": 0.1} if "gamma" in make.__dataclass_fields__ else {"sigma": 0.1}
     firsts = {
@@ -97,7 +97,7 @@ REFERENCES = {
 
 @pytest.mark.parametrize("make", long_except(["DRFA", "ScaffPD"], METHODS, [make.__name__ for make in METHODS]))
 def test_rounds_with_lam0_shares_match_the_reference(make):
-    """As the second implementation has them, some of the clients silent."""
+    """Some clients do not answer."""
     options = {"mu": 0.7} if make in (DRDM, DualDRDM) else {}
     options |= {"sigma": 0.05} if make is ScaffPD else {"gamma": 0.05}
     same_as(REFERENCES[make], make(lam0="shares", local=LocalSGD(steps=3, lr=0.1), **options))
@@ -109,7 +109,7 @@ def test_rounds_with_lam0_shares_match_the_reference(make):
 @every_method
 @pytest.mark.parametrize("tau", [1, 7])
 def test_first_dual_step_has_length_d_for_any_losses(make, tau):
-    """Along their differences from the mean; τ does not come into it."""
+    """λ moves along the differences from the mean loss, and τ has no influence."""
     losses = torch.tensor(LOSSES, dtype=torch.float64)
     (lam,) = mixtures(make, LOSSES, local=LocalSGD(steps=tau, lr=0.1))
     centred = losses - losses.mean()
@@ -118,7 +118,7 @@ def test_first_dual_step_has_length_d_for_any_losses(make, tau):
 
 
 def rule(paths, theta):
-    """λ after each round on the simplex, by the formula; the direction is extrapolated by θ, its length is not."""
+    """Return λ after each round on the simplex, by the formula; θ extrapolates the direction, not its length."""
     lam, squares, before = np.full(len(paths[0]), 1 / len(paths[0])), 0.0, np.asarray(paths[0])
     for losses in map(np.asarray, paths):
         squares += ((losses - losses.mean()) ** 2).sum()
@@ -129,7 +129,7 @@ def rule(paths, theta):
 
 @every_method
 def test_path_of_lambda_in_closed_form(make):
-    """With everybody v is the vector of losses; SCAFF-PD goes along 2ℓ_r − ℓ_{r−1}."""
+    """With all clients, v is the vector of losses, and SCAFF-PD moves along 2ℓ_r − ℓ_{r−1}."""
     expected = rule(paths(), theta=1.0 if make is ScaffPD else 0.0)
     for lam, by_formula in zip(mixtures(make, paths()), expected, strict=True):
         np.testing.assert_allclose(lam, by_formula, rtol=0, atol=1e-12)
@@ -137,7 +137,7 @@ def test_path_of_lambda_in_closed_form(make):
 
 @pytest.mark.parametrize(("make", "unit"), crossed(list(METHODS), [1e-150, 1e-12, 1000.0, 1e12, 1e150, -1.0]))
 def test_scale_and_sign_of_the_loss_do_not_matter(make, unit):
-    """Nor does its sign: negative losses are as good as positive ones."""
+    """Negative losses give the same λ as positive ones."""
     ours = mixtures(make, (unit * np.array(paths())).tolist())
     theirs = mixtures(make, (math.copysign(1, unit) * np.array(paths())).tolist())
     for a, b in zip(ours, theirs, strict=True):
@@ -148,7 +148,7 @@ def test_scale_and_sign_of_the_loss_do_not_matter(make, unit):
 @every_method
 @pytest.mark.parametrize("constant", [-3.0, 0.5, 1e3])
 def test_constant_added_to_all_losses_does_not_matter(make, constant):
-    """Not even one that changes from round to round."""
+    """The constant may differ between rounds."""
     ours = mixtures(make, [[loss + (r + 1) * constant for loss in row] for r, row in enumerate(paths())])
     for a, b in zip(ours, mixtures(make, paths()), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
@@ -164,7 +164,7 @@ def test_equal_losses_leave_lambda_unchanged(make, value):
 
 @every_method
 def test_round_of_equal_losses_has_no_later_effect(make):
-    """Apart from SCAFF-PD's extrapolation."""
+    """SCAFF-PD is an exception because of its extrapolation."""
     equal, unequal = mixtures(make, [[1.0] * 5, LOSSES], **({"theta": 0.0} if make is ScaffPD else {}))
     torch.testing.assert_close(equal, torch.full((5,), 0.2, dtype=torch.float64), rtol=0, atol=1e-15)
     torch.testing.assert_close(unequal, mixtures(make, LOSSES)[0], rtol=0, atol=1e-12)
@@ -177,7 +177,7 @@ SETS = (Simplex(), CVaR(0.5), Box(0.3), ChiSquare(0.1), KL(0.1), ChiSquareBall(0
 @pytest.mark.parametrize("ambiguity", SETS, ids=repr)
 @pytest.mark.parametrize("unit", long_except(["5e-324", "1e+200"], [1e-160, 1e-308, 5e-324, 1e153, 1e200]))
 def test_losses_whose_squares_overflow_keep_lambda_in_its_set(make, ambiguity, unit):
-    """The step would be infinite, or 0 times infinity: λ stays in its set."""
+    """Otherwise, the step would be infinite, or 0 times infinity."""
     if make is DRFA and ambiguity.penalised:
         make = DRFAProx
     (lam,) = mixtures(make, [loss * unit for loss in LOSSES], ambiguity=ambiguity)
@@ -201,7 +201,7 @@ def test_given_gamma_is_the_dual_step_size():
 
 @every_method
 def test_sum_of_squares_accumulates_over_rounds(make):
-    """A round without any report leaves them."""
+    """A round without any report leaves the sum unchanged."""
     algorithm = make(**METHODS[make], local=LocalSGD(lr=0.1))
     small, large = still(LOSSES), still([2 * loss for loss in LOSSES])
     silent = DropoutFederation(small, losses=range(5), gradients=range(5))
@@ -217,7 +217,7 @@ def test_sum_of_squares_accumulates_over_rounds(make):
 
 
 def test_only_dual_drdm_centres_its_estimate():
-    """The published algorithms keep their estimate."""
+    """The published algorithms keep their own estimate."""
     assert DualDRDM().centred
     assert not any(make().centred for make in (DRFA, DRFAProx, DRDM, SnapshotMethod))
 
@@ -230,7 +230,7 @@ def of(values, clients):
 @pytest.mark.parametrize(("n", "k"), [(n, k) for n in (2, 3, 5, 6) for k in range(1, n + 1)])
 @pytest.mark.parametrize("centred", [False, True])
 def test_estimate_is_unbiased_over_all_cohorts(n, k, centred):
-    """Exactly: up to the mean where it is centred, as then it lies in the plane of the simplex."""
+    """The centred estimate is unbiased up to the mean, because it lies in the plane of the simplex."""
     losses = torch.from_numpy(np.random.default_rng(n).uniform(0.5, 3.0, n))
     drawn = [of(losses, cohort).unbiased(n, centred=centred) for cohort in itertools.combinations(range(n), k)]
     mean = torch.stack(drawn).mean(0)
@@ -245,7 +245,7 @@ def test_estimate_is_unbiased_over_all_cohorts(n, k, centred):
 
 @pytest.mark.parametrize("n", [4, 7])
 def test_centring_removes_the_noise_of_the_mean_loss(n):
-    """With losses far above their differences the error of the plain estimate is that of the level."""
+    """If losses are far larger than their differences, the error of the plain estimate grows with the losses."""
     losses = 100 + torch.from_numpy(np.random.default_rng(0).uniform(0, 1, n))
     target = losses - losses.mean()
 
@@ -265,7 +265,7 @@ def test_centring_has_no_effect_with_all_clients_on_the_simplex():
 
 
 def test_estimate_from_one_report_and_from_none():
-    """A single report has nothing to be compared with, and counts as ever."""
+    """A single report cannot be centred, and counts as in the plain estimate."""
     for centred in (False, True):
         assert of([5.0, 2.0, 1.0], [1]).unbiased(3, centred=centred).tolist() == [0.0, 6.0, 0.0]
         assert of([5.0], [0]).unbiased(1, centred=centred).tolist() == [5.0]
@@ -273,7 +273,7 @@ def test_estimate_from_one_report_and_from_none():
 
 
 def test_estimate_with_two_clients():
-    """N = 2: all of the difference at once."""
+    """For N = 2 the estimate has the whole difference at once."""
     assert of([3.0, 1.0], [0, 1]).unbiased(2, centred=True).tolist() == [1.0, -1.0]
     (lam,) = mixtures(DualDRDM, [3.0, 1.0], m=2)
     torch.testing.assert_close(lam, 0.5 + 0.1 * torch.tensor([1.0, -1.0]).double() / math.sqrt(2), rtol=0, atol=1e-15)
@@ -283,7 +283,7 @@ def test_estimate_with_two_clients():
 
 @pytest.mark.parametrize("k", [2, 3, 4])
 def test_equal_reported_losses_leave_lambda_unchanged(k):
-    """Whoever reports: plain estimates pull those up who do."""
+    """Plain estimates would raise the weights of the clients that report."""
     fed = still([2.0] * 5)
     for centred in (False, True):
         algorithm = DualDRDM(m=k, centred=centred, gamma=0.05, local=LocalSGD(steps=2, lr=0.1))
@@ -302,13 +302,13 @@ CENTRED = [
 
 @pytest.mark.parametrize(("reference", "make", "centred"), crossed(CENTRED, [False, True]))
 def test_rounds_with_and_without_centring_match_the_reference(reference, make, centred):
-    """As the second implementation has them, some of the clients silent."""
+    """Some clients do not answer."""
     options = {} if make in (DRFA, DRFAProx) else {"mu": 0.7}
     same_as(reference, make(m=3, gamma=0.05, centred=centred, local=LocalSGD(steps=3, lr=0.1), **options))
 
 
 def test_mean_step_over_all_cohorts_equals_the_step_with_all_clients():
-    """With γ given and no boundary near; each client's report counts in as many cohorts."""
+    """γ is given and no boundary is near; each client's report is in equally many cohorts."""
     n, gamma, losses = 5, 0.01, list(LOSSES)
     cohorts, fed = list(itertools.combinations(range(n), 3)), still(losses)
     algorithm = DualDRDM(

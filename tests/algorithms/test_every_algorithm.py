@@ -34,7 +34,7 @@ def test_impossible_cohort_sizes_are_refused(make, m):
 
 
 def test_engines_and_reused_federations_write_the_same_bytes():
-    """What a second run on the same federation costs does not include the first."""
+    """The ledger of a second run on the same federation does not include the first run."""
     algorithm, fed = DRDM(m=4, mu=0.5, gamma=0.01, local=LOCAL, dual_batch=8), federation()
     engines = [Loop(), Stacked(), Stacked(megabytes=0.0005), Threads(3)]
     results = [run(algorithm, f, rounds=4, seed=1) for f in (fed, fed, *(federation(engine=e) for e in engines))]
@@ -43,7 +43,7 @@ def test_engines_and_reused_federations_write_the_same_bytes():
 
 
 def test_algorithms_share_their_minibatches():
-    """At one seed a client that trains in round 1 draws the same samples under FedAvg, DRFA and DRDM."""
+    """At one seed, a client that trains in round 1 draws the same samples under FedAvg, DRFA and DRDM."""
     algorithms = {
         "FedAvg": FedAvg(m=4, local=LOCAL),
         "DRFA": DRFA(m=4, gamma=0.02, local=LOCAL, dual_batch=8),

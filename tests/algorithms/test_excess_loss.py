@@ -31,7 +31,7 @@ LOCAL = LocalSGD(steps=5, lr=0.3, batch=None)
 
 
 def residual(fed, algorithm, state):
-    """Zero at the saddle point of Σ_i λ_i (f_i − f_i*) − ψ(λ)."""
+    """Return the residual, which is 0 at the saddle point of Σ_i λ_i (f_i − f_i*) − ψ(λ)."""
     references = references_of(state)
     assert references.known.all()
     gaps, lam, chosen = losses_at(fed, state.w) - references.values, mixture_of(algorithm, state, fed), ambiguity_of
@@ -58,7 +58,7 @@ def test_dual_algorithms_pass_the_conformance_suite_with_own_reference(name, che
 
 
 def clients(flipped=0.4, n=300):
-    """Four clients with the same task; a share of the last one's training labels is flipped."""
+    """Make four clients with the same task; a share of the last one's training labels is flipped."""
     noise, found, test = torch.Generator().manual_seed(0), {}, {}
     for i in range(4):
         x = torch.randn(2 * n, 3, generator=noise)
@@ -80,7 +80,7 @@ RIVALS = [pytest.param(make, marks=pytest.mark.long) for make in (drfl.AFL, drfl
 
 @pytest.mark.parametrize("make", [drfl.DualDRDM, *RIVALS], ids=lambda make: make.__name__)
 def test_client_with_label_noise_does_not_get_most_of_lambda(make):
-    """Its loss is the largest with any model, but no model is much better for it."""
+    """Its loss is the largest with any model, but no model is much better for this client."""
     options = {} if make is drfl.AFL else {"m": 4}
     shares = {}
     for reference in ("none", "own"):
@@ -115,7 +115,7 @@ def test_reference_is_the_training_loss_after_200_local_steps():
 @pytest.mark.parametrize("kind", ["train", "losses"])
 def test_client_without_reference_gets_one_at_its_next_report(kind):
     class Once(DropoutFederation):
-        """Client 2 does not answer the requests for its own model."""
+        """Drop client 2's replies to requests for its own model."""
 
         def ask(self, request):
             own = len(request.cohort) == 1 or getattr(request, "local", LOCAL).steps == STEPS

@@ -55,7 +55,7 @@ def test_clients_receive_no_shift(algorithm, prox):
 
 @pytest.mark.parametrize(("samples", "tau"), crossed([None, [1, 2, 3, 4, 10]], [1, 5]))
 def test_fixed_points_with_one_and_several_local_steps(samples, tau):
-    """At the weighted optimum after one local step, off it by a known amount after more; μ weakens the drift."""
+    """One local step gives the weighted optimum; more steps give a known distance from it, which μ reduces."""
     problem, local = Quadratics.random(samples=samples), LocalSGD(steps=tau, lr=0.2, batch=None)
     lam = problem.shares
     drift = {}

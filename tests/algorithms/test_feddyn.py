@@ -28,7 +28,7 @@ def test_rounds_match_the_paper(solver):
 
 
 def test_clients_receive_shift_and_proximal_weight():
-    """−h_i, and the pull with μ."""
+    """The shift is −h_i, and the proximal weight is μ."""
     state, (call,) = second_round(FedDyn(m=3, mu=0.25, local=LocalSGD(lr=0.1)))
     assert call.prox == 0.25
     assert torch.equal(call.shift, -state.h[call.cohort])
@@ -41,7 +41,7 @@ def test_clients_receive_shift_and_proximal_weight():
     long_beyond(1, [({}, {}), ({"momentum": 0.6}, {"m": 2, "mu": 3.0}), ({"weight_decay": 0.5}, {"m": 2})]),
 )
 def test_it_reaches_the_average_optimum(solver, options):
-    """Of the mean of all f_i (weight decay included), whatever the local steps and whoever takes part."""
+    """This is the optimum of the mean of all f_i with weight decay, for any local steps and participation."""
     problem = Quadratics.random()
     algorithm = FedDyn(local=LocalSGD(steps=6, lr=0.1, batch=None, **solver), **options)
     near(
@@ -58,7 +58,7 @@ def test_client_that_never_answers_keeps_a_zero_drift_term():
 
 @pytest.mark.long
 def test_smaller_mu_converges_more_slowly_with_long_local_training():
-    """τηa is up to 12 here, so that clients all but reach their minimisers: μ = 1/(ητ) against a fifth of it."""
+    """τηa is up to 12, so clients nearly reach their own minimisers: μ = 1/(ητ) is compared with a fifth of it."""
     problem, local = Quadratics.random(), LocalSGD(steps=20, lr=0.2, batch=None)
     optimum = problem.optimum(problem.shares)
     larger, smaller = (last(FedDyn(m=3, mu=mu, local=local), problem.federation(), 400) for mu in (1 / 4, 1 / 20))

@@ -25,7 +25,7 @@ def gradient(w, rows, data, task):
 
 
 def gradients_on_the_way(x, i, key, beta):
-    """Client i's gradients g_i, (τ_i, d), along two epochs of steps of 0.1 from x."""
+    """Return client i's gradients g_i, (τ_i, d), along two epochs of steps of 0.1 from x."""
     data, task, found = pools(), task_of(), []
     drawn = draw_epochs(ClientRows.of(data.train), torch.arange(N), 2, 8, key.fold("sgd"))
     u, velocity = x, torch.zeros_like(x)
@@ -38,7 +38,7 @@ def gradients_on_the_way(x, i, key, beta):
 
 @pytest.mark.parametrize("beta", [0.0, 0.7])
 def test_round_matches_the_paper(beta):
-    """x ← x − τ_eff·η·Σ_i p_i·G_i a_i/‖a_i‖₁, a_i from the paper's formula for momentum."""
+    """x ← x − τ_eff·η·Σ_i p_i·G_i a_i/‖a_i‖₁, with a_i from the paper's formula for momentum."""
     fed, key = federation(), Key(2).fold("round", 1)
     algorithm = FedNova(m=N, local=LocalSGD(epochs=2, lr=0.1, batch=8, momentum=beta))
     state, info = algorithm.round(algorithm.init(fed), fed, key)

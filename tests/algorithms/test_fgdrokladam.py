@@ -86,7 +86,7 @@ def test_command_tunes_it_over_its_own_step_sizes(tmp_path, monkeypatch):
 
 @dataclass(frozen=True)
 class Momentum(drfl.ClientSide):
-    """Momentum that lasts over rounds, at each client; ``wrong`` = a direction of another shape."""
+    """Momentum that lasts over rounds at each client; ``wrong`` gives a direction of another shape."""
 
     wrong: bool = False
 

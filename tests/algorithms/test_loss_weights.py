@@ -42,7 +42,7 @@ def test_impossible_hyperparameters_of_propfair_are_refused(bad):
 
 
 def test_propfair_is_linear_for_losses_above_its_threshold():
-    """Above M − ε every client has the factor 1/ε: a round is one of FedAvg, 1/ε times as long."""
+    """Above M − ε every client has the factor 1/ε, so the update is 1/ε times FedAvg's."""
     fed, base = federation(), FedAvg(local=ONE)
     step = after(base, fed).w - fed.w0
     own = after(PropFair(local=ONE, baseline=0.01, epsilon=0.01), fed).w - fed.w0

@@ -40,7 +40,10 @@ def test_q_0_equals_the_uniform_mean(m):
 
 
 def test_requests_are_losses_then_models():
-    """First the losses at the model before training, on all data unless told; then the models of those who answered."""
+    """The cohort reports losses at the model before training, on all data by default;
+
+    then these clients send models.
+    """
     state, (losses, train) = second_round(QFedAvg(m=3, local=LocalSGD(lr=0.1)))
     assert torch.equal(losses.w, state.w)
     assert (losses.kind, losses.batch, losses.key) == ("losses", None, Key(0).fold("round", 2, "xi"))
@@ -53,7 +56,7 @@ def test_requests_are_losses_then_models():
 @pytest.mark.long
 @pytest.mark.parametrize("q", [0.5, 3.0])
 def test_it_is_stationary_for_its_objective(q):
-    """Σ_k F_k^q ∇F_k = 0 with one local step; the worst loss is lower than at the average optimum."""
+    """With one local step, Σ_k F_k^q ∇F_k = 0, and the worst loss is lower than at the average optimum."""
     problem = Quadratics.random(seed=3)
     w = last(QFedAvg(q=q, local=LocalSGD(steps=1, lr=0.2, batch=None)), problem.federation(), 1000)
     weights = problem.losses(w) ** q
@@ -72,7 +75,7 @@ def test_powers_match_the_paper_up_to_a_factor(q):
 @pytest.mark.parametrize("q", [0.0, 0.5, 1.0, 2.0, 300.0])
 @pytest.mark.parametrize("values", [[0.0, 1e-200, 3.0], [0.0, 1e200, 1e180], [2.0, 3.0, 5.0], [0.0, 0.0, 0.0]], ids=str)
 def test_zero_and_huge_losses(q, values):
-    """The paper's step in decimal numbers that hardly overflow; 0·∞ counts 0, and a round without any loss stays."""
+    """The reference uses decimal numbers of a huge range; 0·∞ counts as 0, and without any loss the model stays."""
     fed, algorithm = ConstantFederation(values), QFedAvg(q=q, local=LocalSGD(lr=0.1))
     state, info = algorithm.round(algorithm.init(fed), fed, Key(0))
     one, power, Delta, h = Decimal(1), Decimal(q), Decimal(0), Decimal(0)
@@ -86,7 +89,7 @@ def test_zero_and_huge_losses(q, values):
 
 
 def test_client_with_zero_loss_does_not_move_the_model():
-    """Client i moves to w + i; only client 1 has a loss: w + F·L·1 / (q·L²·d·1² / F^{1−q} + L·F^q), d = 2."""
+    """Client i moves to w + i, and only client 1 has a loss: w + F·L·1 / (q·L²·d·1² / F^{1−q} + L·F^q) with d = 2."""
     algorithm, fed = QFedAvg(q=0.5, local=LocalSGD(lr=0.1)), ConstantFederation([0.0, 4.0, 0.0])
     state, _ = algorithm.round(algorithm.init(fed), fed, Key(0))
     Delta, h = 2 * 10 * 1.0, 0.5 / 2 * (10**2 * 2) + 10 * 2

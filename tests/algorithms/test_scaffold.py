@@ -27,7 +27,7 @@ def test_rounds_match_the_paper(server_lr, solver):
 
 
 def test_first_round_equals_fedavg():
-    """The controls are 0 then; η_g scales the move."""
+    """The control variates are 0, and η_g scales the update."""
     local = LocalSGD(steps=4, lr=0.1, batch=8)
     start, mean = states(FedAvg(m=3, local=local, by_samples=False), federation(), 1)
     for server_lr in (1.0, 0.4):
@@ -36,7 +36,7 @@ def test_first_round_equals_fedavg():
 
 
 def test_clients_receive_control_variates():
-    """c − c_i."""
+    """The shift is c − c_i."""
     state, (call,) = second_round(SCAFFOLD(m=3, local=LocalSGD(lr=0.1)))
     assert torch.equal(call.shift, state.c - state.c_i[call.cohort])
     assert float(call.shift.abs().max()) > 0
@@ -52,7 +52,7 @@ def test_clients_receive_control_variates():
     ),
 )
 def test_it_reaches_the_average_optimum(solver, options):
-    """Of the mean of all f_i (weight decay included), whatever the local steps and whoever takes part."""
+    """This is the optimum of the mean of all f_i with weight decay, for any local steps and participation."""
     problem = Quadratics.random()
     algorithm = SCAFFOLD(local=LocalSGD(steps=6, lr=0.1, batch=None, **solver), **options)
     near(

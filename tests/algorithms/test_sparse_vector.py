@@ -18,7 +18,7 @@ SIZES = st.floats(-1e3, 1e3)
 
 @st.composite
 def vectors(draw):
-    """Two with the same rows."""
+    """Return two vectors with the same rows."""
     n = draw(st.integers(1, 12))
     rows = torch.tensor(draw(st.permutations(range(n)))[: draw(st.integers(0, n))], dtype=torch.int64)
     values = st.lists(SIZES, min_size=len(rows), max_size=len(rows)).map(lambda v: torch.tensor(v).double())
@@ -56,7 +56,7 @@ def test_equal_entries_have_no_spread(monkeypatch, value):
 
 
 def test_order_of_clients_does_not_matter(monkeypatch):
-    """To the bit, where sums depend on their order."""
+    """The results are bitwise equal, also if sums depend on the order."""
     monkeypatch.setattr(sparse_vector, "MANY", 0)
     values = torch.tensor([1.0, 2.0**-53, 2.0**-53, -1.0, 3.0]).double()
     found = {

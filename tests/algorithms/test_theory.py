@@ -49,7 +49,7 @@ def test_local_steps_are_rounded_down_but_at_least_one(T, m, tau):
 
 @pytest.mark.parametrize(("tau", "m"), [(3, 2), (6, 2), (7, 2), (10, 1), (99, 1), (14, 2), (5, 7)])
 def test_integer_prescriptions_are_not_rounded_down(tau, m):
-    """Floating point puts some of these just below the integer that they are."""
+    """In floating point, some of these are slightly below an integer."""
     assert theory.drfa(tau**4 * m**2, m, 1.0).tau == tau
 
 
@@ -119,7 +119,7 @@ CONSTANTS = list(itertools.product((0.3, 1.0, 20.0), (0.0, 0.1, 5.0), (0.01, 0.3
 @pytest.mark.parametrize("gamma_0", [0.01, 1.0, 30.0])
 @pytest.mark.parametrize(("L", "L_lx", "mu"), CONSTANTS)
 def test_accelerated_schedule_meets_its_conditions(L, L_lx, mu, gamma_0):
-    """The recursions of Condition 3.1, (E.22) with μ/4, (E.25), and (E.35) with equality at r = 0."""
+    """These are the recursions of Condition 3.1, (E.22) with μ/4, (E.25), and (E.35) with equality at r = 0."""
     rounds = list(itertools.islice(theory.scaffpd_accelerated(L, L_lx, mu, gamma_0=gamma_0), 200))
     assert rounds[0].theta == 1
     tau_0, sigma_0, _ = rounds[0]
@@ -141,7 +141,7 @@ def test_accelerated_schedule_matches_the_printed_formula():
 
 
 def test_dual_step_grows_linearly_and_primal_step_falls():
-    """(E.27): γ_r ≥ (μ'τ_0)²γ_0·r²/9, from r = 1 on."""
+    """(E.27): γ_r ≥ (μ'τ_0)²γ_0·r²/9 for r ≥ 1."""
     mu = 0.25
     rounds = list(itertools.islice(theory.scaffpd_accelerated(1.0, 1.0, mu, growth=1.0), 2000))
     tau_0, gamma_0 = rounds[0].tau, rounds[0].sigma / rounds[0].tau
@@ -154,7 +154,7 @@ def test_dual_step_grows_linearly_and_primal_step_falls():
 @pytest.mark.parametrize("mu_lam", [0.05, 2.0])
 @pytest.mark.parametrize(("L", "L_lx", "mu"), CONSTANTS)
 def test_constant_schedule_meets_its_conditions(L, L_lx, mu, mu_lam, c_omega):
-    """The four of (E.49), with the π of (E.51)."""
+    """These are the four conditions of (E.49), with the π of (E.51)."""
     tau, sigma, theta = theory.scaffpd_constant(L, L_lx, mu, mu_lam, c_omega=c_omega)
     slack, pi = 1 - 1e-12, theta * sigma * L_lx
     assert 0 < theta < 1
@@ -169,7 +169,7 @@ def test_constant_schedule_meets_its_conditions(L, L_lx, mu, mu_lam, c_omega):
 
 
 def test_noise_constants_by_hand():
-    """ζ² = 2, ε = 0.5, J = 4, χ = 0.5: C = 1.5/16 + (1/64 + 1)/4, and ω = 1 + 64C·2/(0.1·0.5)."""
+    """With ζ² = 2, ε = 0.5, J = 4 and χ = 0.5: C = 1.5/16 + (1/64 + 1)/4, and ω = 1 + 64C·2/(0.1·0.5)."""
     C = theory.GradientNoise(2.0, 0.5, 4, 0.5).constant
     assert pytest.approx(0.09375 + 0.25390625) == C
     tau, sigma, theta = noisy(variance=2.0, accuracy=0.5, steps=4, chi=0.5)
@@ -180,7 +180,7 @@ def test_noise_constants_by_hand():
 @pytest.mark.parametrize("accuracy", [1e-4, 1.0, 1e4])
 @pytest.mark.parametrize(("L", "L_lx", "mu"), CONSTANTS)
 def test_noise_uses_half_of_the_accuracy(L, L_lx, mu, accuracy):
-    """(E.58) with the weights of E.45, 2·C·τ²θ/(1−θ)·ζ²·μ_x ≤ ε/2, with equality where this branch decides."""
+    """(E.58) with the weights of E.45: 2·C·τ²θ/(1−θ)·ζ²·μ_x ≤ ε/2, with equality if this branch decides."""
     exact = theory.scaffpd_constant(L, L_lx, mu, 0.2)
     steps = noisy(L, L_lx, mu, 0.2, variance=3.0, accuracy=accuracy, steps=5)
     left = (
@@ -199,7 +199,7 @@ def test_noise_uses_half_of_the_accuracy(L, L_lx, mu, accuracy):
 @pytest.mark.parametrize("steps", [1, 2, 10, 1000])
 @pytest.mark.parametrize("tau", [1e-6, 1e-4, 1 / 600, 1 / 12])
 def test_noise_constant_meets_its_conditions(tau, steps, chi):
-    """(E.18) with Lemma D.2's 12, and (D.19); for tiny τ, where η_g is 1, it is not idle."""
+    """These are (E.18) with the 12 of Lemma D.2, and (D.19). For tiny τ, where η_g is 1, the condition is active."""
     L = 1.0
     server_lr = theory.scaffpd_local(tau, L, steps).server_lr
     drift = (3 * tau * L + (tau * L) ** 2 / 8) * (12 * (1 + chi) + 3 / steps) / server_lr**2
@@ -225,7 +225,7 @@ def test_local_step_size_meets_its_conditions(tau, steps):
 
 @pytest.mark.long
 def test_scaffpd_converges_with_the_prescribed_constants():
-    """Theorem 3.5 on SCAFF-PD's own problem: the distance falls at least as fast as the rate θ allows."""
+    """By Theorem 3.5 on SCAFF-PD's own problem, the distance falls at least as fast as the rate θ."""
     problem = robust_regression(mu=1.0)
     ambiguity = ChiSquare(0.5)
     target = problem.saddle(ambiguity)
@@ -287,7 +287,7 @@ def test_coupling_bounds_the_jacobian():
 
 @pytest.mark.parametrize("T", [10**4, 10**8, 10**12])
 def test_drdm_bound_does_not_vanish_with_more_rounds(T):
-    """144·ητ² of (51) is 36/(Lm) whatever T is, with τ not rounded: the last term of (52) does not fall."""
+    """For unrounded τ, 144·ητ² of (51) is 36/(Lm) for any T, so the last term of (52) does not fall."""
     m, L = 4, 0.5
     steps = theory.drdm(T, m, 16, L)
     assert 144 * steps.eta * (T**0.25 / math.sqrt(m)) ** 2 == pytest.approx(36 / (L * m))
@@ -295,7 +295,7 @@ def test_drdm_bound_does_not_vanish_with_more_rounds(T):
 
 
 def test_only_one_of_two_printed_primal_steps_meets_its_condition():
-    """E.60 takes half of the τ of E.51; the first of E.49 then fails."""
+    """E.60 has half of the τ of E.51, so the first condition of E.49 fails."""
     mu, theta = 0.1, 0.9
     for factor, meets in ((4, True), (2, False)):
         tau = factor * (1 - theta) / (theta * mu)
@@ -303,7 +303,7 @@ def test_only_one_of_two_printed_primal_steps_meets_its_condition():
 
 
 def test_only_the_smaller_of_two_printed_roots_is_a_root():
-    """The fourth line of (E.54) has 16 where the second has 8: it meets (E.52) with room to spare."""
+    """The fourth line of (E.54) has 16 where the second has 8, and meets (E.52) with slack."""
     L, L_lx, mu, mu_lam = 1.0, 3.0, 0.1, 0.2
     half = 0.5 + 24 * L / mu
     for factor, rest in ((8, pytest.approx(0, abs=1e-6)), (16, None)):

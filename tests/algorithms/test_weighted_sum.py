@@ -31,7 +31,7 @@ FULL = {"kl", "kl ball"}
 
 
 class Walk:
-    """λ and rows that move at random: M clients report and M get new rows in every round."""
+    """Random changes of λ and rows: M clients report and M get new rows in every round."""
 
     def __init__(self, ambiguity, dtype, *, along=False, step=0.2 / N) -> None:
         self.draws, self.ambiguity, self.step = torch.Generator().manual_seed(0), ambiguity, step
@@ -48,7 +48,7 @@ class Walk:
         return torch.randperm(N, generator=self.draws)[:M]
 
     def move(self, clients=None):
-        """One round."""
+        """Play one round."""
         before, reported = self.now, self.some()
         clients = self.some() if clients is None else clients
         table = before.table.put(clients, self.normal(len(clients), D).to(before.table.dtype))
@@ -63,14 +63,14 @@ class Walk:
         self.kept = self.kept.after(before, self.now, clients, target, self.step)
 
     def error(self):
-        """How far the kept sum is from the true one, in parts of Σ λ_i |h_i|."""
+        """Return the error of the stored sum relative to Σ λ_i |h_i|."""
         rows, lam = self.now.table.dense().double(), self.now.lam
         return float(((self.kept.sums[0] - lam @ rows).abs() / (lam @ rows.abs())).max())
 
 
 @pytest.fixture
 def reads(monkeypatch):
-    """How many rows each sum and each mixture reads."""
+    """Count the rows that each sum and each mixture reads."""
     counted, sums, mix = [], ClientTable.sums, ClientTable.mix
 
     def counted_sums(table, rows, weights):
@@ -90,7 +90,7 @@ def reads(monkeypatch):
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("dtype", long_beyond(1, [torch.float64, torch.float32]))
 def test_updated_sums_equal_sums_over_all_rows(name, dtype, along, reads):
-    """On every set, with clients that fall to a bound and come back: the exact sum, from few rows."""
+    """Clients reach bounds and leave them; the exact sum follows from few rows, for every set."""
     walk, left, returned = Walk(SETS[name], dtype, along=along), 0, 0
     del reads[:]  # of the first round
     for _ in range(40):
@@ -108,7 +108,6 @@ def test_updated_sums_equal_sums_over_all_rows(name, dtype, along, reads):
 @pytest.mark.parametrize("along", [False, True])
 @pytest.mark.parametrize("name", sorted(set(SETS) - FULL))
 def test_rounding_errors_do_not_accumulate_over_thousands_of_rounds(name, along):
-    """Rounding does not add up."""
     walk = Walk(SETS[name], torch.float64, along=along)
     for _ in range(2 * weighted_sum.REFRESH + 100):
         walk.move()
@@ -116,7 +115,7 @@ def test_rounding_errors_do_not_accumulate_over_thousands_of_rounds(name, along)
 
 
 def test_all_rows_are_read_after_the_maximum_number_of_updates(monkeypatch, reads):
-    """What is wrong in the sums is gone then."""
+    """This removes accumulated errors."""
     monkeypatch.setattr(weighted_sum, "REFRESH", 10)
     walk = Walk(Simplex(), torch.float64)
     walk.move()
@@ -130,7 +129,7 @@ def test_all_rows_are_read_after_the_maximum_number_of_updates(monkeypatch, read
 
 
 def test_an_omitted_client_changes_the_sum(monkeypatch):
-    """A client that does not follow the law, but is taken to, is seen."""
+    """A client that is wrongly assumed to follow the law causes a detectable error."""
     monkeypatch.setattr(weighted_sum, "ROUNDING", 1.0)
     walk = Walk(Simplex(), torch.float64)
     for _ in range(20):
@@ -141,7 +140,7 @@ def test_an_omitted_client_changes_the_sum(monkeypatch):
 @pytest.mark.parametrize("ambiguity", [Simplex(), ChiSquare(0.2), Box(2 / N)], ids=repr)
 @pytest.mark.parametrize("first", [3.0, 0.0])
 def test_extreme_changes_of_lambda(ambiguity, first):
-    """The ends: a support of one, a λ that stays, and back to everybody."""
+    """These are a support of one client, an unchanged λ, and a return to all clients."""
     walk = Walk(ambiguity, torch.float64)
     for way in (first, -1e-4, 0.0, -5.0, -5.0):
         before, v = walk.now, torch.zeros(N, dtype=torch.float64)
@@ -156,7 +155,7 @@ def test_extreme_changes_of_lambda(ambiguity, first):
     ("algorithm", "step"), [(DualDRDM, {"gamma": 1e-7}), (ScaffPD, {"sigma": 1e-6})], ids=["dual", "pd"]
 )
 def test_rounds_equal_rounds_that_read_all_rows(algorithm, step, monkeypatch):
-    """The algorithms' rounds are those that read every row; a state through a file goes on with the same bits."""
+    """A state that was saved and loaded continues with the same bits."""
     fed = Quadratics.random(n=N, d=D).federation()
     method = algorithm(m=4, **step, local=LocalSGD(steps=2, lr=0.1), ambiguity=Simplex(floor=0.9 / N))
     state = kept = method.init(fed)

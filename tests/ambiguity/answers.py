@@ -12,7 +12,7 @@ from drfl.ambiguity import AmbiguitySet
 
 
 class Residuals(NamedTuple):
-    """Residuals (draws,) of each operation, and how far the worst case's value is from Σλ_i f_i − ψ(λ)."""
+    """Residuals (draws,) of each operation, and the error of the worst case's value from Σλ_i f_i − ψ(λ)."""
 
     project: np.ndarray
     prox: np.ndarray
@@ -20,12 +20,12 @@ class Residuals(NamedTuple):
     value: np.ndarray
 
     def worst(self) -> float:
-        """The largest of all; NaN where one is NaN."""
+        """Return the largest residual, or NaN if one is NaN."""
         return float(np.concatenate(self).max())
 
 
 def residuals(ambiguity: AmbiguitySet, v: np.ndarray, steps: np.ndarray) -> Residuals:
-    """Project, prox and worst_case of each row of v (draws, n), judged."""
+    """Return the residuals of project, prox and worst_case for each row of v (draws, n)."""
     draws, n = v.shape
     what, rows = definition(ambiguity, n), torch.from_numpy(v)
     project = np.stack([ambiguity.project(row).numpy() for row in rows])

@@ -12,12 +12,12 @@ EXTREMES = (0.0, 1.0, -1.0, 1e-300, -1e-300, 1e17, -1e17, 1e300, -1e300)
 
 
 def uneven(n: int) -> np.ndarray:
-    """A prior that grows like i²."""
+    """Return a prior that grows like i²."""
     return np.arange(1, n + 1) ** 2 / (np.arange(1, n + 1) ** 2).sum()
 
 
 def steep(n: int) -> np.ndarray:
-    """A prior that falls from near 1 to 1e-9."""
+    """Return a prior that falls from near 1 to 1e-9."""
     p = np.logspace(0, -9, n)
     return p / p.sum()
 
@@ -63,7 +63,10 @@ ONE_OF_EACH = list({type(make(4)): name for name, make in reversed(CASES.items()
 
 
 def drawn(g: np.random.Generator, draws: int, n: int) -> np.ndarray:
-    """(draws, n) of seven kinds, mixed: spread out, tied, near the simplex, sparse, far away, huge and tiny, equal."""
+    """Draw vectors (draws, n) of seven kinds:
+
+    spread out, tied, near the simplex, sparse, far away, huge and tiny, equal.
+    """
     normal = g.normal(size=(draws, n))
     kinds = (
         normal * 10 ** g.uniform(-3, 3, (draws, 1)),
@@ -78,5 +81,5 @@ def drawn(g: np.random.Generator, draws: int, n: int) -> np.ndarray:
 
 
 def steps(g: np.random.Generator, draws: int) -> np.ndarray:
-    """(draws,) from 1/1000 to 1000."""
+    """Draw steps (draws,) from 1/1000 to 1000."""
     return 10 ** g.uniform(-3, 3, draws)

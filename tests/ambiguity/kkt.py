@@ -26,7 +26,7 @@ LARGE = 1e6
 
 
 class Definition(NamedTuple):
-    """A set: bounds, the weight ρ of ψ, a ball's radius, and the divergence that both mean, "square" or "kl"."""
+    """A set: its bounds, the weight ρ of ψ, a ball's radius, and their divergence, "square" or "kl"."""
 
     n: int
     lo: float = 0.0
@@ -37,26 +37,26 @@ class Definition(NamedTuple):
     prior: np.ndarray | None = None
 
     def gradient(self, lam: np.ndarray) -> np.ndarray:
-        """∇D (draws, n)."""
+        """Return ∇D (draws, n)."""
         if self.kind == "square":
             return self.n * lam - 1
         return np.log(np.maximum(lam, LEAST) / self.prior)
 
     def size(self, lam: np.ndarray) -> np.ndarray:
-        """The largest of the terms (draws,) that ∇D is the difference of."""
+        """Return the largest of the terms (draws,) whose difference is ∇D."""
         if self.kind == "square":
             return np.maximum(self.n * lam.max(1), 1)
         return np.maximum(np.abs(np.log(np.maximum(lam, LEAST))).max(1), np.abs(np.log(self.prior)).max())
 
     def divergence(self, lam: np.ndarray) -> np.ndarray:
-        """D (draws,): (1/2N)Σ(Nλ_i − 1)², or Σλ_i log(λ_i/p_i)."""
+        """Return D (draws,): (1/2N)Σ(Nλ_i − 1)², or Σλ_i log(λ_i/p_i)."""
         if self.kind == "square":
             return np.square(self.n * lam - 1).sum(1) / (2 * self.n)
         return (lam * self.gradient(lam)).sum(1)
 
 
 def definition(ambiguity: AmbiguitySet, n: int) -> Definition:
-    """What a set of drfl is by its documentation, for n clients."""
+    """Return the definition of a set for n clients, from its documentation."""
     prior = getattr(ambiguity, "prior", None)
     prior = np.full(n, 1 / n) if prior is None else np.array(prior)
     if isinstance(ambiguity, CVaR):
@@ -76,7 +76,7 @@ def definition(ambiguity: AmbiguitySet, n: int) -> Definition:
 
 
 def residual(what: Definition, v: np.ndarray, lam: np.ndarray, q: float, c: np.ndarray) -> np.ndarray:
-    """By how much (draws,) the conditions are missed at λ (draws, n), with v (draws, n), c (draws,)."""
+    """Return the violation (draws,) of the conditions at λ (draws, n), with v (draws, n), c (draws,)."""
     shrunk = np.where(np.abs(v).max(1) > 1e280, 2.0**-60, 1.0)  # all of g is, lest something here overflows
     v, q, c = v * shrunk[:, None], q * shrunk[:, None], c * shrunk
     infeasible = np.abs(lam.sum(1) - 1)
@@ -102,7 +102,7 @@ def residual(what: Definition, v: np.ndarray, lam: np.ndarray, q: float, c: np.n
 
 
 def _missed(what: Definition, g: np.ndarray, lam: np.ndarray, everywhere: bool) -> np.ndarray:
-    """How far no θ will do; with a logarithm ``everywhere``, only λ_i too small to be told from 0 count as 0."""
+    """Return the violation for the best θ; with a logarithm ``everywhere``, only λ_i that round to 0 count as 0."""
     held = LEAST if everywhere and what.kind == "kl" else what.lo + AT
     above = np.where(lam < what.hi - AT, g, -np.inf).max(1)
     below = np.where(lam > held, g, np.inf).min(1)
@@ -110,7 +110,7 @@ def _missed(what: Definition, g: np.ndarray, lam: np.ndarray, everywhere: bool) 
 
 
 def _multiplier(what: Definition, g: np.ndarray, lam: np.ndarray) -> np.ndarray:
-    """κ (draws,) ≥ 0 by least squares over the support, where g = θ + κ∇D(λ)."""
+    """Return κ (draws,) ≥ 0 by least squares over the support, where g = θ + κ∇D(λ)."""
     support = lam > (LEAST if what.kind == "kl" else what.lo + AT)
     scale = np.maximum(np.abs(g).max(1, keepdims=True), 1e-290)
     count = support.sum(1, keepdims=True)

@@ -24,14 +24,14 @@ class Solver:
         self.v, self.weight = cp.Parameter(what.n), cp.Parameter(nonneg=True)
 
     def nearest(self, v: np.ndarray, step: float) -> np.ndarray:
-        """The prox; the projection with step 0."""
+        """Return the prox, or the projection for step 0."""
         if not step * self.what.rho:
             return self._solved(self._plain, v)
         self.weight.value = step * self.what.rho
         return self._solved(self._nearest, v)
 
     def heaviest(self, losses: np.ndarray) -> np.ndarray:
-        """The worst case's λ."""
+        """Return λ of the worst case."""
         self.weight.value = self.what.rho
         return self._solved(self._heaviest, losses)
 
@@ -82,7 +82,7 @@ class Solver:
 
 
 class Differences(NamedTuple):
-    """How far drfl and the solver are apart at most: in λ, and in what is minimised or maximised there."""
+    """The largest differences between drfl and the solver: in λ, and in the objective."""
 
     project: float
     prox: float
@@ -91,12 +91,12 @@ class Differences(NamedTuple):
 
     @property
     def lam(self) -> float:
-        """The largest in λ; a worst case that is not unique is left to the objective."""
+        """Return the largest difference in λ. A worst case that is not unique is compared by its objective only."""
         return max(self.project, self.prox, self.worst_case)
 
 
 def differences(ambiguity: AmbiguitySet, v: np.ndarray, steps: np.ndarray) -> Differences:
-    """Over the rows of v (draws, n), with the steps (draws,)."""
+    """Return the differences over the rows of v (draws, n), with the steps (draws,)."""
     what = definition(ambiguity, v.shape[1])
     solver, unique = Solver(what), what.rho > 0 or what.radius is not None
     found = []
@@ -116,5 +116,5 @@ def differences(ambiguity: AmbiguitySet, v: np.ndarray, steps: np.ndarray) -> Di
 
 
 def _objective(what: Definition, v: np.ndarray, u: np.ndarray, q: float, c: float) -> float:
-    """(q/2)‖u‖² − v·u + c·ψ(u)."""
+    """Return (q/2)‖u‖² − v·u + c·ψ(u)."""
     return float(q * u @ u / 2 - v @ u + (c * what.rho * what.divergence(u[None])[0] if what.rho else 0))

@@ -48,7 +48,7 @@ def test_answers_agree_with_a_solver(name):
 
 @pytest.mark.parametrize(("name", "scale"), crossed(list(CASES), [0.01, 1.0, 100.0]))
 def test_residual_detects_an_error_of_one_millionth(name, scale):
-    """The residual is no formality: an answer moved by 1e-6 within Σλ = 1, or given to another vector, is refused."""
+    """An answer moved by 1e-6 within Σλ = 1, or used for another vector, is rejected."""
     g, ambiguity = np.random.default_rng(3), CASES[name](5)
     what, v = definition(ambiguity, 5), scale * g.normal(size=(20, 5))
     for q, lams in (

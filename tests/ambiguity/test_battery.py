@@ -69,7 +69,7 @@ def test_checks_can_be_waived():
 
 
 def test_set_that_needs_more_clients_raises_its_own_error():
-    """One client is tried whatever n is; Box(0.3) refuses so few, which is right."""
+    """One client is tested for any n; Box(0.3) correctly refuses a single client."""
     assert check_ambiguity(Box(0.3), n=4, draws=50).failed == ()
 
 

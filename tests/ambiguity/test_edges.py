@@ -37,7 +37,7 @@ def answers(ambiguity, v, step=0.7):
 
 
 def assert_same(one, other, tolerance=1e-9, prox=True):
-    """Two sets give the same answers; a worst case is told by its value, as each may choose among equal losses."""
+    """Assert that two sets give the same answers. Worst cases are compared by value, because λ need not be unique."""
     for v in some():
         assert (one.project(v) - other.project(v)).abs().max() <= tolerance
         assert one.worst_case(v).value == pytest.approx(other.worst_case(v).value, abs=max(tolerance, 1e-12))
@@ -56,7 +56,7 @@ def test_one_client(name):
 @pytest.mark.parametrize("name", [name for name in CASES if "Simplex" not in name or "0" not in name])
 @pytest.mark.parametrize("value", [0.0, 3.0, -1e300, 1e17])
 def test_equal_entries_give_uniform_weights(name, value):
-    """But for a prior, which the prox and the balls lean to, and the linear worst cases, where any mixture will do."""
+    """Exceptions are a prior, which affects prox and balls, and linear worst cases, which allow any weights."""
     ambiguity, v = CASES[name](4), torch.full((4,), value, dtype=torch.float64)
     if getattr(ambiguity, "prior", None) is None:
         assert ambiguity.project(v).tolist() == pytest.approx([0.25] * 4, abs=1e-12)
@@ -119,7 +119,7 @@ def test_prox_with_huge_steps_and_penalties():
 
 
 def test_tiny_differences_far_from_the_origin_count():
-    """1e15 is exact to 1/8 only; what is left of the gaps counts."""
+    """Near 1e15 numbers are exact to 1/8 only; the remaining differences count."""
     for make in CASES.values():
         near, far = tensor([0.0, 0.125, 0.25, -0.5]), tensor([0.0, 0.125, 0.25, -0.5]) + 2.0**49
         for lam, moved in zip(answers(make(4), near), answers(make(4), far), strict=True):
@@ -168,7 +168,7 @@ def test_equivalent_sets_give_the_same_answers(one, other):
     ],
 )
 def test_parameters_approach_their_limits(family, limit):
-    """Closer and closer, down to 1e-6."""
+    """The distance to the limit falls to 1e-6."""
     strong = isinstance(limit, CVaR)  # there the prox alone tends to the point
     for v in some():
         for answer in ("prox", "worst"):
@@ -185,7 +185,7 @@ def test_parameters_approach_their_limits(family, limit):
 
 @pytest.mark.parametrize("radius", [1e-30, 1e-22, 1e-15, 1e-8])
 def test_tiny_balls_have_the_closed_form_solution(radius):
-    """Near the uniform mixture both balls are ‖λ − 1/N‖² ≤ 2·radius/N, and the answer its centre + a step along v."""
+    """Near uniform weights both balls are ‖λ − 1/N‖² ≤ 2·radius/N, and the answer is the centre plus a step along v."""
     for v in some():
         centred = v - v.mean()
         expected = 1 / N + math.sqrt(2 * radius / N) * centred / centred.norm()
@@ -195,7 +195,7 @@ def test_tiny_balls_have_the_closed_form_solution(radius):
 
 
 def test_answers_lean_towards_the_prior():
-    """KL's worst case of equal losses is the prior, and so is the ball of radius 0; unequal losses lean from there."""
+    """For equal losses, KL's worst case and the ball of radius 0 return the prior."""
     equal, p = torch.ones(N), tensor(UNEVEN)
     assert (KL(0.3, UNEVEN).worst_case(equal).lam - p).abs().max() <= 1e-15
     assert (KLBall(0.0, UNEVEN).project(some()[0]) - p).abs().max() <= 1e-15
@@ -207,7 +207,7 @@ def test_answers_lean_towards_the_prior():
 
 @pytest.fixture(params=["few", "many"])
 def clients(request, monkeypatch):
-    """Few clients, and few that are treated as very many are."""
+    """Use few clients, and few clients with the code for very many."""
     if request.param == "many":
         monkeypatch.setattr(simplex, "MANY", 0)
 
@@ -226,7 +226,7 @@ def test_simplex_matches_bisection(many, entries, data, share):
 
 
 def test_projection_of_very_many_clients_needs_no_copy_or_sort(monkeypatch):
-    """Where a few moved: from the uniform mixture, from a sparse one, by numbers that sum to 0, and above a floor."""
+    """Few clients moved: from uniform weights, from sparse ones, by numbers that sum to 0, and above a floor."""
     n = simplex.MANY + 7
     monkeypatch.setattr(simplex, "ascending", None)
     uniform, sparse, v = torch.full((n,), 1 / n).double(), torch.zeros(n).double(), torch.zeros(n).double()
@@ -287,7 +287,7 @@ def test_many_clients(name):
 
 @pytest.mark.parametrize("prior", [None, uneven(20_000)], ids=["even", "uneven"])
 def test_prox_with_few_large_weights_needs_few_iterations(prior, monkeypatch):
-    """Newton's method cycles between few large weights, straight in y, and many small ones, exponential in y."""
+    """Newton's method can cycle between few large weights, linear in y, and many small ones, exponential in y."""
     iterations, solve = [], _kl_solver.solve_log_ratio
 
     def counted(a, *others):
@@ -386,7 +386,7 @@ def test_kl_has_no_gradient_on_the_boundary():
 
 @pytest.mark.parametrize("name", CASES)
 def test_argument_types_are_accepted_and_arguments_unchanged(name):
-    """Any dtype goes in, float64 comes out, and what went in is left alone."""
+    """Any dtype is accepted, the result is float64, and the argument is unchanged."""
     ambiguity = CASES[name](3)
     expected = answers(ambiguity, tensor([0, 1, 1]))
     for dtype in (torch.float16, torch.float32, torch.int64):
@@ -399,7 +399,7 @@ def test_argument_types_are_accepted_and_arguments_unchanged(name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_adding_a_constant_does_not_change_the_weights(name):
-    """Σλ = 1, so a constant is the same for all; drawn vectors, an offset that is exact in binary."""
+    """Vectors are random, and the added constant is exact in binary."""
     g = np.random.default_rng(2)
     for row, step in zip(np.round(drawn(g, 5, N) * 64) / 64, steps(g, 5), strict=True):
         v = torch.from_numpy(np.clip(row, -100, 100))

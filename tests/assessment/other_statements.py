@@ -18,7 +18,7 @@ from drfl.assessment.unseen import unseen_client
 
 
 def equal_clients_differ(setting, drawn):
-    """Tests that all clients are equally good, which they are."""
+    """Test equality of clients that are all equally good."""
     found = np.array([homogeneity(one.a)[:2] for one in drawn.each()])
     said = {("clients differ, by the spread", ALPHA): found[:, 0] <= ALPHA}
     if not np.isnan(found[0, 1]):
@@ -36,12 +36,12 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Exchangeable:
-    """Clients drawn alike: a size, each as likely, and a true accuracy of a beta law.
+    """Exchangeable clients, whose sizes and true accuracies (from a beta law) are drawn independently.
 
     Args:
-        name: what results call it.
+        name: name in the results.
         clients: N.
-        sizes: (S,) test rows that a client may have.
+        sizes: (S,) possible numbers of test rows.
         beta: parameters of the law of the true accuracy.
     """
 
@@ -59,12 +59,12 @@ class Exchangeable:
         return Seen(measured[:, :-1], measured[:, -1])
 
     def below(self, values):
-        """The probability that a client measures less than each of some values (F,)."""
+        """Return the probability that a client measures less than each of some values (F,)."""
         return np.mean([betabinom.cdf(np.ceil(values * n - 1e-9) - 1, n, *self.beta) for n in self.sizes], 0)
 
 
 def new_client(setting, drawn):
-    """The bound of a new client's measured score, and how probable it is that it is worse than all seen."""
+    """Return the bound of a new client's measured score, and the probability that it is worse than all seen."""
     found = [unseen_client(values) for values in drawn.clients]
     low = np.nan_to_num([one.low for one in found], nan=-np.inf)
     worse, high = found[0].worse, found[0].worse_high
@@ -79,7 +79,7 @@ def new_client(setting, drawn):
 
 @dataclass(frozen=True)
 class OneWorse:
-    """One client of N is worse by a difference, and has as many rows as are said to show it."""
+    """One client of N is worse by a difference, and has the number of rows that is stated to detect it."""
 
     name: str
     accuracy: float
@@ -95,14 +95,14 @@ class OneWorse:
 
 
 def enough_rows(setting, drawn):
-    """Where its simultaneous interval does not show it."""
+    """Return where its simultaneous interval does not exclude the others."""
     high = drawn.upper(ALPHA / (2 * setting.clients))
     return {("rows for the worst client, not shown", round(1 - POWER, 9)): high >= setting.accuracy}
 
 
 @dataclass(frozen=True)
 class OneBetter:
-    """Model B is better at a client that has as many rows as are said to show it, and as many change as expected."""
+    """Model B is better at a client that has the stated number of rows, of which the expected number changes."""
 
     name: str
     changed: float
@@ -118,7 +118,7 @@ class OneBetter:
 
 
 def enough_changed(setting, drawn):
-    """Where McNemar's test does not show it."""
+    """Return where McNemar's test is not significant."""
     shown = (drawn.p() <= ALPHA) & (drawn.better > drawn.worse)
     return {("rows for two models, not shown", round(1 - POWER, 9)): ~shown}
 
@@ -137,7 +137,7 @@ class Seeds:
 
 
 def shown_over_seeds(setting, drawn):
-    """Where a difference is said to be shown."""
+    """Return where a difference is significant."""
     found = map(seed_difference, drawn)
     said = np.array([verdict(one, holm_family([one])[0]) for one in found])
     return {("difference over seeds shown", ALPHA): (said == "better") | (said == "worse")}

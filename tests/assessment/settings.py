@@ -33,13 +33,13 @@ from drfl.assessment.scores import RankScores, RealScores
 
 
 class Case(NamedTuple):
-    """Statements tried on a setting.
+    """Statements that are checked on a setting.
 
     Args:
-        setting: what federations are drawn from.
+        setting: law of the federations.
         ways: the statements.
-        federations: how many of 10,000 there is time for.
-        demanded: whether the statements are said to hold; approximate ones are measured alone.
+        federations: how many of 10,000 are drawn in the available time.
+        demanded: whether the statements must hold; approximate ones are only measured.
     """
 
     setting: Any
@@ -54,18 +54,18 @@ ROWS = (3, 100_000)
 
 
 def unequal(clients, least=ROWS[0], most=ROWS[1]):
-    """Test rows from the fewest to the most, each client with the same multiple of the one before."""
+    """Return numbers of test rows in a geometric sequence."""
     return np.geomspace(least, most, clients).round()
 
 
 def dealt(values, clients, stride=1):
-    """Values dealt to clients in turn, every so many-th next, so that sizes and scores do not go together."""
+    """Deal values to clients in turn with a stride, so that sizes and scores are independent."""
     values = np.asarray(values, float)
     return values[np.arange(clients) * stride % len(values)]
 
 
 def rolled(name, sizes, right, **options):
-    """Model B is to the next client what A is to each: its worst client is another one, and as good."""
+    """Give model B at the next client the law of model A, so that its worst client is another one of equal score."""
     return binary(name, sizes, right, np.roll(right, 1), **options)
 
 
@@ -103,7 +103,7 @@ GRID = np.linspace(0, 1, 11)
 
 
 def beta(a, b):
-    """A beta density on the grid (11,)."""
+    """Return a beta density on the grid (11,)."""
     x = np.clip(GRID, 0.02, 0.98)
     return x ** (a - 1) * (1 - x) ** (b - 1)
 
@@ -135,7 +135,7 @@ APPROXIMATE = (
 
 
 def outputs(n, *positive):
-    """The laws (N, 2, K) of N clients: the positive class's, dealt, and the other's, uniform."""
+    """Return the laws (N, 2, K) of N clients: the positive class's, dealt, and the other's, uniform."""
     laws = np.array([positive[i % len(positive)] for i in range(n)], float)
     return np.stack([laws / laws.sum(1, keepdims=True), np.full_like(laws, 1 / laws.shape[1])], 1)
 
@@ -159,13 +159,13 @@ OTHERS = np.full(5, 300)
 
 
 def alike(positive, other):
-    """The laws (5, 2, K) of five clients: the positive class's, and the other's."""
+    """Return the laws (5, 2, K) of five clients: the positive class's, and the other's."""
     laws = np.array([positive, other], float)
     return np.stack([laws / laws.sum(1, keepdims=True)] * 5)
 
 
 def normal(difference, spread=1.0, levels=12):
-    """The laws of outputs that are normal in either class, on a grid: an AUC without many ties."""
+    """Return the laws of outputs that are normal in either class, on a grid: an AUC without many ties."""
     edges = np.linspace(-4, 4 + difference, levels + 1)
     return alike(*(np.diff(norm.cdf(edges, m, s)) for m, s in ((difference, spread), (0, 1))))
 

@@ -24,14 +24,17 @@ BLOCK = 2_000_000
 
 
 class Drawn(NamedTuple):
-    """F federations of N clients, all arrays (F, N): both models' test results and B's gains, where there is a B."""
+    """F federations of N clients, as arrays (F, N):
+
+    test results of both models, and B's gains if there is a model B.
+    """
 
     a: Scores
     b: Scores | None = None
     gains: Gains | None = None
 
     def each(self):
-        """The federations one by one."""
+        """Yield the federations one by one."""
         for f in range(len(self.a.n)):
             gains = self.gains
             if isinstance(gains, MeanGains):
@@ -43,14 +46,14 @@ class Drawn(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """Clients whose rows are of K kinds, of which both models' scores are known.
+    """Clients whose rows are of K kinds, with known scores of both models.
 
     Args:
-        name: what results call it.
+        name: name in the results.
         sizes: (N,) test rows.
         laws: (N, K) probabilities of the kinds.
-        kinds: (K, 2) what model A and model B score on rows of a kind.
-        scores: what is made of the rows.
+        kinds: (K, 2) scores of model A and model B on rows of a kind.
+        scores: kind of scores.
         shared: whether client i tests on its own rows and those of client i − 1 too.
     """
 
@@ -90,14 +93,14 @@ class Setting:
 
 
 def binary(name, sizes, right, right_b=None, *, agree=0.5, shared=False):
-    """Rows that are right or wrong.
+    """Make a setting of rows that are right or wrong.
 
     Args:
-        name: what results call it.
+        name: name in the results.
         sizes: (N,) test rows.
-        right: (N,) model A's true accuracies.
-        right_b: (N,) model B's; None = the same.
-        agree: between 0, the models are right together as seldom as can be, and 1, as often as can be.
+        right: (N,) true accuracies of model A.
+        right_b: (N,) those of model B; None = the same.
+        agree: from 0, if the models are right together as rarely as possible, to 1, as often as possible.
         shared: whether neighbours share rows.
     """
     sizes = np.asarray(sizes, float)
@@ -112,16 +115,16 @@ def binary(name, sizes, right, right_b=None, *, agree=0.5, shared=False):
 
 
 def numbers(name, sizes, values, laws, *, agree=0.5, roll=0, scores=BoundedScores):
-    """Rows with a number for each model.
+    """Make a setting of rows with a number for each model.
 
     Args:
-        name: what results call it.
+        name: name in the results.
         sizes: (N,) test rows.
-        values: (K,) that a row can have.
+        values: (K,) possible values of a row.
         laws: (N, K) or (K,) their probabilities with model A.
         agree: share of the rows on which the models have the same value; on the others they are independent.
-        roll: model B's law at client i is A's at client i − roll; 0 where they agree on some.
-        scores: what is made of the rows.
+        roll: model B's law at client i is A's at client i − roll; 0 if they agree on some rows.
+        scores: kind of scores.
     """
     sizes, values = np.asarray(sizes, float), np.asarray(values, float)
     a = np.broadcast_to(np.asarray(laws, float), (len(sizes), len(values)))
@@ -136,13 +139,13 @@ class RankSetting:
     """Clients whose models give K ordered outputs to the rows of two classes.
 
     Args:
-        name: what results call it.
+        name: name in the results.
         positive: (N,) rows of the positive class.
-        negative: (N,) rows of the other.
+        negative: (N,) rows of the other class.
         laws: (N, 2, K) of model A's outputs, the positive class first.
-        other: (N, 2, K) of model B's where they differ from A's; None = A's.
+        other: (N, 2, K) of model B's outputs; None = A's.
         agree: share of the rows to which model B gives A's output; on the others they are independent.
-        scores: what is made of the rows.
+        scores: kind of scores.
     """
 
     name: str
@@ -156,7 +159,7 @@ class RankSetting:
 
     @property
     def joint(self):
-        """(N, 2, K, K) the laws of both models' outputs."""
+        """Return the laws (N, 2, K, K) of both models' outputs."""
         other = self.laws if self.other is None else self.other
         same = self.laws[..., None] * np.eye(self.laws.shape[-1])
         return self.agree * same + (1 - self.agree) * self.laws[..., None] * other[..., None, :]
@@ -192,7 +195,9 @@ class RankSetting:
 
 
 def _pairs(positive, negative):
-    """Pairs in order of rows of K levels, and how many pairs a row of each level is in, of either class."""
+    """Return the correctly ordered pairs of rows of K levels, and the number of pairs of a row of each level and
+    class.
+    """
     above = positive.sum(-1, keepdims=True) - np.cumsum(positive, -1) + positive / 2
     below = np.cumsum(negative, -1) - negative / 2
     return (positive * below).sum(-1), below, above
@@ -200,13 +205,13 @@ def _pairs(positive, negative):
 
 @dataclass(frozen=True, eq=False)
 class RateSetting:
-    """Clients of whose test rows some count, such as those of the positive class for the sensitivity.
+    """Clients with test rows of which some count, such as those of the positive class for the sensitivity.
 
     Args:
-        name: what results call it.
+        name: name in the results.
         sizes: (N,) test rows.
-        counting: (N,) the probability that a row counts.
-        right: (N,) that such a row's answer is right.
+        counting: (N,) probability that a row counts.
+        right: (N,) probability that a counted row is right.
     """
 
     name: str

@@ -20,12 +20,12 @@ class Tally(NamedTuple):
     """How often a statement was wrong.
 
     Args:
-        setting: of the federations.
-        statement: which.
-        federations: simulated.
-        misses: of them, where it was wrong.
-        nominal: the share that it may be wrong in.
-        demanded: whether it is said to hold; an approximate one is measured alone.
+        setting: name of the setting.
+        statement: name of the statement.
+        federations: number of simulated federations.
+        misses: number of federations in which the statement was wrong.
+        nominal: allowed share of misses.
+        demanded: whether the statement must hold; an approximate one is only measured.
     """
 
     setting: str
@@ -37,17 +37,17 @@ class Tally(NamedTuple):
 
     @property
     def p(self):
-        """That of so many misses or more, were it wrong with its nominal probability (exact binomial test)."""
+        """Return the p-value of this many misses or more at the nominal probability (exact binomial test)."""
         return float(binom.sf(self.misses - 1, self.federations, self.nominal))
 
 
 def adjusted(tallies):
-    """Holm's correction of all that is demanded; NaN where nothing is."""
+    """Return Holm's correction over all demanded statements; NaN if there are none."""
     return holm([tally.p if tally.demanded else np.nan for tally in tallies])
 
 
 def rejected(tallies):
-    """The statements that are wrong more often than they may be."""
+    """Return the statements that are wrong significantly more often than allowed."""
     return [tally for tally, p in zip(tallies, adjusted(tallies), strict=True) if p <= ALPHA]
 
 
@@ -55,12 +55,12 @@ def tallied(setting, ways, federations, key, *, demanded=True):
     """Count how often statements are wrong.
 
     Args:
-        setting: what federations are drawn from.
-        ways: functions of a setting and the federations drawn, each of which gives, by statement and the probability
-            with which it may be wrong, where it was (F,).
-        federations: how many.
-        key: of the draws.
-        demanded: whether they are said to hold.
+        setting: law of the federations.
+        ways: functions of a setting and the federations, which return, by statement and its nominal probability of
+            error, where it was wrong (F,).
+        federations: number of federations.
+        key: key of the draws.
+        demanded: whether the statements must hold.
     """
     misses = {}
     for start in range(0, federations, setting.block):
@@ -74,12 +74,12 @@ def tallied(setting, ways, federations, key, *, demanded=True):
 
 
 def outside(low, high, truth):
-    """Whether any of the intervals (F, N) misses."""
+    """Return whether any of the intervals (F, N) misses."""
     return ((low > truth + EQUAL) | (high < truth - EQUAL)).any(1)
 
 
 def truly_worst(setting):
-    """The truly worst clients, the one with the fewest rows and the one with the most, under what they are called."""
+    """Return the truly worst clients with the fewest and with the most rows, by name."""
     truth, n = setting.truth[0], setting.draw(np.random.default_rng(0), 1).a.n[0]
     worst = np.flatnonzero(truth <= truth.min() + EQUAL)
     few, many = worst[np.argmin(n[worst])], worst[np.argmax(n[worst])]
@@ -87,14 +87,14 @@ def truly_worst(setting):
 
 
 def client_intervals(setting, drawn, alpha=None):
-    """Clients' intervals alone, of all federations at once."""
+    """Return the clients' intervals of all federations at once."""
     alpha = ALPHA if alpha is None else alpha
     each = alpha / (2 * setting.truth.shape[1])
     return {("client intervals", alpha): outside(drawn.a.lower(each), drawn.a.upper(each), setting.truth[0])}
 
 
 def one_model(setting, drawn, alpha=None):
-    """Clients' intervals, the worst one's, and the clients that it could be."""
+    """Return the clients' intervals, that of the worst client, and the clients that could be the worst."""
     alpha = ALPHA if alpha is None else alpha
     found, ends, p = client_intervals(setting, drawn, alpha), [], []
     for one in drawn.each():
@@ -107,7 +107,7 @@ def one_model(setting, drawn, alpha=None):
 
 
 def gains_of_clients(setting, drawn, alpha=None):
-    """Clients' gains alone, of all federations at once."""
+    """Return the clients' gains of all federations at once."""
     alpha = ALPHA if alpha is None else alpha
     gain = setting.truth[1] - setting.truth[0]
     each = alpha / (2 * len(gain))
@@ -119,7 +119,7 @@ def gains_of_clients(setting, drawn, alpha=None):
 
 
 def two_models(setting, drawn, alpha=None):
-    """Clients' gains, the gain of the worst, and which model is said to be better."""
+    """Return the clients' gains, the gain of the worst client, and the model that is significantly better."""
     alpha = ALPHA if alpha is None else alpha
     truth = float(setting.truth[1].min() - setting.truth[0].min())
     said = np.array([worst_gain(*one, alpha, independent=not setting.shared)[1:] for one in drawn.each()])
@@ -133,10 +133,10 @@ def two_models(setting, drawn, alpha=None):
 
 
 def one_model_at_99(setting, drawn):
-    """The same of one model at level 99 %."""
+    """Return the statements on one model at level 99 %."""
     return one_model(setting, drawn, 0.01)
 
 
 def two_models_at_99(setting, drawn):
-    """The same of two models at level 99 %."""
+    """Return the statements on two models at level 99 %."""
     return two_models(setting, drawn, 0.01)

@@ -11,7 +11,7 @@ from drfl.core.key import Key
 
 
 def losses(groups, means, name, n=60):
-    """Losses with these means; the same draws for all means of a name."""
+    """Draw losses with these means; the same name gives the same draws for all means."""
     noise = Key(0).fold("choice", name).generator().gamma(2, 1 / 2, groups * n)
     return np.asarray(means).repeat(n) * noise
 
@@ -83,7 +83,7 @@ def test_excluded_member_is_not_chosen_and_not_the_reference():
 
 
 def test_gain_outside_the_worst_group_does_not_count():
-    """A bootstrap of the difference of the two maxima calls this better in 37 to 66 % of all cases."""
+    """A bootstrap of the difference of the two maxima would call this better in 37 to 66 % of all cases."""
     cases, wrong = 300, 0
     for case in range(cases):
         rng = Key(1).fold("null", case).generator()

@@ -15,7 +15,7 @@ ACCURACY = Measure("accuracy", more_is_better=True, percent=True, rows=Rows.BINA
 
 
 def drawn(p, icc, patients, federations, seed=0):
-    """Right answers, rows and rows of the largest patient: 1 to 20 rows each, which agree with probability ICC."""
+    """Draw right answers, rows and rows of the largest patient: 1 to 20 rows per patient with correlation ICC."""
     rng = np.random.default_rng(seed)
     sizes = rng.integers(1, 21, (federations, patients))
     together = rng.random(sizes.shape) < icc

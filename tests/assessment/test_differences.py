@@ -16,7 +16,7 @@ from drfl.assessment.scores import BinaryScores
 
 
 def tables(n):
-    """(both right, only B, only A, neither) of n rows."""
+    """Yield (both right, only B, only A, neither) of n rows."""
     return [t for t in itertools.product(range(n + 1), repeat=4) if sum(t) == n]
 
 

@@ -17,7 +17,7 @@ OUTPUTS = np.random.default_rng(1).normal(size=(3, 43)).round(1)  # with ties
 
 
 def delong(outputs, positive):
-    """The scores of clients (N, n) of whom the first rows are positive."""
+    """Return the scores of clients (N, n) whose first rows are positive."""
     x, y = outputs[:, :positive], outputs[:, positive:]
     right = (x[:, :, None] > y[:, None]) + (x[:, :, None] == y[:, None]) / 2
     of, others = np.full(len(x), float(x.shape[1])), np.full(len(x), float(y.shape[1]))

@@ -13,7 +13,7 @@ from drfl.assessment.worst import bonferroni, could_be_worst, fisher, worst_scor
 
 
 def all_tables(sizes, truth):
-    """Every outcome of a federation, and its probability."""
+    """Yield every outcome of a federation with its probability."""
     for counts in itertools.product(*(range(n + 1) for n in sizes)):
         law = np.prod([binom.pmf(k, n, p) for k, n, p in zip(counts, sizes, truth, strict=True)])
         yield BinaryScores(np.array(sizes, float), np.array(counts, float)), law

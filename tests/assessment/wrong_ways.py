@@ -15,7 +15,7 @@ RESAMPLES = 500
 
 
 def unadjusted(setting, drawn):
-    """Each client's own 95 % interval, said to hold for all."""
+    """Use each client's own 95 % interval as if it held for all clients."""
     each = ALPHA / 2
     return {
         ("client intervals, unadjusted", ALPHA): outside(drawn.a.lower(each), drawn.a.upper(each), setting.truth[0])
@@ -23,14 +23,14 @@ def unadjusted(setting, drawn):
 
 
 def wald(setting, drawn):
-    """Measured ± z standard errors, z adjusted for the number of clients."""
+    """Use the measured value ± z standard errors, with z adjusted for the number of clients."""
     p, n = drawn.a.values, drawn.a.n
     half = special.ndtri(1 - ALPHA / (2 * n.shape[1])) * np.sqrt(p * (1 - p) / n)
     return {("client intervals, Wald", ALPHA): outside(p - half, p + half, setting.truth[0])}
 
 
 def delong_normal(setting, drawn):
-    """DeLong's interval by the normal law on the logit scale, whatever the number of rows."""
+    """Use DeLong's interval by the normal law on the logit scale, for any number of rows."""
     a, z = drawn.a, special.ndtri(1 - ALPHA / (2 * setting.truth.shape[1]))
     with np.errstate(all="ignore"):
         half = z * _error(a) / (a.values * (1 - a.values))
@@ -40,14 +40,14 @@ def delong_normal(setting, drawn):
 
 
 def delong_normal_gain(setting, drawn):
-    """DeLong's interval of a difference by the normal law."""
+    """Use DeLong's interval of a difference by the normal law."""
     half = special.ndtri(1 - ALPHA / (2 * setting.truth.shape[1])) * 2 * _error(drawn.gains.scores)
     gain, truth = drawn.gains.values, setting.truth[1] - setting.truth[0]
     return {("gains' intervals, DeLong's normal ones", ALPHA): outside(gain - half, gain + half, truth)}
 
 
 def _error(scores):
-    """DeLong's standard error, without anything added."""
+    """Return DeLong's standard error without pseudo-rows."""
     parts = ((scores.positive, scores.negative, scores.positive_squares),
              (scores.negative, scores.positive, scores.negative_squares))  # fmt: skip
     spread = (np.maximum(0, own / other**2 - n * scores.values**2) / (n - 1) / n for n, other, own in parts)
@@ -55,20 +55,20 @@ def _error(scores):
 
 
 def students_t(setting, drawn):
-    """Student's t for rows that are far from normal."""
+    """Use Student's t for rows that are far from normal."""
     each, real = ALPHA / (2 * drawn.a.n.shape[1]), RealScores(drawn.a.n, drawn.a.total, drawn.a.squares)
     return {("client intervals, Student's t", ALPHA): outside(real.lower(each), real.upper(each), setting.truth[0])}
 
 
 def selection_ignored(setting, drawn):
-    """The interval of the client that measures worst, as if it had been chosen beforehand."""
+    """Use the interval of the client that measures worst, as if it had been chosen beforehand."""
     worst = np.argmin(drawn.a.values, 1)[:, None]
     low, high = (np.take_along_axis(end, worst, 1) for end in (drawn.a.lower(ALPHA / 2), drawn.a.upper(ALPHA / 2)))
     return {("worst client's interval, selection ignored", ALPHA): outside(low, high, setting.truth[0].min())}
 
 
 def measured_worst(setting, drawn):
-    """No other client than the one that measures worst could be the worst."""
+    """Claim that only the client that measures worst could be the worst."""
     worst = np.argmin(drawn.a.values, 1)
     return {
         (f"only the measured worst could be the worst{name}", ALPHA): worst != i
@@ -77,7 +77,7 @@ def measured_worst(setting, drawn):
 
 
 def bootstrap_of_the_minimum(setting, drawn):
-    """The percentile interval of the smallest accuracy in resamples of the clients' rows (Efron 1979)."""
+    """Use the percentile interval of the smallest accuracy in resamples of the clients' rows (Efron 1979)."""
     a, rng, ends = drawn.a, Key(0).fold("bootstrap", setting.name).generator(), []
     for n, count in zip(a.n, a.count, strict=True):
         resampled = rng.binomial(n.astype(np.int64), count / n, (RESAMPLES, len(n))) / n
@@ -87,7 +87,7 @@ def bootstrap_of_the_minimum(setting, drawn):
 
 
 def larger_minimum(setting, drawn):
-    """B's worst client is better as its measured minimum is larger."""
+    """Claim that B's worst client is better if its measured minimum is larger."""
     a, b = setting.truth
     if b.min() - a.min() > EQUAL:
         return {}
@@ -96,7 +96,7 @@ def larger_minimum(setting, drawn):
 
 
 def bootstrap_over_seeds(setting, drawn):
-    """The percentile interval of the mean of few differences leaves out 0."""
+    """Use the percentile interval of the mean of few differences."""
     n = drawn.shape[1]
     resamples = np.array(list(itertools.product(range(n), repeat=n)))
     low, high = np.quantile(drawn[:, resamples].mean(2), [ALPHA / 2, 1 - ALPHA / 2], axis=1)
@@ -104,7 +104,7 @@ def bootstrap_over_seeds(setting, drawn):
 
 
 def smallest_seen(setting, drawn):
-    """A new client measures no worse than the worst seen, however few were."""
+    """Claim that a new client measures no worse than the worst seen, for any number of clients."""
     seen, new = drawn
     return {("new client's bound, the smallest seen", ALPHA): new < seen.min(1)}
 

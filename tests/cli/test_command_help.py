@@ -13,7 +13,7 @@ ROOT = get_command(app)
 
 
 def leaves(group, *path):
-    """The commands below a group, as the words that name each."""
+    """Return the commands below a group, each as a list of words."""
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             yield from leaves(command, *path, name)
@@ -27,7 +27,7 @@ LONG = ("run", "fit", "compare", "sweep", "tune", "report", "reproduce", "energy
 
 @pytest.fixture
 def help_of(monkeypatch, capsys):
-    """The text that a command prints at a width of 80."""
+    """Return the help of a command at a width of 80."""
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERM", "dumb")
 
@@ -39,7 +39,7 @@ def help_of(monkeypatch, capsys):
 
 
 def names(command):
-    """The names of all arguments and options."""
+    """Return the names of all arguments and options."""
     for param in command.params:
         if param.param_type_name == "argument":
             yield (param.metavar or param.name).upper()

@@ -247,7 +247,7 @@ PAIR = ["--engine", "loop", "--clients", "6", "--cohort", "4", "--steps", "2", "
 
 
 def test_rolled_back_runs_are_marked_everywhere(tmp_path, capsys, monkeypatch):
-    """SCAFFOLD's second seed is set back in round 4 of 5; FedAvg's step size is the user's own."""
+    """SCAFFOLD's second seed is rolled back in round 4 of 5; FedAvg has a step size set by the user."""
     set_back_once(monkeypatch, 1)
     assert call(["compare", *PAIR, "--param", "FedAvg.lr=0.1", "--rounds", "5", "--seeds", "2", "--out", "a"]) == 0
     said, err = capsys.readouterr()

@@ -35,7 +35,7 @@ def _elsewhere(tmp_path, monkeypatch):
 
 @pytest.fixture
 def stop(monkeypatch):
-    """Raises a signal so that the comparison stops after round r of a cell; None = never."""
+    """Raise a signal so that the comparison stops after round r of a cell; None never stops it."""
 
     def arm(cell, r):
         def show(self, step):
@@ -102,7 +102,7 @@ def refused_code(arguments, capsys):
 
 
 def killed(folder, arguments, when):
-    """Start a comparison and kill it as soon as ``when()``; False if it ended before."""
+    """Start a comparison and kill it when ``when()`` is true; return False if it ended before."""
     command = [sys.executable, "-m", "drfl", "compare", *arguments]
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         while process.poll() is None and not when():

@@ -32,7 +32,7 @@ def _elsewhere(tmp_path, monkeypatch):
 
 
 def hospitals(folder):
-    """A table per hospital; the last one codes its outcome against the others."""
+    """Write a table per hospital; the last one codes its outcome contrary to the others."""
     rng = np.random.default_rng(0)
     for h in range(3):
         x = rng.normal(size=(240, 3))

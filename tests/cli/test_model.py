@@ -19,7 +19,7 @@ from drfl.cli.app import call
 
 @pytest.fixture
 def trained(tmp_path, monkeypatch):
-    """A run by a schema, in the working directory, and its table."""
+    """Train a run with a schema in the working directory, and return its table."""
     monkeypatch.chdir(tmp_path)
     frame = table()
     frame.to_csv("t.csv", index=False)

@@ -108,13 +108,13 @@ def folder(tmp_path, monkeypatch):
 
 
 def forget():
-    """As a new process would be, which has imported none of them."""
+    """Forget imported modules, as in a new process."""
     for name in [name for name in sys.modules if name == "scales" or name.startswith("drfl_user_")]:
         del sys.modules[name]
 
 
 def said(words, capsys):
-    """The error of a refused command, which prints one line."""
+    """Return the error of a refused command, which prints one line."""
     error = refusal(words.split())
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)

@@ -16,7 +16,7 @@ TRAIN = ["--target", "ill", "--rounds", "1", "--steps", "2", "--engine", "loop"]
 
 @pytest.fixture(autouse=True)
 def _tables(tmp_path, monkeypatch):
-    """Nearly equal rows of 24 patients at each of three sites, and a table with one site of one row."""
+    """Write nearly equal rows of 24 patients at each of three sites, and a table in which one site has one row."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "in").mkdir()
     for seed in range(3):

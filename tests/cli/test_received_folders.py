@@ -60,7 +60,7 @@ SHARE = 1
 
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory):
-    """A finished run and a comparison of code that lies beside them."""
+    """Make a finished run and a comparison of code that lies beside them."""
     home = tmp_path_factory.mktemp("honest")
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(home)
@@ -75,7 +75,7 @@ def honest(tmp_path_factory):
 
 @pytest.fixture
 def home(honest, tmp_path, monkeypatch):
-    """The user's folder in a process that has imported none of it; ``run`` and ``both`` were received."""
+    """Return the user's folder in a process that has not imported its code; ``run`` and ``both`` were received."""
     shutil.copytree(honest, tmp_path / "home", ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.chdir(tmp_path / "home")
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -97,7 +97,7 @@ def mark(home):
 
 
 def evil(home, path):
-    """Puts evil code at a path, and gives its digest."""
+    """Write malicious code to a path and return its digest."""
     path = home / path
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(EVIL.format(mark=mark(home)))
@@ -105,7 +105,7 @@ def evil(home, path):
 
 
 def edit(path, **changes):
-    """Changes keys of a TOML file; None removes one."""
+    """Change keys of a TOML file; None removes one."""
     content = {**tomllib.loads(path.read_text()), **changes}
     path.write_text(tomli_w.dumps({key: value for key, value in content.items() if value is not None}))
 
@@ -115,7 +115,7 @@ def files(folder):
 
 
 def said(arguments, capsys):
-    """The code and field of the refused command, which prints one line."""
+    """Return code and field of a refused command, which prints one line."""
     capsys.readouterr()
     assert call([*arguments, "--json"]) == 2
     out, err = capsys.readouterr()
@@ -228,7 +228,7 @@ def test_imported_modules_are_checked_before_any_import(home, change, capsys):
 
 
 def test_package_in_the_folder_does_not_shadow_a_module(home, capsys):
-    """A package comes before a module of the same name."""
+    """Python imports a package before a module of the same name."""
     (home / "run").rename(home / "helper_of_mine")
     evil(home, "helper_of_mine/__init__.py")
     assert said(["run", "--resume", "--out", "helper_of_mine"], capsys)[0] == "untrusted-code"
@@ -356,7 +356,7 @@ def test_user_file_beside_a_foreign_manifest_is_loaded(home):
 
 
 def test_names_in_other_files_are_never_loaded(home, capsys):
-    """identity.json, records, outcomes.json, manifest.json, summary.json: read as data or refused."""
+    """identity.json, records, outcomes.json, manifest.json and summary.json are read as data or refused."""
     evil(home, "both/evil.py")
     (home / "both/checkpoint").mkdir(exist_ok=True)
     bad = {"config": {"model": "both/evil.py:X", "algorithms": {"both/evil.py:X": {}}}, "algorithm": "both/evil.py:X"}
@@ -430,7 +430,7 @@ def test_data_set_scripts_are_not_executed(version, more, monkeypatch):
 
 
 def test_every_key_that_loads_code_is_checked(home, monkeypatch):
-    """Whatever a configuration loads when it is made, :func:`references_of` has found before."""
+    """:func:`references_of` finds every object that a configuration loads."""
     loaded = []
 
     def load(kind, reference):

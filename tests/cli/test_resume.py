@@ -39,7 +39,7 @@ def _elsewhere(tmp_path, monkeypatch):
 
 @pytest.fixture
 def stop(monkeypatch):
-    """Raises a signal so that the run stops after round r; None = never."""
+    """Raise a signal so that the run stops after round r; None never stops it."""
 
     def arm(r, number=signal.SIGINT):  # callbacks come after the look at whether to stop
         def show(self, step):
@@ -53,7 +53,7 @@ def stop(monkeypatch):
 
 
 def same(a, b):
-    """Whether two runs left the same files, but for wall time."""
+    """Return whether two runs have the same files except for wall times."""
     return {path.name for path in a.iterdir()} >= FILES and different(results_in(a), results_in(b)) == []
 
 
@@ -175,7 +175,7 @@ def test_checkpoint_with_wrong_content_is_reported_and_the_previous_one_used(cha
 
 
 def altered(path, change):
-    """Changes run.json, and makes the checksums fit."""
+    """Change run.json, and update the checksums."""
     content = json.loads((path / "run.json").read_text())
     change(content)
     (path / "run.json").write_text(json.dumps(content))

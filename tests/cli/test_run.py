@@ -271,7 +271,7 @@ def test_certificates_are_computed_at_evaluations(tmp_path):
 
 @pytest.mark.long
 def test_set_and_penalty_are_part_of_the_certificate(tmp_path):
-    """At the start λ is uniform and costs nothing, so that all have the same lower side."""
+    """At the start λ is uniform and has no penalty, so the lower bounds are equal."""
     start = []
     for number, chosen in enumerate(("simplex", "cvar:alpha=0.5", "chi-square:rho=0.1")):
         parameters = ["--param", "weight_decay=0.01", "--param", f"ambiguity={chosen}"]
@@ -365,7 +365,7 @@ def test_two_simultaneous_runs_keep_both_results(tmp_path):
 
 
 def held_and_trained(folder):
-    """Rows that the clients hold for training, and those that they train on."""
+    """Return the training rows of the clients, and the rows on which they train."""
     sizes = [len(rows) for rows in Partition.load(folder / "partition.json").train]
     return sum(sizes), sum(int(row["train_samples"]) for row in rows(folder / "clients.csv"))
 

@@ -63,12 +63,12 @@ if __name__ == "__main__":
 
 
 class Kind(NamedTuple):
-    """What is disturbed.
+    """A kind of job that is interrupted.
 
     Args:
         start: the command.
-        resume: the command that continues it if its folder is there.
-        files: written before.
+        resume: the command that continues it if its folder exists.
+        files: files written before.
         group: whether a signal goes to the whole process group, as those of terminals and clusters do.
         command: whether the process is drfl's command, which handles signals.
     """
@@ -80,19 +80,19 @@ class Kind(NamedTuple):
     command: bool = True
 
     def again(self, folder: Path) -> Sequence[str]:
-        """The command for what is in a folder now."""
+        """Return the command that continues the content of a folder."""
         work = folder / "out"
         begun = any((work / name).is_file() for name in ("config.toml", "checkpoint/config.toml"))
         return self.resume if begun else [*self.start, *(["--resume"] if self.start != self.resume else [])]
 
 
 def drfl(*words: str) -> list[str]:
-    """The command."""
+    """Return the command line of drfl."""
     return [sys.executable, "-m", "drfl", *words]
 
 
 def kinds(quick: bool) -> dict[str, Kind]:
-    """The jobs by name, each of a few seconds after its start."""
+    """Return the jobs by name; each takes a few seconds."""
     rounds = ["--rounds", "6" if quick else "40"]
     run = ["run", *SMALL, *rounds, "--evaluate-every", "5", "--out", "out"]
     compare = ["compare", *SMALL, *rounds, "--algorithms", "FedAvg,DRDM", "--seeds", "2", "--out", "out"]
@@ -116,14 +116,14 @@ def kinds(quick: bool) -> dict[str, Kind]:
 
 
 class Stroke(NamedTuple):
-    """A signal, and what became of the work.
+    """A signal and its effect.
 
     Args:
-        kind: of the work.
-        signal: its name.
+        kind: kind of the job.
+        signal: name of the signal.
         after: seconds from the start of the process.
         code: the exit code.
-        phase: what the folder held then.
+        phase: state of the folder at that time.
     """
 
     kind: str
@@ -134,7 +134,7 @@ class Stroke(NamedTuple):
 
 
 def phase_of(work: Path) -> str:
-    """What a folder holds after a signal."""
+    """Return the state of a folder after a signal."""
     if not work.exists():
         return "start-up"
     if any(work.glob("**/checkpoint/round-*")) or any(work.glob("**/.cells/*.json")):
@@ -143,7 +143,7 @@ def phase_of(work: Path) -> str:
 
 
 def is_ready(pid: int) -> bool:
-    """Whether a process handles SIGTERM, as those of drfl do once they have imported anything of it."""
+    """Return whether a process handles SIGTERM, as drfl's do once they have imported drfl."""
     with suppress(OSError, StopIteration):  # it ended meanwhile, or the system has no /proc
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         caught = next(line for line in lines if line.startswith("SigCgt:"))
@@ -169,7 +169,7 @@ def expected(number: int, code: int, ready: bool, log: str) -> bool:
 
 @contextmanager
 def started(command: Sequence[str], folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process in a folder, in a group of its own."""
+    """Start a process in a folder, in its own process group."""
     path = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     with (folder / "log").open("ab") as log:
@@ -186,9 +186,9 @@ def started(command: Sequence[str], folder: Path) -> Iterator[subprocess.Popen[b
 
 
 def storm(name: str, kind: Kind, count: int, draw: random.Random, root: Path) -> list[Stroke]:
-    """Send signals at random moments of a job until so many interrupted it, and compare its bytes at every end.
+    """Send signals at random moments of a job until enough of them interrupted it, and compare its bytes at every end.
 
-    A signal that comes after the end of the work does not count.
+    A signal after the end of the work does not count.
     """
     whole, folder, found = root / f"{name}-whole", root / name, []
     for place in (whole, folder):
@@ -228,7 +228,7 @@ def storm(name: str, kind: Kind, count: int, draw: random.Random, root: Path) ->
 
 
 def semaphores() -> set[str]:
-    """Those of Python's multiprocessing that the system has."""
+    """Return the semaphores of Python's multiprocessing on this system."""
     return (
         {name for name in os.listdir("/dev/shm") if name.startswith("sem.mp-")} if os.path.isdir("/dev/shm") else set()
     )

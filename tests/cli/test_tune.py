@@ -38,12 +38,12 @@ def _elsewhere(tmp_path, monkeypatch):
 
 @pytest.fixture
 def here(monkeypatch):
-    """Runs are in this process, so that a test takes a moment."""
+    """Run cells in this process, so that a test is fast."""
     monkeypatch.setattr(tune, "make_pool", Here())
 
 
 def disturbed(number, lines, folder):
-    """Begin a search, send it a signal once it has said so many lines; gives its exit code and what it said then."""
+    """Begin a search, send it a signal after a number of lines, and return its exit code and output."""
     # far more trials than will be kept, so that it is still at work when the signal comes
     command = [sys.executable, "-m", "drfl", "tune", *SMALL, "--trials", "500", "--jobs", "1", "--out", "a"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder)
@@ -185,7 +185,7 @@ def test_missing_paper_data_suggest_the_stand_in(tmp_path, monkeypatch, capsys):
 
 
 def test_rolled_back_trial_is_reported(here, capsys, monkeypatch):
-    """At the first of two tuning seeds, in round 4 of 5."""
+    """The first of two tuning seeds is rolled back in round 4 of 5."""
     set_back_once(monkeypatch, 1000)
     small = [
         "tune",

@@ -61,7 +61,7 @@ def _elsewhere(tmp_path, monkeypatch):
 
 
 def tried(*arguments):
-    """The exit code and the rows of the trials."""
+    """Return the exit code and the rows of the trials."""
     code = call(["tune", "job.toml", *SMALL, *arguments])
     with open("a/trials.csv", newline="") as file:
         return code, list(csv.DictReader(file))

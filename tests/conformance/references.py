@@ -18,7 +18,7 @@ from drfl.ambiguity import ChiSquare, Simplex
 
 
 def path_of(oracle, i, w, local, *, shift=0.0, prox=0.0):
-    """Client i's models after each local step."""
+    """Return client i's models after each local step."""
     u, velocity, path = w, np.zeros_like(w), []
     for _ in range(local.steps):
         direction = oracle.gradient(i, u) + local.weight_decay * u + shift + prox * (u - w)
@@ -29,7 +29,7 @@ def path_of(oracle, i, w, local, *, shift=0.0, prox=0.0):
 
 
 def moved(ambiguity, lam, v, step):
-    """argmax over Λ of ⟨u, v⟩ − ψ(u) − ‖u − λ‖²/(2·step), for Λ = the simplex with a floor or ψ = χ²."""
+    """Return argmax over Λ of ⟨u, v⟩ − ψ(u) − ‖u − λ‖²/(2·step), for the simplex with a floor or ψ = χ²."""
     n, target = len(lam), lam + step * v
     match ambiguity:
         case Simplex(floor=floor):
@@ -40,7 +40,7 @@ def moved(ambiguity, lam, v, step):
 
 
 def start(algorithm, oracle):
-    """λ before the first round."""
+    """Return λ before the first round."""
     return oracle.shares if algorithm.lam0 == "shares" else np.full(oracle.n, 1 / oracle.n)
 
 
@@ -49,12 +49,12 @@ def calls_of(played, kind):
 
 
 def who(played, kind):
-    """Who answered this kind of request."""
+    """Return the clients that answered this kind of request."""
     return sorted(i for call in calls_of(played, kind) for i in call.answered.tolist())
 
 
 def mean(weights, of):
-    """Σ_i a_i of(i) / Σ_i a_i; where all a_i are 0 they count alike."""
+    """Return Σ_i a_i of(i) / Σ_i a_i, with equal weights if all a_i are 0."""
     weights = weights if sum(weights.values()) > 0 else dict.fromkeys(weights, 1.0)
     return sum(a * of[i] for i, a in weights.items()) / sum(weights.values())
 
@@ -80,7 +80,10 @@ def fedavg(algorithm, oracle, rounds):
 
 
 def fednova(algorithm, oracle, rounds):
-    """x ← x − τ_eff Σ_i p_i Σ_k a_ik·η·g_ik / ‖a_i‖₁, from the gradients along the way; every client takes τ steps."""
+    """x ← x − τ_eff Σ_i p_i Σ_k a_ik·η·g_ik / ‖a_i‖₁, with the gradients of the local steps;
+
+    every client takes τ steps.
+    """
     w, local, states = oracle.w0, algorithm.local, []
     lam = oracle.shares if algorithm.by_samples else np.full(oracle.n, 1 / oracle.n)
     a = np.array([sum(local.momentum**s for s in range(local.steps - k)) for k in range(local.steps)])
@@ -101,7 +104,7 @@ def fedprox(algorithm, oracle, rounds):
 
 
 def deltafl(algorithm, oracle, rounds):
-    """From the worst-off client down until 1 − θ of the weight of those who reported is held."""
+    """Select the clients with the largest losses until 1 − θ of the weight of the reporting clients is reached."""
 
     def tail(oracle, w, lam, reporters):
         chosen, held = [], 0.0
@@ -116,7 +119,9 @@ def deltafl(algorithm, oracle, rounds):
 
 
 def term(algorithm, oracle, rounds):
-    """The mean of the models, weighted by p_i e^{t·f_i} with the losses before training, normalised over the cohort."""
+    """Return the mean of the models, weighted by p_i e^{t·f_i} with the losses before training, normalised over the
+    cohort.
+    """
     w, states = oracle.w0, []
     p = oracle.shares if algorithm.by_samples else np.full(oracle.n, 1 / oracle.n)
     for played in rounds:
@@ -148,7 +153,7 @@ def propfair(algorithm, oracle, rounds):
 
 
 def quadratic(P, q, low, high):
-    """argmin ½xᵀPx + qᵀx over Σx = 1 and bounds: every set of weights at their bounds is tried."""
+    """Return argmin ½xᵀPx + qᵀx over Σx = 1 and bounds, by trying every set of weights at their bounds."""
     best, n = (np.inf, None), len(q)
     for at in itertools.product((None, low, high), repeat=n):
         free = [i for i in range(n) if at[i] is None]
@@ -190,7 +195,7 @@ CDF = {
 
 
 def aaggff_s(algorithm, oracle, rounds):
-    """The cross-silo branch of AaggffServer.update; clients without a loss get the mean response."""
+    """Follow the cross-silo branch of AaggffServer.update; clients without a loss get the mean response."""
     n = oracle.n
     w, p, G, H, states = oracle.w0, np.full(n, 1 / n), np.zeros(n), 4.0 * np.eye(n), []
     for played in rounds:
@@ -263,7 +268,7 @@ def qfedavg(algorithm, oracle, rounds):
 
 
 def unbiased(oracle, w, reporters, centred=False):
-    """v_i = (N/k)·f_i(w) for the k who reported; where centred, (N−1)/(k−1)·(f_i(w) − their mean), if k > 1."""
+    """v_i = (N/k)·f_i(w) for the k reporting clients; if centred, (N−1)/(k−1)·(f_i(w) − their mean), if k > 1."""
     v, losses = np.zeros(oracle.n), {i: oracle.loss(i, w) for i in reporters}
     centred = centred and len(losses) > 1
     centre = sum(losses.values()) / len(losses) if centred else 0.0
@@ -274,7 +279,7 @@ def unbiased(oracle, w, reporters, centred=False):
 
 
 def afl(algorithm, oracle, rounds):
-    """w and λ move from the same (w, λ), or λ with the losses after w's step."""
+    """Update w and λ from the same (w, λ), or λ with the losses after w's step."""
     w, lam, states = oracle.w0, start(algorithm, oracle), []
     for played in rounds:
         clients, reporters = who(played, "train"), who(played, "losses")
@@ -292,13 +297,14 @@ def afl(algorithm, oracle, rounds):
 def primal_dual(
     algorithm, oracle, rounds, *, mu=None, corrected=lambda h, lam: 0.0, at_start=False, dual=moved, centred=False
 ):
-    """DRFA and its kin: the mean over the draws, less the correction c/μ; λ moves by the losses at the snapshot.
+    """DRFA and related algorithms: the mean over the draws, less the correction c/μ; λ moves by the losses at the
+    snapshot.
 
     Args:
         mu: weight of the penalty; None = no drift terms.
         corrected: c of the drift terms and λ.
         at_start: λ moves by γ and the losses at the round's first model, not by τγ and those at the snapshot.
-        dual: λ's step.
+        dual: the dual update.
         centred: whether the mean of the reports is subtracted first.
     """
     w, lam, local, states = oracle.w0, start(algorithm, oracle), algorithm.local, []
@@ -334,7 +340,7 @@ def drfa(algorithm, oracle, rounds):
 
 
 def along_gradient(ambiguity, lam, v, step):
-    """λ moves along the gradient of the penalised objective, then back onto the simplex (DRFA, §5.2)."""
+    """Move λ along the gradient of the penalised objective, then project onto the simplex (DRFA, §5.2)."""
     if isinstance(ambiguity, ChiSquare):
         return bisection(lam + step * (v - ambiguity.rho * (len(lam) * lam - 1)))
     return moved(ambiguity, lam, v, step)
@@ -384,7 +390,7 @@ def scaffpd(algorithm, oracle, rounds):
 
 
 def ditto(algorithm, oracle, rounds):
-    """w is FedAvg's; v_i takes as many steps on f_i(v) + λ/2‖v − w‖², from w in the client's first round."""
+    """w is FedAvg's; v_i takes equally many steps on f_i(v) + λ/2‖v − w‖², from w in the client's first round."""
     w, states, local = oracle.w0, [], algorithm.local
     store = np.zeros((oracle.n, 1 + len(w)))
     for played in rounds:
@@ -400,14 +406,14 @@ def ditto(algorithm, oracle, rounds):
 
 
 def path_of_ditto(oracle, i, v, w, local, lam):
-    """Client i's own model after its steps, without momentum."""
+    """Return client i's own model after its steps, without momentum."""
     for _ in range(local.steps):
         v = v - local.lr * (oracle.gradient(i, v) + local.weight_decay * v + lam * (v - w))
     return v
 
 
 def client_side(algorithm, oracle, rounds, client):
-    """FedAvg of clients that train by ``client(i, w, stored)``, which returns the model and what the client stores."""
+    """Run FedAvg with clients that train by ``client(i, w, stored)``, which returns the model and the stored state."""
     w, states = torch.from_numpy(oracle.w0), []
     store = [None] * oracle.n
     for played in rounds:
@@ -421,14 +427,14 @@ def client_side(algorithm, oracle, rounds, client):
 
 
 def rows_of_store(store):
-    """Rows [1, stored], and zeros for clients that store nothing yet."""
+    """Return rows [1, stored], and zeros for clients without stored state."""
     size = max((len(row) for row in store if row is not None), default=0)
     rows = [np.zeros(1 + size) if row is None else np.concatenate([[1.0], row.numpy()]) for row in store]
     return np.stack(rows)
 
 
 def fedrep(algorithm, oracle, rounds):
-    """τ steps of the head h_i on the body φ, then steps of the body; only bodies are averaged."""
+    """Take τ steps of the head h_i on the body φ, then steps of the body; only bodies are averaged."""
     local, head = algorithm.local, hidden.HEAD
 
     def client(i, w, stored):
@@ -468,7 +474,7 @@ def fedbn(algorithm, oracle, rounds):
 
 
 def fedlc(algorithm, oracle, rounds):
-    """Cross-entropy of the logits minus τ·n_c^(−1/4); classes that a client lacks have no part in its softmax."""
+    """Cross-entropy of the logits minus τ·n_c^(−1/4); the softmax omits classes that a client lacks."""
 
     def loss(w, i):
         x, y = hidden.rows_of(i)

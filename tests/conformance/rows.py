@@ -72,7 +72,7 @@ class Row(NamedTuple):
     problem: ToyProblem | None = None
 
     def subject(self, algorithm: Algorithm | None = None) -> Subject:
-        """The row's claims about this algorithm; None = its own."""
+        """Return the row's claims about this algorithm; None takes its own."""
         algorithm = self.algorithm if algorithm is None else algorithm
         return subject_of(
             algorithm,

@@ -17,7 +17,7 @@ CASES = [(trap, check) for trap in TRAPS for check in trap.caught_by]
 
 @pytest.mark.parametrize(("trap", "check"), CASES, ids=[f"{t.part}-{t.variant}-{check}" for t, check in CASES])
 def test_wrong_variant_is_rejected(trap, check):
-    """The check must find fault by itself: a variant that merely crashes is no evidence."""
+    """The check itself must fail: a variant that merely crashes does not count."""
     said = verdict(CHECKS[check], trap.subject())
     assert isinstance(said, CheckError), f"{check} says {said}"
     assert not str(said).startswith("raised "), str(said)

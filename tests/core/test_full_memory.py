@@ -35,7 +35,7 @@ def check(call):
 
 
 class Full(nn.Module):
-    """Runs into full memory after some calls."""
+    """Raise full memory after a number of calls."""
 
     def __init__(self, shape, classes):
         super().__init__()

@@ -42,7 +42,7 @@ def test_workers_follow_the_torch_thread_setting():
 
 
 class Watched(torch.nn.Linear):
-    """Notes how many threads its products have."""
+    """Record the number of threads of its products."""
 
     def forward(self, x):
         seen.append(torch.get_num_threads())

@@ -56,7 +56,7 @@ def test_seeds_with_common_words_give_different_streams():
 
 
 def test_stream_matches_stored_numbers():
-    """Files of past runs stay reproducible: a change of the derivation must be noticed."""
+    """If the derivation of keys changes, past runs are no longer reproducible."""
     key = Key(0).fold("round", 3, "client", 7)
     digest = np.random.Generator(np.random.Philox(np.random.SeedSequence(0, spawn_key=key.path))).random(2)
     assert key.generator().random(2).tolist() == digest.tolist()

@@ -34,7 +34,7 @@ def shared():
 
 @pytest.fixture
 def bare_machine(tmp_path, monkeypatch):
-    """A machine without data sets whose home is a temporary folder, which is returned."""
+    """Use a machine without data sets whose home is a temporary folder, which is returned."""
     home = tmp_path / "home"
     home.mkdir()
     for variable in ("DRFL_DATA", "TORCH_HOME", "XDG_CACHE_HOME"):
@@ -51,9 +51,10 @@ def sha256(content):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Serves the server's `answers`.
+    """Serve the server's `answers`.
 
-    Below /cut/ it stops half-way, at /once/ the first time, below /hang/ it stays; below /both/ two must have asked.
+    Below /cut/ it stops half-way, at /once/ only the first time, below /hang/ it does not answer; below /both/ it waits
+    for two requests.
     """
 
     def do_GET(self):
@@ -80,7 +81,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server():
-    """A server on this machine: `answers` by path, the paths that were `asked` for, and its `address`."""
+    """Start a local server: `answers` by path, the requested paths in `asked`, and its `address`."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as httpd:
         httpd.answers, httpd.asked, httpd.release, httpd.both = {}, [], threading.Event(), threading.Barrier(2)
         httpd.address = f"http://127.0.0.1:{httpd.server_port}"
@@ -112,7 +113,7 @@ CIFAR = {
 
 
 def cifar_files(name, rows=2):
-    """File name → records whose labels count up over all files and whose pixels are random, always the same ones."""
+    """Return file name → records whose labels count up over all files, with fixed random pixels."""
     rng = np.random.default_rng(0)
     files, first = {}, 0
     for file in CIFAR[name][2]:
@@ -136,7 +137,7 @@ def tar_gz(members):
 
 
 def cifar_archive(name, **rows):
-    """The archive as it is published, with a file that drfl has no use for."""
+    """Return the archive as published, including a file that drfl does not use."""
     members = {f"{CIFAR[name][0]}/{file}": content for file, content in cifar_files(name, **rows).items()}
     return tar_gz({f"{CIFAR[name][0]}/readme.html": b"hello", **members})
 
@@ -186,7 +187,7 @@ def write_files(folder, files):
 
 
 def pixels_or_line(name, path):
-    """The data set, or the error's text: anything but an `InputError` passes through."""
+    """Return the data set, or the text of an `InputError`."""
     try:
         return load_pixels(name, data_dir=path)
     except InputError as error:

@@ -143,7 +143,7 @@ def test_large_pools_and_images_are_not_checked(monkeypatch):
 
 
 def table_of(columns, targets=None, sites=4, rows=120):
-    """Clients with columns that ``columns`` makes of a generator, and a third of the rows for testing."""
+    """Make clients with columns that ``columns`` draws, and a third of the rows for testing."""
     frames = []
     for site in range(sites):
         g = np.random.default_rng(site)
@@ -264,7 +264,7 @@ def test_ignored_labels_are_not_a_class():
         return table_of({"x": normal(), "age": normal(60, 9)}, draw)
 
     def with_labels(data):
-        """Labels as given, not as the classes into which a table encodes them."""
+        """Use labels as given, without the encoding of a table."""
         numbers = torch.tensor([int(name) for name in data.classes])
         targets = numbers[data.targets]
         return dataclasses.replace(data, targets=targets, test_targets=targets, classes=None)
@@ -405,7 +405,7 @@ def test_python_objects_are_checked():
 
 
 def test_columns_of_very_different_scale():
-    """Only of inputs that are trained on as they are: standardisation repairs both."""
+    """The checks concern only inputs that are not standardised."""
     plain = {"age": normal(60, 9), "dose": normal(5), "bmi": normal(27, 3)}
     for columns, field in ((plain | {"cells": normal(2e6, 1e6)}, "cells"), ({"year": normal(2010, 3)}, "year")):
         data = table_of(columns)

@@ -248,7 +248,7 @@ def of_pool(x):
 
 
 def test_memory_mapped_pool_is_not_copied(tmp_path):
-    """Not by the checks, nor on the way to a simulation whose model has its type."""
+    """Neither the checks nor a simulation of the same dtype copy the pool."""
     x = mapped(tmp_path / "x.npy")
     data = of_pool(x)
     assert data.inputs.data_ptr() == data.test_inputs.data_ptr() == x.data_ptr()
@@ -271,7 +271,7 @@ def test_non_finite_values_are_found_in_pieces(at_a_time, tmp_path, monkeypatch)
 
 
 def test_rows_of_all_clients_share_one_tensor():
-    """A tensor each for a hundred thousand clients would take more memory than the rows themselves."""
+    """One tensor per client would need more memory than the rows for a hundred thousand clients."""
     data = ClientData.from_arrays([pair(10, i) for i in range(4)])
     for part in (data.train, data.test, data.to(dtype=torch.float64).train):
         assert len({rows.untyped_storage().data_ptr() for rows in part}) == 1

@@ -64,7 +64,7 @@ def compared(out, data, model, dtype=torch.float32, **options):
 
 
 def expected(model, data, rows):
-    """The module's outputs for rows of the data, as they were evaluated."""
+    """Return the module's evaluated outputs for rows of the data."""
     module = model.module
     with torch.no_grad():
         return module(data.inputs[rows].to(next(module.parameters()).dtype)).double()

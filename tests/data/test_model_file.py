@@ -89,7 +89,7 @@ def made(kind, seed):
 
 
 def saved(path, model, standardise=False):
-    """The data, the task and the model (d,) behind a file that a comparison leaves."""
+    """Return the data, the task and the model (d,) of a comparison's model file."""
     generator = torch.Generator().manual_seed(1)
     x = {name: torch.randn(30, 4, generator=generator) * torch.tensor([1, 9, 0.1, 1]) + 3 for name in "abc"}
     data = drfl.ClientData.from_arrays(

@@ -227,7 +227,10 @@ site = st.tuples(st.integers(1, 2**31), st.floats(-1e6, 1e6), st.floats(0, 1e12)
 
 @given(st.lists(site, min_size=3, max_size=6))
 def test_no_report_can_more_than_double_a_scale(told):
-    """The others' answers are combined as here, apart from the bound: no one is more than three quarters of them."""
+    """The others' answers are combined as here, except for the bound:
+
+    no site counts for more than three quarters of them.
+    """
     parts = [claim(*one) for one in told]
     scale = scales(parts)[1]
     for i in range(len(parts)):

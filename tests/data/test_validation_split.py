@@ -70,7 +70,7 @@ def test_impossible_fractions_are_refused(fraction):
 
 @pytest.mark.parametrize("validated", [False, True])
 def test_training_curves_exclude_validation_rows(validated):
-    """And not on the rows that a model is selected by."""
+    """The curves do not use the rows by which a model is selected either."""
     data = clients([20, 1, 30])
     data = data.with_validation(0.3) if validated else data
     tested = training_as_test(data)

@@ -12,7 +12,7 @@ from drfl.engine import ray_workers
 
 @pytest.fixture
 def ray(monkeypatch):
-    """A cluster of Ray in this process, with small pieces."""
+    """Use a stand-in for a Ray cluster in this process, with small pieces."""
     monkeypatch.setitem(sys.modules, "ray", FakeRay())
     monkeypatch.setattr(ray_workers, "PIECE", 200)
     monkeypatch.setattr(ray_workers, "ROOM", 4000)

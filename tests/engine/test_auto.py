@@ -31,7 +31,7 @@ class Recurrent(nn.Module):
 
 
 class Unknown(torch.autograd.Function):
-    """A function that vmap has no rule for."""
+    """A function without a rule for vmap."""
 
     @staticmethod
     def forward(ctx, x):
@@ -70,7 +70,7 @@ def test_engine_choice_follows_the_rule(model, batch, engine):
 
 
 def test_number_of_clients_affects_the_choice():
-    """The operations of a stack are shared by its clients; a single client has them all."""
+    """Clients share the operations of a stack; a single client pays for all of them."""
     fed = federation(SIZES, model=lambda *shape: models.mlp(*shape, (256,)), shape=(1, 8, 8), dtype=torch.float32)
     assert [choice(fed._train, clients, 32) for clients in (1, 20)] == [Threads(), Stacked()]
 
@@ -93,7 +93,7 @@ def test_choice_is_logged_once(caplog):
 
 
 def test_large_models_are_not_tried_in_a_stack(monkeypatch):
-    """If threads win even against a stack whose operations cost nothing, no step is tried."""
+    """If threads are faster even than a stack without any overhead, no stacked step is tried."""
     monkeypatch.setattr(auto, "trial_of", lambda problem: pytest.fail("a step was tried"))
     model = federation(SIZES, model=models.cnn, shape=(1, 8, 8), dtype=torch.float32)
     assert choice(model._train, len(SIZES), 64) == Threads()

@@ -42,7 +42,7 @@ def contrastive(features, targets):
 
 
 def unvectorised(outputs, targets):
-    """One that vmap cannot compute."""
+    """A loss that vmap cannot compute."""
     return dice(outputs, targets) if float(outputs.detach().sum()) > -1e9 else outputs.sum()
 
 

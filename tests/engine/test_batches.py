@@ -13,7 +13,7 @@ from drfl.engine.batches import ClientRows, draw
 
 
 def rows_of(sizes):
-    """Rows of a pool, client by client, none of them shared, in descending order."""
+    """Return separate rows of a pool for each client, in descending order."""
     ends = np.cumsum(sizes)
     return [torch.arange(end - 1, end - n - 1, -1) for n, end in zip(sizes, ends, strict=True)]
 
@@ -70,7 +70,7 @@ def test_draws_differ_by_client_key_and_step():
 
 @pytest.mark.parametrize(("n", "batch"), [(7, 1), (7, 3), (7, 6), (40, 32)])
 def test_draws_are_uniform_and_independent_over_steps(n, batch):
-    """Each sample is in a batch with probability B/n, each pair with B(B−1)/(n(n−1)); steps are independent."""
+    """Each sample is in a batch with probability B/n, and each pair with B(B−1)/(n(n−1)); steps are independent."""
     steps = 6000
     index = draw(ClientRows.of([torch.arange(n)]), torch.tensor([0]), steps, batch, Key(8)).samples[0].numpy()
     member = np.zeros((steps, n))

@@ -38,7 +38,7 @@ def two_layers(shape, classes):
 
 @dataclass(frozen=True)
 class Everything(PersonalClientSide):
-    """A method that uses all that there is: state, private head, prepared tensors, a message, features and views."""
+    """A method with all features: state, private head, prepared tensors, a message, features and views."""
 
     pull: float = 0.3
     trained: ClassVar[tuple[str, ...]] = ("scale",)

@@ -14,7 +14,7 @@ from drfl.engine.tracing import capture
 
 
 class Recorder:
-    """Stands for ``torch.cuda.CUDAGraph``: a replay runs the captured function again on the memory it was given."""
+    """A stand-in for ``torch.cuda.CUDAGraph``: a replay runs the captured function again on its memory."""
 
     def __init__(self) -> None:
         self.replay = lambda: None
@@ -22,7 +22,7 @@ class Recorder:
 
 @pytest.fixture
 def device(monkeypatch):
-    """A CUDA device that is none; captures by remembering how to write the outputs anew."""
+    """Use a stand-in for a CUDA device; a capture records how to recompute the outputs."""
     null = type("Stream", (), {"wait_stream": lambda self, other: None})
 
     @contextlib.contextmanager

@@ -21,7 +21,7 @@ def settings():
 
 @pytest.fixture
 def other_settings(monkeypatch):
-    """Settings that are all unlike those of drfl, until the test has ended."""
+    """Use settings that differ from drfl's until the test ends."""
     monkeypatch.delenv(WORKSPACE, raising=False)
     # matmul computes its attributes, which monkeypatch cannot restore.
     before, torch.backends.cuda.matmul.allow_tf32 = torch.backends.cuda.matmul.allow_tf32, True

@@ -66,7 +66,7 @@ def pair(sizes, engine, **options):
 
 
 def train_both(pair_of_federations, local, cohort=None):
-    """Both engines' replies with prox, shift, snapshot and average at once."""
+    """Return both engines' replies with prox, shift, snapshot and average at once."""
     n, d = pair_of_federations[0].n, len(pair_of_federations[0].w0)
     cohort = torch.arange(n) if cohort is None else cohort
     rng = torch.Generator().manual_seed(0)
@@ -156,7 +156,7 @@ def test_whole_runs_agree(algorithm, engine):
 
 
 def test_requests_do_not_carry_over_state(engine):
-    """Momentum starts from zero in every round: the same question gets the same answer."""
+    """Momentum starts from zero in every round, so the same request gets the same reply."""
     fed, local = federation(engine=engine), LocalSGD(steps=3, lr=0.1, momentum=0.9)
     first = fed.train(torch.arange(6), fed.w0, local, Key(0)).w
     fed.train(torch.arange(6), first.mean(0), local, Key(1))
@@ -174,7 +174,7 @@ def test_given_model_is_never_modified(engine):
 
 
 def test_targets_with_several_positions(engine):
-    """A class for each of several positions: losses and scores of a sample are averaged over them."""
+    """Each row has a class for each of several positions, over which losses and scores are averaged."""
     data = pools((3, 20, 5), shape=(1, 6))
     labels = [t[:, None].repeat(1, 6) for t in (data.targets, data.test_targets)]
     labels[1][:, ::2] = (labels[1][:, ::2] + 1) % 3
@@ -195,7 +195,7 @@ def test_targets_with_several_positions(engine):
 
 @pytest.mark.parametrize(("engine", "prox"), crossed(ENGINES, [0.1, 0.7, 3.0]))
 def test_model_with_zero_gradient_stays_bitwise_unchanged(engine, prox):
-    """The pull towards w is 0 at w: its rounding must not carry float32 models away, step by step."""
+    """The proximal term is 0 at w, so its rounding must not move float32 models."""
     fed = federation(engine=engine, dtype=torch.float32)
     object.__setattr__(fed._train.task, "loss", Loss(lambda outputs, y: 0 * outputs.sum(1)))
     w = fed.w0 + torch.linspace(-2, 2, len(fed.w0))

@@ -32,7 +32,7 @@ def net(shape, classes, width=5):
 
 
 class Whole(nn.Module):
-    """The same model, as a module that cannot be looked into."""
+    """The same model as a module without visible layers."""
 
     def __init__(self, inner) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ def test_rounds_do_not_call_the_frozen_layers():
     "make", [lambda *a: net(*a, width=50), lambda *a: Whole(net(*a))], ids=["wide", "not a sequence"]
 )
 def test_layers_stay_in_place_if_features_would_be_larger(make):
-    """Where the features would take more memory than the inputs, or the model is not a sequence."""
+    """The layers also stay in place if the model is not a sequence."""
     fed = clients(make, Stacked())
     Counting.seen = 0
     fed.evaluate(fed.w0)
@@ -80,7 +80,7 @@ def test_layers_stay_in_place_if_features_would_be_larger(make):
 
 
 def test_frozen_normalisation_keeps_its_statistics(engine):
-    """``.eval()`` on a layer holds although the whole model is in training mode."""
+    """``.eval()`` on a layer remains in effect although the whole model is in training mode."""
     norm = nn.BatchNorm1d(6).eval().requires_grad_(False)
     norm.running_mean += 3
     kept = norm.running_mean.clone()

@@ -26,7 +26,7 @@ ROW = 4 * 8
 
 @pytest.fixture
 def small(monkeypatch):
-    """Every request is a large one, in passes of twelve rows."""
+    """Treat every request as large, with passes of twelve rows."""
     for module, name, value in ((full_batch, "LARGE", 0), (full_batch, "MINIBATCH", 0), (sgd, "BYTES", 12 * ROW)):
         monkeypatch.setattr(module, name, value)
 
@@ -81,7 +81,7 @@ def test_equal_clients_need_no_padding():
 
 
 def test_only_clients_with_many_rows_are_segmented(monkeypatch):
-    """A minibatch keeps its bits, as where η is found."""
+    """Minibatches keep their bits, as in the search for η."""
     monkeypatch.setattr(full_batch, "LARGE", 0)
     problem = federation((3,), engine=Stacked())._train
     for rows in (full_batch.MINIBATCH, full_batch.MINIBATCH + 1):

@@ -58,7 +58,7 @@ class Tagger(nn.Module):
 
 
 def clients(name, dense, *, share=0.6, seed=0):
-    """Clients of which each, but the first, has a larger share of ignored targets than the one before."""
+    """Make clients with increasing shares of ignored targets; the first has none."""
     draw, ignored = torch.Generator().manual_seed(seed), IGNORED.get(name, -100)
     parts = []
     for sizes in (SIZES, TESTS):
@@ -85,7 +85,7 @@ def task(name, **options):
 
 
 def torchs(loss):
-    """The loss as torch reduces it, and as the mean where it is told to reduce nothing."""
+    """Return torch's loss, or its mean for reduction 'none'."""
     if getattr(loss, "reduction", "mean") == "none":
         loss = copy.copy(loss)
         loss.reduction = "mean"
@@ -93,7 +93,7 @@ def torchs(loss):
 
 
 def value_and_gradient(fed, w, rows):
-    """torch's on these rows of the training pool; None where it is 0/0."""
+    """Return torch's value and gradient on these rows of the training pool; None if it is 0/0."""
     own, x, y = fed._train.task, fed._train.x[rows], fed._train.y[rows]
     u = w.clone().requires_grad_()
     value = torchs(own.criterion.given)(own.outputs(own.layout.views(u), x), y)
@@ -103,7 +103,7 @@ def value_and_gradient(fed, w, rows):
 
 
 def report(fed, w, i, batch, key):
-    """torch's value and gradient on the rows that client i draws, or, if that is 0/0, on some that count."""
+    """Return torch's value and gradient on the rows that client i draws, or, if that is 0/0, on counted rows."""
     rows, _ = next(draw(fed._rows, torch.tensor([i]), 1, batch, key).of_client(0, 1))
     found = value_and_gradient(fed, w, rows)
     if found is None:
@@ -239,7 +239,7 @@ def test_metrics_exclude_ignored_targets(engine, dense, name):
 
 @every
 def test_rows_with_one_position_stay_binary(engine):
-    """Targets (n, 1): what is left of a row counts in full."""
+    """Targets have shape (n, 1), so a row counts fully or not at all."""
     data = clients("ignoring", dense=True)
     y, tests = data.targets[:, :1], data.test_targets[:, :1].clone()
     tests[::3] = -100
@@ -260,7 +260,7 @@ def functional_accuracy(outputs, targets):
 
 
 def test_spread_of_weighted_rows_is_that_of_the_ratio():
-    """Against the spread of the ratio itself, over clients drawn again and again."""
+    """The reference is the spread of the ratio over clients that are drawn repeatedly."""
     draw = torch.Generator().manual_seed(0)
     n, again = 200, 400
     ratios, estimated = [], []
@@ -292,7 +292,7 @@ def test_frozen_backbone_keeps_row_weights():
         return net
 
     class Whole(nn.Module):
-        """The same, but nothing that drfl could take apart."""
+        """The same loss as a module without visible parts."""
 
         def __init__(self):
             super().__init__()
@@ -313,7 +313,7 @@ def test_frozen_backbone_keeps_row_weights():
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.long
 def test_reports_use_counted_rows_even_if_few(batch):
-    """Of 0/0 a report would be a lie or the end of the run; and of a client that reports less λ would think less."""
+    """A report of 0/0 would be invalid, and a client that reports less often would get less weight."""
     data = clients("ignoring", dense=False, share=1.0)
     fed = Simulation(data, task("ignoring"), engine=Loop())
     w, reports = fed.w0 + 0.3, []
@@ -391,7 +391,7 @@ def test_class_weights_in_a_partial_move_with_the_task():
 
 
 class Half(nn.Module):
-    """A loss of the user's own that divides by half the number of rows."""
+    """A user's loss that divides by half the number of rows."""
 
     def __init__(self, reduction="mean"):
         super().__init__()
@@ -403,7 +403,7 @@ class Half(nn.Module):
 
 
 class Focal(nn.CrossEntropyLoss):
-    """A loss of the user's own that ignores as torch's does, from which it is derived."""
+    """A user's loss that is derived from torch's and ignores the same targets."""
 
     def forward(self, input, target):
         values = functional.cross_entropy(input, target, ignore_index=self.ignore_index, reduction="none")
@@ -429,7 +429,7 @@ def test_sum_over_rows_gives_one_warning(caplog):
 
 
 def test_ignored_targets_in_the_first_rows_are_accepted():
-    """Where the model and the loss are tried."""
+    """The model and the loss are tried on these rows."""
     data = clients("255", dense=False, share=0.0)
     data.targets[data.train[0]] = 255
     data.targets[data.train[0][-1]] = 1

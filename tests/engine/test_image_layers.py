@@ -31,14 +31,14 @@ def convolutions(channels=16, inplace=False, **options):
 
 
 def images(dtype=torch.float32):
-    """Mostly empty, so that many maxima are ties."""
+    """Return mostly empty images, so that many maxima are ties."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(16, 2, 17, 19, generator=generator, dtype=dtype)
     return x * (torch.rand(16, 1, 17, 19, generator=generator) < 0.3)
 
 
 def layouts(model, x):
-    """Whether each convolution and pooling gave oneDNN's layout."""
+    """Return whether each convolution and pooling used oneDNN's layout."""
     seen, taken_off = [], []
 
     def note(output):

@@ -30,7 +30,7 @@ WORDS, LENGTH = 20, 6
 
 
 class Encoder(nn.Module):
-    """A transformer over the words that the mask does not exclude."""
+    """A transformer over the words that are not masked."""
 
     def __init__(self):
         super().__init__()
@@ -86,7 +86,7 @@ def setting(kind):
 
 
 def loss_on(task, pair, rows=slice(None)):
-    """The loss of rows of a client as a function of the model, with torch alone."""
+    """Return a client's loss on rows as a function of the model, with plain torch."""
     x, y = pair
 
     def loss(w):
@@ -127,7 +127,9 @@ def test_minibatches_of_clients_of_unequal_size(kind, engine):
 @pytest.mark.long
 @every_kind
 def test_validation_types_comparison_and_predictions(kind, tmp_path, monkeypatch):
-    """Validation rows, more precise types, a resumed comparison in two processes, and predictions from its file."""
+    """This covers validation rows, float64, a resumed comparison in two processes, and predictions from the model
+    file.
+    """
     _, test, data, task = setting(kind)
     held = data.with_validation(0.3)
     assert held.fields == data.fields
@@ -185,7 +187,7 @@ def test_model_with_other_fields_is_refused_by_name():
 
 
 def test_torch_layer_with_two_input_tensors(tmp_path):
-    """Its file does not describe it, because descriptions are for modules that take one tensor."""
+    """The model file does not describe it, because descriptions cover only modules with one input tensor."""
     generator = torch.Generator().manual_seed(0)
     x = (torch.randn(30, 3, generator=generator), torch.randn(30, 2, generator=generator))
     data = drfl.ClientData.from_arrays({"a": (x, (x[0][:, 0] > 0).long()), "b": (x, (x[1][:, 0] > 0).long())})

@@ -18,7 +18,7 @@ LOCAL = LocalSGD(steps=2, lr=0.1, batch=4)
 
 
 class Branching(nn.Module):
-    """vmap cannot follow a branch that depends on a value."""
+    """A branch on a value, which vmap cannot follow."""
 
     def __init__(self, shape, classes) -> None:
         super().__init__()

@@ -53,7 +53,7 @@ def test_engines_agree(clients, engine, dtype, close):
 
 
 def test_single_client_stacks_without_vmap_agree_with_the_loop(clients, monkeypatch):
-    """A GPU runs models that cannot be stacked in this way."""
+    """A GPU runs unstackable models in this way."""
     monkeypatch.setattr(stacked, "_gradient", lambda problem, clients: gradient_of_one(problem))
     feds = [simulation(clients, engine, torch.float64) for engine in (Loop(), Stacked(clients=1))]
     found = [fed.train(torch.arange(3), fed.w0, LocalSGD(steps=4, batch=7, lr=0.5), Key(1), snapshot=2) for fed in feds]

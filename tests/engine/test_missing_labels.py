@@ -32,7 +32,7 @@ SIZES, TESTS = (8, 40, 17, 64, 9), (6, 9, 5, 12, 30)
 
 
 def clients(dtype=torch.float64, share=0.8, seed=0):
-    """Clients of which each, but the first, has a larger share of unknown labels than the one before."""
+    """Make clients with increasing shares of unknown labels; the first has none."""
     draw, parts = torch.Generator().manual_seed(seed), []
     for sizes in (SIZES, TESTS):
         made = {}
@@ -211,7 +211,7 @@ def test_metrics_and_sums_use_known_labels(engine):
 
 
 def test_complete_labels_give_unchanged_metrics():
-    """A metric that may exclude labels equals the plain one on labels that are all known."""
+    """A metric that can exclude labels equals the plain one if all labels are known."""
     draw = torch.Generator().manual_seed(0)
     z = torch.randn(40, LABELS, dtype=torch.float64, generator=draw)
     y = (torch.randn(40, LABELS, generator=draw) > 0).double()
@@ -223,7 +223,7 @@ def test_complete_labels_give_unchanged_metrics():
 
 
 def test_label_missing_at_a_client_is_undefined_there():
-    """The AUC of site 0 has two labels, and that of a client whose only known label is constant is undefined, not 0."""
+    """The AUC of site 0 uses two labels. A client whose only known label is constant has an undefined AUC, not 0."""
     data = clients()
     rows = data.test[2]
     data.test_targets[rows] = torch.tensor([1.0, math.nan, math.nan], dtype=torch.float64)
@@ -275,7 +275,7 @@ def test_client_without_known_labels_is_refused(part):
 
 
 class Reduced(nn.BCEWithLogitsLoss):
-    """A loss of the user's own that has no value per label."""
+    """A user's loss without a value per label."""
 
     def forward(self, input, target):
         values = functional.binary_cross_entropy_with_logits(input, target, reduction="none").mean(1)
@@ -325,7 +325,7 @@ def test_complete_labels_have_no_row_weights():
 
 
 def test_single_label_equals_removing_unlabelled_rows():
-    """Targets (n, 1): what is left of a row counts in full, and its kind of value stays."""
+    """Targets have shape (n, 1), so a row counts fully or not at all, and row values keep their kind."""
     data = clients()
     y, tests = data.targets[:, :1], data.test_targets[:, :1]
     data = dataclasses.replace(data, targets=y, test_targets=tests)

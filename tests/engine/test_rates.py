@@ -99,7 +99,7 @@ Y = torch.tensor([0.0, 0, 1, 1, 0, 1, 1, 0, 1], dtype=torch.float64)
 
 
 def served(validation=True, engine=None):
-    """Two clients that are tested on rows 4 to 6 and 7 to 8, and validated on 0, 1 and 2, 3, which 1.5 tells apart."""
+    """Make two clients that are tested on rows 4 to 6 and 7 to 8, and validated on 0, 1 and 2, 3, separable at 1.5."""
     held = (torch.arange(2), torch.arange(2, 4)) if validation else None
     test = (torch.arange(4, 7), torch.arange(7, 9))
     train = (torch.arange(9), torch.arange(9))

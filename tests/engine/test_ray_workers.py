@@ -177,7 +177,7 @@ def pids(engine):
 @pytest.mark.usefixtures("ray")
 @pytest.mark.long
 def test_stacked_network_on_workers_equals_the_plain_one_up_to_rounding():
-    """For three rounds: in the fourth a rounding of 1e-8 puts a unit on the other side of its kink."""
+    """This holds for three rounds: in the fourth, a rounding error of 1e-8 moves a unit across its kink."""
     options = {**IMAGES, "dtype": torch.float32}
     plain, _ = ran(Stacked(), drfl.DRFA(m=5), rounds=3, **options)
     found, _ = ran(RayWorkers(4, engine=Stacked(), sums=False), drfl.DRFA(m=5), rounds=3, **options)

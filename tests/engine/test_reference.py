@@ -34,7 +34,7 @@ def close(tensor, array):
 
 @pytest.mark.parametrize(("engine", "solver", "prox", "batch"), crossed(ENGINES, SOLVERS, [0.0, 0.7], [None, 8, 32]))
 def test_local_steps_match_numpy(engine, solver, prox, batch):
-    """Every step, snapshot and mean, with a shift; samples as drawn from the documented keys."""
+    """This covers every step, snapshot and mean, with a shift, and samples drawn from the documented keys."""
     data, fed, key = pools(), federation(engine=engine), Key(6)
     problem, w = Softmax(data, 3), fed.w0 + 0.1
     shift = torch.linspace(-0.3, 0.3, 6 * len(w), dtype=torch.float64).view(6, -1)
@@ -84,7 +84,7 @@ def test_evaluation_matches_numpy(engine):
 
 
 def test_rows_for_testing_can_be_shared(engine):
-    """Clients may be tested on the same samples, in any order."""
+    """Clients can be tested on the same samples, in any order."""
     data = pools()
     test = (torch.tensor([3, 1, 2]), torch.tensor([2, 3, 1]), *data.test[2:])
     fed = Simulation(dataclasses.replace(data, test=test), task_of(), engine=engine)

@@ -20,7 +20,7 @@ def floyd(uniforms, size):
 
 @given(st.integers(1, 12), st.lists(st.integers(0, 40), min_size=1, max_size=4), st.integers(0, 10**6))
 def test_vectorised_sampling_matches_floyds_algorithm(B, extra, seed):
-    """With many repetitions (few samples to choose from), among them picks that hit an earlier last entry."""
+    """Few samples give many repetitions, including picks that equal an earlier last entry."""
     sizes = np.array([B + e for e in extra])
     uniforms = np.random.default_rng(seed).random((len(sizes), 3, B))
     found = sample_without_replacement(uniforms, sizes)

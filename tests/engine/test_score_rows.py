@@ -97,7 +97,7 @@ def test_non_finite_outputs_have_no_sums(engine):
 
 
 def test_overflowing_squares_have_no_sums():
-    """They would be no numbers of a run's files."""
+    """They could not be stored in a run's files."""
     fed = served(metrics=("mae",), loss=nn.L1Loss())
     found = fed.evaluate(torch.tensor([1e60], dtype=torch.float64))
     assert found.others[0].isfinite().all()
@@ -221,7 +221,7 @@ def _measured(metric):
 
 
 def test_task_with_suitable_metrics_is_the_same_object():
-    """Its traced steps are kept by it."""
+    """The object holds its traced steps."""
     task = drfl.Task(nn.Linear(4, 3), metrics=("f1",))
     assert task.resolved(torch.zeros(1, 4), torch.zeros(1, dtype=torch.int64)) is task
     assert task.measures[0] is ACCURACY

@@ -18,7 +18,7 @@ from drfl.task.task import Task
 
 
 def test_ledger_by_hand(engine):
-    """15 parameters of 8 bytes; clients of 2 and 180 samples; minibatches of 32; 4 steps."""
+    """The model has 15 parameters of 8 bytes, clients have 2 and 180 samples, minibatches 32, and there are 4 steps."""
     fed = federation(engine=engine)
     local, cohort = LocalSGD(steps=4, lr=0.1, batch=32), torch.tensor([1, 5])
     fed.evaluate(fed.w0)
@@ -120,7 +120,7 @@ def test_frozen_parameters_are_unchanged(engine):
 
 
 def test_tied_parameters_train_as_one(engine):
-    """A gradient flows to a shared tensor through every place where it is used."""
+    """The shared tensor gets gradients from every place of use."""
 
     class Tied(nn.Module):
         def __init__(self):

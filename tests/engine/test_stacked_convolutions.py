@@ -54,7 +54,7 @@ def test_values_and_gradients_equal_those_of_torch(case):
 
 
 def test_stacked_convolutions_become_products(monkeypatch):
-    """Otherwise the test above would compare torch with itself."""
+    """Otherwise the previous test would compare torch with itself."""
     called = []
     real = stacked_convolutions._product
     monkeypatch.setattr(stacked_convolutions, "_product", lambda *a: called.append(1) or real(*a))

@@ -55,7 +55,7 @@ def test_estimate_draws_no_random_numbers():
 
 @pytest.mark.parametrize("graphs", [False, True])
 def test_activations_limit_the_stacks_of_a_cuda_device(graphs, monkeypatch):
-    """12 clients × 8 samples with 4 kB of activations are 384 kB, and their models with gradients 0.9 MB."""
+    """12 clients × 8 samples with 4 kB of activations take 384 kB, and their models with gradients 0.9 MB."""
     made, train = [], stacked._train_stack
 
     def train_stack(problem, batches, request):
@@ -82,7 +82,7 @@ def test_products_and_convolutions_are_counted():
 
 
 def test_recurrent_layers_are_counted():
-    """Three products of every weight with each position: forward, and for both gradients."""
+    """Each weight has three products per position: forward, and for both gradients."""
     model = drfl.models.LSTM(11, embedding=3, hidden=5)
     weights = sum(w.numel() for name, w in model.named_parameters() if name.startswith("recurrent.weight"))
     tokens = torch.randint(11, (8, 6))

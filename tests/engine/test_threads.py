@@ -63,7 +63,7 @@ def test_single_client_uses_all_threads(monkeypatch):
 
 
 class TwoBiases(torch.nn.Module):
-    """Both gradients are one and the same tensor."""
+    """Both gradients are the same tensor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ def test_error_in_a_worker_thread_is_raised(workers, monkeypatch):
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_one_model_copy_per_worker_thread(workers, monkeypatch):
-    """One replica a thread, also where torch is told to use one intra-op thread meanwhile."""
+    """This holds even if torch uses one intra-op thread in the meantime."""
     made = []
     original = Replica.__init__
 
@@ -130,7 +130,7 @@ def test_default_number_of_threads_is_torchs(monkeypatch):
 
 
 class Meeting(torch.nn.Module):
-    """A convolution that waits until two threads are in it; the one that came first leaves first."""
+    """A convolution that waits for a second thread; the first thread to enter leaves first."""
 
     barrier, order = threading.Barrier(2, timeout=60), itertools.count()
 

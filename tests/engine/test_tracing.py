@@ -30,7 +30,7 @@ def no_traces_of_other_tests(monkeypatch):
 
 
 def made_for(fed):
-    """The traces for a task, which it may share."""
+    """Return the traces of a task, which it may share."""
     shared = tracing._traced.get(structure_of(fed._train.task), {})
     return {**tracing._made.get(fed._train.task, {}), **shared}
 
@@ -48,7 +48,7 @@ def plain(function, arguments):
     ),
 )
 def test_papers_models_are_traced(model, scripted):
-    """Not only left to the function that a failed trace falls back on."""
+    """The function for failed traces must not be needed."""
     fed = federation((9, 20, 12), model=model, shape=(1, 8, 8), engine=Stacked())
     fed.train(torch.arange(3), fed.w0, LOCAL, Key(0))
     (function,) = made_for(fed).values()
@@ -66,7 +66,7 @@ def test_round_gives_the_same_bits_after_other_runs():
 
 
 class OwnLinear(nn.Linear):
-    """A user's, whose code may change while the process lives."""
+    """A user's layer, whose code may change during the process."""
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_tracing_errors_fall_back_to_the_function():
 
 
 def test_tidy_keeps_operations_whose_results_are_modified():
-    """Two calls that look alike are not, where one result is written to."""
+    """Two equal calls must not be merged if one of the results is modified."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
     def function(x):
@@ -205,7 +205,7 @@ def test_tidy_removes_duplicate_operations():
 
 
 def test_tidy_reorders_products_of_products():
-    """The first product is turned into nodes that have no recorded shape, on which the second one depends."""
+    """The first product becomes nodes without a recorded shape, on which the second product depends."""
 
     def function(x, y, z):
         return [torch.bmm(torch.bmm(x, y), z)]
@@ -215,7 +215,7 @@ def test_tidy_reorders_products_of_products():
 
 
 def test_results_without_the_interpreter_are_bitwise_equal(monkeypatch):
-    """Where torch has lost the functions that are not public."""
+    """This is the path for versions of torch without the private functions."""
     ends = []
     for name in ("there", "gone"):
         tracing._traced.clear()
@@ -231,7 +231,7 @@ def test_results_without_the_interpreter_are_bitwise_equal(monkeypatch):
 
 @pytest.mark.parametrize("classes", [3, 100])
 def test_softmax_of_few_and_many_classes(classes):
-    """Also for logits that are large or minus infinity."""
+    """This includes logits that are large or minus infinity."""
 
     def function(x):
         return [torch.log_softmax(x, 1)]

@@ -23,7 +23,7 @@ SEEDS = torch.arange(4000) * 7919
 
 
 class Twice(nn.Module):
-    """One layer that is called twice, as many models have it."""
+    """One layer that is called twice, as in many models."""
 
     def __init__(self):
         super().__init__()

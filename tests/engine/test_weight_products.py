@@ -105,7 +105,7 @@ MODELS += Checkpointed, Normed, Frozen
 
 @pytest.fixture
 def every_size(monkeypatch):
-    """Take weights of any size, and count the products that steps add."""
+    """Allow weights of any size, and count the added products."""
     added = []
     original = OuterProduct.add_to
 
@@ -119,7 +119,7 @@ def every_size(monkeypatch):
 
 
 def ends(model, local, **options):
-    """Of the plain engine and of threads."""
+    """Return the final models of the plain engine and of threads."""
     for engine in (Loop(), Threads(2)):
         fed = federation((3, 9, 20), engine=engine, model=model)
         shift = torch.linspace(-0.3, 0.3, 3 * len(fed.w0), dtype=torch.float64).view(3, -1)
@@ -157,7 +157,7 @@ def test_gradients_with_products_equal_plain_gradients(every_size):
 
 
 def products(model, x, parameter):
-    """What a backward pass leaves of a parameter's gradient as products, and the rest."""
+    """Return the products of a parameter's gradient after a backward pass, and the remainder."""
     weights = LinearWeights(model)
     outputs = model(x)
     with weights.collected() as found:

@@ -14,7 +14,7 @@ def test_false_headline_rates_stay_below_their_level(row):
 
 
 def test_simulation_rejects_the_simpler_rule():
-    """By seeds alone on shared rows, over the seeds that ended, and with runs that test rows have stopped."""
+    """The simpler rule uses seeds on shared rows, only finished seeds, and runs that test rows stopped."""
     rejected = {(row["rows"], row["what"]) for row in ROWS if float(row["low_99_before"]) > 0.05}
     assert {("shared", "null"), ("redrawn", "null"), ("redrawn", "fails"), ("redrawn", "stops")} <= rejected
 

@@ -25,7 +25,7 @@ PATIENCE = 900
 
 
 def scripts() -> list[str]:
-    """The files that are commands. Those in a package, such as the adapters of benchmarks/peer, belong to another."""
+    """Return the files that are commands, without those in packages, such as the adapters of benchmarks/peer."""
     paths = sorted(path for place in PLACES for path in (ROOT / place).rglob("*.py"))
     return [
         path.relative_to(ROOT).as_posix()
@@ -42,7 +42,7 @@ def job_files() -> list[str]:
 
 
 def smoke(path: Path, folder: Path, data: Path) -> tuple[int, str]:
-    """Run a script at its smallest, its results into ``folder``/out: exit code and what it printed."""
+    """Run a script at its smallest size into ``folder``/out, and return exit code and output."""
     command = [sys.executable, str(path), "--smoke", "--out", str(folder / "out")]
     environment = {**os.environ, "DRFL_STAND_IN": str(data), "OMP_NUM_THREADS": "1"}
     with (folder / "log").open("wb") as log:
@@ -60,7 +60,7 @@ def smoke(path: Path, folder: Path, data: Path) -> tuple[int, str]:
 
 
 def written() -> dict[str, tuple[int, int]]:
-    """Time and size of every file of the repository that a script could write."""
+    """Return time and size of every file of the repository that a script could write."""
     folders = [ROOT / name for name in (*PLACES, "docs", "examples", "src")]
     paths = [path for folder in folders for path in folder.rglob("*") if "__pycache__" not in path.parts]
     return {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in paths if path.is_file()}

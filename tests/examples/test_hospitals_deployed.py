@@ -29,7 +29,7 @@ def _no_pause(monkeypatch):
 
 
 class Here:
-    """Stands for the trial: the same files, the sites in this process."""
+    """A stand-in for the trial: the same files, with the sites in this process."""
 
     def __init__(self, folder, names, data):
         self.folder, self.names = folder, names

@@ -16,7 +16,7 @@ HOSPITALS = ["Cleveland", "Hungary", "Switzerland", "VA Long Beach"]
 
 
 def lines(path):
-    """Those with code."""
+    """Return the lines with code."""
     return [line for line in path.read_text(encoding="utf-8").splitlines() if line and line[0] not in '"#']
 
 

@@ -41,7 +41,7 @@ def index(*clients):
 
 
 def open_files(folder):
-    """Descriptors of this process whose files lie in the folder, deleted or not."""
+    """Return descriptors of this process with files in the folder, including deleted ones."""
     links = [Path(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")]
     return [link for link in links if link.exists() or link.is_symlink() if str(folder) in str(os.readlink(link))]
 
@@ -62,7 +62,7 @@ updates = st.lists(
 @settings(max_examples=40, deadline=None)
 @given(updates=updates)
 def test_table_equals_a_plain_matrix(filed, dtype, updates, tmp_path_factory):
-    """Every version stays what it was; rows have the bits of ``index_add`` and ``index_copy``."""
+    """Every version is unchanged by updates; rows have the bits of ``index_add`` and ``index_copy``."""
     where = str(tmp_path_factory.getbasetemp()) if filed else None
     now, dense, written, versions = (
         ClientTable.zeros(N, torch.zeros(D, dtype=dtype), where),
@@ -106,7 +106,7 @@ def test_repr_shows_size_and_written_rows(folder):
 
 @pytest.mark.parametrize("size", [1, 7, 100])
 def test_weighted_sum_in_pieces(size, folder, monkeypatch):
-    """A piece of one row, pieces of two, and all at once; rows of weight 0 are not read."""
+    """Pieces have one row, two rows or all rows; rows of weight 0 are not read."""
     monkeypatch.setattr(client_table, "CHUNK", size)
     rows = torch.randn(6, D, dtype=torch.float64)
     t = ClientTable.zeros(N, rows[0], folder).put(index(*IDS), rows)
@@ -118,7 +118,6 @@ def test_weighted_sum_in_pieces(size, folder, monkeypatch):
 
 
 def test_given_and_returned_tensors_do_not_alias_the_table(folder):
-    """Nor can what was handed out change the table."""
     given_rows = torch.ones(2, D)
     t = ClientTable.zeros(N, given_rows[0], folder).put(index(1, 2), given_rows)
     given_rows.zero_()
@@ -128,7 +127,7 @@ def test_given_and_returned_tensors_do_not_alias_the_table(folder):
 
 
 def test_rows_share_no_memory():
-    """A row is a tensor of its own: a view would keep the whole cohort's buffer alive."""
+    """A view would keep the buffer of the whole cohort alive."""
     rows = torch.ones(4, D)
     t = ClientTable.zeros(N, rows[0]).put(index(1, 2), rows[:2]).add(index(3, 4), rows[2:]).add(index(1), rows[:1])
     held = [row for block in t._blocks for row in block.values()]
@@ -137,7 +136,7 @@ def test_rows_share_no_memory():
 
 
 def test_untouched_rows_are_shared_and_replaced_rows_freed():
-    """After k updates of one client only its newest row is alive, as soon as the older tables are gone."""
+    """After k updates of one client, only its newest row is alive once the older tables are gone."""
     t = ClientTable.zeros(N, torch.zeros(D)).put(index(*IDS), torch.ones(len(IDS), D))
     seen = [weakref.ref(row) for block in t._blocks for row in block.values()]
     gc.disable()
@@ -160,7 +159,7 @@ def test_update_copies_few_references():
 
 
 def test_slots_of_the_file_are_reused(tmp_path):
-    """Updates of the same clients need room for the old rows and the new ones, however many there are."""
+    """Repeated updates of the same clients need space only for the old and the new rows."""
     t = ClientTable.zeros(N, torch.zeros(D), str(tmp_path))
     for _ in range(50):
         t = t.add(index(*IDS), torch.ones(len(IDS), D))
@@ -202,7 +201,7 @@ def test_full_disk_is_a_one_line_error(tmp_path, monkeypatch):
 
 
 def test_short_writes_and_reads_are_continued(tmp_path, monkeypatch):
-    """A call may move fewer bytes than it was given."""
+    """A system call may transfer fewer bytes than requested."""
     write, read = os.pwrite, os.preadv
     monkeypatch.setattr(os, "pwrite", lambda fd, data, at: write(fd, data[:5], at))
     monkeypatch.setattr(os, "preadv", lambda fd, into, at: read(fd, [into[0][:3]], at))
@@ -257,7 +256,7 @@ MAKE = [DRDM, DualDRDM, FedDyn, SCAFFOLD, ScaffPD]
 
 @pytest.mark.parametrize("make", MAKE, ids=lambda make: make.__name__)
 def test_algorithms_give_the_same_bits_with_a_file(make, tmp_path):
-    """Bit for bit; and the initial state takes no memory for the N rows."""
+    """The initial state uses no memory for the N rows."""
     fed, ends = ConstantFederation([1.0, 0.4, 0.7, 0.2, 0.9]), []
     for where in (None, str(tmp_path)):
         algorithm, fed.table_dir = make(m=3, local=LocalSGD(steps=2, lr=0.1)), where
@@ -288,7 +287,7 @@ def tables_of(now):
 
 
 def test_each_table_has_its_own_tensor_of_written_clients():
-    """A later table knows the clients of the earlier one; a checkpoint of both holds no tensor twice."""
+    """A later table includes the clients of the earlier one; a checkpoint of both contains no tensor twice."""
     table = ClientTable.zeros(N, torch.zeros(D)).put(index(5, 1), torch.ones(2, D))
     assert table.clients.tolist() == [1, 5]
     later = table.put(index(5), torch.ones(1, D))
@@ -298,7 +297,7 @@ def test_each_table_has_its_own_tensor_of_written_clients():
 
 
 def test_difference_to_an_origin_in_pieces(folder, monkeypatch):
-    """The same bits as the difference computed first, in pieces of any size."""
+    """The bits equal those of the difference computed first, for pieces of any size."""
     monkeypatch.setattr(client_table, "CHUNK", 2)
     change, origin = torch.randn(3, D), torch.randn(D)
     t = ClientTable.zeros(N, origin, folder).put(index(1, 600), torch.randn(2, D))
@@ -321,7 +320,7 @@ def test_adding_rows_together_or_separately_gives_the_same_bits(with_origin):
 
 
 def test_rows_beyond_the_memory_are_stored_in_a_file(tmp_path, monkeypatch, caplog):
-    """Tables that do not fit give the same bits as those that do, and say so once."""
+    """Tables that do not fit give the same bits as those that do, and one notice."""
     monkeypatch.setattr(client_table, "LARGE", 3 * D * 4)
     monkeypatch.setattr(client_table, "free_memory", lambda: 4 * D * 4)
     monkeypatch.setenv("TMPDIR", str(tmp_path))

@@ -20,7 +20,7 @@ def losses(clients, values):
 
 
 def test_unbiased_estimate_by_hand():
-    """N over the number who answered, at the clients that answered, whatever their order."""
+    """The estimate is N divided by the number of answers, at the clients that answered, in any order."""
     assert losses([3, 0], [1.0, 2.0]).unbiased(5).tolist() == [5.0, 0, 0, 2.5, 0]
     assert losses([2], [1.5]).unbiased(3).tolist() == [0, 0, 4.5]
     assert losses([1, 0], [1.0, 2.0]).unbiased(2).tolist() == [2.0, 1.0]
@@ -42,7 +42,7 @@ def test_sum_of_the_estimate_is_n_times_the_mean(n, data):
 
 @pytest.mark.parametrize("m", [1, 3, 6])
 def test_estimate_is_unbiased_over_uniform_cohorts(m):
-    """E_U[v] is the vector of losses, each within four standard errors."""
+    """E_U[v] is the vector of losses, within four standard errors each."""
     f, trials = torch.tensor([0.1, 2.0, 0.7, 1.3, 0.4, 3.1, 0.9], dtype=torch.float64), 3000
     total = torch.zeros(7, dtype=torch.float64)
     for r in range(trials):

@@ -25,7 +25,7 @@ def keys():
 
 
 def within_four_errors(counts, expected):
-    """Counts over TRIALS of events of these probabilities."""
+    """Assert that counts over TRIALS match these probabilities within four standard errors."""
     share, expected = np.asarray(counts) / TRIALS, np.asarray(expected)
     assert (np.abs(share - expected) <= 4 * np.sqrt(expected * (1 - expected) / TRIALS)).all()
 
@@ -39,7 +39,7 @@ def well_formed(c, n):
 
 
 def test_multiplicities_with_replacement_are_multinomial():
-    """Multiplicities are multinomial: their means, and the chance to be there at all."""
+    """Compare means and the probability of being drawn at all."""
     counts, present = np.zeros(5), np.zeros(5)
     for key in keys():
         drawn = sampling.with_replacement(LAM, 3, key)
@@ -54,7 +54,7 @@ def test_multiplicities_with_replacement_are_multinomial():
 
 
 def test_block_sampling_follows_the_law(monkeypatch):
-    """The draws of very many clients are those of few; weights of 0 are never drawn, at blocks' ends either."""
+    """Very many clients are drawn as few are; weights of 0 are never drawn, including at the ends of blocks."""
     rng = np.random.default_rng(0)
     p = rng.random(5 * sampling.BLOCK + 7) * (rng.random(5 * sampling.BLOCK + 7) < 0.1)
     p[sampling.BLOCK - 50 : 3 * sampling.BLOCK + 50] = 0
@@ -66,7 +66,7 @@ def test_block_sampling_follows_the_law(monkeypatch):
 
 @pytest.mark.parametrize("uniform", [0.0, np.nextafter(1.0, 0.0), 0.5, np.nextafter(0.5, 0.0)])
 def test_block_sampling_at_block_ends_draws_valid_clients(uniform):
-    """Rounding at a block's end leads to a client that can be drawn."""
+    """Rounding at the end of a block must lead to a client that can be drawn."""
     weights = np.zeros(3 * sampling.BLOCK)
     weights[[5, sampling.BLOCK - 3, 2 * sampling.BLOCK, 3 * sampling.BLOCK - 9]] = 0.25, 0.25, 0.1, 0.4
     drawn = sampling._from_blocks(weights, np.array([uniform]))
@@ -89,7 +89,7 @@ def test_weights_need_not_sum_to_one_exactly():
 
 
 def test_pairs_without_replacement_follow_sequential_draws():
-    """Pairs appear as in drawing one after another, the first by λ, the second by λ among the others."""
+    """The first client is drawn by λ, and the second by λ among the others."""
     pairs = dict.fromkeys(itertools.combinations(range(5), 2), 0)
     for key in keys():
         drawn = sampling.without_replacement(LAM, 2, key)
@@ -118,7 +118,7 @@ def test_all_clients_are_sampled():
 
 @pytest.mark.parametrize("m", [1, 3, 5])
 def test_uniform_weighted_cohort(m):
-    """Whoever is drawn by the uniform law counts as much as λ says, a client without weight nothing."""
+    """Clients are drawn uniformly and weighted by λ; a client of weight 0 does not count."""
     present = np.zeros(5)
     for key in keys():
         drawn = sampling.uniform_weighted(LAM.float(), m, key)
@@ -222,7 +222,7 @@ def test_duplicate_answers_are_refused():
 
 
 def test_sampling_with_replacement_matches_numpy():
-    """Whatever the weights, zeros at the ends among them: the faster way must not change a single draw."""
+    """The faster method must not change any draw, for any weights with zeros at the ends."""
     for seed in range(200):
         rng = np.random.default_rng(seed)
         weights = rng.random(rng.integers(1, 60)) * (rng.random() < 0.5)

@@ -66,7 +66,7 @@ def federation(grid=None, names="abcd", timeout=5.0, w0=None, deadline=None, **m
 
 
 def with_field(content, name, value):
-    """A message in which one field has another value; ``...`` = it has none."""
+    """Return a message with another value of one field; ``...`` removes it."""
     fields = {**msgspec.msgpack.decode(content["message"]["fields"]), name: value}
     kept = {name: value for name, value in fields.items() if value is not ...}
     content["message"] = ConfigRecord({**content["message"], "fields": msgspec.msgpack.encode(kept)})

@@ -171,7 +171,7 @@ def test_updates_and_gradients_are_limited_by_the_policy(tmp_path):
 
 
 def test_site_keeps_the_drift_term_of_the_shortened_update(tmp_path):
-    """It computes the same shift as the server, which would else have to send it in every round."""
+    """The site computes the same shift as the server, which otherwise would send it in every round."""
     bounded, plain = federation(sites_of(tmp_path, max_step=0.01)), federation()
     for fed in (bounded, plain):
         run(DRDM(m=4, local=LOCAL, gamma=0.01, mu=2.0), fed, rounds=4)

@@ -44,7 +44,7 @@ def algorithm_of(kind):
 
 
 def played(kind, away):
-    """The states of a run from the start to the end, in which a client is away for some rounds, or not at all."""
+    """Return the states of a run in which a client is away for some rounds, or not at all."""
     grid = grid_of()
     fed, states = federation(grid, timeout=0.05), []
 
@@ -169,7 +169,7 @@ def test_other_lr_after_a_diverged_run_is_a_one_line_error(tmp_path):
 
 
 def odd_site(name, warnings):
-    """A site with a code for missing values in a column, and two rows of one class."""
+    """Make a site with a code for missing values in a column, and two rows of one class."""
     generator = torch.Generator().manual_seed(ord(name))
     x = torch.rand(60, 3, generator=generator) * 9
     x[::7, 1] = 999

@@ -129,7 +129,7 @@ def net(shape, classes):
 
 @pytest.fixture
 def normalised(tmp_path):
-    """A simulation and three sites whose model has batch normalisation, from a file that the sites approved."""
+    """Make a simulation and three sites with batch normalisation, from an approved file."""
     (tmp_path / "bn.py").write_text(NORMALISED)
     digest = hashlib.sha256(NORMALISED.encode()).hexdigest()
     model = msgspec.structs.replace(MLP, model="bn.py:net", code=(CodeFile("bn.py", digest),))
@@ -137,7 +137,7 @@ def normalised(tmp_path):
 
 
 def stored_at_sites(folder, store):
-    """The rows of the client store as the sites have them, from the numbers that the server has."""
+    """Return the stored rows at the sites, by the numbers that the server has."""
     numbers, like = store.dense()[:, 0], torch.zeros(1 + 4 * 5).double()
     return torch.stack([SiteStates(folder, name).read(int(numbers[i]), like) for i, name in enumerate("abc")])
 

@@ -32,7 +32,7 @@ def _no_pause(monkeypatch):
 
 
 class Asleep(InProcessGrid):
-    """Some nodes get their messages and never reply."""
+    """Some nodes receive messages and never reply."""
 
     asleep: frozenset[int] = frozenset()
 
@@ -44,7 +44,7 @@ class Asleep(InProcessGrid):
 
 
 class Forgetful(InProcessGrid):
-    """Node 2 says to every request, or to those that name a shift it has, that it lacks what was meant."""
+    """Node 2 claims to lack the shift, for every request or for those that name a stored one."""
 
     always = True
 
@@ -112,7 +112,7 @@ def test_below_the_quorum_the_server_waits_for_all_sites():
 
 
 def test_server_waits_if_all_sites_are_in_backoff():
-    """Left out, all of them, the rest of a run would be over in no time, and for nothing."""
+    """If the server skipped all sites, the rest of a run would end at once without any result."""
     grid, fed = sleepy(0.05, asleep=(1, 2, 3, 4))
     for r in range(3):
         assert asked(grid, 1, lambda r=r: trained(fed, r)) == 1
@@ -134,7 +134,7 @@ def test_untested_site_is_awaited_despite_a_quorum():
 
 @pytest.mark.parametrize(("always", "messages"), [(True, 1), (False, 2)])
 def test_site_that_denies_receiving_the_shift_is_rejected(always, messages, caplog):
-    """It is asked again only where the shift was not in the message, and then once."""
+    """It is asked again once, and only if the shift was not in the message."""
     grid = grid_of(grid=Forgetful)
     grid.always = False
     fed = federation(grid)
@@ -173,7 +173,7 @@ def test_oversized_reply_is_not_read(monkeypatch, caplog):
 
 
 class Malformed(InProcessGrid):
-    """Flower cannot rebuild what node 3 has sent."""
+    """Flower cannot decode the reply of node 3."""
 
     def pull_messages(self, message_ids):
         found = super().pull_messages(message_ids)

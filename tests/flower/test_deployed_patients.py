@@ -48,7 +48,7 @@ def visits():
 
 
 def deployed(folder, table, data):
-    """Serve the sites, each with its table and these lines of data in its site.toml."""
+    """Serve the sites, each with its table and these lines of [data] in its site.toml."""
     sites = {}
     for name, rows in table.groupby("site"):
         (folder / str(name)).mkdir(parents=True)

@@ -37,7 +37,7 @@ THIRD = ((15.0, 5.0, 5.0, 0.0, 0.0),)
 
 
 class Spoiling(InProcessGrid):
-    """What a node answers, asks or gets can be changed on its way."""
+    """Change requests and replies of a node on their way."""
 
     spoil = staticmethod(lambda reply, node: reply)
 
@@ -47,7 +47,7 @@ class Spoiling(InProcessGrid):
 
 
 class SpoilingTests(InProcessGrid):
-    """Node 2 may claim another result of a test."""
+    """Node 2 reports another test result."""
 
     claim = None
 
@@ -59,7 +59,7 @@ class SpoilingTests(InProcessGrid):
 
 
 def spoiling(change, node=2):
-    """A grid where a node's answers to training are changed."""
+    """Make a grid that changes a node's replies to training."""
 
     def spoil(reply, who):
         if who != node:
@@ -174,7 +174,7 @@ def test_absent_site_is_awaited_once_and_used_again(monkeypatch, caplog):
 
 
 class Restarting(InProcessGrid):
-    """A node gets its first request to train, and is killed and started again before it answers."""
+    """Kill and restart a node before it answers its first training request."""
 
     starts = 0
 

@@ -41,7 +41,7 @@ def wait(true, seconds=20):
 
 
 class Place:
-    """A folder with the process, and another one with Flower's own program."""
+    """A folder with the process, and one with a stand-in for Flower's program."""
 
     def __init__(self, tmp_path):
         self.folder, self.told, own = tmp_path / "fork me", tmp_path / "told", tmp_path / "own"

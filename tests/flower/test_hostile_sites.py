@@ -63,7 +63,7 @@ KEPT = ["gradients = inf", "test sums = []", "answer.more = 'than asked'", "no v
 
 
 class Hostile(InProcessGrid):
-    """What one node sends is changed; from its second reply on, so that its first test is known."""
+    """Change the replies of one node from the second one on, so that its first test is known."""
 
     behaviour = None
     replies = 0
@@ -125,7 +125,7 @@ def test_run_ends_with_results_or_a_one_line_error(name, tmp_path, caplog):
     "name", long_beyond(1, ["gradients = inf", "answer.parts = inf", "the fields are no MessagePack"])
 )
 def test_other_sites_train_as_if_the_site_were_silent(name, tmp_path):
-    """The same bytes whatever the reply is rejected for."""
+    """The bytes are the same for every reason of rejection."""
     (tmp_path / "one").mkdir(), (tmp_path / "two").mkdir()
     one = serve(tmp_path / "one", BEHAVIOURS[name])
     two = serve(tmp_path / "two", BEHAVIOURS["it raises, with 1 MB of text"])

@@ -32,7 +32,7 @@ LABELS = ModelRecipe("linear", "binary-cross-entropy", "float64", 3, "loop", ("a
 
 
 def arrays(n, seed, ignored, shape=()):
-    """Of client number ``seed``; the more of its targets are ignored, the larger that is."""
+    """Make the arrays of client ``seed``; the share of ignored targets grows with it."""
     draw = torch.Generator().manual_seed(seed)
     x = torch.randn(n, *shape, 6, generator=draw, dtype=torch.float64)
     y = (x.sum(-1) + torch.randn(n, *shape, generator=draw)).abs().long() % 3
@@ -42,7 +42,7 @@ def arrays(n, seed, ignored, shape=()):
 
 
 def labelled(n, seed):
-    """Three labels a row, of which the more are unknown, the larger the seed."""
+    """Make three labels per row; the share of unknown ones grows with the seed."""
     draw = torch.Generator().manual_seed(seed)
     x = torch.randn(n, 6, generator=draw, dtype=torch.float64)
     y = (x[:, :3] > 0).double()
@@ -79,7 +79,7 @@ TASKS = {"own": (own_task, OWN), "named": (named_task, NAMED), "labels": (label_
 
 
 def both(kind):
-    """The clients as a simulation, and behind a grid."""
+    """Return the clients as a simulation, and behind a grid."""
     own = kind == "own"
     make = labelled if kind == "labels" else partial(arrays, ignored=7 if own else -100, shape=(5,) if own else ())
     train = {name: make(30 - seed, seed) for seed, name in enumerate(NAMES)}

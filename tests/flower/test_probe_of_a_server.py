@@ -46,7 +46,7 @@ def _no_pause(monkeypatch):
 
 
 def deployment(folder, *, without=(), change=lambda name, x, y: (x, y), more=""):
-    """A server.toml beside the first 12 rows of each site's, but for some sites."""
+    """Write a server.toml with the first 12 rows of each site as probes, except for some sites."""
     train, _ = clients()
     text = HEAD + more + '[job.algorithms.DualDRDM]\nsampling = "everybody"\nambiguity = "cvar:alpha=0.5"\n'
     for name, (x, y) in train.items():

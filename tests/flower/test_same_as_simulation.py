@@ -70,7 +70,7 @@ def test_all_numbers_equal_the_simulation(name):
 
 
 def test_repeated_round_equals_the_simulation():
-    """With a test in the first message of the round; client 2's models are rejected with every step size."""
+    """The first message of the round includes a test, and client 2's models are rejected at every step size."""
     algorithm = Protected(drfl.DualDRDM(m=4, local=LocalSGD(steps=3, batch=8)), quarantine=None)
     feds = (Recording(ScaledUpdates(fed, [2], 1e30)) for fed in (simulation(), federation()))
     (a, asked), (b, others) = ((drfl.run(algorithm, fed, rounds=4), fed.calls) for fed in feds)
@@ -204,7 +204,7 @@ def test_final_test_has_its_own_message():
 
 @dataclass(frozen=True)
 class Diverging(drfl.FedAvg):
-    """Round 3 goes wrong, before its request or after it."""
+    """Raise an error in round 3, before or after its request."""
 
     asks: bool = False
 
@@ -236,7 +236,7 @@ def test_error_in_a_prefetched_round_is_dropped_if_a_callback_stops(asks):
 
 
 class Catching(drfl.DRFA):
-    """Its rounds take whatever goes wrong for silence."""
+    """Treat every exception in a round as silence."""
 
     def round(self, state, fed, key):
         try:
@@ -246,7 +246,7 @@ class Catching(drfl.DRFA):
 
 
 def test_round_that_catches_all_exceptions_works():
-    """Nothing is raised within a round to find out what it asks."""
+    """Finding the requests of a round must not raise an exception within it."""
     options = {"m": 3, "local": LOCAL}
     grid, plain = grid_of(), grid_of()
     a = drfl.run(Catching(**options), federation(grid), rounds=4)
@@ -259,7 +259,7 @@ def test_round_that_catches_all_exceptions_works():
 
 @pytest.mark.parametrize(("stop", "every"), long_beyond(2, [(0, 1), (2, 1), (2, 2), (3, 2)]))
 def test_prefetched_round_is_dropped_if_a_callback_stops(stop, every, tmp_path):
-    """What it leaves is what a run leaves that has no more rounds than those; in the traffic it shows."""
+    """The files are those of a run with fewer rounds; only the traffic shows the dropped round."""
 
     def played(fed, folder, rounds, callbacks=()):
         folder.mkdir()

@@ -136,7 +136,7 @@ def test_last_two_models_are_paired_per_client(tmp_path):
 
 @pytest.mark.long
 def test_auc_is_paired_and_rates_use_one_half(tmp_path, caplog):
-    """Of sites with two classes, the smallest of which has a single positive row."""
+    """Both sites have two classes, and the smallest site has a single positive row."""
     generator = torch.Generator().manual_seed(0)
     sites = {}
     for name, rows in (("a", 40), ("b", 30), ("c", 60), ("d", 12)):
@@ -198,7 +198,7 @@ def test_folder_gives_a_pdf_report(tmp_path):
 
 
 class Dying(InProcessGrid):
-    """The server program dies with its n-th batch of messages."""
+    """Kill the server program at its n-th batch of messages."""
 
     left = 7
 
@@ -306,7 +306,7 @@ def test_description_digest_covers_the_tensors():
 
 
 class Dozing(InProcessGrid):
-    """Nodes 2 and 4 answer only some of their messages."""
+    """Nodes 2 and 4 answer only some messages."""
 
     def answer(self, message, context):
         reply = super().answer(message, context)

@@ -42,7 +42,7 @@ def data_of(pair, dtype=torch.float64):
 
 
 def data(extra=0, coarse=False):
-    """Three sites; ``extra`` rows of a are also at b, where the file has them in another order."""
+    """Make three sites; ``extra`` rows of a are also at b, in another order."""
     parts = {name: rows(60, seed, coarse) for seed, name in enumerate(NAMES)}
     taken = torch.arange(extra).flip(0)
     parts["b"] = tuple(torch.cat([own, other[taken]]) for own, other in zip(parts["b"], parts["a"], strict=True))
@@ -57,7 +57,7 @@ def folder(tmp_path):
 
 
 def notices(folder, sites, keys=("rows.key",) * 3, logs=False):
-    """What the server warns of, and the grid."""
+    """Return the server's warnings, and the grid."""
     loaded = {
         name: Site(
             name,

@@ -57,7 +57,7 @@ def frame(n=240, seed=0):
 
 
 def written(folder, table):
-    """A folder with a CSV and a site.toml for each site; the sites by name."""
+    """Write a folder with a CSV and a site.toml for each site, and return the sites by name."""
     sites = {}
     for name, rows in table.groupby("site"):
         (folder / name).mkdir()
@@ -166,7 +166,7 @@ def tables(**changes):
 
 
 class Lying(InProcessGrid):
-    """The second site tells other statistics of its columns."""
+    """The second site reports other column statistics."""
 
     told = None
 
@@ -201,7 +201,7 @@ def test_site_in_other_units_is_reported_and_limited():
 
 
 class Dying(Lying):
-    """The server program dies once it has a checkpoint."""
+    """Kill the server program once it has a checkpoint."""
 
     run_folder = None
 
@@ -315,7 +315,7 @@ def test_majorities_are_known_if_all_sites_report_them():
 
 
 def with_gaps(folder, more=""):
-    """Three sites with a schema, of which one never measured a column; the sites by name, and the whole table."""
+    """Make three sites with a schema, of which one lacks a column; return the sites and the whole table."""
     whole = frame().rename(columns={"ill": "sick"})
     whole["sick"] = np.where(whole["sick"] == 1, "yes", "no")
     rng = np.random.default_rng(1)

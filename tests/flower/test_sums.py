@@ -91,7 +91,7 @@ def test_answer_contains_only_aggregates():
 
 
 def shape(value):
-    """Of lists their lengths, of objects their fields, of numbers and texts nothing."""
+    """Return the lengths of lists, and the fields of objects, without values."""
     if isinstance(value, dict):
         return {name: shape(part) for name, part in value.items()}
     if not isinstance(value, list):
@@ -118,7 +118,7 @@ PRODUCTS = ((5.0, 0.0), (1.2, 0.0), (90.0, 0.0), (70.0, 48.0), UNKNOWN, UNKNOWN)
 
 
 def changed(place=None, sums=(), value=None, products=PRODUCTS, other=SUMS, also=None):
-    """An answer with two tests; of the first, one metric has other sums or another value; ``also`` is the second's."""
+    """Return an answer with two tests, in which one metric of the first (or, with ``also``, the second) is changed."""
     all_sums, values = list(SUMS), list(VALUES)
     if place is not None:
         all_sums[place] = sums or SUMS[place]

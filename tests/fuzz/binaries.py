@@ -68,7 +68,7 @@ def idx(draw):
 
 
 def read_idx_files(item, folder):
-    """By itself, and as part of a data set."""
+    """Read by itself, and as part of a data set."""
     stem, data = item
     for name, content in {**idx_files(), stem: data}.items():
         (folder / name).write_bytes(content)

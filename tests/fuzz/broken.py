@@ -21,7 +21,7 @@ from .texts import MEASURED, toml
 
 
 def trusting_idx(item, folder):
-    """Believes what a header says."""
+    """Trust the header."""
     data = item[1]
     count = data[3]
     shape = np.frombuffer(data[4 : 4 + 4 * count], ">u4")
@@ -29,7 +29,7 @@ def trusting_idx(item, folder):
 
 
 def hasty_toml(item, folder):
-    """Catches what the manual of tomllib names, and no more."""
+    """Catch only the exceptions in tomllib's manual."""
     try:
         return tomllib.loads(item.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -44,23 +44,23 @@ class TalkativeError(DrflError):
 
 
 def nameless(item, folder):
-    """Does not say what kind of problem it is."""
+    """Omit the kind of problem."""
     raise DrflError("this is wrong")
 
 
 def talkative(item, folder):
-    """Says too much."""
+    """Print more than one line."""
     raise TalkativeError
 
 
 def warning(item, folder):
-    """Goes on with a warning."""
+    """Continue with a warning."""
     if b"," not in item:
         warnings.warn("there is no comma", stacklevel=1)
 
 
 def hasty_answer(item, folder):
-    """Takes numbers and arrays for what they should be, and catches what a wrong text makes them raise."""
+    """Assume types of numbers and arrays, and catch only the errors of wrong texts."""
     _, records = item
     try:
         fields = records["message"]["fields"]
@@ -72,7 +72,7 @@ def hasty_answer(item, folder):
 
 
 def slow(item, folder):
-    """Never comes to an end with what is no JSON."""
+    """Never end on invalid JSON."""
     try:
         return json.loads(item)
     except (ValueError, RecursionError):
@@ -81,12 +81,12 @@ def slow(item, folder):
 
 
 def greedy(item, folder):
-    """Makes room for what it is told."""
+    """Allocate the declared size."""
     return np.ones(3 * judge.MEMORY // 2 if item[:1] != b"{" else 1, np.uint8)
 
 
 def trusting_checkpoint(item, folder):
-    """Believes that a checkpoint whose checksums fit holds what it should."""
+    """Trust a checkpoint whose checksums match."""
     content, tensors = json.loads(item.files[RUN]), load(item.files[STATE])
     lam = tensors.get("state.inner.lam", tensors["history.lam"][-1])  # not every algorithm has one
     return content["round"] + 1, content["ledger"]["messages"] + 1, lam @ tensors["history.lam"].T

@@ -53,21 +53,21 @@ TYPES = (
 
 
 class Base(NamedTuple):
-    """A run that can go on, and the files of its two checkpoints by round."""
+    """A run that can be resumed, and the files of its two checkpoints by round."""
 
     job: object
     files: dict
 
 
 class Changed(NamedTuple):
-    """A checkpoint in which something was changed.
+    """A checkpoint with a changed part.
 
     Args:
-        algorithm: whose.
-        name: of its folder.
-        files: by name.
-        wrong: whether it must not be used, whatever else it may be good for.
-        key: with which it must be signed; None = it need not.
+        algorithm: name of the algorithm.
+        name: name of its folder.
+        files: files by name.
+        wrong: whether it must not be used.
+        key: key with which it must be signed; None = it need not be signed.
     """
 
     algorithm: str
@@ -79,7 +79,7 @@ class Changed(NamedTuple):
 
 @functools.cache
 def base(algorithm):
-    """One of the runs."""
+    """Return one of the runs."""
     job = build(Config(algorithm=algorithm, **SMALL, **ALIKE[algorithm]))
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
@@ -88,20 +88,20 @@ def base(algorithm):
 
 
 def go_on(job, start, keep):
-    """The run to its end."""
+    """Continue the run to its end."""
     options = {name: getattr(job.settings, name) for name in ("rounds", "seed", "evaluate_every", "averaged")}
     return run(job.algorithm, job.fed, certify=job.certify, start=start, keep=keep, **options)
 
 
 def timeless(path):
-    """The files of a checkpoint as if it had taken a second for each row: inputs must be the same every time."""
+    """Return the files of a checkpoint with fixed times, so that inputs are reproducible."""
     tensors, content = load((path / STATE).read_bytes()), json.loads((path / RUN).read_text())
     tensors["history.seconds"] = torch.arange(len(tensors["history.seconds"]), dtype=torch.float64)
     return {STATE: save(tensors), RUN: json.dumps({**content, "seconds": 9.0}).encode()}
 
 
 def summed(files, name, key=None):
-    """The files with checksums, and with a signature where there is a key."""
+    """Return the files with checksums, and with a signature if there is a key."""
     sums = sums_of(files)
     return {**files, SUMS: sums, **({} if key is None else {SIGNATURE: signature(key, name, sums)})}
 
@@ -182,7 +182,7 @@ def tensor(draw, files):
 
 
 def reshaped(old):
-    """The tensor with another shape."""
+    """Change the shape of the tensor."""
     shapes = [old[None], old[..., None], torch.stack((old, old)), old.new_zeros(0, 1)]
     if old.ndim:
         shapes += [torch.cat((old, old[:1].clone(), old.new_zeros(1, *old.shape[1:]))), old.new_zeros(())]
@@ -194,7 +194,7 @@ def reshaped(old):
 
 
 def revalued(draw, old, name):
-    """The tensor with other values, and whether they must not be used."""
+    """Change values of the tensor, and return whether they must be rejected."""
     flat = old.clone().flatten()
     kind = draw(sampled_from(("one", "one", "one", "flip", "zero", "negative"))) if flat.numel() else "none"
     if kind == "one":
@@ -217,7 +217,7 @@ CHANGES = (foreign, tensor, tensor, tensor, tensor, record, record, text, header
 
 
 def put(item, folder, older=False):
-    """A folder with this checkpoint; with ``older`` also with the one before, as it was."""
+    """Write a folder with this checkpoint, and with ``older`` also the unchanged previous one."""
     place = folder / "checkpoint"
     shutil.rmtree(place, ignore_errors=True)
     every = {item.name: item.files}
@@ -232,14 +232,14 @@ def put(item, folder, older=False):
 
 
 def point_of(item, place):
-    """Where the run can go on, as `drfl run --resume` finds it."""
+    """Return the point from which `drfl run --resume` would continue."""
     job = base(item.algorithm).job
     return resume_point(place, job.algorithm, job.fed, rounds=ROUNDS, fresh=job.first,
                         same=lambda kept: check_same(job, kept), key=item.key)  # fmt: skip
 
 
 def read_one(item, folder):
-    """It is refused; or a run goes on from it to its end, or diverges, and its files can be read."""
+    """Require a refusal, or a run that resumes to its end or diverges with readable files."""
     place = put(item, folder)
     job, point = base(item.algorithm).job, point_of(item, place)
     assert not item.wrong, "it was used"
@@ -258,7 +258,7 @@ def read_one(item, folder):
 
 @composite
 def changed_newest(draw):
-    """As `changed`; now and then the checkpoints are signed, and the newer one was changed after that."""
+    """As `changed`, but sometimes signed checkpoints of which the newer one was changed afterwards."""
     item = draw(changed())
     if draw(chance(70)):
         return item
@@ -269,7 +269,7 @@ def changed_newest(draw):
 
 
 def read_with_older(item, folder):
-    """The older one is used and the reason told, or else the newer one; never none."""
+    """Require that the older one is used with a reason, or else the newer one."""
     try:
         point = point_of(item, put(item, folder, older=True))
     except DrflError as error:

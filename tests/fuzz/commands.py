@@ -96,7 +96,7 @@ MISTAKES = (("--jobs", "0"), ("--x",), ("--out", "file.bin"))
 
 @composite
 def arguments(draw):
-    """A command with up to five options; one that is right takes no time."""
+    """Draw a command with up to five options; valid ones take no time."""
     command = draw(sampled_from(COMMANDS))
     words = [command]
     if command in ("run", "compare", "energy") and draw(chance(30)):
@@ -122,7 +122,7 @@ def arguments(draw):
 
 @composite
 def option(draw, name, values):
-    """A name, perhaps misspelt, with a value, perhaps none."""
+    """Draw a name, possibly misspelt, with an optional value."""
     kind = draw(sampled_from(("bare", *("right",) * 4, *("listed",) * 3, "misspelt", "joined", *("odd",) * 3)))
     if kind == "bare":
         return [name]
@@ -156,7 +156,7 @@ def prepare(folder):
 
 @contextlib.contextmanager
 def elsewhere(folder):
-    """Works in a folder, on a machine without data sets and without a network."""
+    """Work in a folder without data sets and network."""
     before, where = dict(os.environ), os.getcwd()
     for name in ("DRFL_DATA", "TORCH_HOME", "XDG_CACHE_HOME"):
         os.environ.pop(name, None)
@@ -171,7 +171,7 @@ def elsewhere(folder):
 
 
 class CommandError(Exception):
-    """The command did what it must not."""
+    """The command broke a rule."""
 
 
 def run_command(item, folder):

@@ -28,13 +28,13 @@ HOPELESS = 600
 
 @dataclass(frozen=True)
 class Parser:
-    """Something of drfl that reads what a user gives.
+    """A part of drfl that reads user input.
 
     Args:
-        name: what it reads.
+        name: name of the input.
         inputs: strategy of inputs, most of them wrong.
-        parse: reads one, using a folder that is empty at first for its files; its result does not matter.
-        seconds: of processor time after which an input is taken to hang.
+        parse: reads one input, using an empty folder for its files; its result is ignored.
+        seconds: processor time after which an input counts as hanging.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Tally:
 
     @property
     def inputs(self) -> int:
-        """All of them."""
+        """Draw all inputs."""
         return self.accepted + self.refused + len(self.failures)
 
 
@@ -66,11 +66,11 @@ def fuzz(parser: Parser, folder: Path, how: settings, *, collect: bool = False, 
     """Judge the inputs that Hypothesis draws.
 
     Args:
-        parser: what is tried.
-        folder: for its files.
+        parser: the parser.
+        folder: folder for its files.
         how: settings, with the number of inputs.
         collect: note failures and continue; otherwise fail with the smallest input that Hypothesis finds.
-        number: seed of the inputs; None = those of the settings.
+        number: seed of the inputs; None = that of the settings.
     """
     tally, start = Tally(), time.perf_counter()
 
@@ -142,6 +142,6 @@ def forget_peak() -> None:
 
 
 def shown(item: Any) -> str:
-    """An input, or as much of it as fits a line."""
+    """Return an input, shortened to a line."""
     text = repr(item)
     return text if len(text) <= 400 else f"{text[:200]} … {text[-100:]} ({len(text)} characters)"

@@ -64,12 +64,12 @@ def originals() -> dict[str, list[dict]]:
 
 
 def tested(right: int) -> SiteTest:
-    """Of 15 rows, so many of which are right."""
+    """Return the sums of 15 rows with this number of right ones."""
     return SiteTest(right / 15, 0.1, 15, (), ((15.0, float(right), float(right)),))
 
 
 def plain(content: RecordDict) -> dict:
-    """Records as plain values; the fields are decoded."""
+    """Return records as plain values with decoded fields."""
     found: dict = {name: dict(record) for name, record in content.items()}
     found[MESSAGE]["fields"] = msgspec.msgpack.decode(found[MESSAGE]["fields"])
     return found
@@ -77,7 +77,7 @@ def plain(content: RecordDict) -> dict:
 
 @composite
 def mutated_message(draw):
-    """Its kind, and its records with up to three changes."""
+    """Draw the kind of a message, and its records with up to three changes."""
     kind = draw(sampled_from(KINDS))
     records = {name: dict(record) for name, record in draw(sampled_from(originals()[kind])).items()}
     for change in draw(lists(sampled_from(CHANGES), max_size=3)):
@@ -138,7 +138,7 @@ CHANGES = (_field, _field, _field, _field, _vector, _vector, _bytes, _protocol, 
 
 
 def packed(value) -> bytes:
-    """A value in MessagePack, even if drfl could not write it: texts that are no UTF-8, integers of any size."""
+    """Pack a value as MessagePack, including invalid UTF-8 and huge integers, which drfl cannot write."""
     return msgspec.msgpack.encode(_packable(value))
 
 
@@ -155,7 +155,7 @@ def _packable(value):
 
 
 def built(records: dict) -> RecordDict:
-    """The records as Flower has them; what Flower itself does not take is left out."""
+    """Return the records for Flower, without those that Flower refuses."""
     found = RecordDict()
     for name, values in records.items():
         values = {k: packed(v) if isinstance(v, dict) else v for k, v in values.items()}
@@ -169,12 +169,12 @@ def built(records: dict) -> RecordDict:
 
 
 class Swapping(InProcessGrid):
-    """The second node's reply to a request to train is what was made."""
+    """Replace the second node's reply to a training request."""
 
     content: RecordDict | None = None
 
     def answer(self, message: Message, context) -> Message:
-        """See above."""
+        """Read and use an answer."""
         reply = super().answer(message, context)
         if self.content is not None and context.node_id == 2 and message.metadata.message_type == "train":
             reply.content = self.content
@@ -183,14 +183,14 @@ class Swapping(InProcessGrid):
 
 @functools.cache
 def deployed():
-    """A grid of three sites, and the federation on it; nobody is ever left out."""
+    """Make a grid of three sites and its federation, which never skips a site."""
     nodes.PAUSE = transport.PAUSE = 0.001
     grid = grid_of("abc", grid=Swapping)
     return grid, federation(grid, "abc")
 
 
 def read_message(item, folder):
-    """At the end that it is for."""
+    """Read a message at its receiving end."""
     kind, records = item
     deployed()  # before it Flower builds no messages
     content = built(records)
@@ -205,7 +205,7 @@ def read_message(item, folder):
 
 
 def use(content: RecordDict) -> None:
-    """Whoever answers so is silent, or is believed a model of the right length; the others are heard in any case."""
+    """Require that the reply is rejected or has a model of the right length, and that the others are used."""
     grid, fed = deployed()
     grid.content = content
     for health in fed._transport.health.values():

@@ -58,7 +58,7 @@ def one_damaged(draw):
 
 @composite
 def odd(draw):
-    """As `one_damaged`, but mostly one that can be read: refusals are looked into there."""
+    """As `one_damaged`, but mostly readable, because refusals are examined there."""
     name = draw(sampled_from(("summary.json",) * 3 + ("history.csv", "clients.csv")))
     return draw(one_damaged()) if draw(chance(10)) else (name, draw(other_value(name)))
 

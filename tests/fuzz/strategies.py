@@ -47,7 +47,7 @@ PARTS = {
 
 
 def chance(percent):
-    """True in about that many of a hundred examples."""
+    """Return True in about this percentage of examples."""
     return integers(0, 99).map(lambda k: k >= 100 - percent)
 
 

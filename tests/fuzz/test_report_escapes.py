@@ -49,7 +49,7 @@ ATTRIBUTES = {
 
 
 def records(folder, bad, plain):
-    """Two runs that say a text wherever a run can say one, but for the clients' names where it is ``plain``."""
+    """Make two runs with a text in every name and label; ``plain`` keeps the clients' names."""
     made = []
     for k, algorithm in enumerate((bad, f"{bad}2")):
         names = [f"{bad}{'abc'[i]}" for i in range(3)] if not plain else None
@@ -66,13 +66,13 @@ def records(folder, bad, plain):
 
 
 def tags(page):
-    """The elements in order, but for those of pictures: where marks lie close, a picture may need none."""
+    """Return the elements in order, without those of pictures, which may be merged."""
     return [tag for tag, _ in page.elements if tag not in ("path", "rect", "circle", "line")]
 
 
 @pytest.fixture(scope="module")
 def harmless(tmp_path_factory):
-    """The page of runs that say nothing harmful."""
+    """Return the page of runs with harmless names."""
     return Page(render_html(document(records(tmp_path_factory.mktemp("runs"), "plain", True), "plain")))
 
 

@@ -46,7 +46,10 @@ def test_solver_is_a_hashable_value():
 @pytest.mark.parametrize("steps", [1, 2, 7, 200])
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
 def test_effective_steps_with_momentum(steps, momentum):
-    """The distance travelled, over η, where every direction is 1: each stays in the velocity of all later steps."""
+    """This is the distance travelled, divided by η, if every direction is 1:
+
+    each stays in the velocity of later steps.
+    """
     solver, u, velocity = LocalSGD(steps=steps, lr=0.01, momentum=momentum), 0.0, 0.0
     for _ in range(steps):
         velocity = momentum * velocity + 1

@@ -66,7 +66,7 @@ def test_constant_factor_multiplies_the_determined_step_size():
 
 @dataclass(frozen=True)
 class Own(FedAvg):
-    """A parameter of one's own with a schedule."""
+    """A custom parameter with a schedule."""
 
     mu: float = 2.0
     mu_schedule: Schedule = field(default_factory=InverseSqrt)

@@ -48,7 +48,7 @@ def test_momentum_and_adagrad_match_torch():
 
 
 def test_fedadam_matches_torch_without_bias_correction():
-    """torch corrects m and v for their start: another η and ε in each step take that back."""
+    """torch corrects the bias of m and v; another η and ε in each step reverse the correction."""
     lr, tau, (b1, b2) = 0.3, 0.01, (0.9, 0.99)
 
     def uncorrected(optimizer, t):

@@ -18,7 +18,7 @@ COMMAND = {"typer", "rich", "pydantic"}
 
 
 def loaded(code: str) -> set[str]:
-    """The modules that a fresh interpreter has once it has run this code."""
+    """Return the modules of a fresh interpreter after this code."""
     told = f"{code}\nimport sys\nprint('modules:', *sys.modules)"
     done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -26,7 +26,7 @@ def loaded(code: str) -> set[str]:
 
 
 def called(*arguments: str) -> set[str]:
-    """The modules that are loaded when the command ends."""
+    """Return the modules that are loaded when the command ends."""
     return loaded(f"from drfl.cli.app import call\ncall({list(arguments)!r})")
 
 
@@ -161,7 +161,7 @@ print(len(names), "tried")
 
 @pytest.mark.long
 def test_any_module_can_be_imported_first():
-    """Each in a process that has imported nothing else of drfl: no import between packages is circular."""
+    """Each module is imported in its own process, so no import between packages is circular."""
     done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, timeout=300)
     assert "failed" not in done.stdout, done.stderr
     assert int(done.stdout.split()[-2]) >= 16, done.stderr

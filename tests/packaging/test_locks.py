@@ -59,7 +59,7 @@ def test_dependencies_are_locked_in_allowed_versions():
 
 
 def needs(name: str, extras: tuple[str, ...]) -> list[Requirement]:
-    """What an installed package needs on this machine."""
+    """Return the requirements of an installed package on this machine."""
     lines = map(Requirement, importlib.metadata.requires(name) or [])
     asked = [{"extra": extra} for extra in ("", *extras)]
     return [line for line in lines if not line.marker or any(line.marker.evaluate(one) for one in asked)]
@@ -67,7 +67,7 @@ def needs(name: str, extras: tuple[str, ...]) -> list[Requirement]:
 
 @pytest.mark.parametrize("names", [FILES[:2], FILES], ids=["user", "dev"])
 def test_indirect_dependencies_are_locked_too(names):
-    """As nothing else is installed; but for CUDA, which torch's build for it names itself."""
+    """CUDA is an exception, because torch's build for it names its own dependencies."""
     project = PROJECT["project"]
     lines = list(project["dependencies"])
     if names == FILES:

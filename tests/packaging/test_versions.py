@@ -41,7 +41,7 @@ def test_tests_passed_with_these_versions(name):
 
 
 def test_every_lowest_version_was_tested():
-    """But torch's, of which the locked one is tried."""
+    """torch is an exception: the locked version is tested."""
     lows = [stored["versions"] for name, stored in STORED.items() if name.startswith("lowest")]
     for one in bounds((*versions.EXTRAS, "flower")):
         if one.name != "torch":

@@ -48,7 +48,7 @@ def page_of(name: str) -> str:
 
 
 def section(text: str, heading: str) -> str:
-    """What stands under a heading, up to the next one; "" = above the first."""
+    """Return the text below a heading, up to the next one; "" is the text above the first."""
     parts = dict(zip(["", *headings(text)], re.split(r"^## .*$", prose(text), flags=re.MULTILINE), strict=True))
     return parts[heading]
 
@@ -59,7 +59,7 @@ def headings(text: str) -> list[str]:
 
 
 def prose(text: str) -> str:
-    """Without blocks of code, in which # is no heading."""
+    """Return the text without code blocks, in which # is not a heading."""
     return re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
@@ -81,7 +81,7 @@ def cells(line: str) -> list[str]:
 
 
 def codes(text: str) -> list[str]:
-    """What is marked as code, without formulas."""
+    """Return the text marked as code, without formulas."""
     return re.findall(r"`([^`]+)`", re.sub(r"\$\$.*?\$\$", "", text, flags=re.DOTALL))
 
 
@@ -135,7 +135,7 @@ def test_formulas_are_rendered(name):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_steps_are_numbered_and_quote_the_algorithms_code(name):
-    """Each line of code stands in the files that the page names, and in the order of the round."""
+    """Each line of code is in the files that the page names, in the order of the round."""
     text = page_of(name)
     steps = section(text, "A round")
     numbers = [int(number) for number in re.findall(r"^(\d+)\. ", steps, flags=re.MULTILINE)]
@@ -156,7 +156,7 @@ def test_steps_are_numbered_and_quote_the_algorithms_code(name):
 
 
 def squeezed(code: str) -> str:
-    """Without spaces and what a formatter adds."""
+    """Remove spaces and other formatting."""
     return re.sub(r",(?=[)\]])", "", re.sub(r"\s+", "", code))
 
 
@@ -175,7 +175,7 @@ def test_options_match_the_hyperparameters_and_defaults(name):
 
 
 class Exchange(NamedTuple):
-    """What one request booked; of local steps also whether they are corrected by a shift and by a pull."""
+    """The costs of a request; for local steps also whether they have a shift and a proximal term."""
 
     kind: str
     asked: int
@@ -184,7 +184,7 @@ class Exchange(NamedTuple):
 
 
 class Watched(WrappedFederation):
-    """Writes down what every request cost; nobody answers those of one kind."""
+    """Record the cost of every request; no client answers one kind of request."""
 
     def __init__(self, silent: str = "") -> None:
         super().__init__(federation((SAMPLES,) * N))
@@ -202,7 +202,7 @@ class Watched(WrappedFederation):
 
 
 def made(name: str, reports: int | None):
-    """A small algorithm of this name, each loss report from so many samples."""
+    """Make a small algorithm of this name with a number of samples per loss report."""
     names = {field.name for field in dataclasses.fields(ALGORITHMS[name])}
     options: dict[str, Any] = {"local": LocalSGD(steps=TAU, lr=0.1, batch=B), "m": M}
     options |= dict.fromkeys(("dual_batch", "loss_batch"), reports)
@@ -210,7 +210,7 @@ def made(name: str, reports: int | None):
 
 
 def played(name: str, fed: Watched, reports: int | None = 6) -> tuple[Any, Any, Info]:
-    """A round: the states before and after it, and what happened."""
+    """Return the states before and after a round, and its requests."""
     algorithm = made(name, reports)
     before = algorithm.init(fed)
     return (before, *algorithm.round(before, fed, KEY))

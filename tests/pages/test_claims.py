@@ -38,7 +38,7 @@ def test_every_verdict_is_on_the_page():
 
 
 def named(claim):
-    """Results with the settings and methods that a claim names of each; channels are no settings."""
+    """Return results with the settings and methods that a claim names; channels are not settings."""
     found = [(result, claim.settings or [], claim.methods + getattr(claim, "others", [])) for result in claim.results]
     if isinstance(claim, Trend):
         first = claim.results[0]
@@ -64,7 +64,7 @@ def test_names_in_claims_exist_in_the_specifications(claim):
 
 
 def test_least_energy_matches_the_map():
-    """By the mean rounds, as `energy.csv` has it; claims take it seed by seed."""
+    """The map uses mean rounds, as in `energy.csv`; claims use single seeds."""
     result = "drdm-figure-4"
     reach = ToLevel(of="to level", metric="worst_accuracy", level=0.8)
 
@@ -80,7 +80,7 @@ def test_least_energy_matches_the_map():
 
 
 def test_changed_number_changes_the_finding(tmp_path):
-    """The rules read the results, and nothing that was decided before."""
+    """The rules read the results, not earlier decisions."""
     result = "drdm-table-3"
     (tmp_path / result).mkdir()
     text = (SCRIPT.RESULTS / result / "cells.csv").read_text(encoding="utf-8")

@@ -26,7 +26,7 @@ LONGEST = 60
 
 @pytest.fixture(scope="module")
 def page():
-    """The names that the blocks of the page define, one after the other."""
+    """Run the blocks of the page one after the other, and return their names."""
     module = types.ModuleType("page")
     sys.modules["page"] = module
     printed = []

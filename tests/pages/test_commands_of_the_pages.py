@@ -73,7 +73,7 @@ COMMANDS = {page.stem: found for page in sorted((ROOT / "docs").glob("*.md")) if
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Four hospitals' tables in the forms that the pages speak of, a job, and one's own code."""
+    """Write four hospitals' tables in the formats of the pages, a job, and own code."""
     import pandas as pd
 
     monkeypatch.chdir(tmp_path)
@@ -97,7 +97,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def saved_by_datasets() -> None:
-    """The folder that `save_to_disk` of Hugging Face's datasets writes."""
+    """Return the folder that `save_to_disk` of Hugging Face's datasets writes."""
     import datasets
     import pandas as pd
 

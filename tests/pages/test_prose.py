@@ -57,7 +57,7 @@ def test_sentences_of_a_page_are_split(tmp_path):
 
 
 def test_reading_ease_formula(tmp_path, monkeypatch):
-    """Nine words in four sentences; each word has two syllables."""
+    """Nine words in four sentences have two syllables each."""
     monkeypatch.setattr(prose, "pyphen", SimpleNamespace(Pyphen=lambda lang: SimpleNamespace(positions=lambda _: [1])))
     (path := tmp_path / "page.md").write_text(PAGE)
     assert prose.ease(path).flesch == pytest.approx(206.835 - 1.015 * 9 / 4 - 84.6 * 2)

@@ -44,7 +44,7 @@ def commands(page: Path) -> list[str]:
 
 
 def changed(text: str, block: str) -> str:
-    """A file after the changes of a block, each of which must fit at exactly one place."""
+    """Return a file after the changes of a block, each of which must match at exactly one place."""
     lines = text.split("\n")
     for change in block.split("@@\n"):
         marked = change.splitlines()
@@ -57,7 +57,7 @@ def changed(text: str, block: str) -> str:
 
 
 def follow(page: Path, copy: Path, within: str = "") -> list[str]:
-    """Make a page's changes of the files within a folder of a copy of the repository; the files."""
+    """Apply a page's changes of the files in a folder to a copy of the repository, and return the files."""
     files = []
     for block in TITLED.finditer(page.read_text(encoding="utf-8")):
         if not block["file"].startswith(within):
@@ -102,7 +102,7 @@ def test_each_recipe_has_a_new_file_changes_commands_and_an_example():
 
 @pytest.mark.long
 def test_recipes_work_together(tmp_path):
-    """All changes fit; a run with each new part ends well, and the first page's example prints what it shows."""
+    """All changes apply, a run with each new part succeeds, and the first page's example prints the shown output."""
     for page in RECIPES:
         for block in TITLED.finditer(page.read_text(encoding="utf-8")):
             if block["language"] == "diff" and not (copied := tmp_path / block["file"]).exists():
@@ -128,7 +128,7 @@ def test_change_must_match_exactly_once():
 @pytest.mark.long
 @pytest.mark.parametrize("page", RECIPES, ids=lambda page: page.stem)
 def test_repository_passes_its_tests_after_a_recipe(page, tmp_path):
-    """Linted, formatted, imports in order, the page's example and the tests that it names."""
+    """This covers lint, format, import order, the page's example and the tests that it names."""
     copy = tmp_path / "copy"
     shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*LARGE))
     shutil.copytree(ROOT / ".github", copy / ".github")

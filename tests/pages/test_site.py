@@ -115,12 +115,12 @@ def test_commands_of_the_first_pages_run(page, tmp_path, monkeypatch, capsys):
 
 
 def expanded(word: str) -> list[str]:
-    """What a shell makes of a word with a star."""
+    """Expand a word with a star as a shell does."""
     return sorted(str(path) for path in Path().glob(word)) if "*" in word else [word]
 
 
 def tables(folder: Path) -> None:
-    """The tables that start/your-data.md speaks of."""
+    """Write the tables of start/your-data.md."""
     head, rows = "age,dose,sick", [f"{20 + 7 * i % 60},{i % 5},{(i * i) % 3 > 0:d}" for i in range(40)]
     for name in ("a", "b"):
         (folder / "sites" / f"{name}.csv").write_text("\n".join([head, *rows, ""]))

@@ -39,7 +39,7 @@ def test_ambiguity_set_errors_are_within_bounds():
 
 @pytest.mark.parametrize("name", ["drdm-figure-3", "drdm-figure-4"])
 def test_figures_stopped_at_a_target_match_their_specification(name):
-    """Test rows stop them, as when they were run, and the page says so."""
+    """Test rows stop these runs, as they did originally, and the page mentions it."""
     planned = plan(load_spec(name), Scale(stand_in=True))
     targets = {cell.cell.job["until"] for cell in planned.cells}
     assert targets == {job["until"] for job in read(f"evidence/results/{name}/summary.json")["jobs"].values()}
@@ -123,7 +123,9 @@ def test_reproduction_verdicts_match_their_tables():
 
 
 def places():
-    """Measured and equally good clients' worst accuracy, means in percent, of every method in every setting once."""
+    """Return the measured worst accuracy and that expected if equal, as means in percent, of every method and
+    setting.
+    """
     found = {}
     for path in sorted(RESULTS.glob("*/cells.csv")):
         for row in TABLES.rows_of(f"{path.parent.name}/cells.csv"):

@@ -34,7 +34,7 @@ def tagged(cell, tag):
 
 @pytest.mark.parametrize("name", long_except(["table"], SHORT))
 def test_shortened_tutorial_runs(name, tmp_path, monkeypatch):
-    """Without the cells that start processes for many seconds, which the long test has."""
+    """Cells that start processes for many seconds run only in the long test."""
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("MPLBACKEND", "Agg")
     with tutorials.copy_of_the_tree() as folder:
@@ -56,7 +56,7 @@ def test_whole_tutorial_runs_and_shows_the_stored_output(name):
 
 
 def kinds(cell):
-    """Of what a cell shows."""
+    """Return the types of a cell's outputs."""
     return [(out.output_type, sorted(out.get("data", {}))) for out in cell.get("outputs", [])]
 
 

@@ -77,7 +77,7 @@ def test_mismatched_comments_are_one_line_errors(text, said):
 
 
 def read(page: str) -> str:
-    """A page without the files that it tells a contributor to write."""
+    """Return a page without the files that a contributor is told to write."""
     text = (ROOT / page).read_text(encoding="utf-8")
     return re.sub(r"^(`{3,})\w+ title=.*?^\1$", "", text, flags=re.MULTILINE | re.DOTALL)
 
@@ -91,6 +91,6 @@ def test_links_resolve(page):
 
 @pytest.mark.parametrize("page", READ)
 def test_named_files_exist(page):
-    """Those in backticks, and those of commands in blocks of code."""
+    """These are names in backticks, and files of commands in code blocks."""
     named = re.findall(rf"(?:`|(?:python|sh) )({TREE}/[\w/-]+\.\w+)", read(page))
     assert [path for path in named if not (ROOT / path).exists()] == []

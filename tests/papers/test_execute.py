@@ -26,7 +26,7 @@ if __name__ == "__main__":
 
 
 def files(folder):
-    """Everything but the records, which hold the time that each cell took."""
+    """Return all files except the records, which contain times."""
     found = (path for path in folder.rglob("*") if path.is_file() and CELLS not in path.parts)
     return {str(path.relative_to(folder)): path.read_bytes() for path in found}
 

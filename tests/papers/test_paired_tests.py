@@ -73,7 +73,7 @@ def test_p_values_match_scipy_with_correction():
 
 
 def in_both_settings(noise, broken_off=()):
-    """DRDM ahead of 0.68 by 0.02 and the setting's noise, seed by seed; these settings and seeds diverge."""
+    """Make results in which DRDM leads 0.68 by 0.02 plus noise at each seed; the given settings and seeds diverge."""
 
     def record(setting, method, seed):
         if (setting, seed) in broken_off:

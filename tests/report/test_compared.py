@@ -51,7 +51,7 @@ def test_five_seeds_show_large_but_not_small_differences(groups):
 
 
 def test_best_of_all_needs_no_pairwise_correction():
-    """Their p-values would be too large for the six pairs of four."""
+    """Their p-values would be too large after a correction for all six pairs of four algorithms."""
     own = [seed_difference(np.array([1.0, 1.3, 0.8, 1.2, 0.7]) * scale) for scale in (1, 2, 3)]
     weak = own[0]._replace(p_t=0.012)
     others = [weak._replace(p_t=0.5)] * 3
@@ -114,7 +114,7 @@ def test_only_algorithm_without_failed_runs_is_named_and_not_compared(groups):
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_algorithm_with_failed_runs_ranks_last(groups, n):
-    """Of 14 seeds it diverges at some; over the others it measures best."""
+    """It diverges at some of 14 seeds, and measures best over the others."""
     failed = [FailedRun("DRDM", str(seed), "diverged") for seed in range(n)]
     runs = [run for group in groups(14) for run in group.runs if not (run.algorithm == "DRDM" and int(run.seed) < n)]
     everything = group_runs(runs, failed)

@@ -126,7 +126,7 @@ def test_long_run_keeps_its_peaks(record):
 
 
 def test_many_clients_are_drawn_at_even_ranks(record):
-    """Both ends are among them."""
+    """The first and the last rank are included."""
     (group,) = group_runs([record("many", "DRFA", clients=5001, rounds=1)])
     picture = figures.client_scores([group])
     _, marks = Drawn(picture).group("g0")

@@ -48,7 +48,7 @@ def test_page_of_a_comparison(comparison):
 
 
 def test_figures_are_hidden_without_scripts(comparison):
-    """By a rule for each box, of its own section's figures."""
+    """Each box has a CSS rule for the figures of its section."""
     text = rendered(comparison)
     for tag, attrs in Page(text).elements:
         if tag == "input":

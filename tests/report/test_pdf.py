@@ -42,7 +42,7 @@ def run(record):
 
 
 def text_of(evidence):
-    """All that both the PDF and the page say; what one of them lacks is not in it."""
+    """Return the text that both the PDF and the page contain; text that one lacks is omitted."""
     content = compose(evidence)
     printed = " ".join(" ".join(texts(render_pdf(content))).split())
     shown = Page(render_html(content)).text
@@ -88,7 +88,7 @@ def test_single_run_answers_each_question(run):
 
 
 def test_both_formats_have_the_same_content(comparison):
-    """Whatever stands in the content, table by table and figure by figure."""
+    """Compare the content table by table and figure by figure."""
     content = document(comparison)
     pages = "".join("".join(texts(render_pdf(content))).split())
     page = "".join(Page(render_html(content)).text.split())
@@ -99,7 +99,7 @@ def test_both_formats_have_the_same_content(comparison):
 
 
 def strings(content):
-    """The text of content, but for that of pictures and of what is said of them to those who do not see them."""
+    """Return the text of the content, without pictures and their descriptions."""
     if isinstance(content, str):
         yield from content.splitlines()
     elif isinstance(content, (list, tuple)):
@@ -162,7 +162,7 @@ def test_hostile_names_are_shown_and_distinguishable(run):
 
 
 def test_every_shown_character_has_a_glyph():
-    """PDF/UA, which the PDF claims to be, refuses a text that has none."""
+    """PDF/UA, the standard that the PDF declares, requires a glyph for every character."""
     import typst
 
     every = "".join(chr(code) for low, high in GLYPHS for code in range(low, high + 1))
@@ -235,7 +235,7 @@ def test_clients_are_compared_with_local_training(run):
 
 
 def without_rows(run):
-    """The run as if its score were F1."""
+    """Return the run with F1 as its score."""
     record = dataclasses.replace(run.record, measures=(Measure("f1"), *run.record.measures))
     return RunEvidence(record, assessment_of(record), missing_reason(record))
 
@@ -299,7 +299,7 @@ def test_step_size_section_mentions_a_rollback(run):
 
 @pytest.mark.parametrize("summary", [{"stopped": "target", "stopped_on": "test"}, {"stopped": "target"}])
 def test_run_stopped_by_test_rows_has_no_intervals(run, summary):
-    """Of an older drfl, which does not say by which rows a run stopped, they were the test rows."""
+    """An older drfl does not record which rows stopped a run; these were test rows."""
     one = run(summary=summary)
     assert one.record.stopped_on_test
     assert one.assessment is None

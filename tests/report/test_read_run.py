@@ -84,7 +84,7 @@ def test_additional_columns_are_ignored(write):
 
 
 def test_lambda_csv_with_a_selection_of_clients(write, monkeypatch):
-    """lambda.csv has only those with the largest λ then, and how many clients λ is spread over besides."""
+    """lambda.csv then has only the clients with the largest λ, and the number of effective clients."""
     directory = write("one", "DRFA", clients=4, rounds=10)
     whole = load_run(directory)
     lines = [line.split(",") for line in (directory / "lambda.csv").read_text().splitlines()]

@@ -43,12 +43,12 @@ def named(record):
 
 
 def told_of(run):
-    """What may be said of a run by its score."""
+    """Return the statements on a run by its score."""
     return assess_record(run).assessment
 
 
 def of(groups):
-    """What is known of the runs of some groups."""
+    """Return the assessments of the runs of some groups."""
     return gather_evidence([run for group in groups for run in group.runs])
 
 
@@ -63,7 +63,7 @@ def of_one(run):
 
 
 def shown(run, i):
-    """Client i's interval, worked out from its counts."""
+    """Return client i's interval, computed from its counts."""
     n, right = (run.clients[name].to_numpy(float) for name in ("samples", "accuracy_count"))
     scores, each = BinaryScores(n, right), 0.05 / (2 * len(n))
     return f"{100 * scores.lower(each)[i]:.1f} – {100 * scores.upper(each)[i]:.1f}"
@@ -95,7 +95,7 @@ def test_several_seeds_show_the_mean_and_one_interval(named):
 
 
 def test_numbered_clients_differ_between_seeds(record):
-    """Their table is of one seed, without a mean over seeds; there is none where they cannot be told to be the same."""
+    """Their table shows one seed without a mean over seeds, and is omitted if the clients cannot be matched."""
     cells = [(a, s) for a in ("FedAvg", "DRFA") for s in (3, 1)]
     names = ["client-0", "client-1"]
     groups = group_runs([record(f"{a}-{s}", a, s, clients=2, names=names) for a, s in cells])
@@ -294,7 +294,7 @@ def test_references_and_failed_runs_are_never_best(named, record):
 
 
 def test_runs_stopped_by_test_rows_are_marked_and_not_compared(record):
-    """Of three algorithms one was stopped by test rows at one of five seeds."""
+    """One of three algorithms was stopped by test rows at one of five seeds."""
     stopped = {"stopped": "target", "stopped_on": "test"}
     runs = [
         record(f"{name}-{seed}", name, seed, summary=stopped if (name, seed) == ("DRFA", 2) else {})
@@ -318,7 +318,7 @@ def test_runs_stopped_by_test_rows_are_marked_and_not_compared(record):
 
 
 def test_rolled_back_runs_are_marked_and_counted(record):
-    """Of three seeds of DRFA one was set back late, one early; FedAvg's runs are of an older drfl."""
+    """One of DRFA's three seeds was rolled back late and one early; FedAvg's runs come from an older drfl."""
     back = {0: {"rollbacks": 0, "effective_rounds": 10}}
     back[1] = {"rollbacks": 2, "effective_rounds": 2, "last_rollback": 8}
     back[2] = {"rollbacks": 1, "effective_rounds": 9}
@@ -483,7 +483,7 @@ def test_confidence_level_can_be_set(record):
 
 
 def test_every_deployed_site_is_shown(record):
-    """However many there are, and however few rows the smallest has."""
+    """This holds for any number of sites and any number of rows."""
     sites = [f"site {i:02d}" for i in range(45)]
     runs = [record(f"run-{s}", seed=s, clients=45, names=sites, config={"sites": sites}) for s in range(2)]
     for run in runs:  # a site with a single row, which is right: it measures best

@@ -23,6 +23,6 @@ def fed_of():
 
 
 def algorithm_of(name, **options):
-    """An algorithm of the registry that asks everybody."""
+    """Return an algorithm of the registry that asks all clients."""
     known = {field.name for field in fields(ALGORITHMS[name])}
     return ALGORITHMS[name](**{"m": N, "local": LOCAL} | options if "m" in known else {"local": LOCAL} | options)

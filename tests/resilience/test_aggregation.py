@@ -93,7 +93,9 @@ def test_mean_of_the_drift_terms_is_preserved(name, table, mean, rule):
 
 
 def robust_of(name, rule):
-    """The algorithm with everybody and, where it has λ, with half of the clients behind every λ of its set."""
+    """Return the algorithm with all clients and, if it has λ, with at least half of the clients in every λ of its
+    set.
+    """
     options = {"sampling": all_clients} if name in ("DRFA", "DRDM", "DualDRDM") else {}
     ambiguity = {} if name in ("FedAvg", "SCAFFOLD") else {"ambiguity": CVaR(0.5)}
     return Protected(algorithm_of(name, **options, **ambiguity), aggregator=rule)
@@ -106,7 +108,7 @@ def robust_of(name, rule):
     ),
 )
 def test_two_of_eight_attackers_do_not_take_over(name, rule, factor):
-    """−90 is within the bound that is on by default."""
+    """−90 is within the default bound."""
     clean = rounds(robust_of(name, None), fed_of(), 60).w
     held = rounds(robust_of(name, rule), ScaledUpdates(fed_of(), [0, 5], factor), 60)
     assert (held.w - clean).norm() < 3
@@ -170,7 +172,7 @@ def test_snapshots_and_averages_are_scaled_by_their_steps():
 
 
 def test_probe_knows_every_clients_own_gradient():
-    """Whatever the order of the replies."""
+    """The order of the replies does not matter."""
     rule, fed = ProbeCosine(PROBE), fed_of()
     clients, w = torch.tensor([5, 0, 7, 2]), torch.tensor([0.3, -0.2, 0.1], dtype=torch.float64)
     exact = {i: fed.gradients(torch.tensor([i]), w, Key(0)).values[0] for i in range(N)}
@@ -183,7 +185,7 @@ def test_probe_knows_every_clients_own_gradient():
 
 @pytest.mark.long
 def test_honest_outlier_passes_the_probe():
-    """Client 3's optimum is far from that of all others, who nearly agree; the saddle point is half way."""
+    """Client 3's optimum is far from those of the others, which nearly agree; the saddle point is half way."""
     optima = torch.linspace(-0.1, 0.1, N * 3, dtype=torch.float64).view(N, 3)
     optima[3] = 4.0
     curvature = torch.eye(3, dtype=torch.float64).expand(N, 3, 3)
@@ -199,7 +201,7 @@ def test_honest_outlier_passes_the_probe():
 
 @pytest.mark.parametrize(("name", "prox"), [("SCAFFOLD", 0.0), ("FedDyn", 2.0)])
 def test_rule_sees_the_next_drift_terms(name, prox):
-    """Option II of SCAFFOLD, and FedDyn's and DRDM's update; κ is 1/(ητ) and μ."""
+    """These are option II of SCAFFOLD, and the update of FedDyn and DRDM; κ is 1/(ητ) and μ."""
     seen, local = [], algorithm_of(name).local
 
     @dataclass(frozen=True)
@@ -220,7 +222,7 @@ def test_rule_sees_the_next_drift_terms(name, prox):
 
 @pytest.mark.parametrize("name", ["DRFA", "DRDM", "DualDRDM"])
 def test_excluded_client_does_not_affect_lambda(name):
-    """Left out, a client is served badly, and by its true losses λ would go to it."""
+    """An excluded client is served badly, so its true losses would draw λ to it."""
     algorithm = algorithm_of(name, gamma=0.02, sampling=all_clients)
     state = rounds(Protected(algorithm, aggregator=ProbeCosine(PROBE)), SignFlip(fed_of(), [0, 1]), 40)
     assert state.memory.left_out[:2].tolist() == [40, 40]

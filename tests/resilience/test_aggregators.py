@@ -29,13 +29,13 @@ MOVING = [rule for rule in RULES if not isinstance(rule, MedianClip | CentredCli
 
 
 def cohort(k=20, d=6, seed=0):
-    """Honest vectors around one that is not 0."""
+    """Draw honest vectors around a non-zero one."""
     generator = np.random.default_rng(seed)
     return torch.from_numpy(generator.normal(size=(k, d)) + np.arange(d))
 
 
 def apply(rule, U, centre=None):
-    """Who is kept, and their vectors as they are to be used."""
+    """Return the kept clients and their vectors."""
     kept = rule.keep(U, centre)
     mine = centre if centre is None or centre.dim() == 1 else centre[kept]
     return kept, rule.bound(U[kept], mine)

@@ -23,7 +23,7 @@ UNEVEN = torch.tensor([0.1] * 6 + [0.4], dtype=torch.float64)
 
 
 class Everything:
-    """λ may be any vector."""
+    """An ambiguity set in which λ can be any vector."""
 
     penalised = False
 
@@ -35,7 +35,7 @@ class Everything:
 
 
 def estimates(faults, lam=None, count=ROUNDS):
-    """v (R, N) and the mean index of the models (R,), over many rounds from one state, each if anybody answered."""
+    """Return v (R, N) and the mean index of the models (R,) over many rounds from one state, if any client answered."""
     fed = ConstantFederation(LOSSES)
     faulty = Faulty(DRFA(m=M, gamma=1.0, local=LocalSGD(steps=1, lr=0.1), ambiguity=Everything()), faults)
     state = faulty.init(fed)
@@ -80,7 +80,7 @@ def test_both_are_biased_if_large_losses_drop_out():
 
 
 def expected_weights(lam, drop, m):
-    """E[a] (N,) of the mean over those who answered, by summing over who does not drop out, given that any draw is."""
+    """Return E[a] (N,) of the mean over answering clients, by summing over all dropouts with at least one draw."""
     total, weights = 0.0, np.zeros(len(lam))
     for there in itertools.product([False, True], repeat=len(lam)):
         there = np.array(there)
@@ -92,7 +92,7 @@ def expected_weights(lam, drop, m):
 
 
 def test_average_for_other_weights_is_over_answering_clients():
-    """Those drawn in spite of dropouts follow λ among those who are there, which shrinks a large λ_i."""
+    """Clients drawn despite dropout follow λ among the present ones, which shrinks a large λ_i."""
     lam, clients = UNEVEN.numpy(), np.arange(N)
     a = expected_weights(lam, 0.6, M)
     assert a[6] < 0.35 < lam[6]

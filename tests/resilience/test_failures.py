@@ -127,7 +127,7 @@ def test_two_algorithms_lose_the_same_clients():
 
 
 class AsksForEverything:
-    """Asks everybody for everything, and notes who answers."""
+    """Ask all clients for everything, and record which answer."""
 
     local = None
 

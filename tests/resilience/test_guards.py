@@ -183,7 +183,7 @@ def test_reports_with_gradients_are_guarded_and_dropped_together():
 
 def test_models_and_unchanged_reports_are_passed_on():
     class Same(type(fed_of())):
-        """Gives the same objects every time."""
+        """Return the same objects every time."""
 
         def ask(self, request):
             return self.__dict__.setdefault(f"reply to {request.kind}", super().ask(request))

@@ -33,7 +33,7 @@ def test_fewer_replies_than_wanted_are_all_used():
 
 def test_distinct_clients_are_counted():
     class Stuttering(DropoutFederation):
-        """Every reply comes twice."""
+        """Deliver every reply twice."""
 
         def ask(self, request):
             once = super().ask(request)

@@ -242,7 +242,7 @@ def test_attributes_of_the_algorithm_are_visible():
     ("name", "most"), [("AFL", 1), ("DRFA", 1), ("DRFAGA", 1), ("DRDM", 1), ("DualDRDM", 1), ("ScaffPD", 3)]
 )
 def test_default_dual_step_limits_any_report(name, most, claim):
-    """D = 0.1 of the dual step's rule, without any guard; SCAFF-PD's extrapolation may go three times as far."""
+    """The dual step has D = 0.1 without any guard; SCAFF-PD's extrapolation can move λ three times as far."""
     algorithm, fed = algorithm_of(name), ConstantLosses(fed_of(), [2], claim)
     before = algorithm.init(fed).lam
     for state, _ in states_of(algorithm, fed, 6):

@@ -18,7 +18,7 @@ HALF = FailureModel(drop=0.5)
 
 
 class Scripted:
-    """A round in which as many clients answer as the script says next; its state is a list of the keys so far."""
+    """Make a round in which the number of answering clients follows a script; its state lists the keys."""
 
     local = None
 

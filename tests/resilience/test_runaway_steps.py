@@ -55,7 +55,7 @@ def trainings(fed):
     ],
 )
 def test_smaller_step_size_keeps_an_honest_client(steps, told, caplog):
-    """To the bit what the smaller step size gives from the start, and nobody is left out."""
+    """The result is bitwise that of the smaller step size from the start, and no client is excluded."""
     result = trained(fedavg(steps), fed := Recording(fed_of()))
     size = result.step_size
     assert int(size.lowered) == 2
@@ -72,7 +72,7 @@ def test_smaller_step_size_keeps_an_honest_client(steps, told, caplog):
 
 
 class Far(WrappedFederation):
-    """Client 1's models are far off, each time so many times as far as the time before."""
+    """Move client 1's models far away, by a factor that grows each time."""
 
     def __init__(self, fed, times):
         super().__init__(fed)
@@ -87,7 +87,7 @@ class Far(WrappedFederation):
 
 
 class FarThenSilent(Far):
-    """Client 1's models are far off, and none comes when a round is done again."""
+    """Move client 1's models far away, and drop them if a round is repeated."""
 
     def __init__(self, fed):
         super().__init__(fed, 1.0)
@@ -111,7 +111,7 @@ def test_silent_client_was_not_helped_by_the_smaller_step(caplog):
 
 @pytest.mark.parametrize("factor", [1e30, -1e12, math.inf])
 def test_malicious_client_does_not_lower_the_step_size(factor, caplog):
-    """One round is done twice, and never again; the model is that without the client, to the bit."""
+    """One round is repeated once; the model is bitwise that without the client."""
     caplog.set_level(logging.ERROR)
     result = trained(fedavg(factor=1.0), fed := Recording(ScaledUpdates(fed_of(), [1], factor)))
     size = result.step_size

@@ -28,7 +28,7 @@ NOTHING = BOUND.start()
 
 
 def steps(*lengths, snapshots=None):
-    """Models so far from W, and snapshots where they are asked for."""
+    """Make models at given distances from W, with snapshots on request."""
     models = [None if found is None else W + torch.tensor(found)[:, None] * ONE for found in (lengths, snapshots)]
     return Replies(torch.arange(len(lengths)), models[0], models[1])
 
@@ -39,7 +39,7 @@ def gradients(*lengths):
 
 
 def judged(request, reply, usual):
-    """Which replies are within the bound, and the usual lengths after them."""
+    """Return which replies are within the bound, and the usual lengths afterwards."""
     excess, usual = BOUND.judge(request, reply, usual)
     return excess == 0, usual
 
@@ -100,7 +100,7 @@ def test_two_clients_use_only_an_earlier_bound():
 
 @pytest.mark.parametrize("lengths", [(0.0, 0.0, 0.0, 5.0), (0.0, 5.0, 5.0)])
 def test_unchanged_models_are_not_judged(lengths):
-    """Nothing to judge by where the median has not moved; nobody is rejected for standing still."""
+    """If the median update is 0, there is nothing to compare with, and no unchanged model is rejected."""
     assert judged(TRAIN, steps(*lengths), NOTHING)[0].all()
 
 
@@ -128,7 +128,7 @@ def test_impossible_bounds_are_refused(values):
 
 
 class Silent(WrappedFederation):
-    """A client of whom no model and no gradient comes."""
+    """A client without models and gradients."""
 
     def __init__(self, fed, client):
         super().__init__(fed)

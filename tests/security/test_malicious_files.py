@@ -78,7 +78,7 @@ def one_word(path):
 
 
 def lying_parquet(path):
-    """Its end says that pages unpack to little; the pages say two gigabytes."""
+    """Write a file whose footer declares small pages, but whose pages declare two gigabytes."""
     pq.write_table(pa.table({"a": np.arange(8.0), "y": np.arange(8) % 2}), path, use_dictionary=False)
     raw = path.read_bytes()
     at = raw.index(b"\x15\x00\x15")  # a data page, then its unpacked size, here as a varint of one or two bytes
@@ -194,7 +194,7 @@ OTHERS = {
 
 
 def check(words, capsys):
-    """In this process: exit code 1 or 2, and one line."""
+    """Require exit code 1 or 2, and one line, in this process."""
     code = call(words)
     said = capsys.readouterr()
     assert code in (1, 2), said
@@ -235,7 +235,7 @@ def test_malicious_options(name, capsys):
 
 
 def in_process(words):
-    """Exit code, stderr, seconds of processor time and peak memory in MB of a command."""
+    """Return exit code, stderr, processor time in seconds and peak memory in MB of a command."""
     code = (
         "import resource, sys\nfrom drfl.cli.app import call\ncode = call(sys.argv[1:])\n"
         "used = resource.getrusage(resource.RUSAGE_SELF)\n"

@@ -122,7 +122,7 @@ class Deployed:
 
 
 class Forged(AuditLog):
-    """A log whose owner writes what they like: any record, at any time."""
+    """A log whose owner writes any record at any time."""
 
     def append(self, record: Record) -> None:
         """Append a record with the fields that it has."""

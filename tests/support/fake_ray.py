@@ -9,11 +9,11 @@ import cloudpickle
 
 
 class RayError(Exception):
-    """What Ray raises."""
+    """Ray's base error."""
 
 
 class RayTaskError(RayError):
-    """What it raises where a call has raised."""
+    """Ray's error for an exception in a call."""
 
     def __init__(self, cause):
         super().__init__(str(cause))
@@ -21,7 +21,7 @@ class RayTaskError(RayError):
 
 
 class Ref:
-    """What stands for an object."""
+    """A stand-in for an object reference."""
 
     def __init__(self, kept=None, error=None):
         self.kept, self.error = kept, error
@@ -43,7 +43,7 @@ def _known(number):
 
 
 class FakeRay:
-    """In place of the module. The call of number ``lost`` fails as if its worker was lost again and again."""
+    """A stand-in for the module. The call of number ``lost`` fails as if its worker was lost repeatedly."""
 
     exceptions = SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError)
 
@@ -84,7 +84,7 @@ class FakeRay:
         return of
 
     def called(self, function, given):
-        """One call, whose arguments that are references are fetched, as Ray does."""
+        """Make one call, after fetching arguments that are references."""
         self.calls.append((function.__name__, given))
         if len(self.calls) == self.lost:
             return Ref(error=RayError("lost"))

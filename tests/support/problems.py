@@ -60,7 +60,7 @@ def task_of(model=linear, *, shape=(4,), classes=3, seed=0, dtype=torch.float64,
 def federation(
     sizes=SIZES, *, engine=None, model=linear, shape=(4,), classes=3, seed=0, dtype=torch.float64, **options
 ) -> Simulation:
-    """A simulation of clients of these sizes; with the plain engine unless told, as it has nothing to prepare."""
+    """Return a simulation of clients of these sizes, with the plain engine by default, which needs no preparation."""
     data = pools(sizes, shape=shape, classes=classes, seed=seed, dtype=dtype, tested=options.pop("tested", None))
     task = task_of(model, shape=shape, classes=classes, seed=seed, dtype=dtype)
     return Simulation(data, task, engine=Loop() if engine is None else engine, **options)

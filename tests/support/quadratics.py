@@ -9,7 +9,7 @@ from drfl.testing.quadratic_federation import QuadraticFederation
 
 
 class Quadratics:
-    """N such clients with curvatures a and optima b, both (N, d), and so many samples (one by default)."""
+    """N clients with curvatures a and optima b, both (N, d), and a number of samples each (one by default)."""
 
     def __init__(self, a, b, samples=None) -> None:
         self.a, self.b = np.asarray(a, dtype=float), np.asarray(b, dtype=float)

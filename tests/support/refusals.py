@@ -22,9 +22,10 @@ def quotes(text: str, *values: str) -> bool:
 def refused(
     code: str, field: str | None = None, *quoted: str, kind: type[DrflError] = InputError
 ) -> Iterator[pytest.ExceptionInfo]:
-    """Fail unless the block raises an error of this kind with this code and field; field None accepts any field.
+    """Fail unless the block raises an error of this kind with this code and field.
 
-    ``quoted`` are names, numbers and values that the message has to quote, such as the nearest known name.
+    The field None accepts any field. ``quoted`` are names, numbers and values that the message must contain, such as
+    the nearest known name.
     """
     with pytest.raises(kind) as caught:
         yield caught

@@ -49,5 +49,5 @@ class Page(html.parser.HTMLParser):
 
     @property
     def figures(self):
-        """What each figure shows, in words."""
+        """Return the descriptions of the figures."""
         return [attrs["aria-label"] for _, attrs in self.elements if attrs.get("class") == "plot"]

@@ -38,7 +38,7 @@ def trained(*worst: float, every: int = 1, steps: int = 2, stopped: str = "round
 
 
 def broken(how: str = "diverged", steps: int = 2) -> Record:
-    """The record of a run that broke off."""
+    """Return the record of a failed run."""
     return trained(stopped=how, steps=steps)
 
 
@@ -55,7 +55,7 @@ def approached(errors: Sequence[float], stopped: str = "rounds") -> Record:
 
 
 def of(collected: CollectedRuns) -> tuple[Plan, Runs]:
-    """What the tables of last models are made from."""
+    """Return the input of the tables of last models."""
     return collected.plan, runs(collected)
 
 

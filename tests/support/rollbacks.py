@@ -9,7 +9,7 @@ from drfl.training.step_size_controller import Continue, StepSizeController
 
 
 def set_back_once(monkeypatch: pytest.MonkeyPatch, *seeds: int) -> None:
-    """Runs at these seeds whose step size drfl finds are set back in round 4, the first in which it is looked at."""
+    """Make runs at these seeds with a determined step size roll back in round 4, the first with a check."""
     seed = None
     unchanged = rounds.next_round
 

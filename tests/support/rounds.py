@@ -11,24 +11,24 @@ from drfl.training.loop import run
 
 
 def same_as(reference, algorithm):
-    """Rounds with everybody, with a cohort, and with some silent give what the reference gives."""
+    """Assert that rounds with all clients, with a cohort, and with dropout equal the reference."""
     matches_its_reference(subject_of(algorithm, reference=reference))
 
 
 def last(algorithm, fed, rounds):
-    """The last model."""
+    """Return the last model."""
     return run(algorithm, fed, rounds=rounds, evaluate_every=rounds).state.w.numpy()
 
 
 def states(algorithm, fed, rounds, seed=1):
-    """The states, the first one too."""
+    """Return the states, including the first one."""
     steps = []
     run(algorithm, fed, rounds=rounds, seed=seed, evaluate_every=rounds, callbacks=[steps.append])
     return [step.state for step in steps]
 
 
 def near(w, expected, tolerance=1e-10):
-    """Element by element."""
+    """Assert closeness element by element."""
     np.testing.assert_allclose(w, expected, rtol=0, atol=tolerance)
 
 

@@ -16,7 +16,7 @@ _DIGEST = re.compile(r"(timing\.csv|summary\.json|traffic\.json)(</td><td><code>
 
 
 def results_in(folder: Path) -> dict[str, bytes]:
-    """The bytes of each file by name, which are the same for the same work however often it was interrupted."""
+    """Return the bytes of each file by name without wall times, which interruptions must not change."""
     found = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         name = path.relative_to(folder).as_posix()
@@ -32,5 +32,5 @@ def results_in(folder: Path) -> dict[str, bytes]:
 
 
 def different(first: Mapping[str, bytes], second: Mapping[str, bytes]) -> list[str]:
-    """The names of the files that are not in both with the same bytes."""
+    """Return the names of files that differ or are missing on one side."""
     return sorted(name for name in {*first, *second} if first.get(name) != second.get(name))

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def script(path: str) -> ModuleType:
-    """A script that is no part of a package, by its path from the root; what it adds to ``sys.path`` is taken away."""
+    """Import a script by its path from the root, and restore ``sys.path``."""
     spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
     assert spec is not None
     assert spec.loader is not None

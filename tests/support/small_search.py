@@ -60,18 +60,18 @@ class Here:
     def __call__(
         self, workers: int = 1, run: Run = run_cell, data_dir: Path | None = None, *, shared: bool = False
     ) -> Here:
-        """Itself, in place of a new pool."""
+        """Return itself in place of a new pool."""
         return self
 
     def __enter__(self) -> Here:
-        """Itself."""
+        """Return itself."""
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Nothing to end."""
+        """Do nothing."""
 
     def submit(self, cell: Cell, folder: Path) -> Future[Record]:
-        """Run it."""
+        """Run the cell."""
         if len(self.ran) == self.limit:
             raise Killed
         self.ran.append(cell)
@@ -81,7 +81,7 @@ class Here:
 
 
 class Killed(BaseException):
-    """The process ends here."""
+    """The simulated end of the process."""
 
 
 def tuned(search: Search, folder: Path, pool: Here | None = None, ended=None) -> dict[str, list[Trial]]:

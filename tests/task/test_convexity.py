@@ -22,7 +22,7 @@ def frozen(module):
 
 
 class Affine(nn.Linear):
-    """Who knows what this does."""
+    """A layer with unknown convexity."""
 
 
 def hooked():
@@ -110,7 +110,7 @@ def test_other_losses_are_refused(name):
 
 @pytest.mark.parametrize("name", CONVEX_LOSSES)
 def test_losses_are_convex_along_lines(name):
-    """Midpoints lie below chords, for the model with frozen features too."""
+    """Midpoints are below chords, also for the model with frozen features."""
     task = Task(nn.Sequential(frozen(nn.Linear(4, 8)), nn.Tanh(), nn.Linear(8, 3)).double(), loss=CONVEX_LOSSES[name])
     task = task.to("cpu", torch.float64)
     generator = torch.Generator().manual_seed(0)

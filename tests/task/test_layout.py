@@ -115,7 +115,7 @@ def test_running_statistics_are_refused(norm):
 
 
 def test_batch_norm_without_running_statistics_is_refused():
-    """Without running statistics BatchNorm mixes the samples of a batch, in eval() mode as well."""
+    """BatchNorm then mixes the samples of a batch, in eval() mode as well."""
     module = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3, track_running_stats=False))
     for mode in (True, False):
         with refused("unsupported-model", "model", "nn.GroupNorm"):
@@ -140,7 +140,7 @@ def test_stateless_norms_are_accepted(norm):
 
 
 def test_papers_models_have_their_sizes():
-    """The papers' models; Kuzushiji-MNIST's CNN has 32·7·7 features before its 500 units."""
+    """Kuzushiji-MNIST's CNN has 32·7·7 features before its 500 units."""
     image = (1, 28, 28)
     assert Layout.of(models.linear(image, 10)).d == 7850
     assert Layout.of(models.mlp(image, 10, (200, 100))).d == 785 * 200 + 201 * 100 + 1010

@@ -55,7 +55,7 @@ def test_metrics_match_scikit_learn(name, outputs, targets, expected):
 
 
 def test_calibration_error_by_hand():
-    """Two bins: confidence 0.6 with two of four right, confidence 0.9 with all of two right."""
+    """Two bins: confidence 0.6 with two of four right, and confidence 0.9 with two of two right."""
     p = torch.tensor([0.6, 0.6, 0.6, 0.6, 0.9, 0.9], dtype=torch.float64)
     outputs, y = torch.stack([torch.zeros(6, dtype=torch.float64), p.logit()], 1), torch.tensor([1, 1, 0, 0, 1, 1])
     expected = (4 * 0.1 + 2 * 0.1) / 6
@@ -81,7 +81,7 @@ def clients(n=3, regression=False):
 
 
 def spread(outputs, targets):
-    """Not one value per sample: needs all of a client's rows."""
+    """A metric without row values, computed from all of a client's rows."""
     return float(outputs.std()) / len(targets)
 
 
@@ -193,7 +193,7 @@ def test_auc_depends_only_on_the_order_of_scores(scale, seed):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_auc_of_several_classes_does_not_saturate(seed):
-    """Against exact log-odds: large logits are whole numbers, of which all others but the largest hardly count."""
+    """The reference has exact log-odds: large logits are integers, for which only the largest others count."""
     draw = torch.Generator().manual_seed(seed)
     z, y = logits_of(draw, 60, 4, 100.0), torch.randint(0, 4, (60,), generator=draw)
     odds = []
@@ -225,7 +225,7 @@ def test_rmse_of_several_outputs_is_their_mean(seed):
 
 
 def positions(draw, n, classes, shape, scale, ignored, share):
-    """Logits (n, classes, …) with ties, at a large scale saturated, and targets, some of them ignored."""
+    """Draw logits (n, classes, …) with ties, saturated at a large scale, and targets, some of them ignored."""
     outputs = torch.randint(-3, 4, (n, classes, *shape), generator=draw).double() * scale
     targets = torch.randint(0, classes, (n, *shape), generator=draw)
     targets[torch.rand(n, *shape, generator=draw) < share] = ignored
@@ -233,7 +233,7 @@ def positions(draw, n, classes, shape, scale, ignored, share):
 
 
 def places_of_odds(outputs, k):
-    """Where rows stand in the order of the log-odds of class k, which are exact to 12 decimals: ties are ties."""
+    """Return the ranks of rows by the log-odds of class k, exact to 12 decimals."""
     with localcontext(prec=60):
         odds = []
         for own, *others in ((row[k], *row[:k], *row[k + 1 :]) for row in outputs.tolist()):
@@ -301,7 +301,7 @@ def test_ignored_positions_do_not_count(classes, shape, scale, ignored):
 @pytest.mark.parametrize("name", sorted(METRICS.keys() - {"mae", "rmse", "r2"}))
 @pytest.mark.parametrize("classes", [2, 4])
 def test_metrics_of_several_positions_pool_all_positions(name, classes):
-    """Without anything that is ignored, and asked for as they come."""
+    """No target is ignored, and targets have their original shape."""
     outputs, targets = positions(torch.Generator().manual_seed(1), 20, classes, (3, 2), 1.0, -100, 0.0)
     flat = outputs.movedim(1, -1).reshape(-1, classes), targets.reshape(-1)
     assert METRICS[name].of(outputs, targets) == pytest.approx(METRICS[name].of(*flat), abs=1e-12)

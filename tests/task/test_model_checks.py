@@ -23,7 +23,7 @@ LOCAL = drfl.LocalSGD(steps=2, lr=0.1, batch=8)
 
 
 class Of(nn.Module):
-    """A linear layer ``l`` inside a forward pass of the test's."""
+    """A linear layer ``l`` inside the test's forward pass."""
 
     def __init__(self, forward, **parts):
         super().__init__()
@@ -235,7 +235,7 @@ def test_loss_that_mixes_samples_is_named_instead_of_the_model():
 
 
 def numbers(make, engine=None):
-    """The model (d,) that is trained on texts."""
+    """Return the model (d,) that is trained on texts."""
     generator = torch.Generator().manual_seed(0)
     texts = {name: (torch.randint(0, 10, (40, 5), generator=generator), torch.arange(40) % 2) for name in "abc"}
     with drfl.Key(0).torch_scope():

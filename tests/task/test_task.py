@@ -89,7 +89,7 @@ def test_metric_declared_per_sample_must_return_a_vector():
 
 
 def test_loss_that_mixes_samples_is_refused():
-    """(B, 1) outputs less (B,) targets broadcast to (B, B): every sample is compared with every target."""
+    """(B, 1) outputs minus (B,) targets broadcast to (B, B), so every sample is compared with every target."""
     task = Task(net(1), lambda outputs, y: (outputs - y) ** 2, score=binary_accuracy)
     with refused("unsupported-model", "loss", "sample"):
         task.check(X, torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0]))

@@ -46,7 +46,7 @@ class MixedState(NamedTuple):
 
 @dataclass(frozen=True)
 class Mine:
-    """The smallest algorithm of one's own: nothing but ``local``."""
+    """The smallest custom algorithm, with only ``local``."""
 
     local: LocalSGD = field(default_factory=lambda: ONE)
 
@@ -119,7 +119,7 @@ def test_waived_checks_are_not_run():
 
 @pytest.mark.long
 def test_custom_problem():
-    """Another size, another curvature, clients with one sample each: nothing to draw minibatches from."""
+    """Size and curvature differ, and clients have one sample each, so there are no minibatches to draw."""
     reason = {"another_seed_differs": "each client has one sample"}
     report = check_algorithm(
         DRFA(m=2, gamma=0.02, local=LocalSGD(steps=1, lr=0.05)),
@@ -171,7 +171,7 @@ def test_variants_change_existing_fields_of_a_copy():
 
 @pytest.mark.long
 def test_missing_local_step_size_is_determined():
-    """For the algorithm and for the special cases alike; one that is given stays."""
+    """It is determined for the algorithm and its special cases; a given one is kept."""
     automatic = LocalSGD(steps=1)
     cases = [Reduction("one", FedProx(mu=0.0, local=automatic), FedAvg(local=ONE))]
     subject = subject_of(FedAvg(local=automatic), reductions=cases)

@@ -36,7 +36,7 @@ def test_silent_client_is_reported_as_such():
 
 
 class Coarse(Simulation):
-    """Its losses are a little off."""
+    """A federation with slightly wrong losses."""
 
     def ask(self, request):
         reply = super().ask(request)

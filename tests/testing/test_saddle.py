@@ -34,7 +34,7 @@ CASES = [
 
 
 def gap(functions, optimum, ambiguity, saddle):
-    """max over λ at w, less min over w at λ; 0 at a saddle point only."""
+    """Return the maximum over λ at w minus the minimum over w at λ, which is 0 only at a saddle point."""
     w = optimum(saddle.lam)
     lowest = float(saddle.lam @ functions.losses(w)) - ambiguity.penalty(saddle.lam)
     return ambiguity.worst_case(functions.losses(saddle.w)).value - lowest

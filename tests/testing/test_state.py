@@ -113,7 +113,7 @@ def test_with_mixture_replaces_lambda():
 
 
 def tabled(*clients) -> Nested:
-    """The example with a table of clients' vectors, of which these rows are written."""
+    """Return the example with a table of clients' vectors, of which these rows are written."""
     rows = torch.arange(3.0 * len(clients)).view(-1, 3)
     return example()._replace(table=ClientTable.of(2, torch.tensor(clients, dtype=torch.int64), rows))
 

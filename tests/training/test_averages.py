@@ -34,7 +34,7 @@ def weights_of(rounds, s=DECAY):
 
 
 def decaying_of(rows, start=None):
-    """The average after each row of vectors, which serve as mixtures as well."""
+    """Return the average after each row of vectors, which also serve as client weights."""
     average = DecayingAverage.start(torch.full_like(rows[0], 1e6) if start is None else start, rows[0].double())
     for row in rows:
         average = average.add(row, row.double())
@@ -43,7 +43,7 @@ def decaying_of(rows, start=None):
 
 @pytest.mark.parametrize("rounds", [1, 2, 3, 10, 500])
 def test_weights_in_closed_form(rounds):
-    """Unit vectors show them: the start weighs nothing from the first round on."""
+    """Unit vectors reveal the weights: the start has weight 0 from the first round on."""
     *_, average = decaying_of(torch.eye(rounds, dtype=torch.float64))
     torch.testing.assert_close(average.w, weights_of(rounds), rtol=1e-11, atol=1e-15)
     assert torch.equal(average.w, average.lam)
@@ -51,7 +51,7 @@ def test_weights_in_closed_form(rounds):
 
 
 def test_weights_grow_like_a_power_for_any_length():
-    """The share of the last u-th part of the rounds is 1 − (1 − u)^(s+1): a tenth holds 61 %, a half all but 0.2 %."""
+    """The last u-th part of the rounds has the share 1 − (1 − u)^(s+1): a tenth has 61 %, a half all but 0.2 %."""
     for rounds in (1000, 10_000):
         weights = weights_of(rounds)
         for part in (0.1, 0.5):
@@ -79,7 +79,7 @@ RUNS = {
 
 @pytest.mark.parametrize("models", RUNS.values(), ids=RUNS)
 def test_long_runs_in_single_precision_lose_little(models):
-    """Rounding hides a difference of models below about rounds/18 units of the last place, and no more."""
+    """Rounding hides only differences of models below about rounds/18 units in the last place."""
     average = DecayingAverage.start(models[0], models[0].double())
     for w in models:
         average = average.add(w, w.double())
@@ -116,7 +116,7 @@ def test_impossible_averages_are_refused(kind):
 
 
 def test_average_with_weights_per_round():
-    """Unit vectors show them; as many rounds of weight 1 are the plain mean, to the bit what dividing by rounds is."""
+    """Unit vectors reveal the weights; rounds of weight 1 give the plain mean bit for bit."""
     rows, weights = torch.eye(4, dtype=torch.float64), torch.tensor([1.0, 0.5, 3.0, 4.0], dtype=torch.float64)
     weighted = plain = Average.start(rows[0], rows[0])
     by_hand = rows[0]
@@ -145,7 +145,7 @@ def played(algorithm, fed, rounds, **options):
 
 @pytest.mark.parametrize("algorithm", [FedAvg(m=3, local=LOCAL), DRFA(m=3, local=LOCAL)], ids=["FedAvg", "DRFA"])
 def test_run_returns_the_average_of_its_models(algorithm):
-    """Those after each round; callbacks see it grow, and a certificate is of it and of the averaged mixture."""
+    """These are the models after each round. Callbacks see the average, and the certificate uses it."""
     fed = federation()
     result, steps, kept = played(algorithm, fed, 7, evaluate_every=3)
     models = torch.stack([step.state.w for step in steps[1:]])
@@ -176,7 +176,7 @@ def test_last_iterate_is_returned_on_request():
 
 
 def test_returned_model_does_not_affect_the_run():
-    """Neither a bit of the training nor a byte of its cost."""
+    """Neither the training nor its cost changes."""
     average, last = (played(DRFA(m=3, local=LOCAL), federation(), 5, returned=r)[0] for r in ("average", "last"))
     assert bits_differ(average.state, last.state) == []
     for a, b in zip(average.history.rows, last.history.rows, strict=True):
@@ -230,7 +230,9 @@ def test_best_has_the_smaller_largest_training_loss(algorithm, rounds, expected)
 
 
 class Choosing(WrappedFederation):
-    """Changes the reports of losses on all samples, told whether they are of the last iterate, which is asked first."""
+    """Change the reports of losses on all samples, given whether they concern the last iterate, which is asked
+    first.
+    """
 
     def __init__(self, fed, change):
         super().__init__(fed)
@@ -245,7 +247,7 @@ class Choosing(WrappedFederation):
 
 
 def silent(*clients):
-    """A change: these clients report nothing."""
+    """Drop the reports of these clients."""
     return lambda reply, last: select_rows(
         reply, torch.tensor([c not in clients for c in reply.clients.tolist()]).nonzero()[:, 0]
     )
@@ -293,7 +295,7 @@ def test_average_needs_no_communication():
 @pytest.mark.parametrize("sampled", long_except(["True"], [False, True]))
 @pytest.mark.long
 def test_average_converges_although_the_last_iterate_circles(sampled):
-    """Two clients at ∓1 on a line: w follows λ and λ follows w around the saddle point (0, ½)."""
+    """Two clients have optima ∓1 on a line, and w and λ circle around the saddle point (0, ½)."""
     curvature = torch.full((2, 1, 1), 0.02, dtype=torch.float64)
     fed = QuadraticFederation(
         curvature, torch.tensor([[-1.0], [1.0]]).double(), torch.tensor([5.0, 5.0]).double(), w0=ONE
@@ -311,7 +313,7 @@ def test_average_converges_although_the_last_iterate_circles(sampled):
 
 @pytest.mark.parametrize("average", [DecayingAverage, Average])
 def test_average_shares_no_memory_with_the_state(average):
-    """A checkpoint of a run whose rounds nobody answered holds both, and takes no shared memory."""
+    """A checkpoint of a run without replies contains both, and cannot store shared memory."""
     w, lam = torch.zeros(3), torch.full((2,), 0.5, dtype=torch.float64)
     start = average.start(w, lam)
     assert start.w.data_ptr() != w.data_ptr()

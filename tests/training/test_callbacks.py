@@ -16,7 +16,7 @@ ROW = Row(5, Metrics(0.9, 0.25, 0.1, 0.3, 1.0, 0.4, 0.8), {}, torch.ones(1), 0.0
 
 
 def after(r, rounds=100, row=ROW, info=None):
-    """A run after round r, without a state, which no callback here reads."""
+    """Return a run after round r without a state, which the callbacks here do not read."""
     rows = () if row is None else (row._replace(round=r),)
     return RunState(r, 0, None, rows, {}, 0.0, info=info, rounds=rounds)  # pyright: ignore
 

@@ -34,7 +34,7 @@ METHODS = [PooledSolver(), OneGradient()]
 
 
 def certifier_of(problem, method=None):
-    """The problems' models are of their own making, so that their convexity is to be taken on trust."""
+    """Make a certifier that assumes convexity, because the problems' models are custom."""
     method = PooledSolver() if method is None else method
     return Certifier(problem.task(), method, mu=problem.strong_convexity, assume_convex=True)
 
@@ -84,7 +84,7 @@ def test_bounds_enclose_the_saddle_value(problem, ambiguity):
 
 @pytest.mark.parametrize("ambiguity", SETS, ids=str)
 def test_weak_duality(ambiguity):
-    """No mixture makes this model worse than the primal side, no model makes this mixture better than the lower."""
+    """No λ makes this model worse than the primal side, and no model makes this λ better than the lower bound."""
     problem = logistic()
     w, lam = random_point(problem, ambiguity, 7)
     found = certify(certifier_of(problem), problem.federation(Loop()), w, lam, ambiguity=ambiguity)
@@ -95,7 +95,7 @@ def test_weak_duality(ambiguity):
 
 
 def test_one_gradient_is_exact_for_equal_curvatures():
-    """For f_i = ½‖w − a_i‖² the bound from one gradient is the minimum itself, wherever it is taken."""
+    """For f_i = ½‖w − a_i‖² the bound from one gradient at any point is the minimum itself."""
     problem = quadratics()
     w, lam = random_point(problem, Simplex(), 4)
     found = certify(certifier_of(problem, OneGradient()), problem.federation(Loop()), w, lam)
@@ -150,7 +150,7 @@ def test_weight_decay_makes_convex_losses_strongly_convex():
 
 
 def test_early_end_of_the_search_gives_a_valid_bound():
-    """The remaining gradient is paid for, so that more iterations only raise the lower side."""
+    """The bound accounts for the remaining gradient, so more iterations only raise the lower bound."""
     problem = logistic()
     w, lam = random_point(problem, Simplex(), 3)
     lower = []
@@ -379,7 +379,7 @@ def test_certified_run_equals_the_plain_run(algorithm):
 
 @pytest.mark.parametrize("returned", ["average", "last"])
 def test_row_certifies_the_returned_model_and_weights(returned):
-    """The decaying averages of the server's models and mixtures, or the last ones."""
+    """These are the decaying averages of models and client weights, or the last ones."""
     seen, decaying = [], None
     algorithm = AFL(gamma=0.05, local=LocalSGD(steps=1, lr=0.1, weight_decay=0.1), ambiguity=CVaR(0.5))
     options = {"certify": Certifier(task_of()), "returned": returned, "callbacks": [seen.append]}

@@ -87,7 +87,10 @@ def test_returned_model_defaults_to_the_last_iterate():
 
 
 def test_history_csv_with_certificates():
-    """Nine decimals, as a gap goes to 0; nan where there is none; before the last iterate's, the others as ever."""
+    """Values have nine decimals, because a gap tends to 0, and nan without a certificate;
+
+    other columns are unchanged.
+    """
     plain = history()
     first, last = plain.rows
     certified = History((first, last._replace(certificate=Certificate(0.5, 0.5 - 1.2e-8, 3.0, True))), certified=True)
@@ -139,7 +142,7 @@ def test_numbers_and_other_texts_are_unchanged(cell):
 
 
 def test_lambda_csv_of_very_many_clients(monkeypatch):
-    """The clients with the largest λ in any round, in their order, and how many clients λ is spread over."""
+    """The file has the clients with the largest λ in any round, in order, and the number of effective clients."""
     monkeypatch.setattr("drfl.training.history.LAMBDA_CLIENTS", 2)
     metrics = Metrics.of(evaluation([0.5]))
     lams = [[0.5, 0.3, 0.1, 0.1], [0.0, 0.2, 0.2, 0.6]]

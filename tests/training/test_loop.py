@@ -40,7 +40,7 @@ class Counted(NamedTuple):
 
 @dataclass
 class Counter:
-    """w counts the rounds; it breaks in a given one."""
+    """An algorithm whose w counts the rounds, and which fails in a given one."""
 
     breaks: dict = field(default_factory=dict)
     empty: tuple = ()
@@ -93,7 +93,7 @@ def test_run_without_rounds():
     [(5, 1, [0, 1, 2, 3, 4, 5]), (6, 3, [0, 3, 6]), (7, 3, [0, 3, 6, 7]), (2, 10, [0, 2])],
 )
 def test_evaluated_rounds(rounds, every, expected, returned):
-    """The average is tested too, apart from round 0, where it is the initial model."""
+    """The average is evaluated too, except in round 0, where it equals the initial model."""
     f, steps = fed(), []
     result = run(Counter(), f, rounds=rounds, evaluate_every=every, returned=returned, callbacks=[steps.append])
     assert [row.round for row in result.history.rows] == expected
@@ -113,7 +113,7 @@ def test_keys_of_rounds():
 
 @pytest.mark.parametrize(("at", "expected"), [(0, [0]), (1, [0, 1]), (4, [0, 3, 4]), (6, [0, 3, 6])])
 def test_callback_stops_the_run(at, expected):
-    """The last model is always evaluated, and every callback sees every step."""
+    """The last model is always evaluated, and every callback is called in every round."""
     seen, f = [], fed()
     callbacks = [lambda s: s.round == at, lambda s: seen.append(s.round)]
     result = run(Counter(), f, rounds=9, evaluate_every=3, callbacks=callbacks)
@@ -159,7 +159,7 @@ def test_target_on_an_accuracy(value, stops):
 
 
 def test_target_on_the_spread():
-    """The spread over clients is to be small: it is 0.41 here."""
+    """The target is a small spread; it is 0.41 here."""
     assert run(Counter(), fed(), rounds=2, until=Target("std_accuracy", 0.5, "test")).rounds == 0
     assert run(Counter(), fed(), rounds=2, until=Target("std_accuracy", 0.3, "test")).rounds == 2
 
@@ -197,7 +197,9 @@ def test_average_of_a_run():
     ),
 )
 def test_averaged_solution_is_the_mean_over_rounds(name):
-    """Of the mean global models of the rounds, and of their mixtures: those that they started from, unless they say."""
+    """It averages the rounds' mean global models and the λ from which they started, unless the round reports
+    another λ.
+    """
     algorithm, steps = make(name), []
     result = run(algorithm, federation(), rounds=4, averaged=True, callbacks=[steps.append])
     pairs = itertools.pairwise(steps)
@@ -253,7 +255,7 @@ def test_client_weights_and_set_of_an_algorithm():
 
 
 class BundlingFederation(WrappedFederation):
-    """The result of a test is there once it is asked for; notes what happened in which order."""
+    """A federation that returns test results only on request, and records the order of events."""
 
     def __init__(self, inside):
         super().__init__(inside)
@@ -298,7 +300,7 @@ def test_next_round_is_prefetched_before_the_test_result(returned, models):
     ("stop", "every"), long_except(["(0, 1)", "(3, 2)"], [(0, 1), (0, 3), (1, 1), (3, 1), (3, 2), (4, 2)])
 )
 def test_prefetched_round_is_dropped_if_a_callback_stops(stop, every):
-    """Nothing of it is seen but its traffic."""
+    """Only its traffic is visible."""
     kept, seen, inside = [], [], federation()
 
     def note(step):

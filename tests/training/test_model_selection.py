@@ -55,7 +55,7 @@ def test_validation_rows_are_removed_from_training_rows():
 
 
 def test_best_round_on_validation_rows_is_returned():
-    """Against every round's model, tested by hand."""
+    """Every round's model is evaluated by hand."""
     data, models = clients(), []
     result = run(data, best=Best("worst"), callbacks=[lambda step: models.append(step.model.clone())])
     fed = simulation(data)
@@ -96,7 +96,7 @@ def test_patience_counts_from_the_last_sufficient_gain():
 
 
 def selected_after(values, best=None, patience=None):
-    """What is selected from the worst scores of rounds 0, 1, …, and whether patience is at its end after each."""
+    """Return the selected round for the worst scores of rounds 0, 1, …, and whether patience ends after each."""
     select = ModelSelection(best, patience, ACCURACY)
     at, ends = Selected.start(torch.zeros(1), torch.ones(1)), []
     for r, worst in enumerate(values):

@@ -47,7 +47,7 @@ WORST = objective_of(DualDRDM(m=2), Model(vector(0.0)))
 
 
 def checked(reports, start=(2.0, 2.0, 2.0), objective=WORST, gross=False):
-    """The safe point after reports, one every fourth round, and whether each of them sets the run back."""
+    """Return the safe point after reports, one every fourth round, and whether each of them rolls the run back."""
     size = StepSize.unknown(3)._replace(losses=vector(*start))
     safe = SafePoint.start(3, Model(vector(0.0)), None, None)._replace(losses=vector(*start))
     answers = []
@@ -72,7 +72,7 @@ def test_best_model_is_kept():
 
 
 def test_model_with_a_loss_above_the_start_is_not_kept():
-    """The mean of an algorithm without λ may fall although a client's loss rises."""
+    """Without λ, the mean loss can fall although one client's loss rises."""
     safe, _ = checked([(2.5, 0.1, 0.1)], objective=MEAN)
     assert int(safe.round) == 0
     assert int(checked([(1.9, 0.1, 0.1)], objective=MEAN)[0].round) == 4
@@ -139,7 +139,7 @@ ALL = Cohort(torch.arange(3), torch.ones(3).double())
 
 @dataclasses.dataclass(frozen=True)
 class Walking:
-    """Moves along a line, a step per round as long as round and step size say."""
+    """An algorithm that moves along a line by one step per round, as a function of round and step size."""
 
     path: tuple[float, ...]
     local: LocalSGD = dataclasses.field(default_factory=LocalSGD)
@@ -153,13 +153,13 @@ class Walking:
 
 @dataclasses.dataclass(frozen=True)
 class RobustWalking(Walking):
-    """Minimises the largest loss."""
+    """The same, minimising the largest loss."""
 
     ambiguity: Simplex = dataclasses.field(default_factory=Simplex)
 
 
 def bowl(s=(0.0, 0.0, 0.0)):
-    """Losses ½(w − b)² + s around 1, which start at ½ + s."""
+    """Make losses ½(w − b)² + s around 1, which start at ½ + s."""
     return QuadraticFederation(torch.ones(3, 1, 1).double(), vector(1.0, 1.0, 1.0)[:, None], vector(*s) + 0.5)
 
 
@@ -245,7 +245,7 @@ def test_validation_rows_select_among_models_below_the_start():
 
 
 class Lying(WrappedFederation):
-    """Client 0 claims a huge loss to the safeguard from the k-th report on."""
+    """Client 0 reports a huge loss to the safeguard from the k-th report on."""
 
     def __init__(self, fed, k):
         super().__init__(fed)
@@ -269,7 +269,7 @@ def test_malicious_client_halves_the_step_size_at_most_once(k):
 
 @pytest.mark.parametrize("algorithm", [DRFA(m=2), DualDRDM(m=2)])
 def test_resumed_run_with_a_best_model_is_bitwise_equal(algorithm, tmp_path):
-    """After a check whose model is kept, after a first rise, and after a return to the best model."""
+    """The run resumes after a check that keeps the model, after a first rise, and after a return to the best model."""
     path = tuple([0.9] * 4 + [1.0] * 4 + [1.8] * 20)
     for name, alg, make in (("walk", Walking(path), bowl), ("run", algorithm, federation)):
         whole, kept = progress_of(make, alg, 20, averaged=name == "run", check_data=False)

@@ -48,14 +48,14 @@ def found(fed, **local):
 
 
 def rises(size, fed, w, key):
-    """Whether the loss at a model has risen far above that at the start, for the clients that told it then."""
+    """Return whether the loss at a model is far above that at the start, for the clients that reported then."""
     return step_size_controller.rises(
         size, report(fed, (~size.losses.isnan()).nonzero().flatten(), w, key, step_size.COMPARED)
     )
 
 
 def quadratics(hessians, slopes, losses=None):
-    """Clients with these Hessians, whose gradients at the start, 0, are the slopes; losses of 10 there."""
+    """Make clients with these Hessians, whose gradients at the start, 0, are the slopes, with losses of 10 there."""
     A = torch.as_tensor(np.asarray(hessians), dtype=torch.float64)
     b = -torch.as_tensor(np.asarray(slopes), dtype=torch.float64)
     s = torch.full((len(A),), 10.0, dtype=torch.float64) if losses is None else torch.tensor(losses).double()
@@ -63,7 +63,7 @@ def quadratics(hessians, slopes, losses=None):
 
 
 def regressions(n, seed, d=12, samples=40):
-    """Least squares of clients with a common law of the inputs and a law of the outputs each, at the start 0."""
+    """Make least-squares clients with a common law of inputs and their own laws of outputs, at the start 0."""
     rng, scales = np.random.default_rng(seed), np.linspace(0.3, 1.5, d)
     law, hessians, slopes = rng.normal(size=d), [], []
     for _ in range(n):
@@ -80,7 +80,7 @@ def regressions(n, seed, d=12, samples=40):
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.25])
 def test_step_size_is_exact_in_one_dimension(momentum, weight_decay):
-    """η = (1 − β)/(L̂ + decay), L̂ the largest of the clients' curvatures, up to the cap at twice the second."""
+    """η = (1 − β)/(L̂ + decay), where L̂ is the largest curvature of a client, capped at twice the second largest."""
     fed = quadratics([[[0.5]], [[3.0]], [[2.0]]], [[1.0], [-0.3], [0.1]])
     size = found(fed, momentum=momentum, weight_decay=weight_decay)
     assert float(size.curvature) == pytest.approx(3.0, rel=1e-10)
@@ -102,7 +102,7 @@ def test_largest_eigenvalue_of_clients_with_common_axes(d, seed):
 
 
 def test_negative_curvature_counts_by_absolute_value():
-    """An indefinite Hessian: what a step may not overshoot is its largest eigenvalue in absolute value."""
+    """For an indefinite Hessian, the step size follows its largest eigenvalue in absolute value."""
     size = found(quadratics([np.diag([-4.0, 1.0])] * 2, [[1.0, 1.0]] * 2))
     assert float(size.curvature) == pytest.approx(4.0, rel=0.04)
 
@@ -115,7 +115,7 @@ def test_cancelling_gradients_use_a_random_direction():
 
 
 def test_saturated_loss_is_bounded_by_its_gradient():
-    """Its Hessian is 0, but a loss that cannot be negative is no straight line: L̂ = ‖g‖²/(8f)."""
+    """Its Hessian is 0, but a non-negative loss is not linear: L̂ = ‖g‖²/(8f)."""
     fed = quadratics(np.zeros((3, 2, 2)), [[3.0, 4.0]] * 3, losses=[2.5, 5.0, 5.0])
     size = found(fed)
     assert float(size.curvature) == pytest.approx(25 / (8 * 2.5), rel=1e-12)
@@ -133,7 +133,6 @@ def test_losses_of_no_size_give_no_bound(losses):
 
 
 def test_float32_model_keeps_enough_digits():
-    """Differences of gradients keep enough digits."""
     size = found(federation(dtype=torch.float32))
     exact = found(federation())
     assert size.eta.dtype == torch.float64
@@ -148,7 +147,7 @@ def test_cap_is_twice_the_largest_of_the_others(values):
 
 @pytest.mark.parametrize("shift", [0.0, 100.0])
 def test_shifted_inputs_are_measured_away_from_saturation(shift):
-    """With a shift the loss is saturated at the start, and its curvature there says little."""
+    """With a shift the loss is saturated at the start, and its curvature there is not informative."""
     torch.manual_seed(0)
     x, y = torch.randn(3, 40, 5) + shift, torch.randint(0, 2, (3, 40))
     data = ClientData.from_arrays({name: (x[i], y[i]) for i, name in enumerate("abc")})
@@ -159,7 +158,7 @@ def test_shifted_inputs_are_measured_away_from_saturation(shift):
 
 
 def test_probe_that_does_not_lower_the_loss_is_ignored():
-    """Far along the gradient the curvature of w³ is large, but the run will not go there."""
+    """Far along the gradient the curvature of w³ is large, but the run does not go there."""
     fed = steep()
     assert float(find(FedAvg(), fed, fed.w0, KEY).eta) == float(found(fed).eta)
 
@@ -259,7 +258,7 @@ class SilentFrom(WrappedFederation):
 @pytest.mark.parametrize("clients", [(1,), (0, 1, 2)])
 @pytest.mark.parametrize("k", [3, 4])
 def test_client_that_falls_silent_still_counts(clients, k):
-    """What they reported stands."""
+    """Its earlier reports count."""
     fed = quadratics([np.diag([2.0, 1.0]), np.diag([4.0, 1.0]), np.diag([3.0, 1.0])], [[2.0, 0.1]] * 3)
     assert float(found(SilentFrom(fed, clients, k)).curvature) == pytest.approx(4.0, rel=0.04)
 
@@ -268,7 +267,7 @@ def test_client_that_falls_silent_still_counts(clients, k):
 
 
 class Lying(WrappedFederation):
-    """Client 0 changes its gradients (d,), losses and loss reports, told the number of the request."""
+    """Client 0 changes its gradients (d,), losses and loss reports, given the number of the request."""
 
     def __init__(self, fed, gradient=lambda g, k: g, loss=lambda f, k: f):
         super().__init__(fed)
@@ -309,7 +308,9 @@ LIES = {
 
 @pytest.mark.parametrize(("n", "lie"), crossed([3, 10], LIES))
 def test_false_gradients_of_one_client_have_little_effect(lie, n):
-    """About twofold at most either way; with three clients, one of whom must be believed, a little more."""
+    """The step size changes about twofold at most, and slightly more with three clients, one of which must be
+    believed.
+    """
     for seed in range(8):
         honest = float(found(fed := regressions(n, seed)).eta)
         eta = float(found(Lying(fed, lie)).eta)
@@ -327,7 +328,7 @@ def test_false_losses_of_one_client_have_little_effect(claim, n):
 @pytest.mark.parametrize("n", [2, 3, 10])
 @pytest.mark.parametrize("claim", [1e300, math.inf, math.nan])
 def test_one_client_cannot_restart_the_run_twice(claim, n):
-    """Nor by understating its loss at first, or by claiming now what makes the mean rise."""
+    """Neither a low initial loss nor a high later loss lets it restart the run again."""
     fed = regressions(n, 0)
     size = found(fed).halve()
     assert not rises(size, Lying(fed, loss=lambda f, k: claim), fed.w0, KEY)
@@ -395,7 +396,7 @@ def test_silent_clients_are_excluded_from_the_comparison():
 
 
 def test_rise_along_a_rare_column_is_detected():
-    """One sample in 500 has it, which a minibatch of 8 seldom holds."""
+    """One sample in 500 has it, so a minibatch of 8 rarely contains it."""
     x = torch.zeros(500, 2, dtype=torch.float64)
     x[:, 0], x[7, 1] = 1.0, 30.0
     pairs = [(x, torch.full((500,), y).double()) for y in (1.0, 2.0)]
@@ -419,7 +420,7 @@ ALGORITHMS = [
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_unneeded_safeguard_does_not_change_the_run(algorithm):
-    """To the bit: looking at the loss takes no part in it."""
+    """The results are bitwise equal."""
     fed = Recording(federation())
     local = LocalSGD(momentum=0.5, weight_decay=0.01)
     ours = run(dataclasses.replace(algorithm, local=local), fed, rounds=17, seed=3)
@@ -435,7 +436,7 @@ def test_unneeded_safeguard_does_not_change_the_run(algorithm):
 
 
 def test_user_step_size_needs_no_requests():
-    """No request more, and no look at the loss, however large it is."""
+    """The run sends no additional requests, and does not check the loss, however large it is."""
     fed = Recording(federation())
     result = run(FedAvg(m=3, local=LocalSGD(lr=30.0)), fed, rounds=4, check_data=False)
     assert {call.kind for call in fed.calls} == {"train"}
@@ -463,7 +464,7 @@ def test_step_size_is_found_inside_all_wrappers():
 
 
 class Steep(torch.nn.Module):
-    """u·x with u = w³, so that the loss is all the steeper the larger w is."""
+    """A model u·x with u = w³, whose loss is steeper for larger w."""
 
     def __init__(self):
         super().__init__()
@@ -474,7 +475,7 @@ class Steep(torch.nn.Module):
 
 
 def steep():
-    """The loss ½(w³ − y)² has a curvature of about 35 at the start and of 190 where it is least."""
+    """The loss ½(w³ − y)² has a curvature of about 35 at the start and of 190 at its minimum."""
     pairs = [(torch.ones(4, 1).double(), torch.full((4,), y).double()) for y in (9.0, 10.0, 11.0)]
     data = ClientData.from_arrays(pairs, pairs, dtype=torch.float64)
     return Simulation(data, Task(Steep(), half_squared_error, closeness), engine=Loop())
@@ -486,13 +487,13 @@ METHODS = pytest.mark.parametrize(
 
 
 def halvings(caplog):
-    """The messages of the log that report a lower step size."""
+    """Return the log messages about a lower step size."""
     return [record.msg for record in caplog.records if getattr(record.msg, "code", None) == "step-size-lowered"]
 
 
 @METHODS
 def test_growing_curvature_halves_the_step_size(algorithm, caplog):
-    """The run starts anew each time, with rounds that go on counting."""
+    """The run restarts each time, and the round number continues."""
     result = run(algorithm, fed := steep(), rounds=40)
     size, first, start = result.step_size, found(fed), result.history.rows[0].metrics
     assert 1 <= int(size.lowered) <= MOST_LOWERED
@@ -506,7 +507,7 @@ def test_growing_curvature_halves_the_step_size(algorithm, caplog):
 
 
 class Flatter(WrappedFederation):
-    """While a step size is looked for the losses are so many times as flat as afterwards."""
+    """A federation with flatter losses while the step size is determined."""
 
     def __init__(self, fed, factor):
         super().__init__(fed)
@@ -519,7 +520,7 @@ class Flatter(WrappedFederation):
 @pytest.mark.long
 @pytest.mark.parametrize("factor", [1.0, 3.0, 24.0])
 def test_step_size_is_halved_until_the_run_converges(factor, caplog):
-    """η·L is 24, 12, 6, 3 and 1.5 in turn; the last is small enough."""
+    """η·L is 24, 12, 6, 3 and 1.5 in turn; the last one is small enough."""
     hessians = [np.diag([10.0, 0.5]), np.diag([9.0, 1.0]), np.diag([8.0, 1.0])]
     fed = quadratics(hessians, [[1.0, 0.1], [-2.0, 0.2], [-3.0, 0.3]])
     result = run(FedAvg(), Flatter(fed, factor), rounds=100)
@@ -531,7 +532,7 @@ def test_step_size_is_halved_until_the_run_converges(factor, caplog):
 
 
 def test_averages_before_a_reset_are_forgotten():
-    """As the initial state is all that a run with the last step size has seen."""
+    """A run with the last step size has seen only the initial state."""
     rounds, kept = 12, []
     result = run(
         FedAvg(), steep(), rounds=rounds, seed=1, averaged=True, safeguard="start", check_data=False,
@@ -556,7 +557,7 @@ def progress_of(make, algorithm, rounds, **options):
 @pytest.mark.parametrize("make", [federation, steep])
 @pytest.mark.long
 def test_resumed_run_is_bitwise_equal_at_any_round(make):
-    """Also between two halvings; nothing is asked for again."""
+    """This includes rounds between two halvings; no request is repeated."""
     algorithm, options = DRFA(m=2), {"seed": 2, "averaged": True, "check_data": False}
     whole, kept = progress_of(make, algorithm, 10, **options)
     assert (int(whole.step_size.lowered) > 0) == (make is steep)
@@ -593,7 +594,7 @@ ONE = Cohort(torch.tensor([0]), torch.ones(1, dtype=torch.float64))
 
 @dataclasses.dataclass(frozen=True)
 class Exploding:
-    """Leaves the numbers in a given round, unless its steps are small enough; notes its steps."""
+    """An algorithm that overflows in a given round unless its steps are small enough, and records its steps."""
 
     at: int
     until: float
@@ -672,7 +673,7 @@ def test_answers_use_as_many_samples_as_a_local_step(batch, expected):
 
 
 def test_round_that_moves_far_is_checked_early():
-    """Rounds 5 to 7 have no look of their own: one that moves the model twice as far as any before has."""
+    """Rounds 5 to 7 have no scheduled check, but a round that moves the model twice as far as before is checked."""
     fed = Recording(federation())
     jumps = {6: -60.0}
 
@@ -700,7 +701,7 @@ def test_inputs_without_a_step_size_are_named(size):
 
 
 def test_large_targets_are_named_before_the_step_size():
-    """Targets around 10⁶: the loss and its gradients are large whatever the step size is."""
+    """With targets around 10⁶, the loss and its gradients are large for any step size."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(3, 40, 4, generator=generator)
     messages = []

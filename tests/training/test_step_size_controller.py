@@ -36,13 +36,13 @@ class Model(NamedTuple):
 
 
 def size_of(lowered=0, **changes):
-    """A step size that was found to be ETA, and halved so often since."""
+    """Return a determined step size ETA after a number of halvings."""
     found = StepSize.unknown(N)._replace(eta=torch.tensor(ETA / 2**lowered).double(), lowered=torch.tensor(lowered))
     return found._replace(losses=torch.ones(N).double(), **changes)
 
 
 def played(r, way=0.0, excess=None, answered=(0, 1, 2)):
-    """Round r, which went so far from 0; ``excess`` says how far too long the clients' replies were."""
+    """Play round r with a given distance from 0; ``excess`` is the factor by which replies are too long."""
     clients = torch.tensor(answered)
     info = Info(Cohort(clients, torch.ones(len(answered)).double()), clients)
     info = info if excess is None else info._replace(excess=torch.tensor(excess).double())
@@ -64,7 +64,7 @@ INITIAL = SafePoint.start(N, Model(torch.zeros(2).double()), None, None)
 
 
 def controller(r, size=None, looks=None, factor=1.0):
-    """The controller of round r, which begins at the model 0 and compares with the start."""
+    """Return the controller of round r, which begins at the model 0 and compares with the start."""
     return StepSizeController(size or size_of(), played(r - 1), factor, INITIAL, Watch(looks or Looks(), None))
 
 
@@ -198,7 +198,7 @@ def test_helped_and_unhelped_clients_together():
 
 @pytest.mark.parametrize(("factor", "repeats"), [(0.5, 0), (1.0, 1), (2.0, 2), (3.6, 3)])
 def test_step_size_stays_above_a_quarter_of_the_first(factor, repeats):
-    """The first is that of the run, however often it was halved since."""
+    """This is the first step size of the run, regardless of later halvings."""
     for lowered in (0, 1):
         control, found = controller(9, size_of(lowered), factor=factor * 2**lowered), []
         while not isinstance(answer := control.accept(played(9, excess=[math.inf, 0.0, 0.0])), Continue):

@@ -133,7 +133,7 @@ def test_impossible_folder_is_a_one_line_error(tmp_path):
 
 
 class StandIn:
-    """wandb as the tracker uses it, which the test environment does not have."""
+    """A stand-in for wandb, which the test environment does not have."""
 
     def __init__(self):
         self.calls = []

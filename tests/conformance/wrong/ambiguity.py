@@ -29,21 +29,21 @@ class FloorByRenormalising(Simplex):
 
 
 class NaNPasses(Simplex):
-    """Nobody looks at the entries."""
+    """Entries are not checked."""
 
     def project(self, v):
         return onto_simplex(v.detach().to("cpu", torch.float64))
 
 
 class Softmax(Simplex):
-    """A softmax where the nearest point is asked for."""
+    """A softmax replaces the projection."""
 
     def project(self, v):
         return torch.softmax(finite_vector(v), 0)
 
 
 class InSinglePrecision(Simplex):
-    """The projection is computed, and given, in float32."""
+    """The projection is computed and returned in float32."""
 
     def project(self, v):
         return onto_simplex(finite_vector(v).float())
@@ -57,14 +57,14 @@ class StillSorted(Simplex):
 
 
 class ContainsEverything(Simplex):
-    """Any vector is taken for a mixture."""
+    """Any vector counts as a member."""
 
     def contains(self, lam, tolerance=1e-9):
         return True
 
 
 class WorstOfTheBest(Simplex):
-    """The worst case leans on the smallest loss."""
+    """The worst case puts its weight on the smallest loss."""
 
     def worst_case(self, losses):
         lam = super().worst_case(-losses).lam
@@ -72,7 +72,7 @@ class WorstOfTheBest(Simplex):
 
 
 class ClippedAndRenormalised(CVaR):
-    """Weights above the cap are cut and all divided by their sum, which lifts them above the cap again."""
+    """Weights above the cap are clipped and all divided by their sum, which lifts them above the cap again."""
 
     def project(self, v):
         v = finite_vector(v)
@@ -81,7 +81,7 @@ class ClippedAndRenormalised(CVaR):
 
 
 class WholeClients(CVaR):
-    """The worst case is the plain mean of the ⌈αN⌉ largest losses: the last of them weighs too much."""
+    """The worst case is the plain mean of the ⌈αN⌉ largest losses, in which the last one weighs too much."""
 
     def worst_case(self, losses):
         losses = finite_vector(losses)
@@ -92,7 +92,7 @@ class WholeClients(CVaR):
 
 
 class CapAboveOne(CVaR):
-    """The cap 1/(αN) is used as it is where it is above 1, with few clients."""
+    """The cap 1/(αN) is not limited to 1 for few clients."""
 
     def worst_case(self, losses):
         value, lam = super().worst_case(losses)
@@ -101,7 +101,7 @@ class CapAboveOne(CVaR):
 
 
 class StepForgotten(ChiSquare):
-    """The prox of ψ, whatever the step."""
+    """The prox of ψ ignores the step."""
 
     def prox(self, v, step):
         v = finite_vector(v)
@@ -116,7 +116,7 @@ class GradientOfTheShare(ChiSquare):
 
 
 class MoreConvexThanItIs(ChiSquare):
-    """The modulus ρN² instead of ρN."""
+    """The modulus is ρN² instead of ρN."""
 
     def strong_convexity(self, n):
         return self.rho * n**2
@@ -130,14 +130,14 @@ class PriorForgotten(KL):
 
 
 class MirrorStep(KL):
-    """A step of mirror ascent, λ_i ∝ p_i·e^{v_i/(step·ρ)}, given as the prox."""
+    """A step of mirror ascent, λ_i ∝ p_i·e^{v_i/(step·ρ)}, is returned as the prox."""
 
     def prox(self, v, step):
         return KL(step * self.rho, self.prior).worst_case(v).lam
 
 
 class PenaltyNotPaid(KL):
-    """The worst case's value is Σ λ_i f_i alone."""
+    """The worst case's value omits ψ."""
 
     def worst_case(self, losses):
         lam = super().worst_case(losses).lam
@@ -145,7 +145,7 @@ class PenaltyNotPaid(KL):
 
 
 class RadiusSquared(ChiSquareBall):
-    """The ball's answers take the square of the radius."""
+    """The answers use the square of the radius."""
 
     def project(self, v):
         return ChiSquareBall(self.radius**2).project(v)
@@ -155,7 +155,7 @@ class RadiusSquared(ChiSquareBall):
 
 
 class KLRadiusSquared(KLBall):
-    """The ball's answers take the square of the radius."""
+    """The answers use the square of the radius."""
 
     def project(self, v):
         return KLBall(self.radius**2, self.prior).project(v)
@@ -165,7 +165,9 @@ class KLRadiusSquared(KLBall):
 
 
 class ShrunkIntoTheBall(KLBall):
-    """The projection onto the simplex, moved towards the prior until it is in the ball: in the set, but not nearest."""
+    """The projection onto the simplex is moved towards the prior until it is in the ball, so it is not the nearest
+    point.
+    """
 
     def project(self, v):
         lam, p = onto_simplex(finite_vector(v)), self.prior_of(len(v))
@@ -177,7 +179,7 @@ class ShrunkIntoTheBall(KLBall):
 
 
 class CapOfTheFirst(Box):
-    """Whoever comes first takes what others leave above the cap."""
+    """The first client takes the weight that others lose above the cap."""
 
     def project(self, v):
         lam = onto_simplex(finite_vector(v)).clamp(max=self.cap)

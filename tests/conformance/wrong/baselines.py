@@ -58,7 +58,7 @@ class ShareForgotten(WrongSCAFFOLD):
 
 
 class DividesByAsked(SCAFFOLD):
-    """The mean move of those who answered, divided by the number of those asked."""
+    """The mean update of the answering clients is divided by the number of clients that were asked."""
 
     def round(self, state, fed, key):
         new, info = right(self, SCAFFOLD).round(state, fed, key)
@@ -67,7 +67,7 @@ class DividesByAsked(SCAFFOLD):
 
 
 class ControlsOfTheAsked(SCAFFOLD):
-    """A client that was asked and did not answer gets a new control all the same, from its old model."""
+    """A client that did not answer gets a new control variate from its old model."""
 
     def round(self, state, fed, key):
         new, info = right(self, SCAFFOLD).round(state, fed, key)
@@ -83,7 +83,7 @@ class NoPull(WrappedFederation):
 
 
 class PullLost(FedDyn):
-    """Half of the penalty is gone: no gradient flows through it."""
+    """Half of the penalty has no gradient."""
 
     def round(self, state, fed, key):
         return right(self, FedDyn).round(state, NoPull(fed), key)
@@ -97,7 +97,7 @@ class DecayLost(WrappedFederation):
 
 
 class DecayForgotten(FedDyn):
-    """Of μ(u − w) only −μw is left: the part μu was to come from a weight decay that nobody set."""
+    """Only −μw is left of μ(u − w), because the part μu relies on a weight decay that is not set."""
 
     def round(self, state, fed, key):
         return right(self, FedDyn).round(state, DecayLost(fed), key)
@@ -123,7 +123,7 @@ class HistorySign(FedDyn):
 
 
 class LossesAfter(WrappedFederation):
-    """Every client reports the loss of the model that it is about to train."""
+    """Every client reports the loss after training."""
 
     def __init__(self, fed, local) -> None:
         super().__init__(fed)
@@ -197,7 +197,7 @@ class ZeroMeansDefault(FedProx):
 
 
 class WeightsOfTheAsked(FedAvg):
-    """Weights that sum to 1 over those who were asked."""
+    """Weights are normalised over the clients that were asked."""
 
     def round(self, state, fed, key):
         new, info = right(self, FedAvg).round(state, fed, key)
@@ -207,7 +207,7 @@ class WeightsOfTheAsked(FedAvg):
 
 
 class MeanOfNobody(DeltaFL):
-    """The mean of no model at all is NaN."""
+    """The mean of no models is NaN."""
 
     def round(self, state, fed, key):
         new, info = right(self, DeltaFL).round(state, fed, key)
@@ -215,7 +215,7 @@ class MeanOfNobody(DeltaFL):
 
 
 class SumOfNobody(FedAvg):
-    """Weights times no model at all are zeros."""
+    """The sum of no models is zero."""
 
     def round(self, state, fed, key):
         new, info = right(self, FedAvg).round(state, fed, key)
@@ -238,7 +238,7 @@ class FirstCountsDouble(FedAvg):
 
 
 class RowsInCohortOrder(FedDyn):
-    """Rows of the replies are taken for the cohort's order."""
+    """Rows of the replies are assumed to be in cohort order."""
 
     def round(self, state, fed, key):
         return right(self, FedDyn).round(state, InOrder(fed), key)
@@ -251,7 +251,7 @@ class InOrder(WrappedFederation):
 
 
 class UniformThoughBySamples(FedAvg):
-    """The objective is weighted by samples, the mean is not."""
+    """The objective is weighted by samples, but the mean is not."""
 
     def round(self, state, fed, key):
         return right(self, FedAvg, by_samples=False).round(state, fed, key)
@@ -271,7 +271,7 @@ class Negated(WrappedFederation):
 
 
 class CohortWithoutKey(FedAvg):
-    """The cohort is drawn by a fresh generator that nobody has seeded."""
+    """The cohort is drawn by a new generator without a seed."""
 
     def round(self, state, fed, key):
         rng = torch.Generator()

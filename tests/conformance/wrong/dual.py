@@ -22,7 +22,7 @@ from drfl.federation.sampling import Cohort
 
 
 class UniformCohort(DRFA):
-    """The cohort is uniform though λ is the law."""
+    """The cohort is uniform instead of following λ."""
 
     def round(self, state, fed, key):
         return right(self, DRFA, sampling=lambda lam, m, k: sampling.uniform(len(lam), m, k)).round(state, fed, key)
@@ -122,7 +122,7 @@ class FloorByRenormalising(DRFA):
 
 
 class TypeTested(DRFA):
-    """A report is right if it is a float, and NaN is one."""
+    """Any float counts as a valid report, including NaN."""
 
     def round(self, state, fed, key):
         return right(self, DRFA, ambiguity=Trusting()).round(state, fed, key)
@@ -156,7 +156,7 @@ class GlobalDraw(DRFA):
 
 
 class ScaledByAsked(DRFA):
-    """v_i = (N/m)·ℓ_i with the m who were asked."""
+    """v_i = (N/m)·ℓ_i with the m clients that were asked."""
 
     def round(self, state, fed, key):
         return right(self, DRFA).round(state, Shrunk(fed), key)
@@ -171,7 +171,7 @@ class Shrunk(WrappedFederation):
 
 
 class ReportsOfTheTrained(DRFA):
-    """Those who have trained report their losses, not a uniform sample."""
+    """The clients that trained report their losses, instead of a uniform sample."""
 
     def round(self, state, fed, key):
         return right(self, DRFA).round(state, SameClients(fed), key)
@@ -185,7 +185,7 @@ class SameClients(WrappedFederation):
 
 
 class TrainedSamples(DRFA):
-    """Losses on the samples that the clients have just trained on."""
+    """Losses use the samples on which the clients have just trained."""
 
     def round(self, state, fed, key):
         return right(self, DRFA).round(state, SameKey(fed), key)
@@ -214,7 +214,7 @@ class SingleMixture(DRFA):
 
 
 class AverageOfTheLast(DRFA):
-    """The mean over the round's steps is taken to be the model that the round started from: it lags a round behind."""
+    """The mean over the round's steps is taken to be the model at the start of the round, which lags one round."""
 
     def round(self, state, fed, key):
         new, info = right(self, DRFA).round(state, fed, key)
@@ -240,7 +240,7 @@ class Projecting(NamedTuple):
 
 
 class Promoted(AFL):
-    """λ in float64 turns the mean over the round's steps into float64."""
+    """λ in float64 promotes the mean over the round's steps to float64."""
 
     def round(self, state, fed, key):
         new, info = right(self, AFL).round(state, fed, key)
@@ -248,7 +248,7 @@ class Promoted(AFL):
 
 
 class InPlace(DRFA):
-    """λ is moved in place: the state that the round was given moves as well."""
+    """λ is modified in place, which changes the given state."""
 
     def round(self, state, fed, key):
         new, info = right(self, DRFA).round(state, fed, key)
@@ -266,7 +266,7 @@ class ByThreads(AFL):
 
 
 class KnowsTheEngine(AFL):
-    """The backend is asked what it is."""
+    """The result depends on the class of the backend."""
 
     def round(self, state, fed, key):
         new, info = right(self, AFL).round(state, fed, key)
@@ -275,7 +275,7 @@ class KnowsTheEngine(AFL):
 
 
 class CacheOnSelf(ScaffPD):
-    """The losses of the round before are kept on the object."""
+    """The losses of the previous round are stored on the object."""
 
     def round(self, state, fed, key):
         nothing = torch.zeros(fed.n, dtype=torch.float64)
@@ -299,11 +299,11 @@ class DriftCountedTwice(DRDM):
 
 
 class UniformMean(DRDM):
-    """DRDM as published, said to reach the saddle point."""
+    """DRDM as published, with the claim that it reaches the saddle point."""
 
 
 class OldMixture(DualDRDM):
-    """c is not computed anew when λ has moved: the h_i are weighed by the first λ."""
+    """c is not recomputed after λ has moved: the h_i are weighted by the first λ."""
 
     def round(self, state, fed, key):
         new, info = right(self, DualDRDM).round(state, fed, key)
@@ -314,14 +314,14 @@ class OldMixture(DualDRDM):
 
 
 class Uncentred(DualDRDM):
-    """The reports' mean is not subtracted."""
+    """The mean of the reports is not subtracted."""
 
     def round(self, state, fed, key):
         return right(self, DualDRDM, centred=False).round(state, fed, key)
 
 
 class CentredByReports(DualDRDM):
-    """The mean is subtracted and the rest scaled by N/k', as without it: too short by (k'−1)/k'·N/(N−1)."""
+    """The mean is subtracted but the rest is scaled by N/k' as without centring: too short by (k'−1)/k'·N/(N−1)."""
 
     def round(self, state, fed, key):
         return right(self, DualDRDM, centred=False).round(state, LessTheirMean(fed), key)

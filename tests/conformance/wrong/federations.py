@@ -20,7 +20,7 @@ from drfl.task.task import Task
 
 @dataclass(frozen=True)
 class Plain(Loop):
-    """The right one: every part that may go wrong has a method of its own."""
+    """The correct loop, in which every part has its own method."""
 
     def train(self, problem, batches, request):
         w, local, prox, shift = request.w, request.local, request.prox, request.shift
@@ -73,7 +73,7 @@ class Plain(Loop):
 
 
 class MomentumKept(Plain):
-    """Each client goes on with the velocity of the one before."""
+    """Each client continues with the velocity of the previous one."""
 
     def first_velocity(self, w):
         return getattr(self, "velocity", torch.zeros_like(w)).to(w)
@@ -88,7 +88,7 @@ class ShiftOnce(Plain):
 
 
 class ShiftOfAnother(Plain):
-    """Rows of the shift are taken in another order than the cohort's."""
+    """Rows of the shift are not in the cohort's order."""
 
     def shift_at(self, step, shift, j):
         return 0.0 if shift is None else shift[len(shift) - 1 - j]
@@ -110,7 +110,7 @@ class MeanWithStart(Plain):
 
 
 class InPlace(Plain):
-    """Local steps on the server's own tensor."""
+    """Local steps modify the server's tensor."""
 
     def start(self, w):
         return w
@@ -142,7 +142,7 @@ class PlainSteps(Plain):
 
 
 class Sharing(Simulation):
-    """One generator for all clients: what a client draws depends on who drew before."""
+    """All clients share one generator, so a client's draws depend on earlier clients."""
 
     def __init__(self, *args, **options) -> None:
         super().__init__(*args, **options)
@@ -173,7 +173,7 @@ class Sharing(Simulation):
 
 
 class ByVisit(Sharing):
-    """One generator a request, which the clients draw from in visiting order."""
+    """Each request has one generator, from which clients draw in visiting order."""
 
     def generator(self, key, client):
         if getattr(self, "key", None) is not key:
@@ -187,7 +187,7 @@ class GlobalDraw(Sharing):
 
 
 class WithReplacement(Sharing):
-    """A sample may stand in a minibatch twice."""
+    """A sample can occur twice in a minibatch."""
 
     def generator(self, key, client):
         return key.fold("client", client).generator()
@@ -208,7 +208,7 @@ class FirstSamples(Sharing):
 
 
 class AcceptsAnything(Simulation):
-    """A model with running statistics is taken, its buffers left to whoever comes last."""
+    """A model with running statistics is accepted, and the last client determines its buffers."""
 
     def __init__(self, data, task, **options) -> None:
         try:
@@ -218,7 +218,7 @@ class AcceptsAnything(Simulation):
 
 
 class FreeUploads(Simulation):
-    """Snapshots and averages are not booked."""
+    """Snapshots and averages are not counted."""
 
     def ask(self, request):
         before, reply = self.ledger.bytes_up, super().ask(request)
@@ -236,7 +236,7 @@ class SingleLosses(Simulation):
 
 
 class PooledTest(Simulation):
-    """All test data in one pool: every client gets the mean over all."""
+    """All test data are pooled, so every client gets the mean over all."""
 
     def evaluate(self, w):
         e = super().evaluate(w)
@@ -251,7 +251,7 @@ class EqualShares(Simulation):
 
 
 class DoublePrecision(Simulation):
-    """Models come back in float64 whatever was sent."""
+    """Models are returned in float64 for any dtype."""
 
     def ask(self, request):
         reply = super().ask(request)
@@ -259,7 +259,7 @@ class DoublePrecision(Simulation):
 
 
 class SplitByThreads(Simulation):
-    """Threads share a client's samples, and rounding is not all that changes."""
+    """Threads share a client's samples, which changes more than rounding."""
 
     def ask(self, request):
         reply = super().ask(request)

@@ -20,14 +20,14 @@ REFERENCE, CONVERGES = "matches_its_reference", "converges"
 
 
 class Trap(NamedTuple):
-    """A mistake, the subject that makes it, and who must notice.
+    """A mistake, a subject that makes it, and the checks that must reject it.
 
     Args:
         part: the algorithm whose conformance row the variant is measured by, "Federation" or "Ambiguity set".
-        mistake: what is wrong.
-        variant: the name of the wrong class.
-        subject: what the checks are given.
-        caught_by: names of checks that must reject it; others may as well.
+        mistake: the mistake in words.
+        variant: name of the wrong class.
+        subject: argument of the checks.
+        caught_by: names of checks that must reject it; others may reject it as well.
     """
 
     part: str
@@ -51,12 +51,12 @@ def served(wrong: type, mistake: str, *caught_by: str) -> Trap:
 
 
 def tried(wrong: AmbiguitySet, mistake: str, *caught_by: str) -> Trap:
-    """A wrong ambiguity set, for eight clients."""
+    """A wrong ambiguity set for eight clients."""
     return Trap("Ambiguity set", mistake, type(wrong).__name__, lambda: AmbiguitySubject(wrong), caught_by)
 
 
 def with_engine(engine: type):
-    """Makes simulations run by this engine."""
+    """Make simulations run with this engine."""
     return lambda data, task: Simulation(data, task, engine=engine())
 
 

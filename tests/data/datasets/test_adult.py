@@ -39,7 +39,7 @@ FILES = {"adult.data": TRAIN.encode(), "adult.test": TEST.encode()}
 
 @pytest.fixture
 def few(monkeypatch):
-    """The files have as many rows as the ones above."""
+    """Reduce the expected numbers of rows to those above."""
     monkeypatch.setattr(adult, "PARTS", {"adult.data": 7, "adult.test": 4})
 
 

@@ -284,6 +284,5 @@ def test_any_bytes_give_data_or_a_one_line_error(tmp_path_factory, name, rows, m
 
 
 def test_labels_keep_the_order_of_the_batches(tmp_path):
-    """Every record keeps its label, in the order of the batches."""
     write_files(tmp_path, cifar_files("cifar-10", rows=30))
     assert load_pixels("cifar-10", data_dir=tmp_path).targets.tolist() == (np.arange(150) % 10).tolist()

@@ -35,7 +35,7 @@ def no_mirror(monkeypatch):
 
 @pytest.fixture
 def published(monkeypatch):
-    """Put a file into the registry, with these folders as its mirrors; gives its name."""
+    """Put a file into the registry with these folders as its mirrors, and return its name."""
 
     def put(*mirrors):
         monkeypatch.setitem(REGISTRY, "new/file.gz", RemoteFile(FILE, tuple(f"{mirror}file.gz" for mirror in mirrors)))

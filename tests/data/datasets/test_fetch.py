@@ -13,7 +13,7 @@ from drfl.data.datasets.downloads import REGISTRY, RemoteFile
 
 
 def serve_tiny(server, tmp_path, monkeypatch):
-    """Makes the server the mirror of a tiny MNIST whose checksums drfl believes in."""
+    """Make the server the mirror of a tiny MNIST with matching checksums."""
     folder = write_tiny(tmp_path / "published", style="{}.gz".format)
     monkeypatch.setenv("DRFL_MIRROR", f"{server.address}/all/")
     for stem in STEMS:
@@ -51,7 +51,7 @@ def test_file_without_pinned_checksum_is_validated_by_structure(server, bare_mac
 
 
 def serve_cifar(server, monkeypatch, published):
-    """Makes the server the mirror of an archive, in which drfl believes if it is the right one."""
+    """Make the server the mirror of an archive, which is valid if it is the right one."""
     name = f"cifar-100/{CIFAR['cifar-100'][1]}"
     monkeypatch.setitem(REGISTRY, name, RemoteFile(sha256(cifar_archive("cifar-100")), ()))
     monkeypatch.setenv("DRFL_MIRROR", server.address)

@@ -86,7 +86,7 @@ def test_vocabulary_matches_leaf():
 
 
 def play(*lengths):
-    """A text in which role A, B, … says so many characters, none of them the same as ten before."""
+    """Return a text in which role A, B, … speaks a number of characters, each different from the one ten before."""
     letters = np.random.default_rng(0).choice(list("abcdefghijklm"), max(lengths))
     speeches = [f"{name}.\n{''.join(letters[:n])}\n" for name, n in zip("ABCD", lengths, strict=False)]
     return "A PLAY\n\nby William Shakespeare\n\n" + "\n".join(speeches)

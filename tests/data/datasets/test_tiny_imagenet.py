@@ -23,7 +23,7 @@ FIRST = f"train/{WNIDS[0]}/images/{WNIDS[0]}_0.JPEG"
 
 
 def loaded(folder, files, packed):
-    """The data set of these files, put into a folder in one of the two ways."""
+    """Load the data set of these files from a folder, zipped or unpacked."""
     if packed:
         write_files(folder, {"tiny-imagenet-200.zip": zipped(files)})
     else:
@@ -135,7 +135,7 @@ def test_incomplete_files_are_one_line_errors(tmp_path, files, error, packed):
 
 
 def encrypted():
-    """The zip file with the mark of encryption on every member."""
+    """Return the zip file with every member marked as encrypted."""
     raw = bytearray(ZIP)
     for mark, flags in ((b"PK\1\2", 8), (b"PK\3\4", 6)):
         at = raw.find(mark)

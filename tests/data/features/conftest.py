@@ -14,7 +14,7 @@ from drfl.task.models import cnn
 
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
-    """Caches below a temporary folder, which is returned; nobody answers on the network."""
+    """Use caches below a temporary folder, which is returned, and no network."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
     monkeypatch.setenv("DRFL_MIRROR", "http://127.0.0.1:9")
@@ -23,12 +23,12 @@ def home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def lines():
-    """What a log was told; ``lines.append`` is the log."""
+    """Collect the lines of a log; ``lines.append`` is the log."""
     return []
 
 
 def pictures(n=30, k=10, shape=(1, 8, 8), classes=3, seed=0) -> Dataset:
-    """Random images in [0, 1] whose brightest part tells the class."""
+    """Return random images in [0, 1] whose brightest part determines the class."""
     rng = torch.Generator().manual_seed(seed)
     x, y = torch.rand(n + k, *shape, generator=rng) / 2, torch.arange(n + k) % classes
     for c in range(classes):
@@ -37,7 +37,7 @@ def pictures(n=30, k=10, shape=(1, 8, 8), classes=3, seed=0) -> Dataset:
 
 
 def small_cnn(shape=(1, 8, 8), classes=3, dtype=torch.float32) -> Backbone:
-    """DRDM's network, as initialised."""
+    """Return DRDM's network at initialisation."""
     with Key(0).torch_scope():
         backbone = Backbone.of("small", cnn(shape, classes).state_dict())
     backbone.model.to(dtype)
@@ -45,7 +45,7 @@ def small_cnn(shape=(1, 8, 8), classes=3, dtype=torch.float32) -> Backbone:
 
 
 def small_resnet(norm="batch", classes=3, dtype=torch.float32) -> Backbone:
-    """A narrow ResNet-18 with running statistics that are not those of the start."""
+    """Return a narrow ResNet-18 with non-initial running statistics."""
     with Key(1).torch_scope():
         model = resnet18(classes, norm, width=4)
         model(torch.randn(6, 3, 32, 32))
@@ -55,7 +55,7 @@ def small_resnet(norm="batch", classes=3, dtype=torch.float32) -> Backbone:
 
 
 def small_lite(classes=3, dtype=torch.float32) -> Backbone:
-    """A narrow EfficientNet-Lite0 with running statistics that are not those of the start."""
+    """Return a narrow EfficientNet-Lite0 with non-initial running statistics."""
     with Key(2).torch_scope():
         model = efficientnet_lite0(classes, width=4)
         for _ in range(20):  # so that the statistics are nearly those of such images

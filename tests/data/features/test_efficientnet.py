@@ -31,7 +31,7 @@ def test_names_sizes_and_shapes_match_the_published_weights():
 
 
 def same(x, weight, stride, groups=1):
-    """A convolution of ⌈side/stride⌉ outputs a side, what is padded split with the larger half at the end."""
+    """Convolve with ⌈side/stride⌉ outputs per side and the larger half of the padding at the end."""
     kernel, pads = weight.shape[2], []
     for side in (x.shape[3], x.shape[2]):
         total = max((-(-side // stride) - 1) * stride + kernel - side, 0)
@@ -71,7 +71,9 @@ def test_forward_pass_matches_plain_arithmetic(side):
 @pytest.mark.long
 @pytest.mark.parametrize(("image", "label"), [("china.jpg", 698), ("flower.jpg", 985)], ids=["palace", "daisy"])
 def test_published_weights_classify_two_pictures(image, label, monkeypatch):
-    """Right weights, layers, normalisation and order of colours: ImageNet's classes of scikit-learn's two pictures."""
+    """With the right weights, layers, normalisation and colour order, the network recognises scikit-learn's two
+    pictures.
+    """
     monkeypatch.delenv("DRFL_MIRROR")
     try:
         backbone = load_backbone("efficientnet-lite0-imagenet")

@@ -36,7 +36,7 @@ def by_hand(backbone, images, direction):
 
 
 def places(backbone, coordinates):
-    """Where the kept coordinates are among all parameters."""
+    """Return the positions of the kept coordinates among all parameters."""
     found, start = [], 0
     for name, p in backbone.model.named_parameters():
         if name in coordinates.kept:

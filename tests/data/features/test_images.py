@@ -16,7 +16,7 @@ ROWS = {"inputs": 5, "test_inputs": 2}
 
 
 class Maker:
-    """Makes features and counts how often."""
+    """Make features and count the calls."""
 
     def __init__(self) -> None:
         self.times = 0

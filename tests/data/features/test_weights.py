@@ -47,7 +47,7 @@ class Trap:
 
 
 def content_of(what, tmp_path):
-    """Bytes of a file that holds no weights."""
+    """Return the bytes of a file without weights."""
     if what == "cut":
         torch.save(STATE, tmp_path / "whole.pth")
         return (tmp_path / "whole.pth").read_bytes()[:2000]
@@ -150,7 +150,7 @@ def test_wrong_download_leaves_no_file(imagenet, mirror, home):
 
 
 def test_full_checksum_is_compared(imagenet, monkeypatch):
-    """Another file whose checksum begins alike takes minutes to find."""
+    """A file whose checksum begins alike would take minutes to find, so the test replaces the published checksum."""
     what, _ = imagenet
     close = what.sha256[:60] + ("0000" if what.sha256[60:] != "0000" else "1111")
     monkeypatch.setitem(REGISTRY, f"backbones/{what.file}", RemoteFile(close, ()))

@@ -31,7 +31,7 @@ def problems(draw):
 
 
 def check_exact(partition, y, y_test, classes, *, dropped=False):
-    """What holds of every partition of labelled samples."""
+    """Check properties of every partition of labelled samples."""
     used = np.concatenate(partition.train)
     assert len(np.unique(used)) == len(used), "a training sample is used twice"
     assert dropped or len(used) == len(y), "a training sample is not used"
@@ -140,7 +140,7 @@ def test_clients_of_one_sample_keep_their_size():
 
 @pytest.mark.parametrize("alpha", [0.1, 0.5])
 def test_ranked_shares_follow_the_dirichlet_law(alpha):
-    """Most of the clients have the profile that was drawn, whatever class carries which share."""
+    """Most clients have the drawn profile of shares, whichever class has which share."""
     y = balanced(each=3000)
     counts = holdings(ZipfDirichlet(30, alpha).split(y, y, 10, Key(5)).train, y, 10)
     drawn = dirichlet(alpha, 30, 10, Key(5).fold("shares"))

@@ -31,7 +31,7 @@ CLASSES = datasets.ClassLabel(names=["well", "ill"])
 
 
 def table(n=ROWS, **change):
-    """Numbers, words, classes, labels in a list and a client a row."""
+    """Make numbers, words, classes, labels in a list, and one client per row."""
     columns = {
         "age": [30.0 + i for i in range(n)],
         "sex": ["fm"[i % 2] for i in range(n)],
@@ -161,7 +161,7 @@ OLD, NEW = 40 * "a", 40 * "b"
 
 
 class Hub:
-    """A hub that tells its newest commit, and what it was asked for."""
+    """A hub that returns its newest commit and records requests."""
 
     def __init__(self):
         self.commit, self.asked = OLD, []

@@ -18,7 +18,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def write(values, ill=("no", "yes"), odd=None, odd_ill=None):
-    """Three files, the last of which has other values."""
+    """Write three files, the last of which has other values."""
     for site in "abc":
         words, classes = (odd or values, odd_ill or ill) if site == "c" else (values, ill)
         rows = [f"{k % 7}.5,{words[k % len(words)]},{classes[k % 2]}" for k in range(8)]

@@ -36,7 +36,7 @@ sys.exit(code)
 
 
 def write(folder, megabytes, shape=(250,)):
-    """A folder of arrays with 1,000 rows of 1 kB per megabyte; nearly all of the inputs are holes in a sparse file."""
+    """Write a folder of arrays with 1,000 rows of 1 kB per megabyte, mostly holes in a sparse file."""
     folder.mkdir(parents=True)
     n, rng = 1000 * megabytes, np.random.default_rng(0)
     x = np.lib.format.open_memmap(folder / "inputs.npy", "w+", np.float32, (n, *shape))
@@ -51,7 +51,7 @@ def write(folder, megabytes, shape=(250,)):
 
 
 def train(limit, out, folder):
-    """Run the command in a process that may allocate so many bytes; 0 = any. Return what it had at the end."""
+    """Run the command in a process with an allocation limit (0: none), and return its final results."""
     options = ["--data", str(folder), "--target", "y", "--group", "site"]
     environment = {**os.environ, "TMPDIR": str(folder.parent), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(

@@ -22,7 +22,7 @@ from drfl.data.validation_split import held_out_training
 
 
 def frame(sites=3, patients=20, seed=0):
-    """One to eight rows per patient; a patient's number is used again at every site."""
+    """Return one to eight rows per patient; patient numbers repeat at every site."""
     rng, rows = np.random.default_rng(seed), []
     for site in range(sites):
         for patient in range(patients):

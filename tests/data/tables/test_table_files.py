@@ -249,7 +249,7 @@ def test_numeric_targets_and_labels_are_read():
 
 @pytest.mark.usefixtures("grid")
 def test_blank_labels_are_unknown(capsys):
-    """At one of the clients nobody has determined b."""
+    """At one of the clients, label b is unknown in all rows."""
     rows = [{**row, "a": "" if i % 7 == 0 else row["a"], "b": "" if row["who"] == "c" else row["b"]}
             for i, row in enumerate(GRID)]  # fmt: skip
     expected = np.array([[row["a"] or np.nan if row["a"] == "" else row["a"], np.nan if row["b"] == "" else row["b"]]

@@ -68,7 +68,7 @@ def test_algorithms_are_compared_row_by_row_and_over_seeds(comparison, capsys):
 
 
 def test_algorithm_stopped_by_test_rows_at_one_seed_is_not_compared(comparison):
-    """Those seeds are chosen by their results as well."""
+    """The other seeds are selected by their results as well."""
     runs = [assess_run(path) for path in sorted(comparison.glob("*-seed*"))]
 
     def at_third(run, **more):

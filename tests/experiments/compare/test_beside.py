@@ -18,7 +18,7 @@ from drfl.report.read_run import constant_line, threshold_line
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
-    """Three sites; one row in twelve is "yes", of the smallest site one in ten."""
+    """Write three sites; one row in twelve is "yes", and one in ten at the smallest site."""
     path = tmp_path_factory.mktemp("data") / "patients.csv"
     rng = np.random.default_rng(0)
     lines = ["a,b,ill,site"]

@@ -61,7 +61,7 @@ QUIET = {"rounds": 3, "seeds": 2, "progress": None}
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    """The files of a comparison but for times, and the report, which shows them."""
+    """Return the files of a comparison without times, and the report."""
     free = ("timing.csv", "report.html")
     found = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
     content = {name: path.read_bytes() for name, path in found.items() if path.name not in free}
@@ -117,7 +117,7 @@ ambiguity = "cvar:alpha=0.5"
 
 
 def named_task(seed):
-    """The task with the initial model that the command gives a linear model."""
+    """Return the task with the initial model that the command creates for a linear model."""
     with drfl.Key(seed).fold("model").torch_scope():
         return drfl.Task(drfl.models.linear((1, 8, 8), 10))
 
@@ -217,7 +217,7 @@ def test_differences_match_the_table_and_state_verdicts():
 
 
 def test_runs_stopped_by_test_rows_are_marked_and_not_compared():
-    """Each of five seeds stops before its first round, at a target that anything reaches."""
+    """Each of five seeds stops before its first round, at a target that every model reaches."""
     five = {**QUIET, "seeds": 5}
     found = drfl.compare(PAIR, clients, task, until="test:avg_loss=100", **five)
     assert set(found.to_frame()["stopped_on"]) == {"test"}
@@ -237,7 +237,7 @@ def test_runs_stopped_by_test_rows_are_marked_and_not_compared():
 
 @pytest.mark.long
 def test_other_seeds_of_a_stopped_algorithm_are_not_compared():
-    """They are chosen by their results as well: if luck stops a run, the others are the unlucky ones."""
+    """They are selected by their results: if good luck stops a run, the remaining runs are the unlucky ones."""
     made = drfl.compare(PAIR, clients, task, **{**QUIET, "seeds": 6})
     stop = {"stopped": "target", "stopped_on": "test", "worst_interval": None}
     outcomes = tuple(o._replace(**stop) if (o.algorithm, o.seed) == ("DRFA", 0) else o for o in made.outcomes)
@@ -412,7 +412,7 @@ def test_changed_object_of_the_same_name_is_refused(tmp_path):
 
 
 def test_rolled_back_runs_are_marked_in_every_table(monkeypatch):
-    """Of two seeds one is set back in round 4 of 5; names may have signs that LaTeX reads in its own way."""
+    """One of two seeds is rolled back in round 4 of 5; names contain characters that LaTeX interprets."""
     set_back_once(monkeypatch, 1)
     told = []
     found = drfl.compare({"my_own": Mine(m=3)}, clients, task, **{**QUIET, "rounds": 5, "progress": told.append})

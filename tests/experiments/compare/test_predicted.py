@@ -32,7 +32,7 @@ def rows(path):
 
 
 def test_own_predictions_get_the_row_of_the_model(frame, capsys):
-    """Each seed's predictions are those of its FedAvg model, so the rows of both must be equal."""
+    """Each seed's predictions come from its FedAvg model, so both rows must be equal."""
     shared = ["compare", *OWN, "--metric", "auc", "--seeds", "2", "--out", "c"]
     assert call(shared) == 0
     parts = []

@@ -84,7 +84,7 @@ def test_other_seeds_give_other_validation_rows():
 
 @pytest.fixture
 def features(tmp_path, monkeypatch):
-    """Options for features by a network as initialised; caches are below a temporary folder."""
+    """Return options for features of an untrained network; caches are below a temporary folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     save_file({name: v.contiguous() for name, v in cnn((1, 8, 8), 10).state_dict().items()}, tmp_path / "a.safetensors")
     return {"features": "penultimate", "backbone": str(tmp_path / "a.safetensors")}

@@ -123,7 +123,7 @@ def test_large_tensors_are_shared_and_can_be_an_argument(monkeypatch):
 
 
 class CannotArrive:
-    """Fails where it is unpickled."""
+    """Fail when unpickled."""
 
     def __reduce__(self):
         return int, ("no number",)
@@ -174,7 +174,7 @@ def test_killed_process_group_leaves_no_semaphores(tmp_path):
 
 
 class DiesWhereItArrives:
-    """Ends the process that unpickles it, as a signal during a worker's start does."""
+    """End the process that unpickles it, as a signal during a worker's start does."""
 
     def __reduce__(self):
         return os._exit, (9,)
@@ -182,7 +182,7 @@ class DiesWhereItArrives:
 
 @pytest.mark.long
 def test_worker_that_dies_while_starting_is_an_error():
-    """multiprocessing waits for ever for a process that dies before it has read more than a pipe holds."""
+    """multiprocessing waits forever for a process that dies before it has read more than a pipe holds."""
     with Processes(2, (DiesWhereItArrives(), b"x" * 2**20)) as workers:
         assert isinstance(workers.submit(answer, 1).exception(timeout=120), LostWorkerError)
 
@@ -207,6 +207,6 @@ print(masks)
 
 @pytest.mark.long
 def test_signals_are_blocked_while_workers_start():
-    """The first process of all starts multiprocessing's tracker, which unblocks them."""
+    """The first process starts multiprocessing's tracker, which unblocks signals."""
     ended = subprocess.run([sys.executable, "-c", MASKS], capture_output=True, text=True, timeout=300, check=True)
     assert ended.stdout.strip() == "[True, True]"

@@ -41,7 +41,7 @@ def wanted(**changes):
 
 
 def files(folder):
-    """The bytes of all files but what tells the time; of JSON what is in it."""
+    """Return the bytes of all files without times, and the content of JSON files."""
     found = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()

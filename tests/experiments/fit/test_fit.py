@@ -20,7 +20,7 @@ TEST = "worst_accuracy"
 
 
 def clients(contrary=0, n=150, count=3):
-    """Clients that agree, or of which the last ones disagree on half of the columns."""
+    """Make clients that agree, or of which the last ones disagree on half of the columns."""
     noise = torch.Generator().manual_seed(0)
     parts = {}
     for i in range(count):
@@ -40,7 +40,7 @@ def fitted(data=None, **options):
 
 
 def personal(data, **options) -> Personalisation:
-    """The clients' models of a fit that may have personal ones."""
+    """Return the clients' models of a fit with personal models."""
     found = fitted(data, personalise=True, **options).personal
     assert found is not None
     return found

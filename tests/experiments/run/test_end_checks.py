@@ -15,7 +15,7 @@ from drfl.task.metrics import ACCURACY
 
 
 def finished(accuracy, majority, *, partition="natural", losses=(1.0, 0.5), rounds=9, skipped=0, algorithm=None):
-    """A job and a result, as far as the checks look at them."""
+    """Return the parts of a job and a result that the checks read."""
     n = len(accuracy)
     job = SimpleNamespace(
         fed=SimpleNamespace(

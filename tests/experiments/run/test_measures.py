@@ -60,7 +60,7 @@ def test_every_metric_is_shown_with_its_direction():
 
 @pytest.mark.parametrize("spread", [Interval.of, Spread.of])
 def test_non_finite_value_leaves_the_spread_unknown(spread):
-    """Of the loss, say, of a run whose model ran away at one seed of three."""
+    """This happens, for example, if the model diverges at one of three seeds."""
     found = spread([0.5, math.inf, 0.7])
     assert found.mean == math.inf
     assert math.isnan(found.std)

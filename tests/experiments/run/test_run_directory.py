@@ -25,7 +25,7 @@ def fill(path, text="mine", names=("summary.json", "plan.csv"), **options):
 
 
 def checkpointed(path, **options):
-    """A run that was stopped after it had kept a checkpoint."""
+    """Make a run that was stopped after a checkpoint."""
     with claim_folder(path, **options) as claim:
         (claim.checkpoints / "config.toml").write_text("rounds = 1")
         (claim.checkpoints / "round-00000001").mkdir()
@@ -172,7 +172,7 @@ def test_every_kind_lists_its_own_file_names(kind, tmp_path):
 
 
 def outside(tmp_path):
-    """A folder of somebody's that looks like drfl's from within."""
+    """Make a foreign folder whose content looks like drfl's."""
     folder = tmp_path / "outside"
     (folder / "round-00000001").mkdir(parents=True)
     for name in ("lock", "config.toml", "round-00000001/run.json", "precious"):

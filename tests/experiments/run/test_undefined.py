@@ -33,7 +33,7 @@ NOTE, SHARE = undefined_note([2], [SITES]), undefined_share([2], [SITES])
 
 
 def write_table(path, one_class=ALONE):
-    """Six sites of 30 rows; those named have rows of one class alone, the first of them of the other one."""
+    """Write six sites of 30 rows; the named ones have one class, the first of them the other class."""
     rng = np.random.default_rng(0)
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
@@ -61,7 +61,7 @@ def table(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def single(table, tmp_path_factory):
-    """The folder of a run by AUC, and what the command printed."""
+    """Return the folder of a run by AUC, and the command's output."""
     out = tmp_path_factory.mktemp("single") / "run"
     assert call(["run", *job(table, "--score", "auc", "--metric", "accuracy", "--out", str(out))]) == 0
     return out
@@ -76,7 +76,7 @@ def comparison(table, tmp_path_factory):
 
 
 def printed(capsys, *arguments):
-    """What a command that succeeds prints on both streams."""
+    """Return the output of a successful command on both streams."""
     capsys.readouterr()
     assert call([*map(str, arguments)]) == 0
     return capsys.readouterr()
@@ -366,7 +366,7 @@ def test_compare_from_python_warns():
 
 @pytest.mark.long
 def test_undefined_metric_besides_the_score_has_its_own_column(tmp_path, capsys):
-    """R² of one row is undefined, the score, RMSE, is not."""
+    """R² of one row is undefined, but the score, RMSE, is defined."""
     rng = np.random.default_rng(0)
     rows = [[f"site-{k}", *rng.normal(size=2).round(3)] for k in range(4) for _ in range(30 if k else 3)]
     path = tmp_path / "numbers.csv"

@@ -77,7 +77,7 @@ def test_number_of_confirmation_seeds():
 
 
 def overfitted(search):
-    """Trials of which the best by its score is no better than the default: the same step size, to three digits."""
+    """Make trials whose best score is no better than the default: the same step size to three digits."""
     ended = ("rounds",) * search.repeats
     return {
         "FedAvg": [
@@ -130,7 +130,7 @@ def test_killed_confirmation_ends_with_the_same_files(tmp_path):
 
 @pytest.mark.long
 def test_search_on_few_rows_overfits():
-    """One tuning seed, and batches of 20 to 40 samples that are equally good: the best score is luck."""
+    """With one tuning seed and equivalent batches of 20 to 40 samples, the best score is luck."""
     lines = list[str]()
 
     def space(trial):

@@ -21,7 +21,7 @@ def asked(trial):
 
 
 def closeness(point):
-    """The better the nearer to lr = 0.1, mu = 0.3, gamma = 1e-4."""
+    """Return a score that increases towards lr = 0.1, mu = 0.3, gamma = 1e-4."""
     return 1 / (1 + sum(math.log10(point[n] / x) ** 2 for n, x in (("lr", 0.1), ("mu", 0.3), ("gamma", 1e-4))))
 
 

@@ -27,7 +27,7 @@ def files(search, trials, folder):
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
-    """An undisturbed search: what it is, its trials, its folder and its files."""
+    """Return an uninterrupted search: its definition, trials, folder and files."""
     search, folder = small_search(), tmp_path_factory.mktemp("done")
     trials = tuned(search, folder)
     return search, trials, folder, files(search, trials, folder)

@@ -14,7 +14,7 @@ from drfl.flower.deploy.init import DeploymentPlan, write
 
 @pytest.fixture(scope="session")
 def with_keys(tmp_path_factory):
-    """A folder for two sites on localhost; tests that change it take a copy."""
+    """Return a folder for two sites on localhost; tests that change it use a copy."""
     root = tmp_path_factory.mktemp("deploy") / "fl"
     write(DeploymentPlan(("a", "b"), port=18000), root, keys=True)
     return root
@@ -22,13 +22,13 @@ def with_keys(tmp_path_factory):
 
 @pytest.fixture
 def copy(with_keys, tmp_path):
-    """A folder to spoil, at another place than it was made for."""
+    """Return a copy of the folder at another path, which tests may change."""
     return shutil.copytree(with_keys, tmp_path / "copy")
 
 
 @pytest.fixture(scope="session")
 def three(tmp_path_factory):
-    """A folder for sites a, b and c; tests that change it take a copy."""
+    """Return a folder for sites a, b and c; tests that change it use a copy."""
     root = tmp_path_factory.mktemp("keys") / "fl"
     write(DeploymentPlan(("a", "b", "c"), port=18000), root, keys=True)
     return root
@@ -45,7 +45,7 @@ def trio(three, tmp_path):
 
 @pytest.fixture
 def superlink(trio, monkeypatch):
-    """What was asked of the SuperLink to change, and what it fails at: verbs, "gone" and "run"."""
+    """A stand-in for the SuperLink that records changes, and fails at given verbs, "gone" and "run"."""
     asked: list[list[str]] = []
     failing: list[str] = []
 

@@ -9,7 +9,10 @@ import pytest
 
 
 def needed(program: str, package: str) -> str:
-    """Where a program is; without it the test is skipped, but fails in continuous integration, which installs it."""
+    """Return the path of a program.
+
+    If it is missing, skip the test, but fail in continuous integration, which installs it.
+    """
     found = shutil.which(program)
     if found is None:
         message = f"{program} is not installed (Debian's package {package})"

@@ -10,7 +10,10 @@ from contextlib import contextmanager, suppress
 
 @contextmanager
 def serving(answer, certificates=None):
-    """Gives the port. Every connection is answered with the same bytes, over TLS if certificates are given."""
+    """Start a server that answers every connection with the same bytes, over TLS if certificates are given;
+
+    yield its port.
+    """
     context = None
     if certificates is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

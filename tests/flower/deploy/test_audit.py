@@ -33,7 +33,7 @@ def honest(request, tmp_path_factory):
 
 @pytest.fixture
 def deployed(honest, tmp_path):
-    """A copy of it, whose logs a test may change."""
+    """Return a copy whose logs a test may change."""
     copy = Deployed.__new__(Deployed)
     copy.__dict__ |= honest.__dict__
     copy.root = shutil.copytree(honest.root, tmp_path / "fl")
@@ -50,7 +50,7 @@ def _no_pause(monkeypatch):
 
 
 def audited(capsys, *arguments):
-    """Exit code and findings of the command."""
+    """Return exit code and findings of the command."""
     capsys.readouterr()
     code = call(["deploy", "audit", *map(str, arguments), "--json"])
     told = json.loads(capsys.readouterr().out)
@@ -59,7 +59,7 @@ def audited(capsys, *arguments):
 
 
 def problems(capsys, *arguments):
-    """The codes of the problems, each of which names a file and has a reason."""
+    """Return the codes of the problems, each of which names a file and a reason."""
     code, told = audited(capsys, *arguments)
     found = [one for one in told["findings"] if one["kind"] == "problem"]
     assert code == (1 if found else 0)
@@ -99,7 +99,7 @@ def drop(event, which=slice(None)):
 
 
 def edit(event, /, which=0, **values):
-    """Other values in a record; ``...`` = the field is dropped."""
+    """Change values of a record; ``...`` removes a field."""
 
     def change(records):
         found = [dict(record) for record in records]
@@ -122,7 +122,7 @@ def cut(count):
 
 
 def replaced_sent(records):
-    """The example of the evasion: no line on what was sent, and one with another name."""
+    """Remove the line on a sent message, and add one with another name."""
     left = drop("sent")(records)
     return [*left, left[-1] | {"site": "z"}]
 
@@ -141,7 +141,7 @@ def back_in_time(records):
 
 
 def extra(event, /, **values):
-    """One more record, a copy of the first of its kind with other values, before the last line."""
+    """Add a copy of the first record of its kind with other values before the last line."""
 
     def change(records):
         return [*records[:-1], records[positions(records, event)[0]] | values, records[-1]]
@@ -160,7 +160,7 @@ def used_name(name, which=0):
 
 
 def silent_instead(records):
-    """The server says that a reply did not come, and does not use it."""
+    """Make the server claim that a reply did not arrive and was not used."""
     found = list(records)
     place = positions(records, "received")[0]
     own = found[place]
@@ -169,7 +169,7 @@ def silent_instead(records):
 
 
 def hidden_exchange(records):
-    """The server takes a request out, with its answer and its use."""
+    """Make the server remove a request with its answer and its use."""
     gone = records[positions(records, "asked")[0]]["n"]
     return [r for r in records if r["n"] != gone and r.get("request") != gone]
 
@@ -243,7 +243,7 @@ ON_SERVER = {
 
 
 def one_for_each_code(changes):
-    """The first change that is found by each code."""
+    """Return the first change that is found by each code."""
     return list({code: name for name, (_, code) in reversed(changes.items())}.values())
 
 
@@ -354,7 +354,7 @@ def test_unknown_keys_are_detected(secure, capsys, tmp_path):
 
 
 def rotate(deployed, name, keep):
-    """Exchange the key of a site as ``drfl deploy rotate`` and the site do."""
+    """Change the key of a site as ``drfl deploy rotate`` and the site do."""
     folder = deployed.root / "sites" / name
     old = deployed.key(name)
     (folder / "key").unlink(), (folder / "key.pub").unlink()
@@ -388,7 +388,7 @@ def test_unauthorised_new_key_is_detected(secure, capsys):
 
 
 class Flaky(InProcessGrid):
-    """Loses messages and replies, and delivers twice."""
+    """Lose messages and replies, and deliver some twice."""
 
     left = 0
     dies = None
@@ -429,7 +429,7 @@ def test_lost_and_repeated_messages_and_a_killed_server_pass(tmp_path, capsys, m
 
 
 class Dead(InProcessGrid):
-    """A node is killed after it has logged what it sends, in every exchange from the second one on."""
+    """Kill a node after it has logged its reply, in every exchange from the second one on."""
 
     def answer(self, message, context):
         found = super().answer(message, context)
@@ -558,7 +558,7 @@ def test_two_histories_of_a_server_are_detected_from_site_logs(deployed, capsys)
 
 
 def test_documented_manipulations_are_not_detected(secure, capsys):
-    """As the docs list it: what no other log holds a proof of."""
+    """docs/audit.md lists these manipulations, of which no other log has a proof."""
     # The server used a reply, and its log has never said so: no log of a site has a proof of that either.
     whole = read(secure.log("server"))
     assert all("used" not in str(record.get("server")) for record in secure.records("a"))

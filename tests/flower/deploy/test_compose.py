@@ -31,14 +31,14 @@ class Strict(BaseModel):
 
 
 class Build(Strict):
-    """The part of the Compose Specification's `build` that is used."""
+    """The used part of the Compose Specification's `build`."""
 
     context: Text
     args: dict[Name, Text]
 
 
 class Shared(Strict):
-    """What all services have in common."""
+    """The common part of all services."""
 
     image: Text
     build: Build
@@ -48,7 +48,7 @@ class Shared(Strict):
 
 
 class Service(Shared):
-    """The part of the Compose Specification's `services` that is used."""
+    """The used part of the Compose Specification's `services`."""
 
     hostname: Text | None = None
     environment: dict[Name, Text]
@@ -65,7 +65,7 @@ class Compose(Strict):
 
 
 def interpolated(value: object) -> object:
-    """A tree whose texts have $$ and ${NAME:-default} replaced as compose does where no variable is set."""
+    """Replace $$ and ${NAME:-default} in a tree as compose does without variables."""
     if isinstance(value, dict):
         return {key: interpolated(part) for key, part in value.items()}
     if isinstance(value, list):
@@ -78,7 +78,7 @@ def interpolated(value: object) -> object:
 
 
 def checked(folder: Path) -> Compose:
-    """A folder's compose file; fails where it is none, or names what is not there."""
+    """Check a folder's compose file, and name missing files."""
     found = Compose.model_validate(interpolated(yaml.safe_load((folder / "compose.yaml").read_text())))
     for name, service in found.services.items():
         assert set(service.depends_on) <= set(found.services) - {name}, f"{name} depends on a service that is not there"
@@ -123,7 +123,7 @@ def test_set_variables_are_read_by_the_scripts(folder):
 
 
 def test_image_contains_no_file_of_the_folder(folder):
-    """Which has private keys."""
+    """The folder contains private keys."""
     assert [path.name for path in (folder / "image").iterdir()] == ["Dockerfile"]
     lines = [line for line in (folder / "image/Dockerfile").read_text().splitlines() if not line.startswith("#")]
     assert [line.split()[0] for line in lines] == ["FROM", "ARG", "RUN"]
@@ -146,7 +146,7 @@ BROKEN = {
 
 
 def broken(folder: Path, what: str) -> Path:
-    """A deployment's folder whose compose file has a mistake."""
+    """Make a deployment whose compose file has a mistake."""
     write(PLANS["insecure"], folder)
     path = folder / "compose.yaml"
     before, after = BROKEN[what]
@@ -162,7 +162,7 @@ def test_broken_file_is_refused(what, tmp_path):
 
 
 def config(folder: Path) -> subprocess.CompletedProcess[str]:
-    """What Compose itself makes of a folder; no engine is needed for that."""
+    """Return Compose's own interpretation of a folder, which needs no engine."""
     program = needed("docker-compose", "docker-compose")
     return subprocess.run([program, "config"], cwd=folder, capture_output=True, text=True)
 

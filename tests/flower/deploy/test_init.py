@@ -214,7 +214,7 @@ def test_paths_in_the_compose_file_are_quoted():
 
 
 def test_coloured_output_of_flower_is_parsed(tmp_path):
-    """As notebooks and continuous integration do; rich then puts a terminal's codes into JSON as well."""
+    """Notebooks and continuous integration force colours, and rich then puts control codes into JSON."""
     write(PLANS["secure"], tmp_path / "fl")
     for name in PLANS["secure"].sites:
         (tmp_path / "fl/keys").mkdir(exist_ok=True)
@@ -233,7 +233,7 @@ def test_coloured_output_of_flower_is_parsed(tmp_path):
 
 
 def started(copy, tmp_path, program):
-    """The script of site a, with a program in the place of Flower's."""
+    """Start the script of site a with a stand-in for Flower's program."""
     path = tmp_path / "bin/flower-supernode"
     path.parent.mkdir()
     path.write_text(f"#!/bin/sh\n{program}\n")

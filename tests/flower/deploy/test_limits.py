@@ -17,7 +17,7 @@ from drfl.flower.settings import read_server
 
 
 def deployed(root, **rows):
-    """A deployment whose sites have reported so many rows, and two classes."""
+    """Make a deployment whose sites have reported these numbers of rows, and two classes."""
     write(DeploymentPlan(tuple(rows), port=18000, insecure=True), root)
     log = AuditLog(root / "audit.jsonl", "server", "server")
     about = {"name": "x", "data": "0" * 32, "digest": None, "head": None}

@@ -18,7 +18,7 @@ TIMES = "2026-11-26T10:00:00.000+00:00", "2026-11-27T10:00:00.000+00:00"
 
 @pytest.fixture
 def answered(monkeypatch):
-    """Gives the requests of the commands; each is answered with the files that ``answered.files`` has."""
+    """Return the requests of the commands; each is answered with the files in ``answered.files``."""
     requests = []
 
     def submit(folder, wait=None, request=None):

@@ -39,7 +39,7 @@ def ended(status, details="N/A"):
 
 @pytest.fixture
 def flwr(copy, tmp_path, monkeypatch):
-    """Gives a function that says what the command answers, and the list of calls that it got."""
+    """Return a function that sets the command's answers, and the list of calls."""
     path = tmp_path / "bin/flwr"
     path.parent.mkdir()
     path.write_text(FLWR.format(python=sys.executable))

@@ -32,7 +32,7 @@ QUOTED = {"ExecStart", "ReadWritePaths"}
 
 @pytest.fixture(params=["fl", "a folder", "folder/../up"])
 def deployed(request, tmp_path):
-    """A folder as it is given, and where it then is."""
+    """Return a folder as it is named, and its real path."""
     (tmp_path / "folder").mkdir()
     write(PLAN, tmp_path / request.param)
     return (tmp_path / request.param).resolve()
@@ -88,7 +88,7 @@ def test_service_restarts_without_limit(deployed, unit):
 
 
 def verified(unit: Path) -> subprocess.CompletedProcess[str]:
-    """What systemd says to a unit, as which it must have a name and no other of its name beside it."""
+    """Return systemd's messages on a unit, which must be the only one of its name in its folder."""
     program = needed("systemd-analyze", "systemd")
     return subprocess.run([program, "verify", unit.name], cwd=unit.parent, capture_output=True, text=True)
 

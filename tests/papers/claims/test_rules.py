@@ -31,7 +31,7 @@ others = ["theirs"]
 
 @pytest.fixture
 def made(tmp_path):
-    """Writes a result's cells.csv and other files, and decides a rule on them."""
+    """Write a result's cells.csv and other files, and decide a rule on them."""
 
     def of(rule, cells, **files):
         folder = tmp_path / "made"
@@ -75,7 +75,7 @@ def test_too_few_seeds_and_missing_results_are_undecided(made):
 
 
 def test_more_comparisons_are_corrected(made):
-    """Without the correction each of them would be shown."""
+    """Without the correction each of them would be significant."""
     weak = [0.53, 0.53, 0.51, 0.52, 0.53]
     many = {}
     for k in range(8):
@@ -97,7 +97,7 @@ BOTH = AHEAD.replace('"theirs"]', '"theirs", "third"]')
 
 
 def test_claim_on_several_differences_needs_all_in_one_setting(made):
-    """Each of them is shown somewhere, but nowhere both: as worded the claim is shown in no setting."""
+    """Each difference is significant in some setting, but never both in one, so the claim is confirmed in none."""
     same = [x + 0.001 * (-1) ** k for k, x in enumerate(LOW)]
     first = cells(HIGH, LOW) | {("s", "third"): [x + 0.1 for x in same]}
     second = cells(HIGH, [x + 0.1 for x in same], "t") | {("t", "third"): LOW}
@@ -109,7 +109,7 @@ def test_claim_on_several_differences_needs_all_in_one_setting(made):
 
 
 def test_weakest_difference_decides_a_setting(made):
-    """Several differences at once need no correction among them, several settings do."""
+    """Several differences in a setting need no correction, but several settings do."""
     weak = [0.53, 0.53, 0.51, 0.52, 0.53]
     alone = made(BOTH, cells(weak, LOW) | {("s", "third"): LOW})
     (p,) = {round(one.tests.p_t, 9) for one in alone.findings}

@@ -26,7 +26,7 @@ LETTERS = {"s": SIGNIFICANT, "n": NOT_SIGNIFICANT, "o": OPPOSITE, "u": UNDECIDED
 
 
 def settings(words):
-    """A word a setting, a letter an outcome."""
+    """Make settings: one word per setting, one letter per outcome."""
     shown, found = Straightness(of="straightness").display, []
     for k, letters in enumerate(words.split()):
         for letter in letters:

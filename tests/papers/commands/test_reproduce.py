@@ -24,7 +24,7 @@ QUICK = ["--quick", "--jobs", "1"]
 
 @pytest.fixture(autouse=True)
 def papers(tmp_path, monkeypatch):
-    """Two small specifications in place of the papers'; the second one has data that are nowhere, and a stand-in."""
+    """Use two small specifications; the second has a stand-in for missing data."""
     folder = tmp_path / "papers" / "specs"
     folder.mkdir(parents=True)
     plain = {name: value for name, value in SMALL.items() if name != "name"}

@@ -98,7 +98,7 @@ def test_draw_holds_for_the_whole_round():
     assert [call.kind for call in recording.calls].count("losses") == 5  # they were asked, and answer below the wrapper
 
     class Spy:
-        """Notes who answers what."""
+        """Record which clients answer which requests."""
 
         def __init__(self):
             self.seen = []

@@ -88,7 +88,7 @@ def test_missing_file_is_refused(tmp_path):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """Makes a run directory of a small job and gives it."""
+    """Make a run directory of a small job."""
     folder = tmp_path_factory.mktemp("runs")
 
     def make(name, **options):

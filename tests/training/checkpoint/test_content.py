@@ -54,7 +54,7 @@ NEW, OLD = "round-00000004", "round-00000002"
 
 
 def laid(folder, files):
-    """The folder with these checkpoints, whose checksums fit."""
+    """Write the folder with these checkpoints and valid checksums."""
     for name, content in files.items():
         (folder / name).mkdir()
         for file, data in {**content, SUMS: sums_of(content)}.items():
@@ -80,7 +80,7 @@ def with_tensors(files, change):
 
 
 def check_passed_over(folder, fed, files, field, *quoted):
-    """By itself it cannot be used, and beside the one before that is."""
+    """Assert that the checkpoint is refused alone, and skipped if the previous one is valid."""
     (folder / "one").mkdir(), (folder / "two").mkdir()
     with refused("damaged-checkpoint", field, NEW, *quoted, kind=DamagedError) as caught:
         point(laid(folder / "one", {NEW: files[NEW]}), fed)

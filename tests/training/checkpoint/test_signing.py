@@ -54,7 +54,7 @@ def point(folder, key=KEY):
 
 
 def forged(path):
-    """Changes a checkpoint, and makes its checksums fit."""
+    """Change a checkpoint, and update its checksums."""
     content = json.loads((path / "run.json").read_text())
     (path / "run.json").write_text(json.dumps({**content, "seconds": 77.0}))
     files = {name: (path / name).read_bytes() for name in ("state.safetensors", "run.json")}
@@ -172,7 +172,7 @@ def test_renamed_checkpoint_has_a_wrong_signature(kept):
 
 
 def test_restored_older_checkpoint_is_accepted(kept):
-    """What signing does not protect from, as docs/checkpoints.md says."""
+    """docs/checkpoints.md lists this as a limit of signing."""
     shutil.rmtree(kept / NEW)
     assert point(kept).progress.round == 2
 
@@ -244,7 +244,7 @@ def test_key_inside_the_protected_folder_is_refused(tmp_path):
 
 @pytest.fixture
 def stopped(tmp_path, monkeypatch):
-    """A run of `drfl run` that broke off after round 4, with a key."""
+    """Make a run of `drfl run` that stopped after round 4, with a key."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "key").write_bytes(KEY)
     (tmp_path / "other").write_bytes(OTHER)
@@ -296,7 +296,7 @@ def test_bad_key_is_reported_before_reading_or_writing(tmp_path, monkeypatch, ca
 
 
 def said(arguments, capsys):
-    """The code and field of the refused command."""
+    """Return code and field of the refused command."""
     capsys.readouterr()
     assert call([*arguments, "--json"]) == 2
     error = json.loads(capsys.readouterr().out)["error"]
@@ -307,7 +307,9 @@ NAMES = ("manifest.json", "config.toml")
 
 
 def check_every_file(folder, names, arguments, capsys, may_go=()):
-    """Each of these files is refused when it is altered, unsigned, exchanged or away; nothing else changes."""
+    """Assert that each of these files is refused if it is altered, unsigned, swapped or missing, and nothing
+    changes.
+    """
     for name in names:
         path = folder / name
         data = path.read_bytes()
@@ -360,7 +362,7 @@ def test_signature_is_verified_before_parsing(stopped, monkeypatch, capsys):
 
 
 def test_key_named_only_in_the_folder_is_not_used(stopped, tmp_path, capsys):
-    """Whoever edits the configuration can name another key, and sign with it."""
+    """Anyone who can edit the configuration could name another key and sign with it."""
     (tmp_path / "job.toml").write_text('checkpoint_key = "other"\nengine = "loop"\nclients = 6\nrounds = 6')
     arguments = ["run", "job.toml", "--resume", "--out", "a"]
     assert said(arguments, capsys) == ("bad-signature", "manifest.json")
