@@ -69,7 +69,7 @@ DEFENCES = {
 
 
 def liars() -> str:
-    """Worst honest client, and λ on the liars, who claim 100 times their loss."""
+    """Worst honest client, and λ of the malicious clients, which report 100 times their loss."""
     stored, lines = rows_of("abuse/cells.csv"), []
     for name in ("DRFA", "DRDM", "DualDRDM", "ScaffPD"):
         for defence, called in DEFENCES.items():
@@ -81,7 +81,7 @@ def liars() -> str:
                 lied = {"attack": "100 times", "liars": count, **own}
                 cells.append(f"{mean(stored, 'worst', **lied):.1f} ({mean(stored, 'mass', **lied):.0f})")
             lines.append([f"{CALLED.get(name, name)}, {called}", *cells])
-    return markdown(["", "nobody lies", "1 liar", "3 liars", "6 liars"], lines)
+    return markdown(["", "no malicious client", "1", "3", "6"], lines)
 
 
 def behaviours(folder: Path = HOSTILE_SITES) -> dict[str, list[dict]]:
@@ -171,7 +171,7 @@ def drdm_recursions() -> str:
 
 
 def ambiguity_evidence() -> str:
-    """How exact the ambiguity sets' answers are."""
+    """Describe the accuracy of the ambiguity sets' answers."""
     found = json.loads((RESULTS / "ambiguity" / "summary.json").read_text(encoding="utf-8"))
     lengths = [int(length) for length in found["draws_by_length"]]
     apart: dict[bool, float] = {}
@@ -184,18 +184,20 @@ def ambiguity_evidence() -> str:
         `{found["command"]}` tries {len(found["sets"])} sets and parameters on
         {sum(found["draws_by_length"].values()):,} random vectors each, of {min(lengths)} to {max(lengths)} entries:
         spread over six orders of magnitude, tied, sparse, far from the origin, huge and tiny up to ±1e300. It measures
-        how far the answers miss the Karush-Kuhn-Tucker conditions, written down from the sets' definitions alone
-        (`tests/ambiguity/kkt.py`). The largest residual of all is {found["largest_residual"]:.0e}. It is absolute for
-        vectors up to 1e6, relative to size/1e6 above, where rounding of the input alone is as large.
+        how much the answers violate the Karush-Kuhn-Tucker conditions, which `tests/ambiguity/kkt.py` derives from the
+        definitions of the sets only. The largest residual is {found["largest_residual"]:.0e}. Residuals are absolute
+        for vectors up to 1e6. For larger vectors they are relative to size/1e6, because rounding of the input alone
+        causes an error of this size.
     """
     solver = f"""
-        On {found["solver_draws"]} further vectors a set the answers are compared with CVXPY and Clarabel, whose
-        tolerances are set to 1e-12. Objectives agree within {found["largest_objective_difference"]:.0e}. λ agrees
-        within {apart[False]:.0e} where the set is a polyhedron or the penalty χ²; with KL and in balls within
-        {apart[True]:.0e}, as an interior-point method's λ is exact only to the square root of its objective there. Two
-        priors that fall to 1e-9 are left out of this comparison; Clarabel does not solve them well enough to judge.
-        Results: [table](../evidence/results/ambiguity/table.md), `evidence/results/ambiguity/summary.json`
-        (versions, seed).
+        The script also compares the answers with CVXPY and Clarabel, at tolerances of 1e-12, on
+        {found["solver_draws"]} further vectors per set. Objectives agree within
+        {found["largest_objective_difference"]:.0e}. λ agrees within {apart[False]:.0e} for polyhedra and the χ²
+        penalty. For KL and balls it agrees within {apart[True]:.0e}, because an interior-point method determines λ only
+        to the square root of the accuracy of its objective there. The comparison omits two priors that fall to 1e-9,
+        because Clarabel does not solve them accurately enough. The results are in the
+        [table](../evidence/results/ambiguity/table.md) and, with versions and seed, in
+        `evidence/results/ambiguity/summary.json`.
     """
     return f"{paragraph(residuals)}\n\n{paragraph(solver)}"
 

@@ -9,7 +9,7 @@ from drfl.data.checks.raw_table import FEW
 from drfl.data.client_data import ClientData
 
 FEW_OF_A_CLASS = 10
-"""Rows of a class below which a client's rates for that class are hardly known."""
+"""Rows of a class below which a client's rates for that class are very uncertain."""
 
 
 def client_warnings(data: ClientData, by_class: bool) -> list[Notice]:

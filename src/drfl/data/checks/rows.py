@@ -28,7 +28,7 @@ MOST_CLIENTS = 100
 
 
 def row_warnings(table: RawTable) -> list[Notice]:
-    """Warn of rows that are there more than once."""
+    """Warn of rows that occur more than once."""
     return _copies(table) or _near_copies(table)
 
 
@@ -70,7 +70,7 @@ def _copies(table: RawTable) -> list[Notice]:
             cases.append(f"{table.names[i]} ({copies} copies, {crossing} of its test rows are also in training)")
         advice = "remove the copies, or the test rows measure what the model has memorised"
         names = [table.names[i] for i in odd]
-        text = sentence("rows that are there more than once", cases, "client", advice)
+        text = sentence("rows that occur more than once", cases, "client", advice)
         found.append(Notice(text, "copies", single(names)))
     found += _between(table, cells, counts, inside, sizes)
     return found
