@@ -166,7 +166,7 @@ def test_private_parameters_are_not_counted_as_traffic(algorithm, numbers):
     ledger = run.history.last.ledger
     assert ledger["bytes_down"] == ledger["bytes_up"] == 2 * 4 * 8 * numbers
     if algorithm is not drfl.FedAvg:
-        # A request that reaches nobody counts as much.
+        # A request that reaches no client counts the same.
         fed = simulation()
         nobody = UnreliableFederation(fed, unavailable=torch.ones(fed.n, dtype=torch.bool))
         made = algorithm(m=4, local=LOCAL)

@@ -196,7 +196,7 @@ def test_file_in_place_of_the_folder_is_refused(tmp_path, capsys):
 
 
 def test_unwritable_folder_is_refused_before_training(capsys):
-    # nobody, root included, can create files under /proc
+    # no user, including root, can create files under /proc
     check_refusal(["run", "--out", "/proc/drfl/a"], "cannot-write", "/proc")
     assert capsys.readouterr().err.count("\n") == 1
 

@@ -32,7 +32,7 @@ def test_params_and_options_override_the_tables_of_the_file(tmp_path):
 
 
 def test_option_applies_only_to_algorithms_that_have_it():
-    # AFL has no cohort: with DRDM's own there is nobody left for --cohort
+    # AFL has no cohort, and DRDM sets its own, so --cohort has no effect
     with refused("unused-option", "cohort", "--cohort", "--param DRDM.m=5"):
         overrides({"cohort": 6}, ["DRDM.m=5"], ["AFL", "DRDM"])
     assert overrides({"cohort": 6}, ["AFL.lr=5"], ["AFL", "DRDM"])["cohort"] == 6

@@ -60,7 +60,7 @@ def test_moments_do_not_depend_on_the_grouping(mean, scale, at_a_time, monkeypat
     for found in (moments(x), combine([moments(part) for part in np.split(x, [1, 20, 21])])):
         assert found.count == 60
         np.testing.assert_allclose(found.mean, exact[0].astype(float), rtol=1e-15, atol=1e-15 * scale)
-        # A mean that is told as one float64 is itself wrong by its last digit.
+        # A mean that is stored as one float64 is itself off by its last digit.
         np.testing.assert_allclose(found.variance, exact[1].astype(float), rtol=1e-12 + 1e-15 * abs(mean) / scale)
 
 

@@ -43,7 +43,7 @@ def clients(dtype=torch.float64, share=0.8, seed=0):
             y[0], y[1] = torch.tensor([0.0, 1.0, math.nan]), torch.tensor([1.0, 0.0, 1.0])
             made[f"site {i}"] = (x.to(dtype), y.to(dtype))
         parts.append(made)
-    # At site 2 nobody has determined the last label of the test rows.
+    # At site 2 the last label is unknown in all test rows.
     parts[1]["site 2"][1][:, 2] = math.nan
     return drfl.ClientData.from_arrays(*parts, dtype=None)
 

@@ -192,7 +192,7 @@ def test_two_models_are_tested_in_one_message(first):
     fed.train(EVERYBODY, w if first else w + 1, LOCAL, Key(0))
     found = results()
     assert [one.score.tolist() for one in found] == [expected.evaluate(w * k).score.tolist() for k in (1, 2, 3)]
-    # The third goes by itself, and all where the request sends another model.
+    # The third test has its own message, and so have all if the request sends another model.
     assert {node: grid.count[node] - before[node] for node in before} == dict.fromkeys(before, 2 if first else 3)
     assert torch.equal(fed.evaluate(w).score, expected.evaluate(w).score)
 

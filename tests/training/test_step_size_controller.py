@@ -143,7 +143,7 @@ def test_risen_loss_after_the_last_halving_is_kept():
 def test_reply_shortened_by_a_smaller_step_lowers_the_step_size():
     control, again = controller(1), played(1, way=1.0, excess=[0.0, 0.0, 2.4])
     assert control.accept(played(1, way=3.0, excess=[0.0, 0.0, 10.0])) == Repeat(ETA / 2)
-    # η/4 is no step that runs away: what is left of the reply's length is accepted.
+    # With η/4 the step does not diverge, so the remaining length of the reply is accepted.
     answer = control.accept(again)
     assert isinstance(answer, Continue)
     assert answer.progress.state is again.state

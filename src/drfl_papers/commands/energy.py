@@ -307,7 +307,7 @@ def _config(options: EnergyOptions) -> Config:
     algorithm = algorithm_name(str(named))
     explicit = {"algorithm": options.algorithm, "rounds": options.rounds}
     selected = {**options.settings, **{name: value for name, value in explicit.items() if value is not None}}
-    # The first τ stands for all, so that --param steps=… is refused.
+    # Check the first τ for all values, so that --param steps=… is refused.
     values = overrides({**selected, "steps": _steps(options)[0]}, options.param, [algorithm])
     # Rounds to a target are those of the last iterate on test rows, as in the paper.
     config = config_of(file, {**values, "returned": "last", "until": f"{TEST}worst_accuracy={options.target_worst!r}"})

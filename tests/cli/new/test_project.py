@@ -63,7 +63,7 @@ def test_toml_file_works_with_compare(capsys):
 @pytest.mark.usefixtures("study")
 def test_its_tests_pass_and_reject_mistakes(monkeypatch):
     monkeypatch.syspath_prepend(os.getcwd())
-    # Bytecode is told from its source by second and size alone, in which the two versions may agree.
+    # Python compares bytecode with its source only by second and size, which may be equal for both versions.
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     found = runpy.run_path("test_study.py")
     tests = {name: test for name, test in found.items() if name.startswith("test_")}

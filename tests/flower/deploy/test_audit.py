@@ -83,7 +83,7 @@ def test_the_order_of_the_logs_does_not_matter(deployed, capsys):
     assert problems(capsys, *reversed(deployed.logs())) == set()
 
 
-# Manipulations. Each gets the records of one log, and its owner chains and signs the result anew.
+# Manipulations. Each changes the records of one log, whose owner then chains and signs the result again.
 
 
 def positions(records, event):
@@ -562,7 +562,7 @@ def test_documented_manipulations_are_not_detected(secure, capsys):
     # The server used a reply, and its log has never said so: no log of a site has a proof of that either.
     whole = read(secure.log("server"))
     assert all("used" not in str(record.get("server")) for record in secure.records("a"))
-    # A server that was killed and has told nobody of its last lines, which are then removed.
+    # A server was killed before any message contained its last lines, which are then removed.
     last = max(Head.parse(r["server"]).n for n in NAMES for r in secure.records(n) if r.get("server"))
     assert last == len(whole.records) - 4  # the closing: after it come only the sites' own heads, and the end
 

@@ -41,7 +41,7 @@ def some(average=None):
 
 def same(a, b):
     first, second = tensors_of(a), tensors_of(b)
-    # a guard has NaN where nobody reported yet
+    # a guard has NaN for clients that have not reported yet
     return first.keys() == second.keys() and all(
         torch.equal(first[k].nan_to_num(nan=-1.5), second[k].nan_to_num(nan=-1.5)) for k in first
     )

@@ -150,7 +150,7 @@ def _identifiers(table: RawTable) -> list[Notice]:
     numbered, named = [], []
     for k in columns:
         values = table.values[:, k].round()  # free of the rounding of standardised values
-        # In a file of all clients the numbers go on from client to client.
+        # In a file of all clients the numbers continue from client to client.
         if all((np.diff(values[rows]) == 1).all() for rows in table.rows) or (np.diff(values) == 1).all():
             numbered.append(k)
         elif len(values) >= 2 * SEVERAL and len(np.unique(values)) == len(values):

@@ -350,7 +350,7 @@ def rows_of_tables(
     x = torch.from_numpy(features.to_numpy(dtype=np.float64, copy=True))  # pandas returns a read-only array
     values = {name: values_of(whole[name]) for name in targets}
     if not words:
-        # The answers to a condition identify nobody.
+        # The answers to a condition do not identify a person.
         values = {name: _site_target(name, y, place) if name in read else y for name, y in values.items()}
     y, outputs, class_names = encoded(values, task)
     # Sites cannot see each other's words, so they need a schema that was given to all of them.
