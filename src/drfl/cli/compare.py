@@ -36,7 +36,7 @@ from drfl.experiments.compare.comparison_results import (
 from drfl.experiments.compare.outcomes import Outcome, Spread, failure_text, first_intervals, spreads
 from drfl.experiments.compare.predicted import read_all
 from drfl.experiments.compare.run_comparison import check_tracker, run_comparison
-from drfl.experiments.config.config import Config, config_of, read_file, references_of
+from drfl.experiments.config.config import Config, code_references, config_of, read_file
 from drfl.experiments.config.hyperparameters import algorithm_name
 from drfl.experiments.execution.executor import workers_of_options
 from drfl.experiments.run.artifacts import json_text
@@ -126,7 +126,7 @@ def _design(options: CompareOptions) -> tuple[Config, Design, Path | None]:
     elif options.out is not None:
         check_free(options.out, "comparison", overwrite=options.overwrite)
     requested = dict.fromkeys((options.names or "").split(","))
-    references = references_of({**options.settings, "algorithms": requested})
+    references = code_references({**options.settings, "algorithms": requested})
     file = read_file(options.config or stored, references, trust=options.trust, resuming=options.resume)
     # Compare the algorithms of --algorithms, else those with a table in the file, else all.
     tables = file.get("algorithms")

@@ -14,7 +14,7 @@ from drfl.core.user_code import block_folder, label_of
 from drfl.experiments.compare.comparison_results import UNDEFINED, score_columns
 from drfl.experiments.config.about_run import run_toml
 from drfl.experiments.config.build import build
-from drfl.experiments.config.config import Config, config_of, read_file, references_of
+from drfl.experiments.config.config import Config, code_references, config_of, read_file
 from drfl.experiments.config.data_settings import load_data
 from drfl.experiments.run.artifacts import json_text, summary
 from drfl.experiments.run.checks import check_strict, warnings_of
@@ -113,7 +113,7 @@ def _config(options: RunOptions) -> Config:
     elif out is not None:
         check_free(out, "run", overwrite=options.overwrite)
     # --param without the name of an algorithm applies to the algorithm that runs, which the file may name.
-    file = read_file(path, references_of(options.settings), trust=options.trust, resuming=options.resume)
+    file = read_file(path, code_references(options.settings), trust=options.trust, resuming=options.resume)
     algorithm = options.settings.get("algorithm") or file.get("algorithm", Config.model_fields["algorithm"].default)
     return config_of(file, overrides(options.settings, options.param, [str(algorithm)]))
 

@@ -72,7 +72,7 @@ def _study(options: SweepOptions) -> SweepStudy:
     elif out is not None:
         check_free(out, "sweep", overwrite=options.overwrite)
     path = options.study or stored
-    return read_study({} if path is None else path, options.settings, trust=options.trust, threads=1)
+    return read_study({} if path is None else path, options.settings, trust=options.trust)
 
 
 @contextmanager

@@ -32,6 +32,7 @@ from drfl.experiments.tuning.search import Search
 from drfl.experiments.tuning.study import EndedTrial, run
 from drfl.experiments.tuning.suggestion import Trial
 from drfl.task.measure import undefined_share
+from drfl.training.callbacks import time_left
 
 RESULTS = Path("evidence/results/tuning")
 
@@ -174,22 +175,21 @@ def _progress(column: MetricColumn, quiet: bool) -> Iterator[Callable[[EndedTria
             task = bar.add_task("trials", total=None, left="")
 
             def live(end: EndedTrial) -> None:
-                left = _left(end, time.monotonic() - start)
+                left = _left(end, start)
                 bar.update(task, description=end.line(column), completed=end.finished, total=end.total, left=left)
 
             yield live
     else:
 
         def plain(end: EndedTrial) -> None:
-            parts = [f"[{end.finished}/{end.total}] {end.line(column)}", _left(end, time.monotonic() - start)]
+            parts = [f"[{end.finished}/{end.total}] {end.line(column)}", _left(end, start)]
             console.err.print(", ".join(filter(None, parts)), markup=False)
 
         yield plain
 
 
-def _left(end: EndedTrial, seconds: float) -> str:
+def _left(end: EndedTrial, start: float) -> str:
     """Estimate the time left from the cost of the runs since the start."""
     if end.finished == end.total:
         return ""
-    left = seconds * (1 - end.share) / end.share
-    return f"about {left / 60:.0f} min left" if left >= 90 else f"about {left:.0f} s left"
+    return time_left((time.monotonic() - start) * (1 - end.share) / end.share)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from drfl.core.byte_units import byte_unit
 from drfl.core.errors import InputError, unknown
 from drfl.task.metrics import Measure
 from drfl.training import figures
@@ -107,7 +108,7 @@ def plot_histories(
         raise InputError("no run has finished, so there is nothing to plot", code="no-results", field="runs")
     unit, title = 1.0, AXES[x].title
     if x == "bytes":
-        unit, prefix = _byte_unit(float(histories[list(AXES[x].columns)].sum(axis=1).max()))
+        unit, prefix = byte_unit(float(histories[list(AXES[x].columns)].sum(axis=1).max()))
         title = f"{prefix}, both directions"
     with figures.panels_of(len(names)) as (figure, axes):
         for axis, name in zip(axes, names, strict=True):
@@ -125,13 +126,6 @@ def plot_histories(
             _name(axis, axis_title(score, name.partition("_")[0]) + better + note, title)
         figures.legend(figure, axes)
     return figure
-
-
-def _byte_unit(most: float) -> tuple[float, str]:
-    """Return the decimal unit in which numbers of bytes are easy to read, with its name."""
-    units = ("bytes", "kB", "MB", "GB", "TB")
-    power = min(int(math.log10(max(most, 1)) // 3), len(units) - 1)
-    return 1000.0**power, units[power]
 
 
 WORDS = {"avg": "average", "worst20": "worst fifth of clients:", "best20": "best fifth of clients:", "std": "std of"}

@@ -79,4 +79,4 @@ def test_names_of_folders(tmp_path, out):
 
 def test_one_folder_without_a_date(tmp_path):
     assert run_folders.folder_to_fill(tmp_path, Path("run")) == tmp_path / "run"
-    assert run_folders.newest_file(tmp_path, Path("run/model.safetensors")) == tmp_path / "run/model.safetensors"
+    assert run_folders.newest_run(tmp_path, Path("run/model.safetensors")) == tmp_path / "run/model.safetensors"

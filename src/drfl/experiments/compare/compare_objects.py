@@ -151,7 +151,7 @@ def _run_in_folder(
     if stored_config is not None and is_up_to_date(out, ready) and not options.predictions:
         tidy(out, "comparison")
         return ready.to_comparison(read_outcomes(out, ready), out)
-    with stop_on_interrupt("after this round") as watch, _show_progress(options.progress, ready) as (warn, ended):
+    with stop_on_interrupt() as watch, _show_progress(options.progress, ready) as (warn, ended):
         comparison = run_comparison(
             ready, out, watch, workers, ended=ended, warn=warn, resume=options.resume,
             overwrite=options.overwrite, modules=modules, predictions=_frames(options.predictions),
