@@ -79,7 +79,8 @@ def train(
                 client.prepared = dict(method.prepare(client.model(client.start), client.data, client.context()))
     models = Models.empty(request)
     ends: dict[int, dict[str, Tensor]] = {}
-    for group in _groups(batches, one_by_one=not vectorise or _is_serial(problem.task, method)):
+    one_by_one = not vectorise or type(method) in _serial.get(problem.task, ())
+    for group in _groups(batches, one_by_one=one_by_one):
         _train_group(problem, batches, request, clients, group, models, ends)
     for j, client in enumerate(clients):
         client.take(ends[j])
@@ -153,10 +154,6 @@ def own_model(problem: PooledData, work: MethodWork, w: Tensor, row: Tensor | No
 
 def _overrides(method: LocalMethod, name: str) -> bool:
     return getattr(type(method), name) is not getattr(LocalMethod, name)
-
-
-def _is_serial(task: Task, method: LocalMethod) -> bool:
-    return type(method) in _serial.get(task, ())
 
 
 def _groups(batches: Batches, *, one_by_one: bool) -> list[list[int]]:

@@ -202,7 +202,8 @@ def _configure(fixed: Mapping[str, object], varied: Changes, own: Collection[str
         own: The algorithms of all runs.
     """
     settings = {name: value for name, value in varied.items() if name in Config.model_fields}
-    algorithm = algorithm_name(str(settings.get("algorithm", fixed.get("algorithm", _default_algorithm()))))
+    default = fixed.get("algorithm", Config.model_fields["algorithm"].default)
+    algorithm = algorithm_name(str(settings.get("algorithm", default)))
     table: dict[str, object] = {}
     without_effect: set[str] = set()
     for name, value in varied.items():
@@ -222,10 +223,6 @@ def _configure(fixed: Mapping[str, object], varied: Changes, own: Collection[str
     overrides = {name: value for name, value in settings.items() if name not in without_effect}
     tables = {"algorithms": {algorithm: table}} if table else {}
     return config_of(fixed, {**overrides, **tables}, own), without_effect
-
-
-def _default_algorithm() -> object:
-    return Config.model_fields["algorithm"].default
 
 
 def _folder_of(config: Config) -> str:
