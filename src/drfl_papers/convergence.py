@@ -13,7 +13,7 @@ import numpy as np
 
 from drfl.experiments.run.measures import signed_text
 from drfl.task.measure import NOTHING
-from drfl.training import figures
+from drfl.training import figure_style
 from drfl.training.history import csv_text
 from drfl_papers import plots
 from drfl_papers.plan import CollectedRuns
@@ -168,7 +168,7 @@ def draw(collected: CollectedRuns, folder: Path) -> list[str]:
                 # A logarithmic axis cannot show zero.
                 length = min(map(len, ways))
                 errors = [np.maximum(way[:length], np.finfo(float).tiny) for way in ways]
-                look, middle = figures.look(place), np.median(errors, axis=0)
+                look, middle = figure_style.look(place), np.median(errors, axis=0)
                 if len(errors) > 1:
                     low, high = np.min(errors, axis=0), np.max(errors, axis=0)
                     axis.fill_between(range(len(low)), low, high, color=look.colour, alpha=0.15, linewidth=0)
@@ -177,8 +177,8 @@ def draw(collected: CollectedRuns, folder: Path) -> list[str]:
                     markevery=marker_positions(len(middle), place),
                 )  # fmt: skip
             axis.set(title=title(collected, setting), xlabel="communication rounds", ylabel=DISTANCE)
-        figures.level(axes)
-        figures.legend(figure, axes)
+        figure_style.level(axes)
+        figure_style.legend(figure, axes)
     return ["figure"]
 
 

@@ -301,7 +301,7 @@ def test_an_identity_with_other_vectors_is_rejected(vectors):
 
 
 def test_a_federation_knows_the_majorities_where_all_sites_tell_them():
-    from drfl.flower.federation import FlowerFederation
+    from drfl.flower.deployed_federation import FlowerFederation
     from drfl.flower.transport import Deadline
 
     members = {i: member(site) for i, site in enumerate(tables().values())}

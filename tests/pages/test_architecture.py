@@ -40,7 +40,7 @@ def test_what_counts_as_an_import():
     code = """
         import drfl.core.key, torch
         from drfl import data
-        from drfl.engine.loop import Loop
+        from drfl.engine.loop_engine import Loop
         if TYPE_CHECKING:
             from drfl_papers import spec
         else:

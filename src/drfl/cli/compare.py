@@ -40,10 +40,10 @@ from drfl.experiments.config.config import Config, code_references, config_of, r
 from drfl.experiments.config.hyperparameters import algorithm_name
 from drfl.experiments.execution.executor import workers_of_options
 from drfl.experiments.run.artifacts import json_text
-from drfl.experiments.run.checks import check_strict
 from drfl.experiments.run.manifest import interruption
 from drfl.experiments.run.resume import check_folder_signatures, find_stored_config
 from drfl.experiments.run.run_directory import check_free, tidy
+from drfl.experiments.run.run_warnings import check_strict
 from drfl.experiments.run.runner import parse_seeds
 from drfl.task.measure import NOTHING
 from drfl.task.metrics import ACCURACY

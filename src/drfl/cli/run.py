@@ -17,7 +17,6 @@ from drfl.experiments.config.build import build
 from drfl.experiments.config.config import Config, code_references, config_of, read_file
 from drfl.experiments.config.data_settings import load_data
 from drfl.experiments.run.artifacts import json_text, summary
-from drfl.experiments.run.checks import check_strict, warnings_of
 from drfl.experiments.run.finished import FinishedRun
 from drfl.experiments.run.manifest import failure_of, interruption, is_finished
 from drfl.experiments.run.resume import (
@@ -29,6 +28,7 @@ from drfl.experiments.run.resume import (
     load_resume_point,
 )
 from drfl.experiments.run.run_directory import check_free, claim_folder, tidy
+from drfl.experiments.run.run_warnings import check_strict, warnings_of
 from drfl.experiments.run.runner import execute, write_results
 from drfl.federation.federation import Evaluation
 from drfl.report.read_run import remark_lines

@@ -28,8 +28,8 @@ from drfl.experiments.tuning.confirmation import SEEDS, Confirmation, check_seed
 from drfl.experiments.tuning.job import changes_of, chosen_methods, resolve
 from drfl.experiments.tuning.output import check_place, content, make_place, write
 from drfl.experiments.tuning.own_spaces import spaces_of
+from drfl.experiments.tuning.run_searches import EndedTrial, run
 from drfl.experiments.tuning.search import Search
-from drfl.experiments.tuning.study import EndedTrial, run
 from drfl.experiments.tuning.suggestion import Trial
 from drfl.task.measure import undefined_share
 from drfl.training.callbacks import time_left

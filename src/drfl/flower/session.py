@@ -16,8 +16,8 @@ from drfl.core.audit_signatures import load_public_key
 from drfl.core.errors import InputError, Notice
 from drfl.flower.claims import admit
 from drfl.flower.closing import SERVER, AuditedRun
+from drfl.flower.deploy.dated_folders import folder_to_fill, newest_run
 from drfl.flower.deploy.paths import DeploymentFolder
-from drfl.flower.deploy.run_folders import folder_to_fill, newest_run
 from drfl.flower.messages import SiteIdentity
 from drfl.flower.nodes import JoinedSite, KeyRoster, NameRoster, Roster, gather_members
 from drfl.flower.settings import ServerSettings, read_server

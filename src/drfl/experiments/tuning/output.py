@@ -16,8 +16,8 @@ from drfl.experiments.run.artifacts import versions
 from drfl.experiments.run.manifest import Manifest, read_manifest
 from drfl.experiments.run.run_directory import check_manifest
 from drfl.experiments.tuning.confirmation import Confirmation, headline
+from drfl.experiments.tuning.run_searches import FILE
 from drfl.experiments.tuning.search import Search
-from drfl.experiments.tuning.study import FILE
 from drfl.experiments.tuning.suggestion import Trial, import_optuna
 from drfl.task.measure import undefined_share
 from drfl.training.history import DIGITS, csv_text
