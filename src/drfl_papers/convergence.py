@@ -11,6 +11,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
+from drfl.core.run_end import failures_text
 from drfl.experiments.run.measures import signed_text
 from drfl.task.measure import NOTHING
 from drfl.training import figure_style
@@ -18,7 +19,7 @@ from drfl.training.history import csv_text
 from drfl_papers import plots
 from drfl_papers.plan import CollectedRuns
 from drfl_papers.plots import marker_positions, title
-from drfl_papers.records import Place, fate, places, seeds
+from drfl_papers.records import Place, places, seeds
 from drfl_papers.tables import ResultTable, TableEntry
 
 LEVEL = 1e-12
@@ -105,7 +106,7 @@ def tables(collected: CollectedRuns) -> tuple[ResultTable, ...]:
         rows: list[tuple[TableEntry, ...]] = []
         for method in methods:
             group = curves[setting, method]
-            how = fate([way.stopped for way in group])
+            how = failures_text([way.stopped for way in group])
             if how:
                 rows.append((TableEntry(method), TableEntry(how), *[TableEntry(NOTHING)] * 3))
                 continue

@@ -36,9 +36,6 @@ from drfl.training.callbacks import time_left
 
 RESULTS = Path("evidence/results/tuning")
 
-BROKEN = 1
-"""Exit code if every run failed."""
-
 
 def tune_command(options: TuneOptions) -> int:
     """Search hyperparameters, write and print them, and return the exit code."""
@@ -105,7 +102,7 @@ def tune_command(options: TuneOptions) -> int:
     else:
         _print(search, trials, confirmations, path)
     ends = [end for searched in trials.values() for trial in searched for end in trial.stopped]
-    return 0 if "rounds" in ends else BROKEN
+    return 0 if "rounds" in ends else console.BROKEN
 
 
 def _changes(options: TuneOptions) -> dict[str, object]:
