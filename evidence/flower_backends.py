@@ -29,7 +29,7 @@ from drfl.experiments.config.config import Config
 from drfl.experiments.run.artifacts import versions
 from drfl.federation.algorithm import Algorithm
 from drfl.flower.client_app import Site, client_app
-from drfl.flower.federation import FlowerFederation
+from drfl.flower.deployed_federation import FlowerFederation
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import ModelRecipe
 from drfl.flower.nodes import NameRoster, gather_members

@@ -35,8 +35,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.tables import markdown, paragraph
 
+from drfl.assessment.assess_evaluation import worst_of
 from drfl.assessment.clients import scores_of
-from drfl.assessment.evaluation import worst_of
 from drfl.core.key import Key
 from drfl.experiments.run.artifacts import versions
 from drfl.task.metrics import ACCURACY

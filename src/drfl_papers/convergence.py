@@ -11,14 +11,15 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
+from drfl.core.run_end import failures_text
 from drfl.experiments.run.measures import signed_text
 from drfl.task.measure import NOTHING
-from drfl.training import figures
+from drfl.training import figure_style
 from drfl.training.history import csv_text
 from drfl_papers import plots
 from drfl_papers.plan import CollectedRuns
 from drfl_papers.plots import marker_positions, title
-from drfl_papers.records import Place, fate, places, seeds
+from drfl_papers.records import Place, places, seeds
 from drfl_papers.tables import ResultTable, TableEntry
 
 LEVEL = 1e-12
@@ -105,7 +106,7 @@ def tables(collected: CollectedRuns) -> tuple[ResultTable, ...]:
         rows: list[tuple[TableEntry, ...]] = []
         for method in methods:
             group = curves[setting, method]
-            how = fate([way.stopped for way in group])
+            how = failures_text([way.stopped for way in group])
             if how:
                 rows.append((TableEntry(method), TableEntry(how), *[TableEntry(NOTHING)] * 3))
                 continue
@@ -168,7 +169,7 @@ def draw(collected: CollectedRuns, folder: Path) -> list[str]:
                 # A logarithmic axis cannot show zero.
                 length = min(map(len, ways))
                 errors = [np.maximum(way[:length], np.finfo(float).tiny) for way in ways]
-                look, middle = figures.look(place), np.median(errors, axis=0)
+                look, middle = figure_style.look(place), np.median(errors, axis=0)
                 if len(errors) > 1:
                     low, high = np.min(errors, axis=0), np.max(errors, axis=0)
                     axis.fill_between(range(len(low)), low, high, color=look.colour, alpha=0.15, linewidth=0)
@@ -177,8 +178,8 @@ def draw(collected: CollectedRuns, folder: Path) -> list[str]:
                     markevery=marker_positions(len(middle), place),
                 )  # fmt: skip
             axis.set(title=title(collected, setting), xlabel="communication rounds", ylabel=DISTANCE)
-        figures.level(axes)
-        figures.legend(figure, axes)
+        figure_style.level(axes)
+        figure_style.legend(figure, axes)
     return ["figure"]
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from statistics import fmean
 
+from drfl.core.run_end import failures_text
 from drfl.experiments.run.measures import column
 from drfl.task.measure import NOTHING
 from drfl_papers.plan import Plan
-from drfl_papers.records import Runs, fate
+from drfl_papers.records import Runs
 from drfl_papers.tables import ResultTable, TableEntry, sentence
 
 ASKED = {
@@ -42,7 +43,7 @@ def tables(plan: Plan, found: Runs) -> tuple[ResultTable, ...]:
             texts = [method.name]
             for group in (found[setting, method.name] for setting in plan.settings):
                 known = [run for run in group if run.equal]
-                how = fate([run.stopped for run in group])
+                how = failures_text([run.stopped for run in group])
                 if how or not known:
                     texts.append(how or NOTHING)
                     continue

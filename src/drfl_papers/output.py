@@ -9,7 +9,7 @@ from pathlib import Path
 from drfl.core.errors import unknown
 from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.measures import Interval, column
-from drfl.training import figures
+from drfl.training import figure_style
 from drfl.training.history import ACCURACY_COLUMNS, DIGITS, LEDGER_COLUMNS, csv_text
 from drfl_papers import (
     convergence,
@@ -137,7 +137,7 @@ def check(spec: Specification) -> None:
     """
     if spec.kind == "table":
         return
-    figures.check()
+    figure_style.check()
     for panel in spec.panels if spec.kind in ("curves", "scatter") else ():
         column(panel.y)
         if spec.kind == "scatter":

@@ -12,7 +12,7 @@ import numpy as np
 
 from drfl.core.errors import unknown
 from drfl.experiments.run.measures import Interval, column
-from drfl.training.figures import legend, look, panels_of
+from drfl.training.figure_style import legend, look, panels_of
 from drfl.training.history import ACCURACY_COLUMNS, DIGITS, csv_text
 from drfl_papers.plan import CollectedRuns
 from drfl_papers.records import Run, finals, runs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import functools
 import math
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,6 @@ from typing import cast
 import numpy as np
 
 from drfl.assessment.equal_clients import equal_clients
-from drfl.core.run_end import FAILURES
 from drfl.experiments.config.hyperparameters import Value
 from drfl.experiments.execution.training_cells import rollback_text
 from drfl.training.history import ACCURACY_COLUMNS, DIGITS, LEDGER_COLUMNS
@@ -135,12 +133,6 @@ def runs(collected: CollectedRuns) -> dict[Place, tuple[Run, ...]]:
 def finals(group: Sequence[Run], metric: str) -> dict[int, float]:
     """Return a metric of the last model by seed; empty if a run failed, as the others would flatter the method."""
     return {run.seed: run.final[metric] for run in group} if all(run.has_ended for run in group) else {}
-
-
-def fate(stops: Sequence[str]) -> str:
-    """Describe how the runs of a place failed: "2 of 10 diverged", or "diverged" if all did; "" if none did."""
-    ends = collections.Counter(stop for stop in stops if stop in FAILURES)
-    return ", ".join(how if n == len(stops) else f"{n} of {len(stops)} {how}" for how, n in sorted(ends.items()))
 
 
 @functools.lru_cache(maxsize=4096)

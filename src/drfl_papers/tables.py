@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from drfl.core.run_end import failures_text
 from drfl.experiments.run.measures import Interval, MetricColumn, column, paper_text
 from drfl.task.measure import NOTHING
 from drfl_papers.plan import Plan
-from drfl_papers.records import Run, Runs, fate, finals
+from drfl_papers.records import Run, Runs, finals
 
 
 class TableEntry(NamedTuple):
@@ -87,7 +88,7 @@ def final(plan: Plan, found: Runs, beside: bool = True) -> tuple[ResultTable, ..
     if plan.repeats > 1:
         notes.append("Mean over the repeats ± half the width of its 95 % t-interval.")
     notes.append("The best value of a column, to the printed digit, is in bold.")
-    if any(fate([run.stopped for run in group]) for group in found.values()):
+    if any(failures_text([run.stopped for run in group]) for group in found.values()):
         notes.append("A method that failed at some seed has no mean.")
     *most, last = tables
     return (*most, replace(last, notes=(" ".join(notes),)))
@@ -97,7 +98,7 @@ def _means(groups: Sequence[Sequence[Run]], metric: str, shown: MetricColumn) ->
     """Make a column of means; a method that failed at some seed has none."""
     texts, means = [], {}
     for k, group in enumerate(groups):
-        values, how = list(finals(group, metric).values()), fate([run.stopped for run in group])
+        values, how = list(finals(group, metric).values()), failures_text([run.stopped for run in group])
         if how:
             texts.append(how)
             continue

@@ -22,7 +22,7 @@ from drfl.cli.app import call
 from drfl.core import user_code
 from drfl.core.errors import InputError
 from drfl.data.tables.hugging_face import Columns, read_hub
-from drfl.experiments.config.config import Config, config_of, read_file, references_of
+from drfl.experiments.config.config import Config, code_references, config_of, read_file
 from drfl.training.callbacks import Progress
 
 SMALL = ["--clients", "4", "--rounds", "2", "--steps", "1", "--engine", "loop", "--threads", "1"]
@@ -430,7 +430,7 @@ def test_data_set_scripts_are_not_executed(version, more, monkeypatch):
 
 
 def test_every_key_that_loads_code_is_checked(home, monkeypatch):
-    """:func:`references_of` finds every object that a configuration loads."""
+    """:func:`code_references` finds every object that a configuration loads."""
     loaded = []
 
     def load(kind, reference):
@@ -443,7 +443,7 @@ def test_every_key_that_loads_code_is_checked(home, monkeypatch):
             loaded.clear()
             with suppress(InputError):
                 config_of({key: value}, {})
-            assert set(loaded) <= references_of({key: value}).keys(), key
+            assert set(loaded) <= code_references({key: value}).keys(), key
 
 
 def test_own_stopped_run_resumes(home, monkeypatch):

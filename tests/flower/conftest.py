@@ -9,7 +9,7 @@ from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.engine import Simulation
 from drfl.flower.client_app import Site, client_app
-from drfl.flower.federation import FlowerFederation
+from drfl.flower.deployed_federation import FlowerFederation
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import ModelRecipe
 from drfl.flower.nodes import NameRoster, gather_members

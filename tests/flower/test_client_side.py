@@ -18,7 +18,7 @@ from drfl.core.user_code import load
 from drfl.data import ClientData
 from drfl.engine import Loop, Simulation
 from drfl.flower import nodes, server_app
-from drfl.flower.federation import FlowerFederation
+from drfl.flower.deployed_federation import FlowerFederation
 from drfl.flower.messages import CodeFile
 from drfl.flower.nodes import NameRoster, gather_members
 from drfl.flower.site_methods import SiteStates, load_method, sent_method

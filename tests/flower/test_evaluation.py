@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.support.refusals import refused
 
-from drfl.assessment.evaluation import client_intervals
+from drfl.assessment.assess_evaluation import client_intervals
 from drfl.core.errors import DrflError
 from drfl.data import ClientData
 from drfl.data.model_file import model_bytes

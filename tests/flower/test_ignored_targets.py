@@ -14,7 +14,7 @@ from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.engine import Loop
 from drfl.flower.client_app import Site, client_app, identity
-from drfl.flower.federation import FlowerFederation
+from drfl.flower.deployed_federation import FlowerFederation
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import ModelRecipe, SiteIdentity
 from drfl.flower.nodes import NameRoster, gather_members

@@ -301,7 +301,7 @@ def test_description_with_other_vectors_is_rejected(vectors):
 
 
 def test_majorities_are_known_if_all_sites_report_them():
-    from drfl.flower.federation import FlowerFederation
+    from drfl.flower.deployed_federation import FlowerFederation
     from drfl.flower.transport import Deadline
 
     members = {i: member(site) for i, site in enumerate(tables().values())}

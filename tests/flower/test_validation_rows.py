@@ -16,7 +16,7 @@ from drfl.engine import Loop, Simulation
 from drfl.experiments.config.wrap import wrap_algorithm
 from drfl.flower import nodes, server_app
 from drfl.flower.client_app import Site, client_app, identity
-from drfl.flower.federation import FlowerFederation
+from drfl.flower.deployed_federation import FlowerFederation
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import Answer, HoldOut, SiteIdentity
 from drfl.flower.nodes import NameRoster, gather_members

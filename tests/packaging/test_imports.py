@@ -50,7 +50,7 @@ def test_run_in_the_library_loads_no_more():
         "fed = drfl.Simulation(data, drfl.Task(torch.nn.Linear(2, 2)), engine=drfl.Loop())\n"
         "drfl.run(drfl.DRDM(m=2), fed, rounds=1)"
     )
-    assert "drfl.engine.loop" in modules
+    assert "drfl.engine.loop_engine" in modules
     assert not (PLOTTING | COMMAND) & modules
 
 

@@ -43,7 +43,7 @@ def test_kinds_of_imports_that_count():
     code = """
         import drfl.core.key, torch
         from drfl import data
-        from drfl.engine.loop import Loop
+        from drfl.engine.loop_engine import Loop
         if TYPE_CHECKING:
             from drfl_papers import spec
         else:

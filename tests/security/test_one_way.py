@@ -65,7 +65,7 @@ EXCEPTIONS = {
     "drfl/experiments/run/artifacts.py": "its own text",
     "drfl/experiments/run/run_directory.py": "results that it has just written, to sign them",
     "drfl/experiments/tuning/job.py": "parses an option of the command line",
-    "drfl/experiments/tuning/study.py": "a database",
+    "drfl/experiments/tuning/run_searches.py": "a database",
     "drfl/flower/deploy/edit_settings.py": "parses text that the opener read",
     "drfl/flower/deploy/flower_cli.py": "parses what a program printed",
     "drfl/flower/deploy/init.py": "a file of the package",

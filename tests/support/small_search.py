@@ -10,11 +10,11 @@ from drfl.experiments.execution.cells import Cell
 from drfl.experiments.execution.records import Record
 from drfl.experiments.execution.run_cells import Run
 from drfl.experiments.execution.training_cells import run_cell
-from drfl.experiments.tuning import study
+from drfl.experiments.tuning import run_searches
 from drfl.experiments.tuning.configured import prepare
 from drfl.experiments.tuning.job import TunedMethod, TuningJob
+from drfl.experiments.tuning.run_searches import EndedTrial
 from drfl.experiments.tuning.search import Search
-from drfl.experiments.tuning.study import EndedTrial
 from drfl.experiments.tuning.suggestion import Trial
 
 VALUES = {
@@ -87,4 +87,4 @@ class Killed(BaseException):
 def tuned(search: Search, folder: Path, pool: Here | None = None, ended=None) -> dict[str, list[Trial]]:
     """The trials of a search, run in this process."""
     told: list[EndedTrial] = []
-    return study.run(search, folder, pool=pool or Here(), ended=ended or told.append)
+    return run_searches.run(search, folder, pool=pool or Here(), ended=ended or told.append)

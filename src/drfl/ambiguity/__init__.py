@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from drfl.ambiguity.base import AmbiguitySet, Constraint, WorstCase
+from drfl.ambiguity.ambiguity_set import AmbiguitySet, Constraint, WorstCase
+from drfl.ambiguity.by_name import AMBIGUITY_SETS, parse
 from drfl.ambiguity.chi_square import ChiSquare, ChiSquareBall
 from drfl.ambiguity.kl import KL, KLBall
-from drfl.ambiguity.registry import AMBIGUITY_SETS, parse
 from drfl.ambiguity.simplex import Box, CVaR, Simplex
 
 __all__ = [

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from drfl.ambiguity.base import Constraint, WorstCase, finite_vector, on_simplex, quarter_gaps
+from drfl.ambiguity.ambiguity_set import Constraint, WorstCase, finite_vector, on_simplex, quarter_gaps
 from drfl.ambiguity.simplex import ascending, onto_simplex
 from drfl.core import checks
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from drfl.ambiguity._kl_solver import LEAST, TINY, Direction, log_mean_exp
-from drfl.ambiguity.base import Constraint, WorstCase, finite_vector, on_simplex, quarter_gaps
+from drfl.ambiguity.ambiguity_set import Constraint, WorstCase, finite_vector, on_simplex, quarter_gaps
 from drfl.ambiguity.simplex import onto_simplex
 from drfl.core import checks
 from drfl.core.errors import InputError

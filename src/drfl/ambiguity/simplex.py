@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl.ambiguity.base import Constraint, WorstCase, finite_vector, on_simplex
+from drfl.ambiguity.ambiguity_set import Constraint, WorstCase, finite_vector, on_simplex
 from drfl.core import checks
 from drfl.core.errors import InputError
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from drfl.assessment.scores import Floats, entropy_lower, entropy_tail
+from drfl.assessment.scores import Floats, MirroredScores, entropy_lower, entropy_tail
 
 
 @dataclass(frozen=True, eq=False)
-class ClusterScores:
+class ClusterScores(MirroredScores):
     """A number in [0, 1] for every row, with rows of independent patients.
 
     The mean is a sum over patients of w_g·x_g, with x_g the patient's mean and w_g its share of the rows, at most w.
@@ -32,7 +32,6 @@ class ClusterScores:
     n: Floats
     total: Floats
     largest: Floats
-    range = (0.0, 1.0)
 
     @property
     def values(self) -> Floats:
@@ -44,17 +43,9 @@ class ClusterScores:
         mean, theta = np.nan_to_num(self.values), np.asarray(theta, dtype=np.float64)
         return np.where(mean > theta, entropy_tail(self.n / self.largest, mean, theta), 1.0)
 
-    def below(self, theta: Floats | float) -> Floats:
-        """Return p-values of the hypotheses μ_i ≥ θ."""
-        return self.mirrored().above(1 - np.asarray(theta, dtype=np.float64))
-
     def lower(self, alpha: Floats | float) -> Floats:
         """Return lower bounds: μ_i is below its bound with probability at most α."""
         return entropy_lower(self.n / self.largest, np.nan_to_num(self.values), np.asarray(alpha, dtype=np.float64))
-
-    def upper(self, alpha: Floats | float) -> Floats:
-        """Return upper bounds: μ_i is above its bound with probability at most α."""
-        return 1 - self.mirrored().lower(alpha)
 
     def mirrored(self) -> ClusterScores:
         """Return the scores 1 − score."""

@@ -7,6 +7,7 @@ n_i, except those of :class:`RealScores` and :class:`DeLongScores`, which are ap
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from typing import Protocol, TypeVar
 
@@ -61,6 +62,32 @@ class Scores(Protocol):
         ...
 
 
+class MirroredScores(ABC):
+    """Scores in [0, 1] whose upper bounds and p-values of :meth:`below` are those of 1 − score at the other end."""
+
+    range = (0.0, 1.0)
+
+    @abstractmethod
+    def above(self, theta: Floats | float) -> Floats:
+        """See :class:`Scores`."""
+
+    @abstractmethod
+    def lower(self, alpha: Floats | float) -> Floats:
+        """See :class:`Scores`."""
+
+    @abstractmethod
+    def mirrored(self) -> MirroredScores:
+        """Return the scores 1 − score."""
+
+    def below(self, theta: Floats | float) -> Floats:
+        """Return the p-values of 1 − score above 1 − θ."""
+        return self.mirrored().above(1 - np.asarray(theta, dtype=np.float64))
+
+    def upper(self, alpha: Floats | float) -> Floats:
+        """Return one minus the lower bounds of 1 − score."""
+        return 1 - self.mirrored().lower(alpha)
+
+
 @dataclass(frozen=True, eq=False)
 class BinaryScores:
     """Right or wrong in every row, with exact binomial tails (Clopper and Pearson 1934).
@@ -103,7 +130,7 @@ class BinaryScores:
 
 
 @dataclass(frozen=True, eq=False)
-class BoundedScores:
+class BoundedScores(MirroredScores):
     """A number in [0, 1] for every row, known by its sum and its sum of squares.
 
     Two bounds are combined, each at level α/2. Hoeffding's bound with the relative entropy (Hoeffding 1963, Theorem 1)
@@ -118,7 +145,6 @@ class BoundedScores:
     n: Floats
     total: Floats
     squares: Floats
-    range = (0.0, 1.0)
 
     @property
     def values(self) -> Floats:
@@ -136,10 +162,6 @@ class BoundedScores:
         two = np.minimum(entropy_tail(self.n, mean, theta), bernstein)
         return np.where(mean > theta, np.minimum(1.0, 2 * two), 1.0)
 
-    def below(self, theta: Floats | float) -> Floats:
-        """Return the p-values of 1 − score above 1 − θ."""
-        return self.mirrored().above(1 - np.asarray(theta, dtype=np.float64))
-
     def lower(self, alpha: Floats | float) -> Floats:
         """Return the larger of the two bounds."""
         mean, half = np.nan_to_num(self.values), np.asarray(alpha, dtype=np.float64) / 2
@@ -148,10 +170,6 @@ class BoundedScores:
             # Maurer and Pontil's Theorem 4, at α/2.
             bernstein = mean - np.sqrt(2 * self._variance() * log / self.n) - 7 * log / (3 * (self.n - 1))
         return np.fmax(entropy_lower(self.n, mean, half), np.where(self.n > 1, bernstein, 0.0))
-
-    def upper(self, alpha: Floats | float) -> Floats:
-        """Return one minus the lower bounds of 1 − score."""
-        return 1 - self.mirrored().lower(alpha)
 
     def mirrored(self) -> BoundedScores:
         """Return the scores 1 − score."""
@@ -164,7 +182,7 @@ class BoundedScores:
 
 
 @dataclass(frozen=True, eq=False)
-class RankScores:
+class RankScores(MirroredScores):
     """The area under the ROC curve, known by Mann and Whitney's count.
 
     The area is a mean over pairings of min(n⁺, n⁻) independent pairs of rows each. Hoeffding's bound applies to it,
@@ -180,7 +198,6 @@ class RankScores:
     positive: Floats
     negative: Floats
     pairs: Floats
-    range = (0.0, 1.0)
 
     @property
     def n(self) -> Floats:
@@ -197,17 +214,9 @@ class RankScores:
         mean, theta = np.nan_to_num(self.values), np.asarray(theta, dtype=np.float64)
         return np.where(mean > theta, entropy_tail(self._independent(), mean, theta), 1.0)
 
-    def below(self, theta: Floats | float) -> Floats:
-        """Return the p-values of 1 − area above 1 − θ."""
-        return self.mirrored().above(1 - np.asarray(theta, dtype=np.float64))
-
     def lower(self, alpha: Floats | float) -> Floats:
         """Return lower bounds by Hoeffding's inequality."""
         return entropy_lower(self._independent(), np.nan_to_num(self.values), np.asarray(alpha, dtype=np.float64))
-
-    def upper(self, alpha: Floats | float) -> Floats:
-        """Return one minus the lower bounds of 1 − area."""
-        return 1 - self.mirrored().lower(alpha)
 
     def mirrored(self) -> RankScores:
         """Return the scores 1 − area."""

@@ -36,22 +36,20 @@ from drfl.experiments.compare.comparison_results import (
 from drfl.experiments.compare.outcomes import Outcome, Spread, failure_text, first_intervals, spreads
 from drfl.experiments.compare.predicted import read_all
 from drfl.experiments.compare.run_comparison import check_tracker, run_comparison
-from drfl.experiments.config.config import Config, config_of, read_file, references_of
+from drfl.experiments.config.config import Config, code_references, config_of, read_file
 from drfl.experiments.config.hyperparameters import algorithm_name
 from drfl.experiments.execution.executor import workers_of_options
 from drfl.experiments.run.artifacts import json_text
-from drfl.experiments.run.checks import check_strict
 from drfl.experiments.run.manifest import interruption
 from drfl.experiments.run.resume import check_folder_signatures, find_stored_config
 from drfl.experiments.run.run_directory import check_free, tidy
-from drfl.experiments.run.runner import parse_seeds
+from drfl.experiments.run.run_warnings import check_strict
+from drfl.experiments.run.runner import StopSignal, parse_seeds
+from drfl.experiments.sweep.results import Sweep
 from drfl.task.measure import NOTHING
 from drfl.task.metrics import ACCURACY
 from drfl.training.callbacks import describe
 from drfl.training.loop import Callback
-
-BROKEN = 1
-"""Exit code if every run failed; the same as that of a single run that diverges."""
 
 SEEDS = "5"
 """Number of seeds by default."""
@@ -101,13 +99,18 @@ def compare_command(options: CompareOptions) -> int:
     else:
         _print(comparison)
     write_paper_files(comparison, options.latex, options.figure, options.x_axis, options.costs_to)
-    for notice in comparison.notices:
+    return exit_code(comparison, directory, watch)
+
+
+def exit_code(result: Comparison | Sweep, directory: Path, watch: StopSignal) -> int:
+    """Print the notices on the runs in a folder and whether some are missing, and return the command's exit code."""
+    for notice in result.notices:
         console.warn(notice)
-    unfinished = None if comparison.is_complete else interruption(directory)
+    unfinished = None if result.is_complete else interruption(directory)
     if unfinished is not None:
         console.warn(unfinished)
         return watch.code
-    return 0 if any(outcome.metrics and not outcome.reason for outcome in comparison.outcomes) else BROKEN
+    return 0 if any(outcome.metrics and not outcome.reason for outcome in result.outcomes) else console.BROKEN
 
 
 def _design(options: CompareOptions) -> tuple[Config, Design, Path | None]:
@@ -126,7 +129,7 @@ def _design(options: CompareOptions) -> tuple[Config, Design, Path | None]:
     elif options.out is not None:
         check_free(options.out, "comparison", overwrite=options.overwrite)
     requested = dict.fromkeys((options.names or "").split(","))
-    references = references_of({**options.settings, "algorithms": requested})
+    references = code_references({**options.settings, "algorithms": requested})
     file = read_file(options.config or stored, references, trust=options.trust, resuming=options.resume)
     # Compare the algorithms of --algorithms, else those with a table in the file, else all.
     tables = file.get("algorithms")

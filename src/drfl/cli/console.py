@@ -21,6 +21,9 @@ from drfl.training.run_state import RunState
 out = Screen()
 err = Screen(stderr=True)
 
+BROKEN = 1
+"""Exit code if every run failed; the same as that of a single run that diverges."""
+
 
 @contextmanager
 def interruptible(when: str = "after this round") -> Iterator[StopSignal]:

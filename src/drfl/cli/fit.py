@@ -13,7 +13,7 @@ from drfl.cli.to_config import overrides
 from drfl.core.errors import Notice
 from drfl.core.screen import ScreenTable
 from drfl.core.user_code import block_folder
-from drfl.experiments.config.config import Config, config_of, read_file, references_of
+from drfl.experiments.config.config import Config, code_references, config_of, read_file
 from drfl.experiments.config.data_settings import load_data
 from drfl.experiments.fit.fit import REFERENCES
 from drfl.experiments.fit.fitted import Fitted
@@ -85,7 +85,7 @@ def _config(options: FitOptions) -> tuple[Config, bool]:
         path = find_stored_config(out, "fit", overwrite=options.overwrite, given=has_options)
     elif out is not None:
         check_free(out, "fit", overwrite=options.overwrite)
-    file = read_file(path, references_of(given), trust=options.trust)
+    file = read_file(path, code_references(given), trust=options.trust)
     personal = bool(file.pop("personalise", False)) or options.personalise
     if options.budget is not None or path is None:
         budget = options.budget or BUDGET

@@ -41,7 +41,7 @@ def predict_command(
     """Write the predictions for a table, and return the exit code."""
     from drfl.core.output_files import check_output, write_bytes
     from drfl.data.model import load_model
-    from drfl.data.predictions import predictions_csv
+    from drfl.data.prediction_table import predictions_csv
 
     check_output(out, "--out", overwrite=overwrite)
     text = predictions_csv(load_model(path, reference, schema=schema), table, keep, reading)

@@ -38,13 +38,13 @@ def check_paper_files(
         if path is not None:
             check_output(path, f"--{name}", overwrite=overwrite)
     if figure is not None:
-        from drfl.training import figures
+        from drfl.training import figure_style
 
         if figure.suffix.lower() not in FORMATS:
             raise InputError(
                 f"{figure}: a figure's name must end in {', '.join(FORMATS)}", code="unsupported-file", field="figure"
             )
-        figures.check()
+        figure_style.check()
 
 
 def write_paper_files(

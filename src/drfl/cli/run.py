@@ -14,10 +14,9 @@ from drfl.core.user_code import block_folder, label_of
 from drfl.experiments.compare.comparison_results import UNDEFINED, score_columns
 from drfl.experiments.config.about_run import run_toml
 from drfl.experiments.config.build import build
-from drfl.experiments.config.config import Config, config_of, read_file, references_of
+from drfl.experiments.config.config import Config, code_references, config_of, read_file
 from drfl.experiments.config.data_settings import load_data
 from drfl.experiments.run.artifacts import json_text, summary
-from drfl.experiments.run.checks import check_strict, warnings_of
 from drfl.experiments.run.finished import FinishedRun
 from drfl.experiments.run.manifest import failure_of, interruption, is_finished
 from drfl.experiments.run.resume import (
@@ -29,6 +28,7 @@ from drfl.experiments.run.resume import (
     load_resume_point,
 )
 from drfl.experiments.run.run_directory import check_free, claim_folder, tidy
+from drfl.experiments.run.run_warnings import check_strict, warnings_of
 from drfl.experiments.run.runner import execute, write_results
 from drfl.federation.federation import Evaluation
 from drfl.report.read_run import remark_lines
@@ -113,7 +113,7 @@ def _config(options: RunOptions) -> Config:
     elif out is not None:
         check_free(out, "run", overwrite=options.overwrite)
     # --param without the name of an algorithm applies to the algorithm that runs, which the file may name.
-    file = read_file(path, references_of(options.settings), trust=options.trust, resuming=options.resume)
+    file = read_file(path, code_references(options.settings), trust=options.trust, resuming=options.resume)
     algorithm = options.settings.get("algorithm") or file.get("algorithm", Config.model_fields["algorithm"].default)
     return config_of(file, overrides(options.settings, options.param, [str(algorithm)]))
 

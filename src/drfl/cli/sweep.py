@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from drfl.cli import console, signals
-from drfl.cli.compare import comparison_view, print_headings
+from drfl.cli.compare import comparison_view, exit_code, print_headings
 from drfl.cli.options import SweepOptions
 from drfl.cli.paper_files import check_paper_files
 from drfl.core.errors import StoppedError
@@ -19,15 +19,11 @@ from drfl.core.user_code import block_folder
 from drfl.experiments.compare.outcomes import Outcome
 from drfl.experiments.execution.executor import workers_of_options
 from drfl.experiments.run.artifacts import json_text
-from drfl.experiments.run.manifest import interruption
 from drfl.experiments.run.resume import check_folder_signatures, find_stored_config
 from drfl.experiments.run.run_directory import check_free
 from drfl.experiments.sweep.results import Sweep
 from drfl.experiments.sweep.run_sweep import describe_end, run_sweep
 from drfl.experiments.sweep.study import SweepRun, SweepStudy, read_study
-
-BROKEN = 1
-"""Exit code if every run failed."""
 
 
 def sweep_command(options: SweepOptions) -> int:
@@ -52,13 +48,7 @@ def sweep_command(options: SweepOptions) -> int:
         _print(sweep)
     if options.latex is not None:
         write_bytes(sweep.to_latex().encode(), options.latex)
-    for notice in sweep.notices:
-        console.warn(notice)
-    unfinished = None if sweep.is_complete else interruption(sweep.directory)
-    if unfinished is not None:
-        console.warn(unfinished)
-        return watch.code
-    return 0 if any(outcome.metrics and not outcome.reason for outcome in sweep.outcomes) else BROKEN
+    return exit_code(sweep, sweep.directory, watch)
 
 
 def _study(options: SweepOptions) -> SweepStudy:
@@ -72,7 +62,7 @@ def _study(options: SweepOptions) -> SweepStudy:
     elif out is not None:
         check_free(out, "sweep", overwrite=options.overwrite)
     path = options.study or stored
-    return read_study({} if path is None else path, options.settings, trust=options.trust, threads=1)
+    return read_study({} if path is None else path, options.settings, trust=options.trust)
 
 
 @contextmanager

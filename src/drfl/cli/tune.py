@@ -28,15 +28,13 @@ from drfl.experiments.tuning.confirmation import SEEDS, Confirmation, check_seed
 from drfl.experiments.tuning.job import changes_of, chosen_methods, resolve
 from drfl.experiments.tuning.output import check_place, content, make_place, write
 from drfl.experiments.tuning.own_spaces import spaces_of
+from drfl.experiments.tuning.run_searches import EndedTrial, run
 from drfl.experiments.tuning.search import Search
-from drfl.experiments.tuning.study import EndedTrial, run
 from drfl.experiments.tuning.suggestion import Trial
 from drfl.task.measure import undefined_share
+from drfl.training.callbacks import time_left
 
 RESULTS = Path("evidence/results/tuning")
-
-BROKEN = 1
-"""Exit code if every run failed."""
 
 
 def tune_command(options: TuneOptions) -> int:
@@ -104,7 +102,7 @@ def tune_command(options: TuneOptions) -> int:
     else:
         _print(search, trials, confirmations, path)
     ends = [end for searched in trials.values() for trial in searched for end in trial.stopped]
-    return 0 if "rounds" in ends else BROKEN
+    return 0 if "rounds" in ends else console.BROKEN
 
 
 def _changes(options: TuneOptions) -> dict[str, object]:
@@ -174,22 +172,21 @@ def _progress(column: MetricColumn, quiet: bool) -> Iterator[Callable[[EndedTria
             task = bar.add_task("trials", total=None, left="")
 
             def live(end: EndedTrial) -> None:
-                left = _left(end, time.monotonic() - start)
+                left = _left(end, start)
                 bar.update(task, description=end.line(column), completed=end.finished, total=end.total, left=left)
 
             yield live
     else:
 
         def plain(end: EndedTrial) -> None:
-            parts = [f"[{end.finished}/{end.total}] {end.line(column)}", _left(end, time.monotonic() - start)]
+            parts = [f"[{end.finished}/{end.total}] {end.line(column)}", _left(end, start)]
             console.err.print(", ".join(filter(None, parts)), markup=False)
 
         yield plain
 
 
-def _left(end: EndedTrial, seconds: float) -> str:
+def _left(end: EndedTrial, start: float) -> str:
     """Estimate the time left from the cost of the runs since the start."""
     if end.finished == end.total:
         return ""
-    left = seconds * (1 - end.share) / end.share
-    return f"about {left / 60:.0f} min left" if left >= 90 else f"about {left:.0f} s left"
+    return time_left((time.monotonic() - start) * (1 - end.share) / end.share)

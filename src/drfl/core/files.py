@@ -24,6 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
+from drfl.core.byte_units import byte_unit
 from drfl.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -678,22 +679,22 @@ class Arrays:
 
 
 @contextmanager
-def open_arrays(path: Path, remedy: str = "") -> Iterator[Arrays]:
+def open_arrays(path: Path) -> Iterator[Arrays]:
     """Open an npz file, or a folder of npy files.
 
     Raises:
         InputError: If it cannot be opened, or is neither.
     """
     if os.path.isdir(path):
-        with reading(path, remedy=remedy):
+        with reading(path):
             yield Arrays(path, None, sum(file.stat().st_size for file in path.glob("*.npy")))
         return
-    with open_file(path, remedy=remedy) as file, reading(path, remedy=remedy), zipfile.ZipFile(file) as archive:
+    with open_file(path) as file, reading(path), zipfile.ZipFile(file) as archive:
         yield Arrays(path, archive, os.fstat(file.fileno()).st_size)
 
 
 def read_tensors(
-    path: Path, *, limit: int | None = None, follow: bool = True, problem: str = "", remedy: str = ""
+    path: Path, *, follow: bool = True, problem: str = "", remedy: str = ""
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read a safetensors file: its tensors by name, mapped from the file if the system supports it, and its metadata.
 
@@ -702,7 +703,7 @@ def read_tensors(
     """
     from safetensors import safe_open
 
-    with open_file(path, limit=limit, follow=follow, remedy=remedy) as file, reading(path, problem, remedy):
+    with open_file(path, follow=follow, remedy=remedy) as file, reading(path, problem, remedy):
         # The first eight bytes are the length of the header. safetensors would read a header of any length.
         if int.from_bytes(file.read(8), "little") > HEADER_LIMIT:
             raise ValueError("its header is too large")
@@ -712,7 +713,7 @@ def read_tensors(
             return {key: tensors.get_tensor(key) for key in tensors.keys()}, tensors.metadata() or {}  # noqa: SIM118
 
 
-def read_pickled_tensors(path: Path, remedy: str = "") -> object:
+def read_pickled_tensors(path: Path) -> object:
     """Read tensors and plain values from a ``.pth`` file without executing code from it.
 
     Raises:
@@ -721,8 +722,7 @@ def read_pickled_tensors(path: Path, remedy: str = "") -> object:
     """
     import torch
 
-    problem = "is not a file of weights that drfl can read"
-    with open_file(path, remedy=remedy) as file, reading(path, problem, remedy):
+    with open_file(path) as file, reading(path, "is not a file of weights that drfl can read"):
         if zipfile.is_zipfile(file):
             with zipfile.ZipFile(file) as archive:
                 # torch does not compress weights, so a file that expands far beyond its size is crafted.
@@ -746,6 +746,5 @@ def _after(remedy: str) -> str:
 def _bytes(size: int) -> str:
     if size < 10_000:
         return f"{size} bytes"
-    # Units are decimal, as for disks and downloads.
-    power = min(4, int(math.log(size, 1000)))
-    return f"{size / 1000**power:,.4g} {' kMGT'[power]}B"
+    unit, name = byte_unit(size)
+    return f"{size / unit:,.4g} {name}"

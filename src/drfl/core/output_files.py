@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from drfl.core.atomic_files import atomic_write
@@ -50,3 +52,18 @@ def write_bytes(data: bytes, path: Path) -> None:
             file.write(data)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}", code="cannot-write", field=str(path)) from None
+
+
+@contextmanager
+def writing_into(folder: Path, remedy: str = "give another --out") -> Iterator[None]:
+    """Name the folder and the remedy if files cannot be written within this context.
+
+    Raises:
+        InputError: If the system raises OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"cannot write into {folder} ({error.strerror}): {remedy}", code="cannot-write", field=str(folder)
+        ) from None

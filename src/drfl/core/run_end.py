@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -108,6 +109,19 @@ def late_rollbacks(which: Sequence[str]) -> list[Notice]:
         "earlier one in the second half of the run. Set a smaller lr, or use more rounds."
     )
     return [Notice(text, "late-rollback", "lr")]
+
+
+def failures_text(stops: Sequence[str]) -> str:
+    """Say how the failed runs of an algorithm ended: "2 of 14 diverged", "diverged" if all did, "" if none failed.
+
+    With a failed run, the other runs do not describe the algorithm: a mean over the seeds at which it happens to work
+    would flatter it.
+
+    Args:
+        stops: Why each run of the algorithm stopped.
+    """
+    ends = Counter(stop for stop in stops if stop in FAILURES)
+    return ", ".join(how if n == len(stops) else f"{n} of {len(stops)} {how}" for how, n in sorted(ends.items()))
 
 
 def has_ended(summary: Mapping[str, object]) -> bool:

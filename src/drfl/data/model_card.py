@@ -21,7 +21,7 @@ def card(model: Model) -> Card:
         Mitchell et al. (2019), "Model cards for model reporting".
     """
     about = model.about
-    training, metrics = about.get("training", {}), about.get("metrics", {})
+    task, training, metrics = about.get("task", {}), about.get("training", {}), about.get("metrics", {})
     rows = f"{training.get('rows', '?'):,} rows" if isinstance(training.get("rows"), int) else "rows"
     start = training.get("init_from")
     where = f"{metrics.get('clients', training.get('clients', '?'))} clients"
@@ -34,7 +34,7 @@ def card(model: Model) -> Card:
         ],
         "Intended use": [_use(model), "The file does not say who may use the model for which decision."],
         "Factors": [f"Metrics are per client, over {where}. Other groups were not tested."],
-        "Metrics": [*_metrics(model), *_threshold(model)],
+        "Metrics": [f"Score: {task.get('score', '?')}; loss: {task.get('loss', '?')}.", *_threshold(model)],
         "Evaluation data": [f"Test rows of the same {where}, which the training did not see."],
         "Training data": [
             f"{training.get('data', '?')}: {rows} of {training.get('clients', '?')} clients.",
@@ -67,11 +67,6 @@ def _use(model: Model) -> str:
     target = "" if model.schema is None else f" of {', '.join(column.name for column in model.schema.targets)}"
     classes = "" if model.kind == "regression" else f" ({', '.join(map(str, model.classes_[:8]))})"
     return f"{model.kind.capitalize()}{target}{classes} from {names}."
-
-
-def _metrics(model: Model) -> list[str]:
-    task = model.about.get("task", {})
-    return [f"Score: {task.get('score', '?')}; loss: {task.get('loss', '?')}."]
 
 
 def _threshold(model: Model) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from drfl.engine.auto import Auto
 from drfl.engine.base import Engine, Models, PooledData
-from drfl.engine.loop import Loop
+from drfl.engine.loop_engine import Loop
 from drfl.engine.ray_workers import RayWorkers
 from drfl.engine.simulation import Simulation
 from drfl.engine.stacked import Stacked

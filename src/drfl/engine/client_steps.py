@@ -79,11 +79,12 @@ def train(
                 client.prepared = dict(method.prepare(client.model(client.start), client.data, client.context()))
     models = Models.empty(request)
     ends: dict[int, dict[str, Tensor]] = {}
-    for group in _groups(batches, request, one_by_one=not vectorise or _is_serial(problem.task, method)):
+    one_by_one = not vectorise or type(method) in _serial.get(problem.task, ())
+    for group in _groups(batches, one_by_one=one_by_one):
         _train_group(problem, batches, request, clients, group, models, ends)
     for j, client in enumerate(clients):
         client.take(ends[j])
-    states, messages = _after_steps(request, work, clients, models.w)
+    states, messages = _after_steps(work, clients, models.w)
     if bool(layout.private.any()):
         mask = layout.private.to(w.device)
         for table in models:
@@ -92,9 +93,7 @@ def train(
     return Trained(models, states, messages)
 
 
-def _after_steps(
-    request: TrainRequest, work: MethodWork, clients: Sequence[_Client], w: Tensor
-) -> tuple[Tensor | None, Tensor | None]:
+def _after_steps(work: MethodWork, clients: Sequence[_Client], w: Tensor) -> tuple[Tensor | None, Tensor | None]:
     """Return what the clients store (k, s) and what they send besides their models w (k, d), (k, e)."""
     method, layout = work.method, work.layout
     states = None if work.states is None else torch.empty_like(work.states)
@@ -157,11 +156,7 @@ def _overrides(method: LocalMethod, name: str) -> bool:
     return getattr(type(method), name) is not getattr(LocalMethod, name)
 
 
-def _is_serial(task: Task, method: LocalMethod) -> bool:
-    return type(method) in _serial.get(task, ())
-
-
-def _groups(batches: Batches, request: TrainRequest, *, one_by_one: bool) -> list[list[int]]:
+def _groups(batches: Batches, *, one_by_one: bool) -> list[list[int]]:
     """Group the clients whose steps have equally many samples, so that no minibatch is padded."""
     k = len(batches.counts)
     if one_by_one:

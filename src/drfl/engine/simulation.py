@@ -30,7 +30,7 @@ from drfl.engine.batches import Batches, ClientRows, draw, draw_epochs
 from drfl.engine.devices import device_of
 from drfl.engine.evaluation import evaluate_outputs
 from drfl.engine.frozen_layers import features, is_narrower, split
-from drfl.engine.loop import Loop
+from drfl.engine.loop_engine import Loop
 from drfl.engine.score_rows import at_threshold, row_scores, sums_of, youden
 from drfl.engine.sgd import has_images
 from drfl.engine.stacked import Stacked

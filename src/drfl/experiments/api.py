@@ -355,7 +355,7 @@ def tune(
             algorithm cannot start, or Optuna is missing.
         DrflError: A worker process died, or every run failed.
     """
-    from drfl.experiments.tuning.objects import SearchOptions, tune_objects
+    from drfl.experiments.tuning.tune_objects import SearchOptions, tune_objects
 
     settings = {
         "rounds": rounds, "evaluate_every": rounds, "returned": returned, "guards": guards, "max_norm": max_norm,
@@ -418,7 +418,7 @@ def assess(
             why = no_assessment(run)
             raise InputError(why, code=why.code, field=why.field)
         return run.assessment
-    from drfl.assessment.evaluation import assess_evaluation
+    from drfl.assessment.assess_evaluation import assess_evaluation
     from drfl.engine import Simulation
 
     _check_not_on_test(of)

@@ -45,7 +45,7 @@ from drfl.flower.claims import admit, site_warnings, standardisation_of
 from drfl.flower.closing import SERVER, AuditedRun
 from drfl.flower.delivery import FILE as DELIVERY_FILE
 from drfl.flower.delivery import deliver
-from drfl.flower.federation import FlowerFederation
+from drfl.flower.deployed_federation import FlowerFederation
 from drfl.flower.job_code import job_code
 from drfl.flower.messages import ModelRecipe, SiteIdentity, short_name
 from drfl.flower.nodes import Roster, gather_members

@@ -17,8 +17,8 @@ from drfl.flower.ask_once import ask_once
 from drfl.flower.client_app import TESTS, TESTS_KIND
 from drfl.flower.delivery import FILE, deliver
 from drfl.flower.deploy.requests import REQUEST_FILE
-from drfl.flower.evaluation import Evaluations, evaluation_files
-from drfl.flower.federation import measures_of
+from drfl.flower.deployed_federation import measures_of
+from drfl.flower.evaluation_results import Evaluations, evaluation_files
 from drfl.flower.job_code import job_code
 from drfl.flower.messages import MOST_MODEL_BYTES, MOST_MODELS, AnswerTests, AskTests, FinishedModel
 from drfl.flower.model_description import describe_model

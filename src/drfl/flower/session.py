@@ -16,8 +16,8 @@ from drfl.core.audit_signatures import load_public_key
 from drfl.core.errors import InputError, Notice
 from drfl.flower.claims import admit
 from drfl.flower.closing import SERVER, AuditedRun
+from drfl.flower.deploy.dated_folders import folder_to_fill, newest_run
 from drfl.flower.deploy.paths import DeploymentFolder
-from drfl.flower.deploy.run_folders import folder_to_fill, newest_file
 from drfl.flower.messages import SiteIdentity
 from drfl.flower.nodes import JoinedSite, KeyRoster, NameRoster, Roster, gather_members
 from drfl.flower.settings import ServerSettings, read_server
@@ -84,7 +84,7 @@ def resolve_settings(settings: ServerSettings, folder: Path) -> ServerSettings:
     for name in ("checkpoint_key", "init_from"):
         path = getattr(settings.job, name)
         if path is not None:
-            job[name] = newest_file(folder, path)
+            job[name] = newest_run(folder, path)
     out = folder_to_fill(folder, settings.out).relative_to(folder)
     return settings.model_copy(update={"out": out, "job": settings.job.model_copy(update=job)})
 

@@ -48,7 +48,7 @@ from drfl.core.errors import InputError, unknown
 from drfl.engine import ENGINES
 from drfl.federation.algorithm import Algorithm, Sized, Wrapping
 from drfl.flower.claims import agree
-from drfl.flower.federation import FlowerFederation
+from drfl.flower.deployed_federation import FlowerFederation
 from drfl.flower.messages import ModelRecipe
 from drfl.flower.nodes import NameRoster, gather_sites
 from drfl.flower.transport import Deadline

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from drfl.assessment.assess_evaluation import worst_of
 from drfl.assessment.clients import Assessment, AucInterval, assess_clients, no_patient_intervals, scores_of
-from drfl.assessment.evaluation import worst_of
 from drfl.assessment.gains import WITH_ROWS
 from drfl.assessment.possible_sums import possible_sums
 from drfl.assessment.scores import Floats

@@ -107,7 +107,7 @@ def client_scores(groups: Sequence[Group]) -> str:
     known = known[np.isfinite(known)]
     picture = Picture(820, 340)
     x = AxisScale(0, max(group.clients for group in groups) + 1, 50, 810)
-    y = AxisScale(*_ends(known, 0.05, top=100.0 if score.percent else math.inf), 295, 28)
+    y = AxisScale(*_ends(known, top=100.0 if score.percent else math.inf), 295, 28)
     title = f"Test {score.words} (%)" if score.percent else f"Test {score.words}"
     picture.frame(x, y, "Clients, from worst to best", title, whole=True)
     for group, run in shown:
@@ -234,12 +234,12 @@ def _finite(series: Sequence[MetricCurve]) -> np.ndarray:
     return np.concatenate([curve.values[np.isfinite(curve.values)] for curve in series])
 
 
-def _ends(known: np.ndarray, share: float, *, top: float = math.inf) -> tuple[float, float]:
+def _ends(known: np.ndarray, *, top: float = math.inf) -> tuple[float, float]:
     """Return axis ends a little beyond the values; 0 and 1 without values."""
     if not known.size:
         return 0.0, 1.0
     low, high = float(known.min()), float(known.max())
-    margin = share * (high - low) or share * abs(high) or share
+    margin = 0.05 * (high - low) or 0.05 * abs(high) or 0.05
     return low - margin, min(top + margin / 2, high + margin)
 
 
@@ -257,7 +257,7 @@ def _chart(
     known = _finite(series)
     if log:
         ends = float(known.min()) / 1.15, float(known.max()) * 1.15
-    low, high = _ends(known, 0.05) if ends is None else ends
+    low, high = _ends(known) if ends is None else ends
     last = max((int(rounds[-1]) for _, rounds, _ in series if len(rounds)), default=0)
     picture = Picture(400, 270)
     x = AxisScale(-0.02 * last, 1.02 * last, 52, 392) if last else AxisScale(-1, 1, 52, 392)

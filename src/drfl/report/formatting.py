@@ -8,6 +8,7 @@ import statistics
 import unicodedata
 from collections.abc import Iterable, Sequence
 
+from drfl.core.byte_units import byte_unit
 from drfl.core.errors import printable
 from drfl.task.measure import NOTHING, Measure
 
@@ -71,12 +72,9 @@ def size(count: float) -> str:
     """Format bytes with a decimal prefix, as "1.25 GB"; a dash if not finite."""
     if not math.isfinite(count):
         return NOTHING
-    units = ("B", "kB", "MB", "GB", "TB", "PB")
-    power = 0
-    # Three digits print 999.5 as 1e+03.
-    while abs(count) >= 999.5 and power < len(units) - 1:
-        count, power = count / 1000, power + 1
-    return f"{count:.3g}{THIN}{units[power]}"
+    # Three digits print 999.5 as 1e+03, so the next unit starts there.
+    unit, name = byte_unit(abs(count) / 0.9995)
+    return f"{count / unit:.3g}{THIN}{'B' if unit == 1 else name}"
 
 
 def count(value: float) -> str:
@@ -107,9 +105,9 @@ def listing(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else ""
 
 
-def plural(number: int, one: str, many: str | None = None) -> str:
+def plural(number: int, one: str) -> str:
     """Format a number with its noun, as "1 round" or "3 rounds"."""
-    return f"{count(number)} {one if number == 1 else many or one + 's'}"
+    return f"{count(number)} {one if number == 1 else one + 's'}"
 
 
 def span(values: Iterable[float]) -> str:

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 
 CLIENT_COLUMNS = ("client", "score", "loss", "samples", "train_samples", "lambda")
-CERTIFICATE = ("primal", "lower", "gap", "gradient_norm", "proven")
-"""Columns of the summary beside the metrics if certificates were requested."""
 
 MOST_ROUNDS = 2**53
 """Largest round number: up to here floating-point numbers are exact."""

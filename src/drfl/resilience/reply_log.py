@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 import torch
 
-from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import DrflError, InputError
 from drfl.core.files import read_bytes
 from drfl.core.key import Key
+from drfl.core.output_files import write_bytes
 from drfl.federation.algorithm import Info
 from drfl.federation.federation import Federation, WrappedFederation
 from drfl.federation.requests import R, Request, select_rows
@@ -181,11 +181,7 @@ class ReplyLog:
         _parse(rows, file)
         # Replace the file, because a resumed run drops rows beyond its checkpoint.
         content = rows or csv_text(COLUMNS, ()).encode()
-        try:
-            with atomic_write(file) as out:
-                out.write(content)
-        except OSError as error:
-            raise InputError(f"cannot write {file}: {error.strerror}", code="cannot-write", field=str(file)) from None
+        write_bytes(content, file)
         self._file, self._size, self._digest = file, len(content), hashlib.sha256(content)
 
     def extent(self) -> tuple[int, str]:

@@ -298,16 +298,21 @@ def auc(outputs: Tensor, targets: Tensor) -> float:
     return float((in_order / (positive * (len(scores) - positive))).nanmean())
 
 
+def _predicted_and_true(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return which classes or labels are predicted at probability 1/2, and which are true, both bool."""
+    outputs, targets = _flat(outputs, targets)
+    if are_classes(outputs, targets):
+        # Exactly one class is predicted, although several classes or none may have log-odds above 0.
+        return _truth(outputs, outputs.argmax(1)), _truth(outputs, targets)
+    return _scores(outputs, targets) > 0, _truth(outputs, targets)
+
+
 def f1(outputs: Tensor, targets: Tensor) -> float:
     """Compute F1 of the second of two classes.
 
     For more classes, and for labels, the result is the mean over those that occur or are predicted.
     """
-    outputs, targets = _flat(outputs, targets)
-    predicted, truth = _scores(outputs, targets) > 0, _truth(outputs, targets)
-    if are_classes(outputs, targets):
-        # Exactly one class is predicted, although several classes or none may have log-odds above 0.
-        predicted = _truth(outputs, outputs.argmax(1))
+    predicted, truth = _predicted_and_true(outputs, targets)
     return float((2 * (predicted & truth).sum(0) / (predicted.sum(0) + truth.sum(0)).double()).nanmean())
 
 
@@ -399,11 +404,7 @@ Rate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 def _rate(outputs: Tensor, targets: Tensor, rate: Rate) -> float:
     """Compute a rate at probability 1/2; for more than two classes, use the largest output and average over classes."""
-    outputs, targets = _flat(outputs, targets)
-    predicted, truth = _scores(outputs, targets) > 0, _truth(outputs, targets)
-    if are_classes(outputs, targets):
-        predicted = _truth(outputs, outputs.argmax(1))
-    correct, among = rate(predicted, truth)
+    correct, among = rate(*_predicted_and_true(outputs, targets))
     return float(((correct & among).sum(0) / among.sum(0).double()).nanmean())
 
 

@@ -7,8 +7,8 @@ failed check. The federations that they use are public too: :class:`Recording`, 
 
 from __future__ import annotations
 
-from drfl.testing.algorithm import ALGORITHM_CHECKS, check_algorithm, examine_algorithm, subject_of
-from drfl.testing.ambiguity import AMBIGUITY_CHECKS, AmbiguitySubject, check_ambiguity, examine_ambiguity
+from drfl.testing.algorithm_battery import ALGORITHM_CHECKS, check_algorithm, examine_algorithm, subject_of
+from drfl.testing.ambiguity_battery import AMBIGUITY_CHECKS, AmbiguitySubject, check_ambiguity, examine_ambiguity
 from drfl.testing.attacks import (
     AdaptiveAttack,
     ALittleIsEnough,
@@ -24,7 +24,7 @@ from drfl.testing.attacks import (
     label_noise,
 )
 from drfl.testing.convergence import AVERAGE, Q_FAIR, SADDLE, WEIGHTED, also_sampled
-from drfl.testing.federation import FEDERATION_CHECKS, check_federation, examine_federation
+from drfl.testing.federation_battery import FEDERATION_CHECKS, check_federation, examine_federation
 from drfl.testing.federation_checks import FederationSubject, Make
 from drfl.testing.federations import Call, ConstantFederation, DropoutFederation, PermutedClients, Recording
 from drfl.testing.hyperplane import Hyperplane

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
+from torch import Tensor
+
 from drfl.core.errors import DrflError, unknown
 
 
@@ -83,6 +85,11 @@ def require(condition: bool, sentence: str) -> None:
     """Raise :class:`CheckError` unless the condition holds; unlike ``assert`` it also works under ``python -O``."""
     if not condition:
         raise CheckError(sentence)
+
+
+def brief(v: Tensor) -> str:
+    """Format a vector for a sentence, with three digits per entry."""
+    return "(" + ", ".join(f"{value:.3g}" for value in v.tolist()) + ")"
 
 
 def verdict(check: Callable[[T], None], subject: T) -> CheckError | NotApplicable | None:

@@ -19,7 +19,7 @@ from drfl.federation.federation import Federation
 from drfl.testing.attacks import ConstantLosses
 from drfl.testing.federations import Call, DropoutFederation, Recording, first_asked
 from drfl.testing.hyperplane import Hyperplane
-from drfl.testing.report import NotApplicable, require
+from drfl.testing.report import NotApplicable, brief, require
 from drfl.testing.state import leaves, tables, with_mixture
 from drfl.testing.subject import SEED, Subject, last_of, rounds_of
 
@@ -219,7 +219,10 @@ def mixture_stays_in_its_set(subject: Subject) -> None:
             before, lam = lam, subject.mixture(state)
             require(lam.dtype == torch.float64, f"λ turned into {lam.dtype}")
             require(abs(float(lam.sum()) - 1) < 1e-9, f"λ sums to {float(lam.sum())} with {name}")
-            require(_inside(chosen, lam), f"λ = {_short(lam)} is not in {name}; previously it was {_short(before)}")
+            require(
+                _inside(chosen, lam),
+                f"λ = {brief(lam)} is not in {name}; previously it was {brief(before)}",
+            )
 
 
 def mixture_follows_the_losses(subject: Subject) -> None:
@@ -264,12 +267,8 @@ def nonfinite_losses_are_refused(subject: Subject) -> None:
         bad = [path for path in sorted(finite) if not bool(torch.isfinite(leaves(state)[path].double()).all())]
         require(not bad, f"a reported loss of {value} is now in {', '.join(bad)}: raise NonFiniteError instead")
         lam = subject.mixture(state)
-        require(_inside(ambiguity.Simplex(), lam), f"a reported loss of {value} turned λ into {_short(lam)}")
+        require(_inside(ambiguity.Simplex(), lam), f"a reported loss of {value} turned λ into {brief(lam)}")
 
 
 def _inside(chosen: AmbiguitySet, lam: torch.Tensor) -> bool:
     return bool(torch.isfinite(lam).all()) and chosen.contains(lam, 1e-7)
-
-
-def _short(lam: torch.Tensor) -> str:
-    return "(" + ", ".join(f"{value:.3g}" for value in lam.tolist()) + ")"

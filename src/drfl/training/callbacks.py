@@ -95,3 +95,8 @@ def describe(metrics: Metrics, score: Measure = ACCURACY, note: str = "") -> str
     """Return the worst and average score as a short text, with the note on undefined clients; "accuracy" is omitted."""
     name = "" if score.name == ACCURACY.name else f"{score.words} "
     return f"worst {name}{score.shown(metrics.worst_score)}{note}, average {score.shown(metrics.avg_score)}"
+
+
+def time_left(seconds: float) -> str:
+    """Format an estimate of the time left, as "about 40 s left" or "about 3 min left"."""
+    return f"about {seconds / 60:.0f} min left" if seconds >= 90 else f"about {seconds:.0f} s left"

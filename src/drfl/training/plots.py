@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from drfl.core.byte_units import byte_unit
 from drfl.core.errors import InputError, unknown
 from drfl.task.metrics import Measure
-from drfl.training import figures
+from drfl.training import figure_style
 from drfl.training.history import History, columns_of, smaller_is_better
 
 if TYPE_CHECKING:
@@ -52,18 +53,18 @@ def plot_history(history: History) -> Figure:
     if not history.rows:
         raise InputError("the history has no rows, so there is nothing to plot", code="no-results", field="history")
     frame, score = history.to_frame(), history.score
-    with figures.panels_of(2) as (figure, axes):
+    with figure_style.panels_of(2) as (figure, axes):
         for place, (field, label) in enumerate(STATISTICS.items()):
-            name, style = field.replace("_score", f"_{score.name}"), figures.look(place)
+            name, style = field.replace("_score", f"_{score.name}"), figure_style.look(place)
             axes[0].plot(frame["round"], score.scale * frame[name], color=style.colour, label=label)
             if history.validated:
                 values = score.scale * frame[f"validation_{name}"]
                 axes[0].plot(frame["round"], values, color=style.colour, dashes=(4, 2), label=f"{label}, validation")
         for field, place in (("worst_loss", 0), ("avg_loss", 2)):
-            axes[1].plot(frame["round"], frame[field], color=figures.look(place).colour)
+            axes[1].plot(frame["round"], frame[field], color=figure_style.look(place).colour)
         _name(axes[0], axis_title(score) + history.last.note)
         _name(axes[1], "loss")
-        figures.legend(figure, axes)
+        figure_style.legend(figure, axes)
     return figure
 
 
@@ -107,14 +108,14 @@ def plot_histories(
         raise InputError("no run has finished, so there is nothing to plot", code="no-results", field="runs")
     unit, title = 1.0, AXES[x].title
     if x == "bytes":
-        unit, prefix = _byte_unit(float(histories[list(AXES[x].columns)].sum(axis=1).max()))
+        unit, prefix = byte_unit(float(histories[list(AXES[x].columns)].sum(axis=1).max()))
         title = f"{prefix}, both directions"
-    with figures.panels_of(len(names)) as (figure, axes):
+    with figure_style.panels_of(len(names)) as (figure, axes):
         for axis, name in zip(axes, names, strict=True):
             for place, algorithm in enumerate(dict.fromkeys(histories["algorithm"])):
                 own = histories[histories["algorithm"] == algorithm]
                 values = own.pivot_table(index="round", columns="seed", values=name, dropna=False)
-                values, style = score.scale * values.dropna(), figures.look(place)
+                values, style = score.scale * values.dropna(), figure_style.look(place)
                 costs = own[list(AXES[x].columns)].sum(axis=1).groupby(own["round"]).mean()[values.index] / unit
                 mean, n = values.mean(axis=1), values.shape[1]
                 axis.plot(costs, mean, color=style.colour, linestyle=style.dash, label=algorithm)
@@ -123,15 +124,8 @@ def plot_histories(
                     axis.fill_between(costs, mean - half, mean + half, color=style.colour, alpha=0.15, linewidth=0)
             better = " (lower is better)" if smaller_is_better(name.replace(score.name, "score"), score) else ""
             _name(axis, axis_title(score, name.partition("_")[0]) + better + note, title)
-        figures.legend(figure, axes)
+        figure_style.legend(figure, axes)
     return figure
-
-
-def _byte_unit(most: float) -> tuple[float, str]:
-    """Return the decimal unit in which numbers of bytes are easy to read, with its name."""
-    units = ("bytes", "kB", "MB", "GB", "TB")
-    power = min(int(math.log10(max(most, 1)) // 3), len(units) - 1)
-    return 1000.0**power, units[power]
 
 
 WORDS = {"avg": "average", "worst20": "worst fifth of clients:", "best20": "best fifth of clients:", "std": "std of"}

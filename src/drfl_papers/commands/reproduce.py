@@ -19,6 +19,7 @@ from drfl.core.screen import ScreenTable
 from drfl.experiments.execution.executor import workers_of_options
 from drfl.experiments.execution.run_cells import CompletedCell
 from drfl.experiments.run.artifacts import json_text
+from drfl.training.callbacks import time_left
 from drfl_papers import output
 from drfl_papers.commands.options import ReproduceOptions
 from drfl_papers.data_source import Source, Sources
@@ -162,5 +163,4 @@ def _left(done: CompletedCell, start: float) -> str:
     """Estimate the time left from the cost of the work since the start."""
     if not 0 < done.share < 1:
         return "writing files" if done.share else ""
-    seconds = (time.monotonic() - start) * (1 - done.share) / done.share
-    return f"about {seconds / 60:.0f} min left" if seconds >= 90 else f"about {seconds:.0f} s left"
+    return time_left((time.monotonic() - start) * (1 - done.share) / done.share)

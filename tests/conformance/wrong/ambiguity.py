@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from drfl.ambiguity import KL, Box, ChiSquare, ChiSquareBall, CVaR, KLBall, Simplex, WorstCase
-from drfl.ambiguity.base import finite_vector, quarter_gaps
+from drfl.ambiguity.ambiguity_set import finite_vector, quarter_gaps
 from drfl.ambiguity.simplex import onto_simplex
 
 

@@ -14,7 +14,6 @@ from drfl.cli.app import call
 from drfl.experiments.compare.costs import costs_to_target
 from drfl.report.formatting import size
 from drfl.task.metrics import ACCURACY
-from drfl.training.plots import _byte_unit
 
 SMALL = ["--clients=4", "--rounds=4", "--steps=2", "--engine=loop", "--cohort=2", "--threads=1", "--seeds=3"]
 
@@ -92,13 +91,6 @@ def test_curves_are_drawn_over_each_cost(x, compared):
     assert found.plot("worst", x=x).axes[0].get_xlabel().startswith("kB" if x == "bytes" else "")
     with refused("unknown-name", "x", "byte", "bytes"):
         found.plot(x="byte")
-
-
-@pytest.mark.parametrize(
-    ("most", "unit"), [(0, (1, "bytes")), (999, (1, "bytes")), (2e6, (1e6, "MB")), (3e19, (1e12, "TB"))]
-)
-def test_unit_of_bytes_fits_the_largest_number(most, unit):
-    assert _byte_unit(most) == unit
 
 
 def test_command_writes_tables_and_figures_from_folders(compared, tmp_path, monkeypatch, capsys):

@@ -19,7 +19,7 @@ from drfl.federation.federation import WrappedFederation
 from drfl.resilience import Protected
 from drfl.training.certificate import Certifier
 from drfl.training.checkpoint import Checkpoints, DamagedError, resume_point
-from drfl.training.checkpoint.schema import check, restored, state_specs, tensors_of
+from drfl.training.checkpoint.state_schema import check, restored, state_specs, tensors_of
 from drfl.training.checkpoint.store import RUN, STATE, SUMS, sums_of
 from drfl.training.run_state import first
 

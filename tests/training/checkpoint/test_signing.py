@@ -20,7 +20,7 @@ from drfl.experiments.config.config import Config
 from drfl.experiments.run.resume import key_of
 from drfl.training.checkpoint import Checkpoints, DamagedError, newest, read_key, resume_point
 from drfl.training.checkpoint.record import record_of
-from drfl.training.checkpoint.schema import COUNTERS, FORMAT
+from drfl.training.checkpoint.state_schema import COUNTERS, FORMAT
 from drfl.training.checkpoint.store import sums_of
 
 KEY, OTHER = bytes(range(32)), bytes(range(1, 33))

@@ -18,7 +18,7 @@ from drfl.federation.client_table import ClientTable
 from drfl.resilience import Clip, FailureModel, Faulty, OverSelection, Protected, Quorum, RobustClip
 from drfl.training.averages import Average
 from drfl.training.checkpoint import DamagedError
-from drfl.training.checkpoint.schema import check, restored, state_specs, tensors_of
+from drfl.training.checkpoint.state_schema import check, restored, state_specs, tensors_of
 from drfl.training.loop import run
 from drfl.training.run_state import first
 

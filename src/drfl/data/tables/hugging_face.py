@@ -448,7 +448,9 @@ def _read(place: str, rows: datasets.Dataset, columns: Columns, kind: str) -> _S
             check_values(own, column, columns.task, row_name)
             _check_labelled(place, own, column, rows.features[name])
             targets[own] = column
-    groups = None if columns.group is None else _groups(frame[columns.group], rows.features[columns.group])
+    groups = None
+    if columns.group is not None:
+        groups = tuple(map(str, _words(frame[columns.group], rows.features[columns.group])))
     features = _features(rows, columns)
     if kind == "image":
         return _Split(_pictures(place, rows, features[0]), targets, groups)
@@ -464,10 +466,6 @@ def _words(column: pd.Series, feature: object) -> pd.Series:
     if not isinstance(feature, datasets.ClassLabel):
         return column
     return column.map(dict(enumerate(feature.names)))  # NaN for the number -1, which means "unknown"
-
-
-def _groups(column: pd.Series, feature: object) -> tuple[str, ...]:
-    return tuple(str(value) for value in _words(column, feature))
 
 
 def _check_labelled(place: str, name: str, values: np.ndarray, feature: object) -> None:

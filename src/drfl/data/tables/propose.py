@@ -195,9 +195,9 @@ class _Values(NamedTuple):
         known = self.numbers[~np.isnan(self.numbers)]
         return bool((known == np.round(known)).all())
 
-    def sorted_texts(self, least: int = 1) -> list[str]:
-        """Return the values with at least ``least`` rows in ascending order, negative words first."""
-        texts = [str(text) for text in self.texts[self.counts >= least]]
+    def sorted_texts(self) -> list[str]:
+        """Return the values with at least :data:`RARE` rows in ascending order, negative words first."""
+        texts = [str(text) for text in self.texts[self.counts >= RARE]]
         if all(text.lower() in (*OPPOSITES, *OPPOSITES.values()) for text in texts):
             return sorted(texts, key=lambda text: (text.lower() not in OPPOSITES, text))
         by_text = dict(zip(self.texts, self.numbers, strict=True))
@@ -217,7 +217,7 @@ def _target(name: str, values: _Values, task: TaskName, notices: list[Notice]) -
     if task == "regression":
         return Column(name, "whole number" if values.is_whole else "number", role="target")
     missing = tuple(str(text) for text in values.texts if text in UNKNOWN) if task == "multi-label" else ()
-    levels = [level for level in values.sorted_texts(RARE) if level not in missing]
+    levels = [level for level in values.sorted_texts() if level not in missing]
     rare = int(((values.counts < RARE) & ~np.isin(values.texts, missing)).sum())
     if task == "multi-label" and values.blanks:
         missing = ("", *missing)
@@ -256,7 +256,7 @@ def _feature(name: str, values: _Values, parts: Sequence[pd.Series], notices: li
     if values.rows >= FEW and len(texts) >= NEARLY_ALL * values.rows:
         notices.append(Notice(f"column '{name}' looks like an identifier and is not a feature", "identifier", name))
         return Column(name, "id")
-    levels, rare = values.sorted_texts(RARE), int((values.counts < RARE).sum())
+    levels, rare = values.sorted_texts(), int((values.counts < RARE).sum())
     if len(levels) > CATEGORIES or not levels:
         text = f"column '{name}' has {len(texts)} different words, so it is text and not a feature"
         notices.append(Notice(text, "too-many-categories", name))

@@ -189,8 +189,8 @@ class TableSchema:
                     field=names[1],
                 )
         for what, names in (("column", [column.name for column in self.columns]), ("feature", [*self.features])):
-            twice = next((name for name in names if names.count(name) > 1), None) if _repeats(names) else None
-            if twice is not None:
+            if len(set(names)) < len(names):
+                twice = next(name for name in names if names.count(name) > 1)
                 raise InputError(f"two {what}s are called '{twice}': rename one", code="duplicate-name", field=twice)
         for column in self.columns:
             both = [level for level in column.levels if level in self.reading.missing]
@@ -395,10 +395,6 @@ _LIST = re.compile(r"\[\n((?: {4}.*,\n)*)\]")
 def _one_line(found: re.Match[str]) -> str:
     text = "[" + ", ".join(line.strip().removesuffix(",") for line in found[1].splitlines()) + "]"
     return text if len(text) <= 100 else found[0]
-
-
-def _repeats(names: Sequence[str]) -> bool:
-    return len(set(names)) < len(names)
 
 
 def _at(place: str, error: InputError) -> InputError:

@@ -38,7 +38,6 @@ from drfl.experiments.compare.objects import (
     user_modules,
 )
 from drfl.experiments.compare.outcomes import Outcome
-from drfl.experiments.compare.predicted import Predictions
 from drfl.experiments.compare.run_comparison import check_tracker, run_comparison
 from drfl.experiments.config.data_settings import DataSettings
 from drfl.experiments.execution.executor import Workers, workers_of
@@ -151,10 +150,14 @@ def _run_in_folder(
     if stored_config is not None and is_up_to_date(out, ready) and not options.predictions:
         tidy(out, "comparison")
         return ready.to_comparison(read_outcomes(out, ready), out)
-    with stop_on_interrupt("after this round") as watch, _show_progress(options.progress, ready) as (warn, ended):
+    predictions = {
+        name: read_predictions(Path(given)) if isinstance(given, str | Path) else given
+        for name, given in (options.predictions or {}).items()
+    }
+    with stop_on_interrupt() as watch, _show_progress(options.progress, ready) as (warn, ended):
         comparison = run_comparison(
             ready, out, watch, workers, ended=ended, warn=warn, resume=options.resume,
-            overwrite=options.overwrite, modules=modules, predictions=_frames(options.predictions),
+            overwrite=options.overwrite, modules=modules, predictions=predictions,
         )  # fmt: skip
         if not comparison.outcomes:
             raise StoppedError("interrupted before a run was finished")
@@ -165,11 +168,6 @@ def _run_in_folder(
         for notice in comparison.notices:
             warn(notice)
     return comparison
-
-
-def _frames(predictions: Mapping[str, pd.DataFrame | str | Path] | None) -> Predictions:
-    given = (predictions or {}).items()
-    return {name: read_predictions(Path(of)) if isinstance(of, str | Path) else of for name, of in given}
 
 
 @contextmanager

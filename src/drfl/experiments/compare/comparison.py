@@ -23,10 +23,10 @@ from drfl.experiments.config.data_settings import load_data
 from drfl.experiments.config.ready_run import Job
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.execution import records
-from drfl.experiments.run.checks import warnings_of
 from drfl.experiments.run.manifest import CHECKPOINT, IDENTITY, OUTCOMES, is_finished, read_manifest
 from drfl.experiments.run.resume import check_same, check_settings, identity
 from drfl.experiments.run.run_directory import ClaimedFolder
+from drfl.experiments.run.run_warnings import warnings_of
 from drfl.experiments.run.runner import StopSignal
 from drfl.task.measure import Measure
 from drfl.training.checkpoint import DamagedError
@@ -79,7 +79,7 @@ class PreparedComparison(NamedTuple):
         clients: N.
         identity: The identity of the first algorithm's run at the first seed, see
             :func:`drfl.experiments.run.resume.identity`.
-        warnings: Warnings about its data, see :func:`drfl.experiments.run.checks.warnings_of`.
+        warnings: Warnings about its data, see :func:`drfl.experiments.run.run_warnings.warnings_of`.
         jobs: The runs at the first seed, by algorithm. A run is removed when it starts.
         track: Where runs send their histories, see :func:`drfl.training.trackers.parse`; None = nowhere.
     """

@@ -275,7 +275,7 @@ class Comparison:
         Raises:
             InputError: If there is no such algorithm or column.
         """
-        from drfl.experiments.compare.differences import differences
+        from drfl.experiments.compare.paired_differences import differences
 
         names = (*map(label_of, self.algorithms), *dict.fromkeys(p.outcome.algorithm for p in self.predicted))
         first, of = against or names[0], column or f"worst_{self.measures[0].name}"

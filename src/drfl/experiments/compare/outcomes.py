@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import math
 import statistics
 from collections.abc import Callable, Sequence
@@ -10,7 +9,7 @@ from typing import NamedTuple
 
 from drfl.assessment.equal_clients import EqualClients, equal_clients
 from drfl.core.errors import DivergedError, InputError
-from drfl.core.run_end import Marks
+from drfl.core.run_end import Marks, failures_text
 from drfl.core.user_code import label_of
 from drfl.experiments.run.finished import FinishedRun
 from drfl.experiments.run.measures import column, deviation
@@ -126,16 +125,8 @@ def run_to_outcome(algorithm: str, seed: int, run: Callable[[], FinishedRun]) ->
 
 
 def failure_text(outcomes: Sequence[Outcome], algorithm: str) -> str:
-    """Say how the failed runs of an algorithm ended: "2 of 14 diverged", "diverged" if all did, "" if none failed.
-
-    With a failed run, the other runs do not describe the algorithm: a mean over the seeds at which it happens to work
-    would flatter it.
-    """
-    of_algorithm = [o for o in outcomes if o.algorithm == algorithm]
-    ends = collections.Counter(o.stopped for o in of_algorithm if o.failed)
-    return ", ".join(
-        how if n == len(of_algorithm) else f"{n} of {len(of_algorithm)} {how}" for how, n in sorted(ends.items())
-    )
+    """Say how the failed runs of an algorithm ended, see :func:`drfl.core.run_end.failures_text`."""
+    return failures_text([outcome.stopped for outcome in outcomes if outcome.algorithm == algorithm])
 
 
 class Spread(NamedTuple):

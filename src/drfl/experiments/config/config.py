@@ -98,10 +98,10 @@ def load_config(path: Path | None, overrides: Mapping[str, object], *, trust: bo
     Raises:
         InputError: If the file is missing or not TOML, a key is unknown, or a value is impossible.
     """
-    return config_of(read_file(path, references_of(overrides), trust=trust), overrides)
+    return config_of(read_file(path, code_references(overrides), trust=trust), overrides)
 
 
-def references_of(values: Mapping[str, object]) -> dict[str, str]:
+def code_references(values: Mapping[str, object]) -> dict[str, str]:
     """Return the references to code in a configuration, each with the key that holds it. Nothing is imported.
 
     Args:
@@ -188,7 +188,7 @@ def read_file(
     if folder is not None and not trust:
         user_code.block_folder(folder)
         again = "another --out" if resuming else None
-        user_code.check_received(references_of(values), values.get("files"), folder, given, resuming=again)
+        user_code.check_received(code_references(values), values.get("files"), folder, given, resuming=again)
     return values
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import InputError
 from drfl.core.files import parse_json
+from drfl.core.output_files import writing_into
 from drfl.experiments.run.artifacts import json_text
 from drfl.training.checkpoint import read_signed, sign
 
@@ -35,15 +36,8 @@ def write(folder: Path, name: str, content: Mapping[str, object], key: bytes | N
         InputError: If the folder cannot be written to.
     """
     text = json_text({"key": name, **content}).encode()
-    try:
-        with atomic_write(folder / f"{name}.json") as file:
-            file.write(sign(key, _signed_path(folder, name), text))
-    except OSError as error:
-        raise InputError(
-            f"cannot write into {folder} ({error.strerror}): make room and resume",
-            code="cannot-write",
-            field=str(folder),
-        ) from None
+    with writing_into(folder, "make room and resume"), atomic_write(folder / f"{name}.json") as file:
+        file.write(sign(key, _signed_path(folder, name), text))
     # Parse the text again, so that a new record has the same types as a stored one.
     return json.loads(text)
 

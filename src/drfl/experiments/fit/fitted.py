@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from drfl.assessment.assess_evaluation import assess_evaluation, worst_interval
 from drfl.assessment.choice import Choice
-from drfl.assessment.evaluation import assess_evaluation, worst_interval
 from drfl.assessment.scores import Floats
 from drfl.data import ClientData
 from drfl.experiments.fit.members import Member

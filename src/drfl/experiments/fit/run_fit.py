@@ -29,10 +29,10 @@ from drfl.experiments.fit.members import PORTFOLIO, FitJobs, Member, reference
 from drfl.experiments.fit.personal import GLOBAL
 from drfl.experiments.fit.steps import Show, Steps
 from drfl.experiments.run.artifacts import json_text
-from drfl.experiments.run.checks import warnings_of
 from drfl.experiments.run.manifest import is_finished
 from drfl.experiments.run.resume import find_stored_config
 from drfl.experiments.run.run_directory import check_free, claim_folder
+from drfl.experiments.run.run_warnings import warnings_of
 from drfl.experiments.run.runner import StopSignal, write_results
 from drfl.task.task import Task
 

@@ -14,6 +14,7 @@ from drfl.experiments.run.finished import FinishedRun
 from drfl.experiments.run.resume import identity, load_resume_point
 from drfl.experiments.run.run_directory import ClaimedFolder
 from drfl.experiments.run.runner import StopSignal, execute
+from drfl.training.callbacks import time_left
 from drfl.training.checkpoint import Checkpoints
 from drfl.training.loop import Callback
 
@@ -77,9 +78,8 @@ class Steps:
 
     def ended(self, text: str) -> None:
         """Tell how the newest run ended, and the time left if all runs take equally long."""
-        left = self.seconds / max(self.executed, 0.1) * (self.total - self.number)
-        time_left = f"about {left / 60:.0f} min left" if left >= 90 else f"about {left:.0f} s left"
-        self.log(f"[{self.number}/{self.total}] {text}" + (f"; {time_left}" if self.number < self.total else ""))
+        left = time_left(self.seconds / max(self.executed, 0.1) * (self.total - self.number))
+        self.log(f"[{self.number}/{self.total}] {text}" + (f"; {left}" if self.number < self.total else ""))
 
     def _warn(self, name: str, notice: Notice) -> None:
         if notice.code != "resumed":  # every run of a resumed fit resumes

@@ -350,7 +350,7 @@ def sum_columns(measures: Sequence[Measure], sums: Tensor) -> dict[str, list[str
 
 
 def _clients_csv(finished: FinishedRun) -> str:
-    from drfl.assessment.evaluation import client_intervals  # scipy takes a while to load
+    from drfl.assessment.assess_evaluation import client_intervals  # scipy takes a while to load
 
     job, result = finished.job, finished.result
     evaluation, last = result.evaluation, result.last

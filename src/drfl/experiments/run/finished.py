@@ -13,7 +13,7 @@ from drfl.core.run_end import ENDS, ON_TEST, StopReason
 from drfl.data.pools import RARE, ConstantAnswer
 from drfl.engine import Simulation
 from drfl.experiments.config.ready_run import Running
-from drfl.experiments.run.checks import EndChecks, end_checks, warnings_of
+from drfl.experiments.run.run_warnings import EndChecks, end_checks, warnings_of
 from drfl.federation.algorithm import core_of
 from drfl.federation.federation import Evaluation
 from drfl.task.measure import Rows
@@ -51,7 +51,7 @@ class FinishedRun:
 
     def interval_of(self, evaluation: Evaluation) -> tuple[float, float] | None:
         """Return the same interval for another test of the run."""
-        from drfl.assessment.evaluation import worst_interval  # scipy takes a while to load
+        from drfl.assessment.assess_evaluation import worst_interval  # scipy takes a while to load
 
         if self.result.stopped_on == "test":
             return None

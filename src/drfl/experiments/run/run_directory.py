@@ -13,6 +13,7 @@ from filelock import FileLock, Timeout
 
 from drfl.core.atomic_files import atomic_write, is_file, is_folder, missing_folders, remove_empty, remove_known
 from drfl.core.errors import DivergedError, InputError, Notice
+from drfl.core.output_files import writing_into
 from drfl.experiments.run.manifest import (
     CHECKPOINT,
     COMMANDS,
@@ -58,7 +59,7 @@ def check_free(path: Path, kind: Kind, *, overwrite: bool = False) -> None:
         InputError: If something exists already, or may be overwritten but is of another kind or not drfl's, or the
             folder cannot be written to.
     """
-    try:
+    with writing_into(path):  # a name may be too long, for example
         if path.exists() and not path.is_dir():
             raise InputError(f"{path} is a file: give another --out", code="not-a-folder", field=str(path))
         if path.resolve() in (Path.cwd(), *Path.cwd().parents):
@@ -70,19 +71,10 @@ def check_free(path: Path, kind: Kind, *, overwrite: bool = False) -> None:
         place = path
         while not place.exists():
             place = place.parent
-        try:  # a permission check is not enough, as root passes it even if nothing can be created
+        with writing_into(place):
+            # A permission check is not enough, as root passes it even if nothing can be created.
             os.rmdir(tempfile.mkdtemp(prefix=".drfl-", dir=place))
-        except OSError as error:
-            raise InputError(
-                f"cannot write into {place} ({error.strerror}): give another --out",
-                code="cannot-write",
-                field=str(place),
-            ) from None
         check_manifest(path, kind, overwrite=overwrite)
-    except OSError as error:  # such as a name that is too long
-        raise InputError(
-            f"cannot write into {path} ({error.strerror}): give another --out", code="cannot-write", field=str(path)
-        ) from None
 
 
 def check_manifest(path: Path, kind: Kind, *, resume: bool = False, overwrite: bool = False) -> Manifest | None:
@@ -191,14 +183,8 @@ class ClaimedFolder:
         Raises:
             InputError: If the folder cannot be written to.
         """
-        try:
-            with atomic_write(self.checkpoints / CONFIG) as file:
-                file.write(sign(self.key, f"{CHECKPOINT}/{CONFIG}", config.encode()))
-        except OSError as error:
-            raise InputError(
-                f"cannot write into {self.directory} ({error.strerror}): give another --out",
-                code="cannot-write", field=str(self.directory),
-            ) from None  # fmt: skip
+        with writing_into(self.directory), atomic_write(self.checkpoints / CONFIG) as file:
+            file.write(sign(self.key, f"{CHECKPOINT}/{CONFIG}", config.encode()))
 
     def write(self, manifest: Manifest) -> None:
         """Replace the manifest.

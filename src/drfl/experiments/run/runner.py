@@ -48,13 +48,10 @@ class StopSignal:
 
 
 @contextmanager
-def stop_on_interrupt(when: str) -> Iterator[StopSignal]:
+def stop_on_interrupt() -> Iterator[StopSignal]:
     """Let the first Ctrl-C of a Python session request a stop within this context, and the second one interrupt.
 
     Other handlers than Python's own, and calls outside the main thread, are left alone.
-
-    Args:
-        when: The moment at which the work stops, for the printed line.
     """
     watch = StopSignal()
 
@@ -62,7 +59,7 @@ def stop_on_interrupt(when: str) -> Iterator[StopSignal]:
         if watch.stop:
             raise KeyboardInterrupt
         watch.signal = number
-        os.write(2, f"stopping {when} (interrupt again to abort at once)\n".encode())
+        os.write(2, b"stopping after this round (interrupt again to abort at once)\n")
 
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:

@@ -127,7 +127,7 @@ def sweep_objects(
         find_stored_config(out, "sweep", overwrite=overwrite, given=True)
     else:
         check_free(out, "sweep", overwrite=overwrite)
-    plan = read_study(study, {}, threads=1)
+    plan = read_study(study, {})
     total = len(plan.runs)
 
     def show(line: str) -> None:
@@ -136,7 +136,7 @@ def sweep_objects(
     def ended(run: SweepRun, outcome: Outcome, count: int) -> None:
         show(describe_end(run, outcome, count, total))
 
-    with stop_on_interrupt("after this round") as watch:
+    with stop_on_interrupt() as watch:
         sweep = run_sweep(
             plan, out, watch, workers, ended=ended, warn=show, resume=resume, overwrite=overwrite, track=track
         )  # fmt: skip

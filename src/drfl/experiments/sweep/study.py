@@ -14,7 +14,7 @@ from drfl.core import user_code
 from drfl.core.errors import InputError, unknown
 from drfl.core.user_code import label_of
 from drfl.experiments.config.algorithm_settings import COMMON
-from drfl.experiments.config.config import Config, config_of, read_file, references_of, results_folder
+from drfl.experiments.config.config import Config, code_references, config_of, read_file, results_folder
 from drfl.experiments.config.hyperparameters import KNOWN, algorithm_name, has_parameter
 from drfl.experiments.execution.cells import Cell
 from drfl.experiments.execution.training_cells import cost_of, job_from_config
@@ -73,7 +73,6 @@ def read_study(
     changes: Mapping[str, object],
     *,
     trust: bool = False,
-    threads: int | None = None,
 ) -> SweepStudy:
     """Return the runs of a study.
 
@@ -81,7 +80,6 @@ def read_study(
         study: Its TOML file, or the content of one.
         changes: Settings that override those of the file for all runs.
         trust: See :func:`drfl.experiments.config.config.load_config`.
-        threads: The torch threads of each run if the study does not set them.
 
     Raises:
         InputError: If a setting is unknown or impossible, nothing varies, or a setting is given twice.
@@ -94,8 +92,7 @@ def read_study(
                 f"the study already varies {twice}: set it only in the study", code="given-twice", field=twice
             )
     content |= changes
-    if threads is not None:
-        content.setdefault("threads", threads)
+    content.setdefault("threads", 1)  # runs train side by side
     fixed = {name: value for name, value in content.items() if name not in (GRID, LIST)}
     runs: dict[str, SweepRun] = {}
     unused = set[str]()
@@ -121,7 +118,7 @@ def read_study(
 
 def _read(path: Path, given: Mapping[str, object], trust: bool) -> dict[str, object]:
     """Read a study's file. Code that it names in its lists is treated like that of an ordinary configuration."""
-    content = read_file(path, references_of(given), trust=trust)
+    content = read_file(path, code_references(given), trust=trust)
     folder = results_folder(path)
     if folder is not None and not trust:
         columns = [
@@ -130,8 +127,8 @@ def _read(path: Path, given: Mapping[str, object], trust: bool) -> dict[str, obj
             for name, value in table.items()
             for each in (value if isinstance(value, list) else [value])
         ]
-        references = {name: key for column in columns for name, key in references_of(column).items()}
-        user_code.check_received(references, content.get("files"), folder, references_of(given))
+        references = {name: key for column in columns for name, key in code_references(column).items()}
+        user_code.check_received(references, content.get("files"), folder, code_references(given))
     return content
 
 
@@ -207,7 +204,8 @@ def _configure(fixed: Mapping[str, object], varied: Changes, own: Collection[str
         own: The algorithms of all runs.
     """
     settings = {name: value for name, value in varied.items() if name in Config.model_fields}
-    algorithm = algorithm_name(str(settings.get("algorithm", fixed.get("algorithm", _default_algorithm()))))
+    default = fixed.get("algorithm", Config.model_fields["algorithm"].default)
+    algorithm = algorithm_name(str(settings.get("algorithm", default)))
     table: dict[str, object] = {}
     without_effect: set[str] = set()
     for name, value in varied.items():
@@ -227,10 +225,6 @@ def _configure(fixed: Mapping[str, object], varied: Changes, own: Collection[str
     overrides = {name: value for name, value in settings.items() if name not in without_effect}
     tables = {"algorithms": {algorithm: table}} if table else {}
     return config_of(fixed, {**overrides, **tables}, own), without_effect
-
-
-def _default_algorithm() -> object:
-    return Config.model_fields["algorithm"].default
 
 
 def _folder_of(config: Config) -> str:

@@ -17,7 +17,7 @@ from drfl.experiments.config.hyperparameters import Value
 from drfl.experiments.config.ready_run import Job
 from drfl.experiments.execution.cells import Cell
 from drfl.experiments.execution.training_cells import cost_of, job_from_config
-from drfl.experiments.run.checks import check_strict, warnings_of
+from drfl.experiments.run.run_warnings import check_strict, warnings_of
 from drfl.experiments.tuning import own_spaces, spaces
 from drfl.experiments.tuning.criterion import Criterion
 from drfl.experiments.tuning.job import FIRST_SEED, TunedMethod, TuningJob

@@ -22,8 +22,8 @@ from drfl.experiments.execution.records import CELLS, Record
 from drfl.experiments.run.measures import MetricColumn, signed_text
 from drfl.experiments.run.runner import StopSignal
 from drfl.experiments.tuning.criterion import Criterion
+from drfl.experiments.tuning.run_searches import MakePool
 from drfl.experiments.tuning.search import Search
-from drfl.experiments.tuning.study import MakePool
 from drfl.experiments.tuning.suggestion import Trial
 from drfl.training.history import DIGITS
 

@@ -14,7 +14,7 @@ from drfl.core.errors import InputError, unknown
 from drfl.core.plugins import plugins
 from drfl.core.user_code import is_reference, label_of
 from drfl.experiments.config.build import VALIDATION
-from drfl.experiments.config.config import Config, config_of, load_config, read_file, references_of
+from drfl.experiments.config.config import Config, code_references, config_of, load_config, read_file
 from drfl.experiments.config.hyperparameters import KNOWN, Value, algorithm_name, canonical
 from drfl.experiments.execution.training_cells import NOT_IN_JOB
 from drfl.task.measure import Measure
@@ -158,7 +158,7 @@ def from_file(
     Raises:
         InputError: If there is no such file, or a value is impossible.
     """
-    values = read_file(path, references_of(changes), trust=trust)
+    values = read_file(path, code_references(changes), trust=trust)
     return make_job(path.stem, values, changes, config_of(values, {**changes, **VALIDATION_SETTINGS}, algorithms))
 
 

@@ -11,13 +11,14 @@ import tomli_w
 
 from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import InputError
+from drfl.core.output_files import writing_into
 from drfl.core.run_end import FAILURES
 from drfl.experiments.run.artifacts import versions
 from drfl.experiments.run.manifest import Manifest, read_manifest
 from drfl.experiments.run.run_directory import check_manifest
 from drfl.experiments.tuning.confirmation import Confirmation, headline
+from drfl.experiments.tuning.run_searches import FILE
 from drfl.experiments.tuning.search import Search
-from drfl.experiments.tuning.study import FILE
 from drfl.experiments.tuning.suggestion import Trial, import_optuna
 from drfl.task.measure import undefined_share
 from drfl.training.history import DIGITS, csv_text
@@ -37,12 +38,8 @@ def check_place(folder: Path, name: str) -> None:
     """
     if os.path.exists(folder) and not folder.is_dir():  # unlike pathlib's, False for a name that is too long
         raise InputError(f"{folder} is a file: give another --out", code="not-a-folder", field=str(folder))
-    try:
+    with writing_into(folder):
         manifest = check_manifest(folder, "search", resume=True)
-    except OSError as error:
-        raise InputError(
-            f"cannot write into {folder} ({error.strerror}): give another --out", code="cannot-write", field=str(folder)
-        ) from None
     path = folder / f"{name}.toml"
     if os.path.lexists(path) and (manifest is None or path.name not in manifest.files):
         raise InputError(
@@ -62,15 +59,11 @@ def make_place(folder: Path, name: str) -> None:
     Raises:
         InputError: If it cannot be made or written to.
     """
-    try:
+    with writing_into(folder):
         folder.mkdir(parents=True, exist_ok=True)
         before = read_manifest(folder)
         files = {FILE, TRIALS, f"{name}.toml", *(() if before is None else before.files)}
         Manifest.new("search", tuple(files)).write(folder)
-    except OSError as error:
-        raise InputError(
-            f"cannot write into {folder} ({error.strerror}): give another --out", code="cannot-write", field=str(folder)
-        ) from None
 
 
 def write(
@@ -100,16 +93,10 @@ def write(
         folder / TRIALS: trials_csv(search, trials),
         path: tomli_w.dumps(content(search, trials, command, confirmations)),
     }
-    try:
+    with writing_into(folder, "fix this and run the command again"):
         for place, text in texts.items():
             with atomic_write(place) as file:
                 file.write(text.encode())
-    except OSError as error:
-        raise InputError(
-            f"cannot write into {folder} ({error.strerror}): fix this and run the command again",
-            code="cannot-write",
-            field=str(folder),
-        ) from None
     return path
 
 

@@ -14,9 +14,9 @@ from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import DrflError, InputError, Notice, unknown
 from drfl.core.files import read_text, read_toml
 from drfl.flower.deploy import edit_settings, keys
+from drfl.flower.deploy.dated_folders import folder_to_fill
 from drfl.flower.deploy.init import FIRST_SITE_PORT, DeploymentPlan, compose_service, site_files, write_files
 from drfl.flower.deploy.paths import DeploymentFolder, SitePaths
-from drfl.flower.deploy.run_folders import folder_to_fill
 from drfl.flower.deploy.runs import list_runs
 
 MIN_SITES = 2

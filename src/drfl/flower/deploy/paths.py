@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from drfl.core.errors import InputError
 from drfl.core.files import read_text, read_toml
-from drfl.flower.deploy.run_folders import newest_run
+from drfl.flower.deploy.dated_folders import newest_run
 
 _REVOKED = re.compile(r"(.+)-[0-9]{8}T[0-9]{6}\.[0-9]{6}\.pub")
 

@@ -15,8 +15,8 @@ from drfl.core.files import read_json, reading
 from drfl.core.screen import Screen, ScreenTable, say
 from drfl.core.user_code import split
 from drfl.data.model_file import read_model_file
+from drfl.flower.deploy.dated_folders import TIME
 from drfl.flower.deploy.paths import DeploymentFolder
-from drfl.flower.deploy.run_folders import TIME
 
 REQUEST_FILE = "request.toml"
 FOLDERS = {"evaluate": "evaluations", "deliver": "deliveries"}

@@ -23,7 +23,7 @@ class Point(NamedTuple):
     hessian: Tensor
 
 
-def minimise(function: Callable[[Tensor], Point], start: Tensor, tolerance: float = 1e-10) -> Tensor:
+def minimise(function: Callable[[Tensor], Point], start: Tensor) -> Tensor:
     """Return the minimiser (d,), to the precision at which the gradient vanishes in float64.
 
     Far away, steps are halved until the value falls enough. Near the minimum, values differ by rounding only and no
@@ -32,10 +32,9 @@ def minimise(function: Callable[[Tensor], Point], start: Tensor, tolerance: floa
     Args:
         function: Smooth and strongly convex.
         start: (d,) the starting point.
-        tolerance: Bound on the gradient's norm, relative to 1 + |value|.
 
     Raises:
-        ArithmeticError: If the final gradient exceeds the bound.
+        ArithmeticError: If the norm of the final gradient exceeds 1e-10, relative to 1 + |value|.
     """
     w, here = start, function(start)
     for _ in range(ITERATIONS):
@@ -49,7 +48,7 @@ def minimise(function: Callable[[Tensor], Point], start: Tensor, tolerance: floa
         if not visible and not after.gradient.norm() < here.gradient.norm() / 2:
             break
         w, here = w + size * step, after
-    if not here.gradient.norm() <= tolerance * (1 + here.value.abs()):
+    if not here.gradient.norm() <= 1e-10 * (1 + here.value.abs()):
         raise ArithmeticError(f"Newton's method ended with a gradient of norm {float(here.gradient.norm()):.1e}")
     return w
 

@@ -88,7 +88,7 @@ def quadratics(n: int = 8, d: int = 4, seed: int = 0) -> Quadratic:
     checks.integer("n", n)
     checks.integer("d", d)
     a = _normal(Key(seed).fold("quadratics"), n, d)
-    return _bowls("quadratics", np.broadcast_to(np.eye(d), (n, d, d)), a, 1.0, 1.0)
+    return _bowls("quadratics", np.broadcast_to(np.eye(d), (n, d, d)), a, 1.0)
 
 
 def curved_quadratics(n: int = 6, d: int = 4, seed: int = 0, ratio: float = 10.0) -> Quadratic:
@@ -117,7 +117,7 @@ def curved_quadratics(n: int = 6, d: int = 4, seed: int = 0, ratio: float = 10.0
     axes = np.linalg.qr(_normal(key.fold("axes"), n, d, d)).Q
     # RᵀR = H_i.
     R = np.sqrt(eigenvalues)[:, :, None] * axes.transpose(0, 2, 1)
-    return _bowls("curved_quadratics", R, _normal(key.fold("centres"), n, d), ratio, 1.0)
+    return _bowls("curved_quadratics", R, _normal(key.fold("centres"), n, d), ratio)
 
 
 def robust_regression(
@@ -158,15 +158,13 @@ def robust_regression(
     )  # fmt: skip
 
 
-def _bowls(name: str, R: np.ndarray, a: np.ndarray, smoothness: float, strong_convexity: float) -> Quadratic:
-    """Make f_i(w) = ½‖R_i(w − a_i)‖² from R (N, d, d) and a (N, d); each client has one sample."""
+def _bowls(name: str, R: np.ndarray, a: np.ndarray, smoothness: float) -> Quadratic:
+    """Make f_i(w) = ½‖R_i(w − a_i)‖² from R (N, d, d) and a (N, d), with μ = 1; each client has one sample."""
     A = torch.from_numpy(np.array(R))
     b = (A @ torch.from_numpy(a)[:, :, None])[:, :, 0]
     samples = torch.cat([A, b[:, :, None]], dim=2)
     data = _pool(samples, torch.zeros(len(a), dtype=torch.float64), len(a))
-    return Quadratic(
-        name, LeastSquares(A, b), data, partial(Bowl, A.shape[2]), half_squares, bowl_fit, smoothness, strong_convexity
-    )
+    return Quadratic(name, LeastSquares(A, b), data, partial(Bowl, A.shape[2]), half_squares, bowl_fit, smoothness, 1.0)
 
 
 def _pool(inputs: Tensor, targets: Tensor, n: int) -> ClientData:

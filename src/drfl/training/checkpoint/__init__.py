@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from drfl.training.checkpoint.resume import Checkpoints, ResumePoint, newest, resume_point
-from drfl.training.checkpoint.schema import DamagedError
+from drfl.training.checkpoint.resuming import Checkpoints, ResumePoint, newest, resume_point
 from drfl.training.checkpoint.signatures import read_key, read_signed, sign
+from drfl.training.checkpoint.state_schema import DamagedError
 from drfl.training.checkpoint.store import Files
 
 __all__ = [

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-from drfl.training.checkpoint.schema import COUNTERS, FORMAT, LONGEST, MOST, DamagedError
+from drfl.training.checkpoint.state_schema import COUNTERS, FORMAT, LONGEST, MOST, DamagedError
 
 MOST_ROUNDS = 2**53
 """Largest integer up to which every integer is a floating-point number."""

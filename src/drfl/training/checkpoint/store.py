@@ -1,7 +1,7 @@
 """The folder in which a run stores its last two checkpoints, and how they are written, signed, verified and read.
 
 Each checkpoint is a folder. It is written under a temporary name, flushed to the disk and then renamed, so a checkpoint
-is either whole or absent. See :mod:`drfl.training.checkpoint.schema` for its content.
+is either whole or absent. See :mod:`drfl.training.checkpoint.state_schema` for its content.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from torch import Tensor
 from drfl.core.atomic_files import remove_known
 from drfl.core.errors import InputError
 from drfl.core.files import read_bytes
-from drfl.training.checkpoint.schema import FORMAT, DamagedError, run_tensors
 from drfl.training.checkpoint.signatures import LONGEST, signature
+from drfl.training.checkpoint.state_schema import FORMAT, DamagedError, run_tensors
 from drfl.training.run_state import RunState
 
 if TYPE_CHECKING:

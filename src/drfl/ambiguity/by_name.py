@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from drfl.ambiguity.base import AmbiguitySet
+from drfl.ambiguity.ambiguity_set import AmbiguitySet
 from drfl.ambiguity.chi_square import ChiSquare, ChiSquareBall
 from drfl.ambiguity.kl import KL, KLBall
 from drfl.ambiguity.simplex import Box, CVaR, Simplex

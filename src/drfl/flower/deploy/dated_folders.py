@@ -33,7 +33,10 @@ def run_folders(root: Path, out: Path) -> list[Path]:
 
 
 def newest_run(root: Path, out: Path) -> Path:
-    """Return the folder of the newest run; the path with its placeholder if there is none."""
+    """Return the folder of the newest run, or the newest file at a path such as ``runs/DATE/model.safetensors``.
+
+    If there is none, it is the path itself, with its placeholder.
+    """
     return next(reversed(run_folders(root, out)), root / out)
 
 
@@ -45,11 +48,3 @@ def folder_to_fill(root: Path, out: Path) -> Path:
     if DATE not in str(out) or (newest.exists() and not is_finished(newest)):
         return newest
     return root / str(out).replace(DATE, datetime.now(UTC).strftime(TIME))
-
-
-def newest_file(root: Path, path: Path) -> Path:
-    """Return a file in the folder of the newest finished run, such as ``runs/DATE/model.safetensors``.
-
-    Without a placeholder, or if no run has the file, it is the path itself.
-    """
-    return next(reversed(run_folders(root, path)), root / path)

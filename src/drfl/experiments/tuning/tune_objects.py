@@ -42,8 +42,8 @@ from drfl.experiments.tuning.criterion import Criterion
 from drfl.experiments.tuning.job import FIRST_SEED
 from drfl.experiments.tuning.output import check_place, make_place, write
 from drfl.experiments.tuning.own_spaces import AlgorithmSpace
+from drfl.experiments.tuning.run_searches import EndedTrial, run
 from drfl.experiments.tuning.search import Search
-from drfl.experiments.tuning.study import EndedTrial, run
 from drfl.experiments.tuning.suggestion import SearchPoint, import_optuna, suggest
 from drfl.experiments.tuning.tuned import Tuned
 from drfl.federation.algorithm import Algorithm

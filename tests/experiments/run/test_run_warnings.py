@@ -9,7 +9,7 @@ import torch
 
 import drfl
 from drfl.core.run_end import Marks
-from drfl.experiments.run.checks import end_checks
+from drfl.experiments.run.run_warnings import end_checks
 from drfl.resilience import Protected
 from drfl.task.metrics import ACCURACY
 

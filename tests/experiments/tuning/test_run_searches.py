@@ -16,8 +16,8 @@ from drfl.experiments.run.runner import execute
 from drfl.experiments.tuning.configured import prepare
 from drfl.experiments.tuning.job import TunedMethod, TuningJob
 from drfl.experiments.tuning.output import write
+from drfl.experiments.tuning.run_searches import CELLS, FILE, TrialStore
 from drfl.experiments.tuning.spaces import SPACES
-from drfl.experiments.tuning.study import CELLS, FILE, TrialStore
 
 
 def files(search, trials, folder):

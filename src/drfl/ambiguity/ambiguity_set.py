@@ -54,7 +54,7 @@ class AmbiguitySet(Protocol):
 
     Vectors (N,) may have any dtype and device; results are float64 on the CPU. NaN or infinity raises NonFiniteError. A
     set is a frozen dataclass and works for every N. If its numbers are impossible for an N, the first use with that N
-    raises InputError. :func:`drfl.testing.ambiguity.check_ambiguity` tests all this, also for your own sets.
+    raises InputError. :func:`drfl.testing.ambiguity_battery.check_ambiguity` tests all this, also for your own sets.
     """
 
     @property

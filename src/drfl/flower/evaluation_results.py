@@ -15,7 +15,7 @@ from drfl.core.errors import DrflError
 from drfl.core.files import sha256_of
 from drfl.experiments.run.artifacts import exact_text, json_text, sum_columns
 from drfl.federation.federation import Evaluation
-from drfl.flower.federation import combined
+from drfl.flower.deployed_federation import combined
 from drfl.flower.messages import AnswerTests, Products, SiteTest
 from drfl.flower.model_description import DescribedModel
 from drfl.flower.possible_tests import are_possible_pairs, is_possible
@@ -157,7 +157,7 @@ def evaluation_files(evaluations: Evaluations, models: Sequence[Path]) -> dict[s
         evaluations: The results.
         models: The model files.
     """
-    from drfl.assessment.evaluation import client_intervals, worst_interval  # scipy takes a while to load
+    from drfl.assessment.assess_evaluation import client_intervals, worst_interval  # scipy takes a while to load
 
     score, measures = evaluations.measures[0], evaluations.measures
     summaries, rows, gains = list[dict[str, object]](), list[Sequence[object]](), list[dict[str, object]]()

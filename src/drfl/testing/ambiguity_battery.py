@@ -17,7 +17,7 @@ from torch import Tensor
 from drfl.ambiguity import AmbiguitySet
 from drfl.core import checks
 from drfl.core.errors import InputError, NonFiniteError
-from drfl.testing.report import NotApplicable, Report, examine, require
+from drfl.testing.report import NotApplicable, Report, brief, examine, require
 
 FEASIBLE = 1e-9
 """Largest distance of an answer from the set."""
@@ -123,7 +123,7 @@ def answers_are_mixtures(subject: AmbiguitySubject) -> None:
     """Check that projections, proxes and worst cases are mixtures in the set, for huge and tiny entries too."""
     for v, step in zip((*subject.vectors, *subject.extremes), (*subject.steps, *([1.0] * 30)), strict=True):
         for name, lam in _answers(subject, v, step):
-            answer = f"{name} of {_short(v)} gives {_short(lam)}"
+            answer = f"{name} of {brief(v)} gives {brief(lam)}"
             require(bool(torch.isfinite(lam).all()) and bool((lam >= -FEASIBLE).all()), f"{answer}: not all ≥ 0")
             require(abs(float(lam.sum()) - 1) <= FEASIBLE, f"{answer}: the sum is {float(lam.sum())}")
             require(subject.ambiguity.contains(lam, FEASIBLE), f"{answer}: not in the set")
@@ -146,14 +146,14 @@ def answers_are_float64_vectors(subject: AmbiguitySubject) -> None:
 def contains_rejects_nonmembers(subject: AmbiguitySubject) -> None:
     """Check that vectors with a negative entry, or with a sum other than 1, are not members."""
     start = subject.ambiguity.project(torch.full((subject.n,), 1 / subject.n, dtype=torch.float64))
-    require(subject.ambiguity.contains(start), f"the uniform mixture's projection, {_short(start)}, is not contained")
+    require(subject.ambiguity.contains(start), f"the uniform mixture's projection, {brief(start)}, is not contained")
     wrong = [(1.01 * start, "sums to 1.01"), (0.99 * start, "sums to 0.99")]
     if subject.n > 1:
         shift = torch.zeros_like(start)
         shift[0], shift[1] = -start[0] - 0.01, start[0] + 0.01
         wrong.append((start + shift, "has a negative entry"))
     for lam, why in wrong:
-        require(not subject.ambiguity.contains(lam), f"contains({_short(lam)}) is true, though it {why}")
+        require(not subject.ambiguity.contains(lam), f"contains({brief(lam)}) is true, though it {why}")
 
 
 def projection_is_nearest(subject: AmbiguitySubject) -> None:
@@ -161,7 +161,7 @@ def projection_is_nearest(subject: AmbiguitySubject) -> None:
     for v in (*subject.vectors, *subject.extremes):
         lam = subject.ambiguity.project(v)
         gain, nearest = ((subject.members - lam) @ ((v - lam) / _size(v))).max(0)
-        sentence = f"the projection of {_short(v)} is {_short(lam)}, but {_short(subject.members[nearest])} is nearer"
+        sentence = f"the projection of {brief(v)} is {brief(lam)}, but {brief(subject.members[nearest])} is nearer"
         require(float(gain) <= 1e-7, sentence)
 
 
@@ -170,7 +170,7 @@ def projection_is_firm(subject: AmbiguitySubject) -> None:
     lams = torch.stack([subject.ambiguity.project(v) for v in subject.vectors])
     for v, lam in zip(subject.vectors, lams, strict=True):
         moved = float((subject.ambiguity.project(lam) - lam).abs().max())
-        require(moved <= 1e-9, f"the projection of {_short(v)}, projected again, moves by {moved:.1e}")
+        require(moved <= 1e-9, f"the projection of {brief(v)}, projected again, moves by {moved:.1e}")
     apart, before = lams - lams.roll(1, 0), subject.vectors - subject.vectors.roll(1, 0)
     # Relative to the size of the vectors, with which rounding grows.
     excess = ((apart.square() - apart * before).sum(1) / (1 + before.abs().amax(1))).max()
@@ -188,7 +188,8 @@ def prox_is_optimal(subject: AmbiguitySubject) -> None:
         gap = step * (best - (float(lam @ losses) - cost))
         size = _size(v) + step * (abs(best) + abs(cost))
         require(
-            gap <= 1e-7 * size, f"prox of {_short(v)} with step {step:.3g}, {_short(lam)}, is not optimal by {gap:.1e}"
+            gap <= 1e-7 * size,
+            f"prox of {brief(v)} with step {step:.3g}, {brief(lam)}, is not optimal by {gap:.1e}",
         )
 
 
@@ -198,7 +199,7 @@ def prox_tends_to_the_projection(subject: AmbiguitySubject) -> None:
         # The penalty moves λ by less than the tolerance below if the step is this small.
         for short in (0.0, 1e-14 if subject.ambiguity.penalised else step):
             off = float((subject.ambiguity.prox(v, short) - subject.ambiguity.project(v)).abs().max())
-            require(off <= 1e-6, f"prox of {_short(v)} with step {short:.3g} is {off:.1e} away from the projection")
+            require(off <= 1e-6, f"prox of {brief(v)} with step {short:.3g} is {off:.1e} away from the projection")
 
 
 def worst_case_is_attained(subject: AmbiguitySubject) -> None:
@@ -207,7 +208,7 @@ def worst_case_is_attained(subject: AmbiguitySubject) -> None:
         value, lam = subject.ambiguity.worst_case(f)
         attained = float(lam @ f) - subject.ambiguity.penalty(lam)
         size = _size(f) + abs(subject.ambiguity.penalty(lam))
-        require(abs(value - attained) <= 1e-9 * size, f"the worst case of {_short(f)} is {value}; λ gives {attained}")
+        require(abs(value - attained) <= 1e-9 * size, f"the worst case of {brief(f)} is {value}; λ gives {attained}")
 
 
 def worst_case_is_worst(subject: AmbiguitySubject) -> None:
@@ -215,9 +216,7 @@ def worst_case_is_worst(subject: AmbiguitySubject) -> None:
     for f in subject.vectors:
         value, lam = subject.ambiguity.worst_case(f)
         best, top = (subject.members @ f - subject.penalties).max(0)
-        sentence = (
-            f"the worst case of {_short(f)} is {value} at {_short(lam)}, but {_short(subject.members[top])} gives"
-        )
+        sentence = f"the worst case of {brief(f)} is {value} at {brief(lam)}, but {brief(subject.members[top])} gives"
         require(float(best) - value <= 1e-7 * (_size(f) + abs(value)), f"{sentence} {float(best)}")
 
 
@@ -239,7 +238,7 @@ def penalty_fits_its_gradient(subject: AmbiguitySubject) -> None:
         size = abs(slope) + abs(claimed) + 1e-3 * float(subject.penalties.abs().max())
         require(
             abs(slope - claimed) <= 1e-5 * size + noise,
-            f"towards {_short(end)}, ψ changes at the rate {slope:.6g} and its gradient says {claimed:.6g}",
+            f"towards {brief(end)}, ψ changes at the rate {slope:.6g} and its gradient says {claimed:.6g}",
         )
 
 
@@ -268,7 +267,7 @@ def nonfinite_input_is_refused(subject: AmbiguitySubject) -> None:
                 result = call()
             except NonFiniteError:
                 continue
-            answer = _short(result) if isinstance(result, Tensor) else result
+            answer = brief(result) if isinstance(result, Tensor) else result
             require(False, f"{name} of a vector with {value} gives {answer}: raise NonFiniteError")
 
 
@@ -282,11 +281,11 @@ def order_is_irrelevant(subject: AmbiguitySubject) -> None:
         here, there = list(_answers(subject, v, step))[:2], list(_answers(subject, v[order], step))[:2]
         for (name, lam), (_, moved) in zip(here, there, strict=True):
             off = float((lam[order] - moved).abs().max())
-            require(off <= 1e-9, f"{name} of {_short(v)} depends on the order of clients, by {off:.1e}")
+            require(off <= 1e-9, f"{name} of {brief(v)} depends on the order of clients, by {off:.1e}")
             apart = float(((lam[:, None] - lam[None]) * (v[:, None] == v[None])).abs().max())
-            require(apart <= 1e-9, f"{name} of {_short(v)} gives unequal weights to equal entries, by {apart:.1e}")
+            require(apart <= 1e-9, f"{name} of {brief(v)} gives unequal weights to equal entries, by {apart:.1e}")
         off = abs(subject.ambiguity.worst_case(v).value - subject.ambiguity.worst_case(v[order]).value)
-        require(off <= 1e-9 * _size(v), f"the worst case of {_short(v)} depends on the order of clients, by {off:.1e}")
+        require(off <= 1e-9 * _size(v), f"the worst case of {brief(v)} depends on the order of clients, by {off:.1e}")
 
 
 def one_client(subject: AmbiguitySubject) -> None:
@@ -389,7 +388,3 @@ def _penalties(subject: AmbiguitySubject, lams: Tensor) -> Tensor:
 
 def _size(v: Tensor) -> float:
     return 1 + float(v.abs().max())
-
-
-def _short(v: Tensor) -> str:
-    return "(" + ", ".join(f"{value:.3g}" for value in v.tolist()) + ")"

@@ -22,7 +22,7 @@ from drfl.core.hashing import digest_of
 from drfl.federation.algorithm import Algorithm, ambiguity_of, mixture_of
 from drfl.federation.federation import Federation
 from drfl.training.checkpoint import store
-from drfl.training.checkpoint.schema import DamagedError, run_state_of
+from drfl.training.checkpoint.state_schema import DamagedError, run_state_of
 from drfl.training.checkpoint.store import REPLIES, Files, Identity
 from drfl.training.run_state import RunState, first
 

@@ -10,7 +10,7 @@ from drfl.core.files import sha256_of
 from drfl.data.model_file import read_model_file
 from drfl.experiments.run.manifest import is_finished
 from drfl.flower import nodes, server_app
-from drfl.flower.deploy import run_folders
+from drfl.flower.deploy import dated_folders
 from drfl.flower.deploy.paths import DeploymentFolder
 
 from ..conftest import grid_of
@@ -65,18 +65,18 @@ def test_next_run_starts_from_the_newest_model(tmp_path):
 @pytest.mark.parametrize("out", ["runs/DATE", "a-DATE-b/x", "DATE"])
 def test_folder_names_with_date(tmp_path, out):
     path = Path(out)
-    assert run_folders.run_folders(tmp_path, path) == []
-    assert run_folders.newest_run(tmp_path, path) == tmp_path / out
-    new = run_folders.folder_to_fill(tmp_path, path)
+    assert dated_folders.run_folders(tmp_path, path) == []
+    assert dated_folders.newest_run(tmp_path, path) == tmp_path / out
+    new = dated_folders.folder_to_fill(tmp_path, path)
     assert "DATE" not in str(new.relative_to(tmp_path))
     old = tmp_path / out.replace("DATE", "20250101T000000.000000")
     for folder in (new, old, tmp_path / out.replace("DATE", "other")):
         folder.mkdir(parents=True)
-    assert run_folders.run_folders(tmp_path, path) == [old, new]
+    assert dated_folders.run_folders(tmp_path, path) == [old, new]
     # an empty folder is that of a run that has just begun
-    assert run_folders.folder_to_fill(tmp_path, path) == new
+    assert dated_folders.folder_to_fill(tmp_path, path) == new
 
 
 def test_single_folder_without_date(tmp_path):
-    assert run_folders.folder_to_fill(tmp_path, Path("run")) == tmp_path / "run"
-    assert run_folders.newest_file(tmp_path, Path("run/model.safetensors")) == tmp_path / "run/model.safetensors"
+    assert dated_folders.folder_to_fill(tmp_path, Path("run")) == tmp_path / "run"
+    assert dated_folders.newest_run(tmp_path, Path("run/model.safetensors")) == tmp_path / "run/model.safetensors"
