@@ -43,7 +43,7 @@ def test_the_tests_passed_with_them(name):
 def test_every_lowest_version_was_among_them():
     """But torch's, of which the locked one is tried."""
     lows = [stored["versions"] for name, stored in STORED.items() if name.startswith("lowest")]
-    for one in bounds((*versions.EXTRAS, "flower")):
+    for one in bounds((*versions.EXTRAS, "flower", *versions.ONNX)):
         if one.name != "torch":
             bound = Version(versions.lowest(str(one)).partition("==")[2])
             assert bound in [Version(low[one.name]) for low in lows if one.name in low], f"{one.name}: {RERUN}"

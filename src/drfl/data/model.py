@@ -190,7 +190,7 @@ class Model:
         return module if self.standardisation is None else _Prepared(self.standardisation, self._file.dtype, module)
 
     def to_onnx(self, path: str | Path) -> None:
-        """Write the model as ONNX and check the file with onnxruntime. It needs onnx, onnxscript and onnxruntime.
+        """Write the model as ONNX and check the file with onnxruntime; ``pip install 'drfl[onnx]'``.
 
         The file takes ``inputs`` (n, …), encoded like those of :meth:`to_torch`, in float64 if it standardises them. It
         returns ``probabilities`` (n, k), or ``predictions`` in regression. :meth:`encode` encodes raw columns.
