@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from safetensors import safe_open
+from safetensors.torch import save_file
 from tests.data.test_model import SCHEMA, table
-from tests.support.refusals import refused
+from tests.support.refusals import check_refusal, refused
 
 import drfl
 from drfl.cli.app import call
@@ -89,6 +91,30 @@ def test_what_cannot_be_predicted_is_refused(arguments, code, trained, capsys):
         predict_command(
             Path(path), Path(place), Path(options.get("--out", "p.csv")), schema, None, keep, drfl.ReadOptions(), False
         )
+
+
+def test_a_damaged_model_is_one_line(trained):
+    with safe_open("r/model.safetensors", framework="pt") as file:
+        weights, about = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+    name = next(iter(weights))
+    save_file({**weights, name: weights[name] * float("nan")}, "nan.safetensors", about)
+    document = json.loads(about["drfl"])
+    save_file(weights, "classes.safetensors", {"drfl": json.dumps({**document, "classes": ["no"]})})
+    run = ["run", "--data", "t.csv", "--schema", "s.toml", "--rounds", "1", "--out", "n", "--init-from"]
+    for command in (["predict", "nan.safetensors", "t.csv"], ["model", "show", "nan.safetensors"],
+                    [*run, "nan.safetensors"]):  # fmt: skip
+        check_refusal(command, "damaged-file", "nan.safetensors", name)
+    check_refusal(["predict", "classes.safetensors", "t.csv"], "damaged-file", "classes.safetensors", "1", "2")
+    assert not Path("predictions.csv").exists()
+    assert not Path("n").exists()
+
+
+def test_a_misspelt_or_repeated_column_is_named(trained):
+    trained.rename(columns={"crp": "CRP"}).to_csv("upper.csv", index=False)
+    check_refusal(["predict", "r", "upper.csv"], "missing-column", "crp", "CRP")
+    pd.concat([trained, trained["crp"]], axis=1).to_csv("twice.csv", index=False)
+    check_refusal(["predict", "r", "twice.csv"], "duplicate-column", "crp")
+    check_refusal(["run", "--data", "twice.csv", "--target", "ill", "--out", "n"], "duplicate-column", "crp")
 
 
 def test_the_card_has_the_threshold_and_how_it_was_chosen(trained, capsys):

@@ -314,7 +314,16 @@ class Model:
             for part in inputs.split(BATCH):
                 args, kwargs = ((part,), {}) if fields is None else fields(module, (part,), {})
                 parts.append(module(*args, **kwargs).double())
-        return torch.cat(parts).numpy()
+        found, classes = torch.cat(parts), self._file.classes
+        width = 1 if found.dim() < 2 else found.shape[1]
+        if self.kind == "classification" and classes is not None and max(2, width) != len(classes):
+            raise InputError(
+                f"{self._file.path} is damaged: the model has {width} outputs, and the file names {len(classes)} "
+                "classes",
+                code="damaged-file",
+                field=str(self._file.path),
+            )
+        return found.numpy()
 
     @cached_property
     def classes_(self) -> np.ndarray:
