@@ -132,6 +132,7 @@ CODES = {
     "outlier": "A value is far from all others of its column.",
     "package-missing": "A Python package or program is not installed.",
     "pickled-file": "A file is pickled. drfl does not read such files.",
+    "predictions-removed": "A comparison that is extended without its predictions loses their rows.",
     "proposed-limits": "Limits that `drfl deploy check` proposes for sites.",
     "protocol": "A message of a deployment does not follow the protocol.",
     "random-dataset": "A data set returns different items at every reading.",

@@ -1,11 +1,11 @@
 """Try the lowest and the highest versions of the dependencies that pyproject.toml admits, and keep what came out.
 
-`python scripts/versions.py` makes an environment for each of four sets of versions, runs the tests of ``TESTS`` there,
+`python scripts/versions.py` makes an environment for each of six sets of versions, runs the tests of ``TESTS`` there,
 and writes evidence/results/dependency_versions/summary.json. torch is the locked one in all of them, as the tests
 have no CPU build of another. `--only NAME` tries one set and leaves what is stored of the others. It needs uv.
 
 The other extras stand apart from ``flower``, as what flwr needs itself is newer than the lowest and older than the
-highest versions.
+highest versions, and ``onnx`` stands apart, as only one file of tests needs it.
 """
 
 from __future__ import annotations
@@ -40,11 +40,14 @@ TOOLS = ("hypothesis", "pypdfium2", "pytest")
 
 EXTRAS = ("excel", "experiments", "hf", "mlflow", "pdf", "ray", "tensorboard")
 FLOWER = ("flower", "pdf")
+ONNX = ("onnx",)
 SETS = {
     "lowest": ("lowest-direct", EXTRAS),
     "lowest, flower": ("lowest-direct", FLOWER),
+    "lowest, onnx": ("lowest-direct", ONNX),
     "highest": ("highest", EXTRAS),
     "highest, flower": ("highest", FLOWER),
+    "highest, onnx": ("highest", ONNX),
 }
 """Name → how uv picks versions, and the extras."""
 
@@ -85,6 +88,7 @@ TESTS = {
         "tests/flower/test_server_app.py",
         "tests/flower/test_strategy.py",
     ),
+    ONNX: ("tests/cli/test_model_export.py",),
 }
 """Extras → the tests that use them and every package that drfl needs anyway."""
 
@@ -191,7 +195,7 @@ def store(sets: dict[str, dict]) -> None:
 def table() -> str:
     """For docs/start/install.md: what was tried of every package, and how many tests passed."""
     sets, asked_for, users = stored(), project(), dict[str, str]()
-    for extra in ("", *EXTRAS, "flower"):
+    for extra in ("", *EXTRAS, "flower", *ONNX):
         for line in asked_for["optional-dependencies"][extra] if extra else asked_for["dependencies"]:
             users.setdefault(line, f"`drfl[{extra}]`" if extra else "")
     rows = []
@@ -207,8 +211,8 @@ def table() -> str:
     said = paragraph(f"""
         `python scripts/versions.py` tested these versions on {max(result["date"] for result in sets.values())} with
         Python {sets["lowest"]["python"]}. It runs the tests that use the packages. With the lowest versions,
-        {counts[0]} tests passed, and {counts[1]} tests with flwr. With the highest versions, {counts[2]} tests
-        passed, and {counts[3]} tests with flwr.
+        {counts[0]} tests passed, {counts[1]} tests with flwr, and {counts[2]} with onnx. With the highest versions,
+        {counts[3]} tests passed, {counts[4]} tests with flwr, and {counts[5]} with onnx.
     """)
     return f"{markdown(['package', 'extra', 'required', 'lowest tested', 'highest tested'], rows, text=5)}\n\n{said}"
 

@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from safetensors import safe_open
+from safetensors.torch import save_file
 from tests.data.test_model import SCHEMA, table
-from tests.support.refusals import refused
+from tests.support.refusals import check_refusal, refused
 
 import drfl
 from drfl.cli.app import call
@@ -91,6 +93,30 @@ def test_invalid_rows_are_refused(arguments, code, trained, capsys):
         )
 
 
+def test_damaged_model_is_refused_in_one_line(trained):
+    with safe_open("r/model.safetensors", framework="pt") as file:
+        weights, about = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+    name = next(iter(weights))
+    save_file({**weights, name: weights[name] * float("nan")}, "nan.safetensors", about)
+    document = json.loads(about["drfl"])
+    save_file(weights, "classes.safetensors", {"drfl": json.dumps({**document, "classes": ["no"]})})
+    run = ["run", "--data", "t.csv", "--schema", "s.toml", "--rounds", "1", "--out", "n", "--init-from"]
+    for command in (["predict", "nan.safetensors", "t.csv"], ["model", "show", "nan.safetensors"],
+                    [*run, "nan.safetensors"]):  # fmt: skip
+        check_refusal(command, "damaged-file", "nan.safetensors", name)
+    check_refusal(["predict", "classes.safetensors", "t.csv"], "damaged-file", "classes.safetensors", "1", "2")
+    assert not Path("predictions.csv").exists()
+    assert not Path("n").exists()
+
+
+def test_misspelt_or_repeated_column_is_named(trained):
+    trained.rename(columns={"crp": "CRP"}).to_csv("upper.csv", index=False)
+    check_refusal(["predict", "r", "upper.csv"], "missing-column", "crp", "CRP")
+    pd.concat([trained, trained["crp"]], axis=1).to_csv("twice.csv", index=False)
+    check_refusal(["predict", "r", "twice.csv"], "duplicate-column", "crp")
+    check_refusal(["run", "--data", "twice.csv", "--target", "ill", "--out", "n"], "duplicate-column", "crp")
+
+
 def test_card_shows_the_threshold_and_its_origin(trained, capsys):
     capsys.readouterr()
     assert call(["model", "show", "r/model.safetensors"]) == 0
@@ -126,28 +152,6 @@ def test_card_of_a_model_with_little_metadata(trained, capsys):
     capsys.readouterr()
     assert call(["model", "show", "a.safetensors"]) == 0
     assert "no test results" in capsys.readouterr().out
-
-
-def test_onnx_model_computes_the_same(trained):
-    onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
-    assert call(["model", "export", "r/model.safetensors", "--out", "m.onnx"]) == 0
-    model = drfl.load_model("r/model.safetensors")
-    session = onnxruntime.InferenceSession("m.onnx")
-    (found,) = session.run(["probabilities"], {"inputs": model.encode(trained).numpy()})
-    np.testing.assert_allclose(found, model.predict_proba(trained), rtol=1e-5)
-    for name in ("mlp", "cnn"):
-        assert call(["run", "--model", name, "--rounds", "1", "--out", name]) == 0
-        images = drfl.load_model(f"{name}/model.safetensors")
-        images.to_onnx(f"{name}.onnx")
-        x = drfl.load("digits").inputs[:9]
-        (found,) = onnxruntime.InferenceSession(f"{name}.onnx").run(None, {"inputs": x.numpy()})
-        np.testing.assert_allclose(found, images.predict_proba(x), rtol=1e-5, atol=1e-7)
-
-
-def test_missing_packages_are_named_in_one_line(trained, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "onnx", None)
-    with refused("package-missing", "onnx"):
-        drfl.load_model("r/model.safetensors").to_onnx("m.onnx")
 
 
 def test_tables_in_other_formats(trained):

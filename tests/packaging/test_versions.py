@@ -43,7 +43,7 @@ def test_tests_passed_with_these_versions(name):
 def test_every_lowest_version_was_tested():
     """torch is an exception: the locked version is tested."""
     lows = [stored["versions"] for name, stored in STORED.items() if name.startswith("lowest")]
-    for one in bounds((*versions.EXTRAS, "flower")):
+    for one in bounds((*versions.EXTRAS, "flower", *versions.ONNX)):
         if one.name != "torch":
             bound = Version(versions.lowest(str(one)).partition("==")[2])
             assert bound in [Version(low[one.name]) for low in lows if one.name in low], f"{one.name}: {RERUN}"

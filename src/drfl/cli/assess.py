@@ -58,18 +58,19 @@ def assess_command(options: AssessOptions) -> int:
 
 
 def _predicted(runs: Sequence[AssessedRun], options: AssessOptions) -> list[AssessedRun]:
-    """Return another tool's predictions as runs, at each seed of the first algorithm."""
-    from drfl.experiments.assess.predictions import predicted_run, read_predictions  # loads the data of the runs
+    """Return other tools' predictions as runs: stored ones, and the given ones at each seed of the first algorithm."""
+    from drfl.experiments.assess.predicted_records import predicted_beside, predicted_run
+    from drfl.experiments.assess.predictions import read_predictions
 
-    first = [run for run in runs if run.record.algorithm == runs[0].record.algorithm]
-    found = list[AssessedRun]()
-    for path in options.predictions or ():
+    given = {path.stem: path for path in options.predictions or ()}
+    stored = predicted_beside(options.runs, [run.record for run in runs])
+    records = [record for record in stored if record.algorithm not in given]
+    first = [run.record for run in runs if run.record.algorithm == runs[0].record.algorithm]
+    for name, path in given.items():
         frame = read_predictions(path)
-        for run in first:
-            record = predicted_run(run.record, frame, path.stem, trust=options.trust)
-            auc_interval = auc_interval_of(options.auc_interval)
-            found.append(assess_record(record, run.measure, options.level, auc_interval=auc_interval))
-    return found
+        records += [predicted_run(record, frame, name, trust=options.trust) for record in first]  # loads the data
+    measure, auc_interval = None if options.measure is None else runs[0].measure, auc_interval_of(options.auc_interval)
+    return [assess_record(record, measure, options.level, auc_interval=auc_interval) for record in records]
 
 
 def _print_one(run: AssessedRun) -> None:

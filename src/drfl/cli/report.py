@@ -32,9 +32,11 @@ def report_command(options: ReportOptions) -> int:
         comparison = comparison_of(find_runs(*options.runs))
         write_paper_files(comparison, options.latex, options.figure, options.x_axis, options.costs_to)
     if out is not None or options.pdf is not None:
+        from drfl.experiments.assess.predicted_records import predicted_beside
         from drfl.report import document, load_run, write_html, write_pdf
 
-        content = document([load_run(folder) for folder in folders], options.title, failed)
+        records = [load_run(folder) for folder in folders]
+        content = document([*records, *predicted_beside(options.runs, records)], options.title, failed)
         for path, write in ((options.pdf, write_pdf), (out, write_html)):
             if path is not None:
                 write(content, path)

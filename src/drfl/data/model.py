@@ -190,7 +190,7 @@ class Model:
         return module if self.standardisation is None else _Prepared(self.standardisation, self._file.dtype, module)
 
     def to_onnx(self, path: str | Path) -> None:
-        """Write the model as ONNX and check the file with onnxruntime. It needs onnx, onnxscript and onnxruntime.
+        """Write the model as ONNX and check the file with onnxruntime; ``pip install 'drfl[onnx]'``.
 
         The file takes ``inputs`` (n, …), encoded like those of :meth:`to_torch`, in float64 if it standardises them. It
         returns ``probabilities`` (n, k), or ``predictions`` in regression. :meth:`encode` encodes raw columns.
@@ -314,7 +314,16 @@ class Model:
             for part in inputs.split(BATCH):
                 args, kwargs = ((part,), {}) if fields is None else fields(module, (part,), {})
                 parts.append(module(*args, **kwargs).double())
-        return torch.cat(parts).numpy()
+        found, classes = torch.cat(parts), self._file.classes
+        width = 1 if found.dim() < 2 else found.shape[1]
+        if self.kind == "classification" and classes is not None and max(2, width) != len(classes):
+            raise InputError(
+                f"{self._file.path} is damaged: the model has {width} outputs, and the file names {len(classes)} "
+                "classes",
+                code="damaged-file",
+                field=str(self._file.path),
+            )
+        return found.numpy()
 
     @cached_property
     def classes_(self) -> np.ndarray:

@@ -147,6 +147,11 @@ def read_model_file(path: Path) -> ModelFile:
             field=str(path),
         )
     about = parse_document(path, metadata[KEY])
+    for name, values in tensors.items():
+        if values.is_floating_point() and bool(values.float().isnan().any()):
+            raise InputError(
+                f"{path} is damaged: '{name}' has values that are not numbers", code="damaged-file", field=str(path)
+            )
     with reading(path, "has damaged metadata"):
         return _checked(path, tensors, about)
 

@@ -64,7 +64,7 @@ def write_onnx(module: nn.Module, kind: str, example: Tensor, path: Path) -> Non
         _, _, onnxruntime = (importlib.import_module(name) for name in PACKAGES)
     except ImportError as error:
         raise InputError(
-            f"writing ONNX needs {error.name}: pip install {' '.join(PACKAGES)}",
+            f"writing ONNX needs {error.name}: pip install 'drfl[onnx]'",
             code="package-missing",
             field=error.name,
         ) from None

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from drfl.core.errors import InputError, listing
 from drfl.core.files import sha256_of
 from drfl.data.model_file import ModelFile, read_model_file
+from drfl.data.model_store import find_model
 from drfl.data.standardisation import Standardisation
 from drfl.data.tables.schema import TableSchema
 from drfl.task.architecture import load_weights
@@ -75,12 +76,13 @@ def warm_start(task: Task, clients: InputDescription, path: Path) -> WarmStart:
     Args:
         task: The task.
         clients: The clients of the new run.
-        path: The file.
+        path: The file, or the folder of its run.
 
     Raises:
         InputError: If the file cannot be read, or has another architecture, other columns or classes, or another
             schema.
     """
+    path = find_model(path).file
     file = read_model_file(path)
     _check_compatible(file, clients)
     model = copy.deepcopy(task.model)

@@ -23,10 +23,15 @@ DIGEST = re.compile(r"[0-9a-f]{32}")
 
 def content(scores: RowScores) -> bytes:
     """Return the content of the file; the same scores give the same bytes."""
+    return save(tensors_of(scores), {"data": scores.data})
+
+
+def tensors_of(scores: RowScores) -> dict[str, Tensor]:
+    """Return the tensors of the file by name."""
     tensors = {STARTS: scores.starts, ROWS: scores.rows, **scores.scores}
     if scores.largest is not None:
         tensors[LARGEST] = scores.largest
-    return save({name: value.contiguous() for name, value in tensors.items()}, {"data": scores.data})
+    return {name: value.contiguous() for name, value in tensors.items()}
 
 
 def read(path: Path) -> RowScores:
@@ -36,7 +41,20 @@ def read(path: Path) -> RowScores:
         InputError: If the file is missing or damaged.
     """
     tensors, metadata = read_tensors(path, follow=False, problem="is damaged", remedy="run it again")
-    data = metadata.get("data", "")
+    return checked(tensors, metadata.get("data", ""), path)
+
+
+def checked(tensors: dict[str, Tensor], data: str, path: Path) -> RowScores:
+    """Return scores from the tensors of a file, which are removed from the mapping.
+
+    Args:
+        tensors: See :func:`tensors_of`.
+        data: Digest of the clients' data.
+        path: The file, for messages.
+
+    Raises:
+        InputError: If they are damaged.
+    """
     if STARTS not in tensors or ROWS not in tensors or DIGEST.fullmatch(data) is None:
         raise _damaged(path, f"it lacks '{STARTS}', '{ROWS}' or the digest of the data")
     scores = RowScores(tensors.pop(STARTS), tensors.pop(ROWS), tensors, data, tensors.pop(LARGEST, None))

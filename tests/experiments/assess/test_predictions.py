@@ -86,6 +86,15 @@ def test_python_takes_data_frames():
     assert drfl.assess(classes, fed).values.tolist() == own.values.tolist()
 
 
+def test_columns_may_be_in_any_order_and_rows_may_be_floats():
+    fed = simulation()
+    numbers = np.arange(1, len(fed.data.inputs) + 1)
+    frame = pd.DataFrame({"row": numbers, "probability_no": 0.2 + 0.6 * (numbers % 2)})
+    frame["probability_yes"] = 1 - frame["probability_no"]
+    changed = frame[["probability_yes", "probability_no"]].assign(row=numbers.astype(float)).iloc[::-1]
+    assert drfl.assess(changed, fed).values.tolist() == drfl.assess(frame, fed).values.tolist()
+
+
 def test_predictions_of_numbers_and_labels():
     frame = table().dropna()
     numbers = frame[["income", "crp", "site"]].assign(dose=frame["crp"] * 2.0)
@@ -111,7 +120,10 @@ def test_predictions_of_numbers_and_labels():
         (lambda f: f.assign(client="north"), "clients-differ", "client"),
         (lambda f: f.assign(probability_no=2.0), "out-of-range", "probability_no"),
         (lambda f: f.assign(probability_no="x"), "not-a-number", "probability_no"),
-        (lambda f: f.assign(probability_no=0.1, probability_yes=0.1), "missing-column", "prediction"),
+        (lambda f: f.assign(probability_no=0.1, probability_yes=0.1), "out-of-range", "probability"),
+        (lambda f: f.assign(probability_more=0.0), "missing-column", "prediction"),
+        (lambda f: f.assign(row=f["row"] + 0.5), "invalid-value", "row"),
+        (lambda f: f.assign(row="x"), "invalid-value", "row"),
         (lambda f: f[["row", "probability_no"]], "missing-column", "prediction"),
         (lambda f: f[["row"]], "missing-column", "prediction"),
         (lambda f: f[["row"]].assign(prediction="maybe"), "invalid-value", "prediction"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from tests.data.test_model import table
-from tests.support.refusals import refused
+from tests.support.refusals import check_refusal, refused
 
 import drfl
 from drfl.cli.app import call
@@ -116,3 +116,30 @@ def test_wrong_predictions_are_refused_before_the_first_run(frame, capsys):
     task = drfl.Task(drfl.models.linear(data.shape, 2))
     with refused("missing-column", "row"):
         drfl.compare({"A": drfl.FedAvg(m=3)}, data, task, rounds=1, seeds=1, predictions={"x": frame}, progress=None)
+
+
+def test_other_table_formats_and_misspelt_columns(frame, capsys):
+    half = pd.DataFrame({"row": range(1, len(frame) + 1), "probability": 0.25})
+    half.to_csv("semicolons.csv", index=False, sep=";", decimal=",")
+    half.to_parquet("typed.parquet")
+    given = ["--predictions", "semicolons.csv", "--predictions", "typed.parquet"]
+    assert call(["compare", *OWN, "--seeds", "1", "--out", "c", *given]) == 0
+    first, second = [row for row in rows("c/compare.csv") if row["algorithm"] in ("semicolons", "typed")]
+    assert {**first, "algorithm": "typed"} == second
+    half.rename(columns={"row": "Row"}).to_csv("upper.csv", index=False)
+    check_refusal(
+        ["compare", *OWN, "--out", "d", "--predictions", "upper.csv"], "missing-column", "row", "upper", "Row"
+    )
+
+
+def test_rows_that_another_seed_tests_are_missed_before_the_first_run(frame):
+    data = ["--data", "t.csv", "--target", "ill", "--group", "site"]
+    assert call(["run", *data, "--rounds", "0", "--seed", "0", "--out", "r"]) == 0
+    from drfl.report.test_rows import read
+
+    tested = (read(Path("r/test-rows.safetensors")).rows + 1).tolist()
+    pd.DataFrame({"row": tested, "probability": 0.5}).to_csv("p.csv", index=False)
+    given = ["compare", *OWN, "--predictions", "p.csv", "--out", "c"]
+    check_refusal([*given, "--seeds", "2"], "missing-rows", "row", "p")
+    assert not Path("c").exists()
+    assert call([*given, "--seeds", "1"]) == 0

@@ -61,6 +61,11 @@ def test_client_weights_are_reset_or_kept(old):
     own = ["run", *ROWS, "--rounds", "1", "--init-from", OLD]
     assert call([*own, "--out", "reset"]) == 0
     assert call([*own, "--out", "kept", "--keep-weights"]) == 0
+    # the folder of the run is enough, as in drfl predict
+    folder = [*own[:-1], "old", "--out", "folder", "--keep-weights"]
+    assert call(folder) == 0
+    assert rows("folder/lambda.csv") == rows("kept/lambda.csv")
+    assert json.loads(Path("folder/summary.json").read_text())["init_from"]["path"] == OLD
     reset, kept, last = rows("reset/lambda.csv")[0], rows("kept/lambda.csv")[0], rows("old/lambda.csv")[-1]
     assert [float(reset[name]) for name in ("north", "south", "west")] == pytest.approx([1 / 3] * 3)
     assert [float(kept[name]) for name in last if name != "round"] == pytest.approx(

@@ -119,9 +119,10 @@ def encode_features(
     """
     columns = [column for column in schema.columns if column.is_feature]
     wanted = {column.name for column in columns}
+    others = [str(name) for name in table.columns if str(name) not in wanted]
     table = table.loc[:, [str(name) in wanted for name in table.columns]]
     names = [str(name) for name in table.columns]
-    for problem in _column_problems(columns, names, place):
+    for problem in _column_problems(columns, names, place, others=others):
         raise problem
     cells = [_Cells.of(column, table.iloc[:, names.index(column.name)]) for column in columns]
     for problem in (problem for each in cells for problem in each.problems(row_name)):
@@ -203,16 +204,23 @@ def _conditions(schema: TableSchema, names: Sequence[str], place: str) -> tuple[
 
 
 def _column_problems(
-    columns: Sequence[Column], names: Sequence[str], place: str, conditions: Mapping[str, Condition] | None = None
+    columns: Sequence[Column],
+    names: Sequence[str],
+    place: str,
+    conditions: Mapping[str, Condition] | None = None,
+    others: Sequence[str] = (),
 ) -> list[InputError]:
-    """List columns that a table lacks, has twice, or has in addition to these of a schema and of its conditions."""
+    """List columns that a table lacks, has twice, or has in addition to these of a schema and of its conditions.
+
+    ``others`` are names of columns that may be misspelt, but are not additional.
+    """
     conditions = conditions or {}
     known = [*(column.name for column in columns), *(condition.column for condition in conditions.values())]
     found = []
     for column in columns:
         needed = (column.is_feature or column.role == "target") and column.name not in conditions
         if needed and column.name not in names:
-            hint = suggestion(column.name, names)
+            hint = suggestion(column.name, [name for name in (*names, *others) if name not in known])
             text = f"{place} has no column '{column.name}', which the schema needs" + (f". {hint}" if hint else "")
             found.append(InputError(text, code="missing-column", field=column.name))
     for name in names:

@@ -66,8 +66,11 @@ class Table(NamedTuple):
 
         form = TextForm.of(path, options)
         reading = {**form.options(), "index_col": False, "keep_default_na": False, "na_values": [""]}
-        head = read_csv(path, nrows=0, **reading)
-        kept = {name: str for name in head.columns if str(name).strip() in text}
+        # The header is read as a row, because pandas renames the second of two columns with one name.
+        head = read_csv(path, nrows=1, header=None, dtype=str, **reading)
+        names = [str(name).strip() for name in head.iloc[0].dropna()] if len(head) else []
+        _check_unique(names, str(path))
+        kept = {name: str for name in read_csv(path, nrows=0, **reading).columns if str(name).strip() in text}
         frame = read_csv(path, low_memory=False, dtype=kept, **reading)
         truths = [name for name in frame if is_bool_dtype(frame[name])]
         if truths:  # "TRUE" would become True
@@ -99,10 +102,7 @@ class Table(NamedTuple):
     def of(cls, place: str, frame: pd.DataFrame, form: TextForm | None = None) -> Table:
         """Check a table, and remove outer blanks from the names of its columns."""
         frame.columns = [str(name).strip() for name in frame.columns]
-        columns = list(frame.columns)
-        if len(set(columns)) < len(columns):
-            twice = next(name for name in columns if columns.count(name) > 1)
-            raise InputError(f"{place}: column '{twice}' occurs twice", code="duplicate-column", field=twice)
+        _check_unique(list(frame.columns), place)
         if not len(frame):
             raise InputError(f"{place} has no rows", code="no-rows", field=place)
         return cls(place, frame, form)
@@ -230,6 +230,12 @@ class Table(NamedTuple):
             return f"{self.place}, line {starts[row]}" if row < len(starts) else f"{self.place}, row {row + 1}"
 
         return name
+
+
+def _check_unique(names: Sequence[str], place: str) -> None:
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"{place}: column '{twice}' occurs twice", code="duplicate-column", field=twice)
 
 
 def _with_blanks(frame: pd.DataFrame, words: Sequence[str]) -> pd.DataFrame:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,18 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl.core.errors import InputError
-from drfl.core.files import read_csv
-from drfl.core.hashing import digest_of
+from drfl.core.errors import InputError, suggestion
 from drfl.data.row_scores import RowScores
+from drfl.data.tables.table import Table
 from drfl.engine import Simulation
-from drfl.experiments.config.build import build
-from drfl.experiments.config.config import load_config
-from drfl.experiments.run.artifacts import LARGEST_PATIENT, sum_columns
 from drfl.federation.federation import Evaluation
-from drfl.report.read_run import RunRecord
 from drfl.task.metrics import METRICS
-from drfl.training.history import LEDGER_COLUMNS, Metrics, others_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,8 +30,8 @@ LEAST = 1e-15
 
 
 def read_predictions(path: Path) -> pd.DataFrame:
-    """Read a CSV file of predictions, see :func:`tested_predictions`."""
-    return read_csv(path, dtype={CLIENT: str, PREDICTION: str}, keep_default_na=False)
+    """Read a table of predictions, see :func:`tested_predictions`."""
+    return Table.read(path, (CLIENT, PREDICTION)).frame
 
 
 def predictions_at(frame: pd.DataFrame, seed: int) -> pd.DataFrame:
@@ -70,12 +62,7 @@ def tested_predictions(frame: pd.DataFrame, fed: Simulation) -> tuple[Evaluation
             is not a class, a number or a probability.
     """
     frame = frame.rename(columns=str)
-    if ROW not in frame.columns:
-        raise InputError(f"the predictions have no column '{ROW}'", code="missing-column", field=ROW)
-    numbers = np.asarray(frame[ROW])
-    if numbers.dtype.kind not in "iu" or (numbers < 1).any() or len(set(numbers.tolist())) < len(numbers):
-        raise InputError(f"'{ROW}' must number the rows of the data from 1, each once", code="invalid-value", field=ROW)
-    places = {number - 1: place for place, number in enumerate(numbers.tolist())}
+    places = _places(frame)
     wanted = torch.cat(fed.data.test).tolist()
     lacking = [row for row in wanted if row not in places]
     if lacking:
@@ -99,6 +86,27 @@ def tested_predictions(frame: pd.DataFrame, fed: Simulation) -> tuple[Evaluation
     return fed.tested_outputs(_outputs(frame, fed))
 
 
+def _places(frame: pd.DataFrame) -> dict[int, int]:
+    """Return the place of each row of the data, from 0, in the predictions."""
+    import pandas as pd
+
+    if ROW not in frame.columns:
+        hint = suggestion(ROW, list(frame.columns))
+        text = f"the predictions have no column '{ROW}' with the number of each row in the data, from 1. {hint}"
+        raise InputError(text.rstrip(), code="missing-column", field=ROW)
+    numbers = pd.to_numeric(frame[ROW], errors="coerce").to_numpy(dtype=np.float64)
+    wrong = ~((numbers >= 1) & (numbers == np.floor(numbers)) & (numbers < 2**53))  # 1.0 is a row too, NaN is not
+    if wrong.any():
+        value = frame[ROW].iloc[int(wrong.argmax())]
+        text = f"'{ROW}' must number the rows of the data from 1, got {value}"
+        raise InputError(text, code="invalid-value", field=ROW)
+    places: dict[int, int] = {}
+    for place, number in enumerate(numbers.astype(int).tolist()):
+        if places.setdefault(number - 1, place) != place:
+            raise InputError(f"'{ROW}' has {number} twice", code="invalid-value", field=ROW)
+    return places
+
+
 def _outputs(frame: pd.DataFrame, fed: Simulation) -> Tensor:
     """Return outputs (n, …) of which the task's metrics compute what they compute of the predictions."""
     names = [name for name in frame.columns if name == PROBABILITY or name.startswith(f"{PROBABILITY}_")]
@@ -107,13 +115,21 @@ def _outputs(frame: pd.DataFrame, fed: Simulation) -> Tensor:
         count = int(targets.max()) + 1 if classes is None else len(classes)
         if not names:
             return _of_classes(frame, fed, classes or tuple(map(str, range(count))))
+        is_single = names == [PROBABILITY] and count == 2
+        if classes is not None and not is_single:
+            wanted = [f"{PROBABILITY}_{name}" for name in classes]
+            if sorted(names) != sorted(wanted):
+                raise _columns(f"one column '{PROBABILITY}_CLASS' for each of {', '.join(classes)}")
+            names = wanted
         values = _probabilities(frame, names)
-        if names == [PROBABILITY] and count == 2:
-            values = np.concatenate([1 - values, values], axis=1)
-        elif classes is not None and names != [f"{PROBABILITY}_{name}" for name in classes]:
-            raise _columns(f"one column '{PROBABILITY}_CLASS' for each of {', '.join(classes)}, in this order")
-        if values.shape[1] != count or (np.abs(values.sum(1) - 1) > 1e-3).any():
-            raise _columns(f"{count} probabilities for each row, whose sum is 1")
+        values = np.concatenate([1 - values, values], axis=1) if is_single else values
+        if values.shape[1] != count:
+            raise _columns(f"{count} probabilities for each row")
+        wrong = np.abs(values.sum(1) - 1) > 1e-3
+        if wrong.any():
+            first = int(wrong.argmax())
+            text = f"row {_row(frame, first)}: the sum of its probabilities is {values[first].sum():g}, not 1"
+            raise InputError(text, code="out-of-range", field=PROBABILITY)
         return torch.from_numpy(np.log(values.clip(LEAST, 1)))
     width = targets[:1].numel()
     if names:
@@ -155,87 +171,33 @@ def _numbers(frame: pd.DataFrame, names: Sequence[str]) -> np.ndarray:
     if not names:
         raise _columns(f"'{PREDICTION}'")
     values = np.stack([pd.to_numeric(frame[name], errors="coerce").to_numpy(dtype=np.float64) for name in names], 1)
-    if not np.isfinite(values).all():
-        raise InputError("a prediction is missing or not a finite number", code="not-a-number", field=names[0])
+    wrong = ~np.isfinite(values)
+    if wrong.any():
+        row, name = _first(frame, names, wrong)
+        text = f"row {row}: '{name}' is missing or not a finite number"
+        raise InputError(text, code="not-a-number", field=name)
     return values
 
 
 def _probabilities(frame: pd.DataFrame, names: Sequence[str]) -> np.ndarray:
     values = _numbers(frame, names)
-    if (values < 0).any() or (values > 1).any():
-        raise InputError("a probability is not between 0 and 1", code="out-of-range", field=names[0])
+    wrong = (values < 0) | (values > 1)
+    if wrong.any():
+        row, name = _first(frame, names, wrong)
+        text = f"row {row}: '{name}' must be between 0 and 1, got {values[wrong][0]:g}"
+        raise InputError(text, code="out-of-range", field=name)
     return values
+
+
+def _first(frame: pd.DataFrame, names: Sequence[str], wrong: np.ndarray) -> tuple[int, str]:
+    """Return the row and the column of the first wrong value."""
+    place, column = divmod(int(wrong.argmax()), len(names))
+    return _row(frame, place), names[column]
+
+
+def _row(frame: pd.DataFrame, place: int) -> int:
+    return int(float(frame[ROW].iloc[place]))
 
 
 def _columns(wanted: str) -> InputError:
     return InputError(f"the predictions must have {wanted}", code="missing-column", field=PREDICTION)
-
-
-def predicted_run(record: RunRecord, frame: pd.DataFrame, label: str, *, trust: bool = False) -> RunRecord:
-    """Return predictions as a run beside a finished one: tested on the same rows, by the same metrics.
-
-    Args:
-        record: The finished run. Its configuration names the data, which are loaded again.
-        frame: See :func:`tested_predictions` and :func:`predictions_at`.
-        label: Name of the predictions in tables.
-        trust: Whether code that the folder names may be loaded.
-
-    Raises:
-        InputError: If the folder does not name its data, or they have changed; see also :func:`tested_predictions`.
-    """
-    folder = record.directory
-    if folder is None or "dataset" not in record.config:
-        raise InputError(
-            f"{record.label} does not name its data: use drfl.assess and drfl.assess_gain in Python",
-            code="missing-results",
-            field=record.label,
-        )
-    job = build(load_config(folder / "config.toml", {}, trust=trust))
-    if job.fed.test_rows_digest() != record.summary.get("test_rows"):
-        raise InputError(
-            f"the data of {record.label} have changed since it ran, so its test rows are others",
-            code="runs-differ",
-            field=record.label,
-        )
-    return predicted_record(record, frame, label, job.fed)
-
-
-def predicted_record(record: RunRecord, frame: pd.DataFrame, label: str, fed: Simulation) -> RunRecord:
-    """Return predictions as a run without rounds and costs beside a finished one; see :func:`predicted_run`.
-
-    Args:
-        record: The finished run.
-        frame: See there.
-        label: See there.
-        fed: The clients of the run.
-    """
-    import pandas as pd
-
-    seed = record.summary.get("seed")
-    evaluation, scores = tested_predictions(predictions_at(frame, int(str(seed))), fed)
-    score, *others = fed.measures
-    shares = fed.data.shares
-    columns: dict[str, object] = {
-        "client": fed.data.names, "score": evaluation.score, "loss": evaluation.loss, "samples": evaluation.samples,
-        "train_samples": fed.data.sizes, "lambda": shares,
-        **{measure.name: values for measure, values in zip(others, evaluation.others, strict=True)},
-    }  # fmt: skip
-    assert evaluation.sums is not None
-    columns |= {name: [*map(float, values)] for name, values in sum_columns(fed.measures, evaluation.sums).items()}
-    columns |= {name: record.clients[name] for name in ("patients", LARGEST_PATIENT) if name in record.clients}
-    metrics, unknown = Metrics.of(evaluation, score), dict.fromkeys((*LEDGER_COLUMNS, "flagged_mass"), math.nan)
-    summary = {
-        **record.summary, "algorithm": label, "parameters": {}, "reference": True, "predicted": True,
-        "own_models": False, "threshold": None,
-        "rounds": 0, "rollbacks": 0, "effective_rounds": 0, "last_rollback": 0, "stopped": "rounds", "stopped_on": None,
-        "failure": None, "warnings": [], "step_size": None, "selection": None, "averaged": None, "ledger": {},
-        "returned": "last", "wall_seconds": 0.0,
-        "final": {**metrics.as_dict(score.name), **others_of(evaluation, fed.measures)},
-    }  # fmt: skip
-    data = fed.data_digest() or digest_of(fed.data.tensors())
-    return dataclasses.replace(
-        record, label=f"{label}-seed{seed}", directory=None, summary=summary, clients=pd.DataFrame(columns),
-        config={**record.config, "algorithm": label, "algorithms": {}}, row_scores=lambda: scores._replace(data=data),
-        history=pd.DataFrame([{"round": 0, **metrics._asdict(), **unknown}]), effective=None,
-        lam=pd.DataFrame([[0, *shares.tolist()]], columns=["round", *fed.data.names]),
-    )  # fmt: skip

@@ -19,6 +19,7 @@ from drfl.core.key import Key
 from drfl.core.python_wording import in_python
 from drfl.core.user_code import block_folder
 from drfl.data import ClientData
+from drfl.experiments.assess.predicted_records import predicted_in
 from drfl.experiments.assess.predictions import read_predictions
 from drfl.experiments.compare.comparison import (
     Build,
@@ -39,6 +40,7 @@ from drfl.experiments.compare.objects import (
 )
 from drfl.experiments.compare.outcomes import Outcome
 from drfl.experiments.compare.run_comparison import check_tracker, run_comparison
+from drfl.experiments.compare.stored_runs import predicted_row
 from drfl.experiments.config.data_settings import DataSettings
 from drfl.experiments.execution.executor import Workers, workers_of
 from drfl.experiments.run.resume import check_folder_signatures, find_stored_config
@@ -149,11 +151,8 @@ def _run_in_folder(
     # If nothing is left to run, read the results.
     if stored_config is not None and is_up_to_date(out, ready) and not options.predictions:
         tidy(out, "comparison")
-        return ready.to_comparison(read_outcomes(out, ready), out)
-    predictions = {
-        name: read_predictions(Path(given)) if isinstance(given, str | Path) else given
-        for name, given in (options.predictions or {}).items()
-    }
+        comparison = ready.to_comparison(read_outcomes(out, ready), out)
+        return replace(comparison, predicted=tuple(map(predicted_row, predicted_in(out, comparison.records))))
     with stop_on_interrupt() as watch, _show_progress(options.progress, ready) as (warn, ended):
         comparison = run_comparison(
             ready, out, watch, workers, ended=ended, warn=warn, resume=options.resume,

@@ -15,6 +15,7 @@ from drfl.core.errors import Notice
 from drfl.core.files import read_csv
 from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, SECTION, add_marks, late_rollbacks, legends
 from drfl.core.user_code import label_of
+from drfl.experiments.assess.predicted_records import predictions_file
 from drfl.experiments.compare.outcomes import (
     Outcome,
     Spread,
@@ -29,6 +30,7 @@ from drfl.experiments.config.about_run import AboutRun, comparison_toml
 from drfl.experiments.config.as_published import LABEL
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.run.artifacts import json_text, versions
+from drfl.experiments.run.manifest import PREDICTIONS
 from drfl.experiments.run.measures import column
 from drfl.task.measure import NOTHING, Measure, undefined_note, undefined_share
 from drfl.task.metrics import ACCURACY
@@ -403,7 +405,7 @@ def read_runs(comparison: Comparison, name: str) -> pd.DataFrame:
 
 
 def write_comparison(comparison: Comparison, folder: Path, identity: Mapping[str, object]) -> None:
-    """Write config.toml, summary.json, compare.csv, outcomes.json, table.md and report.html.
+    """Write config.toml, summary.json, compare.csv, outcomes.json, table.md, report.html and the tested predictions.
 
     Args:
         comparison: The comparison.
@@ -422,6 +424,9 @@ def write_comparison(comparison: Comparison, folder: Path, identity: Mapping[str
     }
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
+    if comparison.predicted:
+        content = predictions_file([predicted.record for predicted in comparison.predicted])
+        (folder / PREDICTIONS).write_bytes(content)
     if comparison.records:
         title = comparison.folder.name
         write_html(document(comparison.records, title, comparison.failed_runs), folder / "report.html")

@@ -8,16 +8,11 @@ from typing import TYPE_CHECKING
 
 from drfl.core.errors import InputError, Notice
 from drfl.core.user_code import label_of
-from drfl.experiments.assess.predictions import (
-    SEED,
-    predicted_record,
-    predictions_at,
-    read_predictions,
-    tested_predictions,
-)
+from drfl.experiments.assess.predicted_records import predicted_record
+from drfl.experiments.assess.predictions import SEED, predictions_at, read_predictions, tested_predictions
 from drfl.experiments.compare.comparison import PreparedComparison
 from drfl.experiments.compare.comparison_results import Comparison, Predicted
-from drfl.experiments.compare.stored_runs import equal_of, outcome_of
+from drfl.experiments.compare.stored_runs import predicted_row
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,24 +40,28 @@ def read_all(paths: Iterable[Path]) -> Predictions:
 
 
 def check_predictions(predictions: Predictions, ready: PreparedComparison) -> None:
-    """Check predictions before the first run, at the first seed.
+    """Check predictions at every seed before the first run.
 
     Raises:
         InputError: If an algorithm has the same name, a seed is missing, or see
             :func:`drfl.experiments.assess.predictions.tested_predictions`.
     """
     design = ready.design
-    for name, frame in predictions.items():
+    for name in predictions:
         if name in map(label_of, design.algorithms):
             raise InputError(
                 f"an algorithm and predictions are both called '{name}': rename the predictions",
                 code="duplicate-name",
                 field="predictions",
             )
-        for seed in design.seeds:
-            predictions_at(frame, seed)
-        fed = ready.jobs[design.algorithms[0]].fed
-        tested_predictions(predictions_at(frame, design.seeds[0]), fed)
+    first = design.algorithms[0]
+    for i, seed in enumerate(design.seeds if predictions else ()):
+        fed = (ready.build(first, seed) if i else ready.jobs[first]).fed
+        for name, frame in predictions.items():
+            try:
+                tested_predictions(predictions_at(frame, seed), fed)
+            except InputError as error:  # name the file, as there may be several
+                raise InputError(f"predictions '{name}': {error}", code=error.code, field=error.field) from None
 
 
 def predicted_rows(
@@ -86,8 +85,7 @@ def predicted_rows(
     for seed in sorted(first):
         run, fed = load_run(comparison.folder_of(first[seed])), ready.build(ready.design.algorithms[0], seed).fed
         for name, frame in predictions.items():
-            record = predicted_record(run, frame, name, fed)
-            rows[name].append(Predicted(outcome_of(record)._replace(equal=equal_of(record)), record))
+            rows[name].append(predicted_row(predicted_record(run, frame, name, fed)))
     redrawn = len({outcome.test_rows for outcome in first.values()}) > 1
     for name, frame in predictions.items():
         if redrawn and SEED not in frame.columns:

@@ -8,8 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
-from drfl.core.errors import InputError
+from drfl.core.errors import InputError, Notice
 from drfl.engine.ray_cluster import Cluster
+from drfl.experiments.assess.predicted_records import stored_labels
 from drfl.experiments.compare.comparison import (
     PreparedComparison,
     compare,
@@ -80,6 +81,13 @@ def run_comparison(
             recall_finished(claim, ready)
         for line in ready.warnings:
             warn(line)
+        dropped = [name for name in stored_labels(claim.directory) if name not in (predictions or {})]
+        if resume and dropped:
+            text = (
+                f"{', '.join(dropped)}: predictions that are not given again lose their rows; keep them with "
+                "--predictions FILE"
+            )
+            warn(Notice(text, "predictions-removed", "predictions"))
         if workers == 1:
             runs = compare(ready, claim, watch, progress, warn)
         else:

@@ -11,15 +11,25 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from pydantic import TypeAdapter, ValidationError
 
 from drfl.assessment.equal_clients import EqualClients, equal_clients
+from drfl.core.atomic_files import is_file
 from drfl.core.errors import InputError, unknown
 from drfl.core.files import read_json, read_toml
 from drfl.core.user_code import label_of
-from drfl.experiments.compare.comparison_results import Comparison, cell_name
+from drfl.experiments.assess.predicted_records import predicted_in
+from drfl.experiments.compare.comparison_results import Comparison, Predicted, cell_name
 from drfl.experiments.compare.outcomes import Outcome
 from drfl.experiments.config.about_run import AboutRun
 from drfl.experiments.config.run_settings import OBJECTS, RunSettings
 from drfl.experiments.run.artifacts import LARGEST_PATIENT, round_metrics
-from drfl.experiments.run.manifest import CHECKPOINT, CONFIG, OUTCOMES, Manifest, is_finished, read_manifest
+from drfl.experiments.run.manifest import (
+    CHECKPOINT,
+    CONFIG,
+    OUTCOMES,
+    PREDICTIONS,
+    Manifest,
+    is_finished,
+    read_manifest,
+)
 from drfl.report.assessed import worst_interval
 from drfl.report.read_run import RunRecord, load_run, measures_of, nested_table, number, remark_lines
 from drfl.task.metrics import ACCURACY
@@ -52,6 +62,11 @@ class StoredRun(NamedTuple):
     name: str
 
     @property
+    def is_predicted(self) -> bool:
+        """Whether it is not a run, but tested predictions of another tool."""
+        return self.record is not None and self.record.is_predicted
+
+    @property
     def parameters(self) -> dict[str, object]:
         """The hyperparameters of its algorithm."""
         return nested_table(nested_table(self.config, "algorithms"), self.name)
@@ -67,7 +82,9 @@ class StoredRun(NamedTuple):
 
 
 def find_runs(*patterns: str | Path) -> list[StoredRun]:
-    """Return the runs in folders of runs, comparisons and sweeps, failed ones included, none of them twice.
+    """Return the runs in folders of runs, comparisons and sweeps, none of them twice.
+
+    They include failed runs, and tested predictions of other tools.
 
     Args:
         patterns: The folders, or patterns such as ``runs/**``.
@@ -101,10 +118,12 @@ def _runs_in(folder: Path, manifest: Manifest) -> Iterator[tuple[Path, StoredRun
         if is_finished(folder):
             yield folder, None
     elif manifest.kind in ("comparison", "sweep"):
-        for name in manifest.cells:
-            if (folder / name).is_dir() and is_finished(folder / name):
-                yield folder / name, None
+        names = [name for name in manifest.cells if (folder / name).is_dir() and is_finished(folder / name)]
+        yield from ((folder / name, None) for name in names)
         yield from ((run.folder, run) for run in _failed_runs(folder))
+        runs = [load_run(folder / name, curves=False) for name in names] if is_file(folder / PREDICTIONS) else []
+        for record in predicted_in(folder, runs):
+            yield folder / record.label, StoredRun(folder, record.config, outcome_of(record), record, record.algorithm)
 
 
 def _load(folder: Path) -> StoredRun:
@@ -179,16 +198,22 @@ def equal_of(record: RunRecord) -> EqualClients | None:
     return equal_clients(record.final("avg_score"), known["samples"].to_numpy())
 
 
+def predicted_row(record: RunRecord) -> Predicted:
+    """Return a row of a comparison for predictions of another tool."""
+    return Predicted(outcome_of(record)._replace(equal=equal_of(record)), record)
+
+
 def frame_of(runs: Sequence[StoredRun]) -> pd.DataFrame:
     """Return a row per run: folder, algorithm, seed, how it ended, metrics, costs and all settings.
 
+    Predictions of other tools have none, because they are not runs.
     The column ``eta`` is the local step size η that the run used, whether the user or drfl chose it. Columns without
     any value are omitted.
     """
     import pandas as pd
 
     rows = []
-    for run in runs:
+    for run in (run for run in runs if not run.is_predicted):
         outcome, summary = run.outcome, {} if run.record is None else run.record.summary
         row: dict[str, object] = {
             "run": str(run.folder), "algorithm": outcome.algorithm, "seed": outcome.seed, "stopped": outcome.stopped,
@@ -248,33 +273,40 @@ def comparison_of(runs: Sequence[StoredRun]) -> Comparison:
         runs: At least one run that did not fail.
 
     Raises:
-        InputError: If all runs failed, two runs differ in nothing, or runs at one seed have different test rows.
+        InputError: If no run has results, two runs differ in nothing, or runs at one seed have different test rows.
     """
     ended = [run for run in runs if run.record is not None]
-    if not ended:
-        raise InputError("every run failed, so there is nothing to compare", code="no-results", field="runs")
+    if all(run.is_predicted for run in ended):
+        raise InputError("no run has results, so there is nothing to compare", code="no-results", field="runs")
     labels = _labels(runs)
     _check_test_rows(ended)
     outcomes: dict[tuple[str, int], Outcome] = {}
     folders: dict[tuple[str, int], Path] = {}
+    predicted: list[Predicted] = []
     for run, label in zip(runs, labels, strict=True):
         cell = label, run.outcome.seed
-        if cell in outcomes:
+        if cell in folders:
             raise InputError(
                 f"{folders[cell]} and {run.folder} are the same run, {label} at seed {run.outcome.seed}: give one",
                 code="given-twice",
                 field=str(run.folder),
             )
         equal = run.outcome.equal if run.record is None else run.outcome.equal or equal_of(run.record)
-        outcomes[cell], folders[cell] = run.outcome._replace(algorithm=label, equal=equal), run.folder
-    algorithms = tuple(dict.fromkeys(labels))
+        outcome, folders[cell] = run.outcome._replace(algorithm=label, equal=equal), run.folder
+        if run.is_predicted:
+            predicted.append(Predicted(outcome, cast("RunRecord", run.record)))
+        else:
+            outcomes[cell] = outcome
+    algorithms = tuple(dict.fromkeys(name for name, _ in outcomes))
     seeds = tuple(sorted({run.outcome.seed for run in runs}))
     about = tuple(_about(next(r for r, own in zip(runs, labels, strict=True) if own == label)) for label in algorithms)
-    summary = cast("RunRecord", ended[0].record).summary
+    first = next(run for run in ended if not run.is_predicted)
+    summary = cast("RunRecord", first.record).summary
     order = {name: place for place, name in enumerate(algorithms)}
     return Comparison(
-        _run_settings(ended[0].config), algorithms, seeds, about, measures_of(summary), int(number(summary, "clients")),
+        _run_settings(first.config), algorithms, seeds, about, measures_of(summary), int(number(summary, "clients")),
         tuple(sorted(outcomes.values(), key=lambda o: (o.seed, order[o.algorithm]))), folders=folders,
+        predicted=tuple(predicted),
     )  # fmt: skip
 
 

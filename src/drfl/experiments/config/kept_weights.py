@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from drfl.core.errors import InputError
 from drfl.core.files import read_csv
+from drfl.data.model_store import find_model
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.federation.algorithm import Algorithm
 
@@ -28,7 +29,7 @@ def with_kept_weights(algorithm: Algorithm, settings: RunSettings, names: Sequen
     if not settings.keep_weights or not hasattr(algorithm, "lam0") or not dataclasses.is_dataclass(algorithm):
         return algorithm
     assert settings.init_from is not None  # the settings were checked
-    path = settings.init_from.parent / "clients.csv"
+    path = find_model(settings.init_from).file.parent / "clients.csv"
     remedy = "remove keep_weights, or start from a model in the folder of its run"
     frame = read_csv(path, dtype={"client": str}, remedy=remedy)
     if not {"client", "lambda"} <= set(frame.columns) or frame["lambda"].dtype.kind not in "if":

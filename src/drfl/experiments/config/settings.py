@@ -250,7 +250,7 @@ class RunFields:
     rounds: Annotated[int, Ge(0), Setting("Rounds of communication", TRAINING, common=True)] = 100
     init_from: Annotated[
         Path | None,
-        Setting("Model file to start from, of the same columns and classes", TRAINING, none="a random model"),
+        Setting("Model file or run to start from, of the same columns and classes", TRAINING, none="a random model"),
     ] = None
     keep_weights: Annotated[
         bool,

@@ -27,7 +27,7 @@ from drfl.training.checkpoint import read_signed, sign, store
 from drfl.training.checkpoint.record import first_fault
 
 CHECKPOINT, CONFIG, LOCK, STAGE, IDENTITY = "checkpoint", "config.toml", "lock", ".results", "identity.json"
-OUTCOMES, SUMMARY = "outcomes.json", "summary.json"
+OUTCOMES, SUMMARY, PREDICTIONS = "outcomes.json", "summary.json", "predictions.safetensors"
 """Names in a folder of results. ``checkpoint`` is the sub-folder of unfinished work, with checkpoints and records."""
 
 Kind = Literal["run", "comparison", "fit", "reproduction", "plan", "search", "benchmark", "sweep"]
@@ -79,7 +79,7 @@ _TABLES = (
     *("energy.csv", "summary.json", "table.md"),
 )
 _SWEEP = ("config.toml", "summary.json", "sweep.csv", "outcomes.json", "table.md", "report.html")
-_COMPARISON = ("config.toml", "summary.json", "compare.csv", "outcomes.json", "table.md", "report.html")
+_COMPARISON = ("config.toml", "summary.json", "compare.csv", "outcomes.json", "table.md", "report.html", PREDICTIONS)
 FIT = ("fit.json", "personal.safetensors")
 """The files that a fit adds to those of a run."""
 _PLAN = ("measurements.csv", "plan.csv", "plan.md", "summary.json", "heatmap.png", "heatmap.svg")

@@ -1,0 +1,35 @@
+"""Models as ONNX compute what drfl computes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.cli.test_model import trained
+from tests.support.refusals import refused
+
+import drfl
+from drfl.cli.app import call
+
+__all__ = ["trained"]
+
+
+def test_a_model_as_onnx_computes_the_same(trained):
+    onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    assert call(["model", "export", "r/model.safetensors", "--out", "m.onnx"]) == 0
+    model = drfl.load_model("r/model.safetensors")
+    session = onnxruntime.InferenceSession("m.onnx")
+    (found,) = session.run(["probabilities"], {"inputs": model.encode(trained).numpy()})
+    np.testing.assert_allclose(found, model.predict_proba(trained), rtol=1e-5)
+    for name in ("mlp", "cnn"):
+        assert call(["run", "--model", name, "--rounds", "1", "--out", name]) == 0
+        images = drfl.load_model(f"{name}/model.safetensors")
+        images.to_onnx(f"{name}.onnx")
+        x = drfl.load("digits").inputs[:9]
+        (found,) = onnxruntime.InferenceSession(f"{name}.onnx").run(None, {"inputs": x.numpy()})
+        np.testing.assert_allclose(found, images.predict_proba(x), rtol=1e-5, atol=1e-7)
+
+
+def test_without_the_packages_one_line_names_them(trained, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "onnx", None)
+    with refused("package-missing", "onnx", "drfl[onnx]"):
+        drfl.load_model("r/model.safetensors").to_onnx("m.onnx")
