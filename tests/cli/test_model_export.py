@@ -13,7 +13,7 @@ from drfl.cli.app import call
 __all__ = ["trained"]
 
 
-def test_a_model_as_onnx_computes_the_same(trained):
+def test_onnx_model_computes_the_same(trained):
     onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     assert call(["model", "export", "r/model.safetensors", "--out", "m.onnx"]) == 0
     model = drfl.load_model("r/model.safetensors")
@@ -29,7 +29,7 @@ def test_a_model_as_onnx_computes_the_same(trained):
         np.testing.assert_allclose(found, images.predict_proba(x), rtol=1e-5, atol=1e-7)
 
 
-def test_without_the_packages_one_line_names_them(trained, monkeypatch):
+def test_missing_packages_are_named_in_one_line(trained, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "onnx", None)
     with refused("package-missing", "onnx", "drfl[onnx]"):
         drfl.load_model("r/model.safetensors").to_onnx("m.onnx")

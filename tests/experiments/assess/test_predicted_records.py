@@ -146,15 +146,15 @@ def test_a_damaged_file_is_one_line():
     whole = path.read_bytes()
     with safe_open(path, framework="pt") as file:
         tensors, about = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
-    stored = json.loads(about["drfl"])
+    stored = json.loads(about["drfl"])["predictions"]
     wrong = [
         ({name: values for name, values in tensors.items() if name != "0.score"}, about),
         ({**tensors, "0.score": torch.zeros(2, dtype=torch.float64)}, about),
         ({**tensors, "0.score": tensors["0.score"].float()}, about),
         ({**tensors, "0.rows.starts": tensors["0.rows.starts"] - 1}, about),
         ({**tensors, "0.accuracy_count": tensors["0.accuracy_count"] + 1}, about),
-        (tensors, {"drfl": json.dumps([{**stored[0], "seed": "no"}])}),
-        (tensors, {"drfl": json.dumps([{**stored[0], "data": "no"}])}),
+        (tensors, {"drfl": json.dumps({"predictions": [{**stored[0], "seed": "no"}]})}),
+        (tensors, {"drfl": json.dumps({"predictions": [{**stored[0], "data": "no"}]})}),
         (tensors, {"drfl": "no"}),
         (tensors, {}),
     ]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors.torch import save
 
 from drfl.core.atomic_files import is_file
@@ -143,7 +143,12 @@ class _Stored(BaseModel):
     final: dict[str, float]
 
 
-STORED = TypeAdapter(list[_Stored])
+class _Document(BaseModel):
+    """The metadata of the file."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    predictions: list[_Stored]
 
 
 def predictions_file(records: Sequence[RunRecord]) -> bytes:
@@ -157,7 +162,7 @@ def predictions_file(records: Sequence[RunRecord]) -> bytes:
         columns = record.clients.drop(columns="client")
         tensors |= {f"{i}.{name}": torch.tensor(columns[name].to_numpy(float)) for name in columns}
         tensors |= {f"{i}.{ROWS}{name}": values for name, values in test_rows.tensors_of(scores).items()}
-    return save({name: values.clone() for name, values in tensors.items()}, {ABOUT: json_text(about)})
+    return save({name: values.clone() for name, values in tensors.items()}, {ABOUT: json_text({"predictions": about})})
 
 
 def stored_labels(folder: Path) -> list[str]:
@@ -220,7 +225,7 @@ def _read(folder: Path) -> tuple[list[_Stored], dict[str, torch.Tensor]]:
         return [], {}
     tensors, metadata = read_tensors(path, follow=False, problem="is damaged", remedy=REMEDY)
     try:
-        return STORED.validate_json(metadata.get(ABOUT, "")), tensors
+        return _Document.model_validate_json(metadata.get(ABOUT, "")).predictions, tensors
     except ValidationError as error:
         raise _damaged(path, first_fault(error)) from None
 

@@ -153,6 +153,10 @@ def _run_in_folder(
         tidy(out, "comparison")
         comparison = ready.to_comparison(read_outcomes(out, ready), out)
         return replace(comparison, predicted=tuple(map(predicted_row, predicted_in(out, comparison.records))))
+    predictions = {
+        name: read_predictions(Path(given)) if isinstance(given, str | Path) else given
+        for name, given in (options.predictions or {}).items()
+    }
     with stop_on_interrupt() as watch, _show_progress(options.progress, ready) as (warn, ended):
         comparison = run_comparison(
             ready, out, watch, workers, ended=ended, warn=warn, resume=options.resume,
