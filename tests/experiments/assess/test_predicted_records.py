@@ -75,7 +75,7 @@ def test_a_report_of_the_folder_is_that_of_the_comparison(capsys):
     capsys.readouterr()
     assert call([*SHARED, "--seeds", "2", "--out", "z/c", *GIVEN]) == 0
     printed = " ".join(capsys.readouterr().out.split())  # without the line breaks of a narrow terminal
-    assert all(line in printed for line in lines)
+    assert all(" ".join(line.split()) in printed for line in lines)
 
 
 def test_the_pdf_has_the_rows():
@@ -130,12 +130,14 @@ def test_extension_and_resumption_store_what_one_comparison_stores():
 
 def test_without_the_option_an_extension_removes_the_rows():
     assert call([*SHARED, "--seeds", "1", "--out", "y", *GIVEN[:2]]) == 0
-    assert PREDICTIONS in read_manifest(Path("y")).files
+    assert Path("y", PREDICTIONS).is_file()
     found = notices([*SHARED, "--seeds", "2", "--out", "y", "--resume"])
     (removed,) = [notice for notice in found if notice.code == "predictions-removed"]
     assert removed.field == "predictions"
     assert quotes(removed, "other")
-    assert PREDICTIONS not in read_manifest(Path("y")).files
+    manifest = read_manifest(Path("y"))
+    assert manifest is not None
+    assert PREDICTIONS not in manifest.files
     assert not Path("y", PREDICTIONS).exists()
     assert call(["report", "y", "--out", "new-y.html"]) == 0
     assert "other" not in drfl.load_comparison("y").to_markdown()
