@@ -108,7 +108,7 @@ def commit_of(tree: Path) -> str:
 def main() -> None:
     """Measure, print and store."""
     parser = script.parser(__doc__, RESULTS)
-    parser.add_argument("other", type=Path)
+    parser.add_argument("other", type=Path, nargs="?", default=ROOT, help="the other version; by default this one")
     parser.add_argument("--pairs", type=int, default=script.sized(20, 2))
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)

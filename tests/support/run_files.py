@@ -1,4 +1,4 @@
-"""Read files of results without wall times."""
+"""Read files of results without wall times and times of day."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ ALWAYS_DIFFERENT = ("timing.csv", "traffic.json", "study.db")
 _DURATION = re.compile(r"(\d+\s(h|min)\s)?\d+(\.\d+)?(e-\d+)?\s(s|min)\b")
 """As :func:`drfl.report.formatting.duration` writes it."""
 
-_DIGEST = re.compile(r"(timing\.csv|summary\.json|traffic\.json)(</td><td><code>SHA-256 )[0-9a-f]{64}")
-"""As a report has those of files in which there are wall times."""
+_DIGEST = re.compile(r"(timing\.csv|summary\.json|traffic\.json|delivery\.json)(</td><td><code>SHA-256 )[0-9a-f]{64}")
+"""How a report shows the digests of files that contain times."""
 
 
 def results_in(folder: Path) -> dict[str, bytes]:
@@ -25,6 +25,8 @@ def results_in(folder: Path) -> dict[str, bytes]:
         data = path.read_bytes()
         if path.name == "summary.json":
             data = re.sub(rb'"wall_seconds": [0-9.e-]+', b"", data)
+        elif path.name == "delivery.json":
+            data = re.sub(rb'"signed": "[^"]+"', b"", data)
         elif path.name == "report.html":
             data = _DIGEST.sub("", _DURATION.sub("", data.decode())).encode()
         found[name] = data
