@@ -27,12 +27,9 @@ import torch
 import kept
 import script
 from drfl.core.errors import DivergedError
-from drfl.experiments.fit.fit import REFERENCES, fit_jobs
 from drfl.experiments.fit.fitted import Fitted
-from drfl.experiments.fit.judge import Judge
-from drfl.experiments.fit.members import PORTFOLIO, FitJobs
-from drfl.experiments.fit.run_fit import evaluate_every, jobs_of_objects
-from drfl.experiments.fit.steps import Steps
+from drfl.experiments.fit.members import PORTFOLIO, REFERENCES, FitJobs
+from drfl.experiments.fit.run_fit import evaluate_every, jobs_of_objects, run_fit
 from drfl.experiments.run.artifacts import versions
 from drfl.experiments.run.runner import StopSignal, execute
 from drfl.federation.federation import Evaluation
@@ -59,14 +56,16 @@ def tested(evaluation: Evaluation) -> list[str]:
 
 
 def fitted(jobs: FitJobs) -> Fitted:
-    steps = Steps(None, StopSignal(), lambda label: nullcontext(()), lambda line: None, lambda line: None)
-    return fit_jobs(jobs, Judge.of(jobs.selection), steps, personal=True)
+    return run_fit(
+        jobs, None, personal=True, watch=StopSignal(), show=lambda label: nullcontext(()), log=lambda line: None,
+        warn=lambda line: None,
+    )  # fmt: skip
 
 
 def in_hindsight(jobs: FitJobs, k: int) -> list[str]:
     """The test of a member that trains on all training rows."""
     try:
-        return tested(execute(jobs.make(jobs.final, PORTFOLIO[k])).result.evaluation)
+        return tested(execute(jobs.whole(PORTFOLIO[k])).result.evaluation)
     except DivergedError:
         return [""] * 4
 

@@ -23,6 +23,7 @@ has the versions.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ from scipy.stats import binomtest
 
 import script
 from drfl.assessment.choice import choose, group_clients
+from drfl.assessment.row_moments import RowMoments
 from drfl.assessment.scores import BinaryScores
 from drfl.assessment.seeds import LEVEL
 from drfl.assessment.worst import worst_score
@@ -76,6 +78,15 @@ def interval_misses(clients: int, rng: np.random.Generator) -> bool:
     return not found.low <= true.min() <= found.high
 
 
+def chosen(losses: list[np.ndarray], groups: np.ndarray) -> int:
+    """The member that is chosen by these losses of rows."""
+
+    def gains(first: int, others: Sequence[int]) -> list[RowMoments]:
+        return [RowMoments.of(losses[first] - losses[k], groups) for k in others]
+
+    return choose([RowMoments.of(x, groups) for x in losses], gains, [True] * MEMBERS).chosen
+
+
 def row(kind: str, clients: int, rows: str) -> list[object]:
     """One row of the table."""
     n, left, missed = sizes(clients, rows), 0, 0
@@ -84,7 +95,7 @@ def row(kind: str, clients: int, rows: str) -> list[object]:
     for case in range(CASES):
         rng = Key(0).fold(kind, clients, rows, case).generator()
         found = losses(kind, clients, of, rng)
-        left += choose(found, by_client[of], [True] * MEMBERS).chosen != 0
+        left += chosen(found, by_client[of]) != 0
         missed += interval_misses(clients, rng)
     ends = binomtest(left, CASES).proportion_ci(0.99)
     shares = [f"{x:.4f}" for x in (left / CASES, ends.low, ends.high)]

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, ttest_1samp, ttest_ind
 
-from drfl.assessment.choice import FEW, choose, group_clients, is_clear_gain, worst_group, worst_group_p
+from drfl.assessment import choice as choice_module
+from drfl.assessment.choice import FEW, group_clients, is_clear_gain, worst_group
+from drfl.assessment.row_moments import RowMoments
 from drfl.core.key import Key
 
 
@@ -18,6 +20,20 @@ def losses(groups, means, name, n=60):
 
 def rows(groups, n=60):
     return np.arange(groups).repeat(n)
+
+
+def worst_group_p(reference, candidate, groups, patients=None, **options):
+    parts = (RowMoments.of(x, groups, patients) for x in (reference, candidate, reference - candidate))
+    return choice_module.worst_group_p(*parts, **options)
+
+
+def choose(losses, groups, eligible, patients=None):
+    moments = [RowMoments.of(x, groups, patients) if len(x) else None for x in losses]
+
+    def gains(first, others):
+        return [RowMoments.of(losses[first] - losses[k], groups, patients) for k in others]
+
+    return choice_module.choose(moments, gains, eligible)
 
 
 def test_clients_with_few_rows_share_a_group():
@@ -32,7 +48,7 @@ def test_small_group_is_merged_with_the_smallest_client():
 
 
 def test_worst_group_has_the_largest_mean():
-    assert worst_group(np.array([1.0, 3.0, 5.0, 1.0, 1.0]), np.array([0, 0, 1, 1, 1])) == (1, 7 / 3)
+    assert worst_group(RowMoments.of(np.array([1.0, 3.0, 5.0, 1.0, 1.0]), np.array([0, 0, 1, 1, 1]))) == (1, 7 / 3)
 
 
 def test_one_group_gives_a_paired_t_test():

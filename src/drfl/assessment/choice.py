@@ -9,18 +9,19 @@ by the paired rows of g, or because the candidate loses less in g than the refer
 the level. A bootstrap of the two measured maxima cannot replace this: if a candidate improves every group but the worst
 one, a bootstrap often calls the worst group better.
 
-Rows of one patient may agree, so standard errors and degrees of freedom count patients, if there are some.
+Everything follows from sums over the rows of each client, so no row has to leave a client.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr
 
+from drfl.assessment.row_moments import RowMoments
 from drfl.assessment.scores import Floats
 from drfl.assessment.seeds import LEVEL, holm
 
@@ -66,55 +67,21 @@ def group_clients(sizes: Sequence[int]) -> NDArray[np.intp]:
     return np.argsort(np.argsort(first))[inverse]
 
 
-def worst_group(losses: Floats, groups: NDArray[np.intp]) -> tuple[int, float]:
-    """Return the group with the largest mean loss, and that mean.
-
-    Args:
-        losses: (n,) Loss of each row.
-        groups: (n,) Group of each row.
-    """
-    means = np.bincount(groups, losses) / np.bincount(groups)
-    worst = int(np.argmax(means))
-    return worst, float(means[worst])
+def worst_group(losses: RowMoments) -> tuple[int, float]:
+    """Return the group with the largest mean loss, and that mean."""
+    worst = int(np.argmax(losses.mean))
+    return worst, float(losses.mean[worst])
 
 
-def _means(x: Floats, groups: NDArray[np.intp], patients: NDArray[np.intp] | None) -> tuple[Floats, Floats, Floats]:
-    """Return the groups' means, the squared errors of these, and the numbers of independent units.
-
-    Args:
-        x: (n,) Values of rows.
-        groups: (n,) Group of each row.
-        patients: (n,) Patient of each row; None if rows are independent.
-    """
-    n = np.bincount(groups)
-    mean = np.bincount(groups, x) / n
-    _, first, units = np.unique(
-        np.arange(len(x)) if patients is None else patients, return_index=True, return_inverse=True
-    )
-    count = np.bincount(groups[first], minlength=len(n)).astype(np.float64)
-    squares = np.bincount(groups[first], np.bincount(units, x - mean[groups]) ** 2, minlength=len(n))
-    # The error of a mean over a single patient cannot be estimated.
-    error = np.where(count > 1, count / np.maximum(1, count - 1) * squares / n**2, np.inf)
-    return mean, error, count
-
-
-def worst_group_p(
-    reference: Floats,
-    candidate: Floats,
-    groups: NDArray[np.intp],
-    *,
-    patients: NDArray[np.intp] | None = None,
-    independent: bool = True,
-) -> float:
+def worst_group_p(reference: RowMoments, candidate: RowMoments, gain: RowMoments, *, independent: bool = True) -> float:
     """Compute the p-value of "the candidate's worst group is not better than the reference's".
 
     It is approximate, because it uses Student's t for losses, which have no bound.
 
     Args:
-        reference: (n,) Loss of the reference on each row.
-        candidate: (n,) Loss of the candidate on the same rows.
-        groups: (n,) Group of each row, numbered from 0.
-        patients: (n,) Patient of each row, each in one group; None if rows are independent.
+        reference: Losses of the reference in each group.
+        candidate: Losses of the candidate on the same rows.
+        gain: Their differences on these rows, reference minus candidate.
         independent: Whether no two groups share a row.
     """
 
@@ -125,47 +92,45 @@ def worst_group_p(
         return stdtr(np.maximum(1.0, freedom), -t)
 
     # Group g with the candidate against the same rows with the reference.
-    gain, error, count = _means(reference - candidate, groups, patients)
-    paired = p_value(gain, error, count - 1)
-    if len(count) == 1 or not independent:
+    paired = p_value(gain.mean, gain.error, gain.units - 1)
+    if len(paired) == 1 or not independent:
         return float(paired.max())
     # Group g with the candidate (rows) against group h with the reference (columns), by Welch's test.
-    (a, a_error, _), (b, b_error, _) = (_means(x, groups, patients) for x in (reference, candidate))
+    a, a_error, b, b_error = reference.mean, reference.error, candidate.mean, candidate.error
     error = b_error[:, None] + a_error
-    scale = np.maximum(1, count - 1)
+    scale = np.maximum(1, gain.units - 1)
     with np.errstate(invalid="ignore"):
         freedom = np.nan_to_num(error**2 / ((b_error**2 / scale)[:, None] + a_error**2 / scale), nan=1.0)
     others = p_value(a - b[:, None], error, freedom)
     np.fill_diagonal(others, 1.0)
     # Bonferroni: half of the level for the paired rows, and half for the other G − 1 groups together.
-    return float(np.minimum(1.0, 2 * np.minimum(paired, (len(count) - 1) * others.min(1))).max())
+    return float(np.minimum(1.0, 2 * np.minimum(paired, (len(paired) - 1) * others.min(1))).max())
 
 
 def choose(
-    losses: Sequence[Floats],
-    groups: NDArray[np.intp],
+    losses: Sequence[RowMoments | None],
+    gains: Callable[[int, Sequence[int]], Sequence[RowMoments]],
     eligible: Sequence[bool],
     *,
-    patients: NDArray[np.intp] | None = None,
     independent: bool = True,
 ) -> Choice:
     """Choose a candidate by the mean loss of its worst group.
 
     Args:
-        losses: (k) Losses (n,) of each candidate on the same rows, the simplest candidate first.
-        groups: (n,) Group of each row, numbered from 0.
+        losses: (k) Losses of each candidate in each group, the simplest candidate first; None is not eligible.
+        gains: Returns the differences of losses on the same rows, the first candidate's minus those of each other one.
         eligible: (k) Whether a candidate is not excluded; at least one is.
-        patients: (n,) Patient of each row, each in one group; None if rows are independent.
         independent: Whether no two groups share a row.
     """
-    reference, *others = np.flatnonzero(eligible).tolist()
+    known = {k: each for k, (each, may) in enumerate(zip(losses, eligible, strict=True)) if may and each is not None}
+    reference, *others = known
     p = np.full(len(losses), np.nan)
-    for k in others:
-        p[k] = worst_group_p(losses[reference], losses[k], groups, patients=patients, independent=independent)
+    for k, gain in zip(others, gains(reference, others) if others else (), strict=True):
+        p[k] = worst_group_p(known[reference], known[k], gain, independent=independent)
     p = holm(p)
     better = [k for k in others if p[k] <= LEVEL]
     # All of these are significantly better than the simplest candidate, so the measured losses decide among them.
-    chosen = min(better, key=lambda k: worst_group(losses[k], groups)[1], default=reference)
+    chosen = min(better, key=lambda k: worst_group(known[k])[1], default=reference)
     return Choice(chosen, reference, p)
 
 
@@ -178,5 +143,5 @@ def is_clear_gain(gains: Floats, patients: NDArray[np.intp] | None = None) -> bo
     """
     if not len(gains):
         return False
-    (mean,), (error,), (count,) = _means(gains, np.zeros(len(gains), dtype=np.intp), patients)
-    return bool(count >= FEW and mean > ERRORS * np.sqrt(error))
+    moments = RowMoments.of(gains, np.zeros(len(gains), dtype=np.intp), patients)
+    return bool(moments.units >= FEW and moments.mean > ERRORS * np.sqrt(moments.error))

@@ -15,9 +15,8 @@ from drfl.core.screen import ScreenTable
 from drfl.core.user_code import block_folder
 from drfl.experiments.config.config import Config, code_references, config_of, read_file
 from drfl.experiments.config.data_settings import load_data
-from drfl.experiments.fit.fit import REFERENCES
 from drfl.experiments.fit.fitted import Fitted
-from drfl.experiments.fit.members import PORTFOLIO
+from drfl.experiments.fit.members import PORTFOLIO, REFERENCES
 from drfl.experiments.fit.personal import GLOBAL
 from drfl.experiments.fit.run_fit import evaluate_every, jobs_of_config, run_fit
 from drfl.experiments.run.artifacts import json_text

@@ -55,7 +55,7 @@ def test_equal_candidates_leave_the_simplest(monkeypatch):
     monkeypatch.setattr(fit_module, "PORTFOLIO", (PORTFOLIO[0], PORTFOLIO[0]._replace(name="the same")))
     found = fitted()
     assert found.chosen is PORTFOLIO[0]
-    assert found.candidates[0].losses.tolist() == found.candidates[1].losses.tolist()
+    assert found.candidates[0].losses.mean.tolist() == found.candidates[1].losses.mean.tolist()
     assert [member["chosen"] for member in found.summary()["members"]] == [True, False]
 
 

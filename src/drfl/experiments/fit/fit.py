@@ -3,43 +3,47 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from drfl.assessment.choice import choose
+from drfl.assessment.row_moments import RowMoments
 from drfl.core.errors import DivergedError, DrflError
-from drfl.experiments.config.ready_run import Job
+from drfl.experiments.config.ready_run import Running
 from drfl.experiments.fit.fitted import Candidate, Fitted
 from drfl.experiments.fit.judge import Judge
-from drfl.experiments.fit.members import PORTFOLIO, FitJobs, Member, reference
-from drfl.experiments.fit.personal import GLOBAL, Personalisation, personalise
+from drfl.experiments.fit.members import PORTFOLIO, REFERENCES, FitRuns, Member, reference
+from drfl.experiments.fit.personal import GLOBAL, Personalisation
 from drfl.experiments.fit.steps import Steps
 from drfl.experiments.run.finished import FinishedRun
 from drfl.federation.federation import Evaluation
 from drfl.training.history import Metrics, others_of, undefined_counts
 
-REFERENCES = {"local_only": ("local only", "LocalOnly"), "pooled": ("pooled", "Pooled")}
-"""References by their keys in files: name in tables, and algorithm."""
+RunAndAlone = tuple[FinishedRun, FinishedRun | None]
+"""A run of the chosen member, and one of clients that train alone; None if that diverged."""
+
+Personalise = Callable[[RunAndAlone, RunAndAlone], Personalisation]
+"""Chooses the clients' models from the runs of the selection stage and those on all training rows."""
 
 
-def fit_jobs(jobs: FitJobs, judge: Judge, steps: Steps, *, personal: bool) -> Fitted:
+def fit_jobs(jobs: FitRuns, judge: Judge, steps: Steps, *, personalise: Personalise | None = None) -> Fitted:
     """Execute a fit.
 
     Args:
         jobs: Builds the runs.
         judge: The validation rows of the selection stage.
-        steps: Executes them.
-        personal: Whether clients may get personal models.
+        steps: Executes the runs.
+        personalise: Chooses the clients' models; None if all get the global model.
 
     Raises:
         DivergedError: If the final run diverges.
         DrflError: If every member is excluded.
         StoppedError: If a signal asked to stop.
     """
-    steps.total = len(PORTFOLIO) + 1 + len(REFERENCES) + personal
-    initial = judge.worst(judge.losses(judge.fed.w0)[judge.counted])[1]
-    candidates = [_try_member(jobs, steps, judge, member, initial) for member in PORTFOLIO]
+    steps.total = len(PORTFOLIO) + 1 + len(jobs.references) + (personalise is not None)
+    candidates = [_try_member(jobs, steps, judge, member) for member in PORTFOLIO]
     eligible = [not candidate.excluded for candidate in candidates]
     if not any(eligible):
         raise DrflError(
@@ -48,36 +52,40 @@ def fit_jobs(jobs: FitJobs, judge: Judge, steps: Steps, *, personal: bool) -> Fi
             code="no-results",
             field="budget",
         )
-    independent = not jobs.selection.data.shares_test_rows
-    patients = None if judge.patients is None else judge.patients[judge.counted]
-    choice = choose([c.losses for c in candidates], judge.groups, eligible, patients=patients, independent=independent)
+
+    def gains(first: int, others: Sequence[int]) -> Sequence[RowMoments]:
+        runs = [candidates[k].run for k in (first, *others)]
+        reference, *models = [run.result.model for run in runs if run is not None]
+        return judge.gains(reference, models)
+
+    choice = choose([c.losses for c in candidates], gains, eligible, independent=jobs.independent)
     chosen, selected = candidates[choice.chosen].member, candidates[choice.chosen].run
     assert selected is not None
     runs: dict[str, FinishedRun | None] = {}
-    name, local = REFERENCES["local_only"]
     alone = None
-    if personal:
-        alone = _try(steps, f"{name}, selection", jobs.make(jobs.selection, reference(name, local, chosen)))
+    if personalise is not None:
+        name, local = REFERENCES["local_only"]
+        alone = _try(steps, f"{name}, selection", jobs.trial(reference(name, local, chosen)))
         steps.ended(f"{name}, selection")
-    final = steps.run(f"{chosen.name}, all training rows", jobs.make(jobs.final, chosen))
+    final = steps.run(f"{chosen.name}, all training rows", jobs.whole(chosen))
     steps.ended(f"{chosen.name}, all training rows")
-    for key, (name, algorithm) in REFERENCES.items():
-        runs[key] = _try(steps, name, jobs.make(jobs.final, reference(name, algorithm, chosen)))
+    for key, (name, algorithm) in jobs.references.items():
+        runs[key] = _try(steps, name, jobs.whole(reference(name, algorithm, chosen)))
         steps.ended(name)
     models = None
-    if personal:
-        models = personalise(judge, jobs.final.fed, (selected, alone), (final, runs["local_only"]))
+    if personalise is not None:
+        models = personalise((selected, alone), (final, runs["local_only"]))
         if set(models.used) != {GLOBAL}:
-            final = _personalised(final, models, jobs.final.fed.evaluate_each(models.models))
-    tests = iter(jobs.final.fed.evaluate_all([c.run.result.model for c in candidates if c.run is not None]))
+            final = _personalised(final, models, final.job.fed.evaluate_each(models.models))
+    tests = iter(jobs.test([c.run.result.model for c in candidates if c.run is not None]))
     return Fitted(
-        final, tuple(candidates), choice, len(judge.groups),
+        final, tuple(candidates), choice, judge.total,
         tuple(None if c.run is None else next(tests) for c in candidates), models,
         {key: None if run is None else run.result.evaluation for key, run in runs.items()},
     )  # fmt: skip
 
 
-def _try(steps: Steps, name: str, job: Job) -> FinishedRun | None:
+def _try(steps: Steps, name: str, job: Running) -> FinishedRun | None:
     """Execute a run; return None if it diverges."""
     try:
         return steps.run(name, job)
@@ -85,28 +93,20 @@ def _try(steps: Steps, name: str, job: Job) -> FinishedRun | None:
         return None
 
 
-def _try_member(jobs: FitJobs, steps: Steps, judge: Judge, member: Member, initial: float) -> Candidate:
-    """Train a member without the validation rows, and say whether it can be chosen.
-
-    Args:
-        jobs: Builds the run.
-        steps: Executes it.
-        judge: The validation rows.
-        member: The member.
-        initial: The loss of the initial model in its worst group.
-    """
-    run = _try(steps, member.name, jobs.make(jobs.selection, member))
+def _try_member(jobs: FitRuns, steps: Steps, judge: Judge, member: Member) -> Candidate:
+    """Train a member without the validation rows, and say whether it can be chosen."""
+    run = _try(steps, member.name, jobs.trial(member))
     if run is None:
         steps.ended(f"{member.name}: diverged")
-        return Candidate(member, None, np.zeros(0), "", math.nan, "diverged")
-    losses = judge.losses(run.result.model)[judge.counted]
+        return Candidate(member, None, None, "", math.nan, "diverged")
+    losses = judge.losses(run.result.model)
     (group, worst), excluded, marks = judge.worst(losses), "", run.result.marks
-    if not np.isfinite(losses).all():
+    if not np.isfinite(losses.mean).all():
         excluded = "has a validation loss that is not finite"
     elif 2 * marks.effective_rounds < marks.rounds:
         excluded = f"was reset to the initial model so late that only {marks.rounds_text}"
-    elif not worst < initial:
-        excluded = f"has a worst validation loss of {worst:.4g}, and the initial model has {initial:.4g}"
+    elif not worst < judge.initial:
+        excluded = f"has a worst validation loss of {worst:.4g}, and the initial model has {judge.initial:.4g}"
     steps.ended(f"{member.name}: worst validation loss {worst:.4g}")
     return Candidate(member, run, losses, group, worst, excluded)
 

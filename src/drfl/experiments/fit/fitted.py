@@ -13,7 +13,7 @@ from torch import Tensor
 
 from drfl.assessment.assess_evaluation import assess_evaluation, worst_interval
 from drfl.assessment.choice import Choice
-from drfl.assessment.scores import Floats
+from drfl.assessment.row_moments import RowMoments
 from drfl.data import ClientData
 from drfl.experiments.fit.members import Member
 from drfl.experiments.fit.personal import Personalisation
@@ -35,7 +35,7 @@ class Candidate(NamedTuple):
     Args:
         member: The member.
         run: Its run without the validation rows; None if it diverged.
-        losses: (n,) its loss on each validation row; empty if it diverged.
+        losses: Its losses on validation rows, by group of clients; None if it diverged.
         group: The group of clients with the largest mean loss; "" if it diverged.
         worst: That loss.
         excluded: Why it cannot be chosen; "" if it can.
@@ -43,7 +43,7 @@ class Candidate(NamedTuple):
 
     member: Member
     run: FinishedRun | None
-    losses: Floats
+    losses: RowMoments | None
     group: str
     worst: float
     excluded: str

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from functools import cached_property
+from typing import ClassVar, NamedTuple, Protocol
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from drfl.core.errors import InputError
 from drfl.core.key import Key
 from drfl.data.validation_split import held_out_training
 from drfl.experiments.config.build import VALIDATION, Setup, make_setup
 from drfl.experiments.config.hyperparameters import Value
-from drfl.experiments.config.ready_run import Job
+from drfl.experiments.config.ready_run import Job, Running
 from drfl.experiments.config.run_settings import RunSettings
-from drfl.task.measure import Rows
-from drfl.task.metrics import Metric
-
-ROW_LOSS = "validation_loss"
-"""The name of the only metric of the selection stage: the loss of each validation row."""
+from drfl.experiments.fit.judge import Judge
+from drfl.experiments.fit.validation_rows import SimulatedRows, scored_by_loss
+from drfl.federation.federation import Evaluation
 
 WEIGHT_DECAY = "weight_decay"
 
@@ -56,21 +56,67 @@ PORTFOLIO = (
 """The members, from simple to complex: a later one is chosen only if it is significantly better than the first."""
 
 
+REFERENCES = {"local_only": ("local only", "LocalOnly"), "pooled": ("pooled", "Pooled")}
+"""References by their keys in files: name in tables, and algorithm."""
+
+
 def reference(name: str, algorithm: str, chosen: Member) -> Member:
     """Return a reference with the weight decay of the chosen member."""
     return Member(name, algorithm, {k: value for k, value in chosen.parameters.items() if k == WEIGHT_DECAY})
 
 
+class FitRuns(Protocol):
+    """Builds the runs of a fit, in this process or at sites.
+
+    Attributes:
+        references: The references that can run, by their keys in files: name in tables, and algorithm.
+    """
+
+    references: ClassVar[Mapping[str, tuple[str, str]]]
+
+    @property
+    def independent(self) -> bool:
+        """Whether no two clients share a test row or a validation row."""
+        ...
+
+    @property
+    def config(self) -> Mapping[str, object]:
+        """The settings from which a fit resumes, as plain values."""
+        ...
+
+    def judge(self) -> Judge:
+        """Return the judge of the selection stage.
+
+        Raises:
+            InputError: If there are no validation rows.
+        """
+        ...
+
+    def trial(self, member: Member) -> Running:
+        """Make a member's run of the selection stage, without the validation rows."""
+        ...
+
+    def whole(self, member: Member) -> Running:
+        """Make a member's run on all training rows."""
+        ...
+
+    def test(self, models: Sequence[Tensor]) -> list[Evaluation]:
+        """Test models (d,) on the test rows."""
+        ...
+
+
 @dataclass(frozen=True)
 class FitJobs:
-    """Builds the runs of a fit.
+    """Builds the runs of a fit in this process.
 
     Args:
         selection: Clients that train on four fifths of their training rows and are tested on the rest, by their loss.
         final: Clients that train on all their training rows and are tested on their test rows.
         make: Makes the run of a member in one of these setups.
-        config: The settings from which a fit resumes, as plain values.
+        config: See :class:`FitRuns`.
     """
+
+    references: ClassVar[Mapping[str, tuple[str, str]]] = REFERENCES
 
     selection: Setup
     final: Setup
@@ -93,18 +139,39 @@ class FitJobs:
             InputError: If the loss is a :class:`drfl.BatchLoss`.
         """
         data, task = setup.data, setup.task
-        if task.criterion.of_batch:
-            raise InputError(
-                "fit compares models by the losses of validation rows, which a BatchLoss does not give. Use a loss "
-                "with one value per row",
-                code="unsupported-combination",
-                field="loss",
-            )
+        scored = scored_by_loss(task)
         held = held_out_training(data, VALIDATION, Key(settings.seed))
-        loss = Metric(ROW_LOSS, task.criterion, more_is_better=False, rows=Rows.REAL, per_sample=True)
-        selection = make_setup(settings, setup.partition, held, replace(task, score=loss, metrics=()), setup.origin)
+        selection = make_setup(settings, setup.partition, held, scored, setup.origin)
         if data.validation is not None:
             train = tuple(torch.cat(rows).unique() for rows in zip(data.train, data.validation, strict=True))
             whole = replace(data, train=train, validation=None)
             setup = make_setup(settings, setup.partition, whole, task, setup.origin)
         return cls(selection, setup, make, config)
+
+    @property
+    def independent(self) -> bool:
+        """See :class:`FitRuns`."""
+        return not self.selection.data.shares_test_rows
+
+    @cached_property
+    def rows(self) -> SimulatedRows:
+        """The validation rows."""
+        return SimulatedRows(self.selection.fed)
+
+    def judge(self) -> Judge:
+        """See :class:`FitRuns`."""
+        data = self.selection.data
+        unseen = [not np.isin(test, train).any() for train, test in zip(data.train, data.test, strict=True)]
+        return Judge.of(self.rows, data.names, unseen, self.selection.fed.w0)
+
+    def trial(self, member: Member) -> Job:
+        """See :class:`FitRuns`."""
+        return self.make(self.selection, member)
+
+    def whole(self, member: Member) -> Job:
+        """See :class:`FitRuns`."""
+        return self.make(self.final, member)
+
+    def test(self, models: Sequence[Tensor]) -> list[Evaluation]:
+        """See :class:`FitRuns`."""
+        return self.final.fed.evaluate_all(models)

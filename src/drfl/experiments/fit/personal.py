@@ -16,7 +16,7 @@ from drfl.assessment.choice import is_clear_gain
 from drfl.assessment.scores import Floats
 from drfl.core.key import Key
 from drfl.engine import Simulation
-from drfl.experiments.fit.judge import Judge
+from drfl.experiments.fit.validation_rows import SimulatedRows
 from drfl.experiments.run.finished import FinishedRun
 from drfl.federation.algorithm import core_of
 from drfl.federation.client_table import ClientTable
@@ -85,7 +85,7 @@ def decide(
 
 
 def personalise(
-    judge: Judge,
+    rows: SimulatedRows,
     fed: Simulation,
     selection: tuple[FinishedRun, FinishedRun | None],
     final: tuple[FinishedRun, FinishedRun | None],
@@ -97,26 +97,26 @@ def personalise(
     training rows, so the check only finds decisions that no longer hold.
 
     Args:
-        judge: The clients of the selection stage, with their validation rows.
+        rows: The validation rows of the clients of the selection stage.
         fed: The clients that train on all their rows.
         selection: The run of the chosen member in the selection stage, and the one of clients that train alone.
         final: The same for all training rows.
     """
-    before, shared = judge.losses(selection[0].result.model), judge.losses(final[0].result.model)
-    first, last = candidates(selection[0], judge.fed, selection[1]), candidates(final[0], fed, final[1])
+    before, shared = rows.losses(selection[0].result.model), rows.losses(final[0].result.model)
+    first, last = candidates(selection[0], rows.fed, selection[1]), candidates(final[0], fed, final[1])
     decisions = decide(
-        before, {name: judge.losses(first[name]) for name in first if name in last}, judge.sizes, judge.patients
+        before, {name: rows.losses(first[name]) for name in first if name in last}, rows.sizes, rows.patients
     )
-    losses = {name: judge.losses(last[name]) for name, _ in decisions if name != GLOBAL}
-    clients, ends = torch.arange(len(decisions)), np.cumsum(judge.sizes)
+    losses = {name: rows.losses(last[name]) for name, _ in decisions if name != GLOBAL}
+    clients, ends = torch.arange(len(decisions)), np.cumsum(rows.sizes)
     used, models = [GLOBAL] * len(decisions), fed.client_table()
     models = models.put(clients, final[0].result.model.expand(len(decisions), -1))
-    for client, end, size, (name, _) in zip(clients.split(1), ends, judge.sizes, decisions, strict=True):
-        rows = slice(end - size, end)
-        units = None if judge.patients is None else judge.patients[rows]
-        if name == GLOBAL or not is_clear_gain(shared[rows] - losses[name][rows], units):
+    for client, end, size, (name, _) in zip(clients.split(1), ends, rows.sizes, decisions, strict=True):
+        part = slice(end - size, end)
+        units = None if rows.patients is None else rows.patients[part]
+        if name == GLOBAL or not is_clear_gain(shared[part] - losses[name][part], units):
             continue
-        if losses[name][rows].mean() <= before[rows].mean():
+        if losses[name][part].mean() <= before[part].mean():
             used[int(client)], models = name, models.put(client, last[name][client])
     names, gains = zip(*decisions, strict=True)
     return Personalisation(names, gains, tuple(used), models)

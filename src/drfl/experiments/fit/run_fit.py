@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import tomli_w
@@ -22,11 +23,10 @@ from drfl.experiments.config.config import Config
 from drfl.experiments.config.data_settings import DataSettings
 from drfl.experiments.config.ready_run import Job
 from drfl.experiments.config.strict import input_error
-from drfl.experiments.fit.fit import REFERENCES, fit_jobs
+from drfl.experiments.fit.fit import fit_jobs
 from drfl.experiments.fit.fitted import Fitted
-from drfl.experiments.fit.judge import Judge
-from drfl.experiments.fit.members import PORTFOLIO, FitJobs, Member, reference
-from drfl.experiments.fit.personal import GLOBAL
+from drfl.experiments.fit.members import PORTFOLIO, FitJobs, FitRuns, Member, reference
+from drfl.experiments.fit.personal import GLOBAL, personalise
 from drfl.experiments.fit.steps import Show, Steps
 from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.manifest import is_finished
@@ -111,7 +111,7 @@ def run_fit(
     overwrite: bool = False,
     numbered: bool = False,
 ) -> Fitted:
-    """Execute a fit, and write its folder.
+    """Execute a fit in this process, and write its folder.
 
     Args:
         jobs: Builds the runs.
@@ -125,25 +125,35 @@ def run_fit(
         overwrite: Whether to replace the folder's content.
         numbered: Whether to add a number to the folder's name if it exists.
     """
-    # Members that cannot run with these settings are refused here, before the first run.
-    references = [reference(name, algorithm, PORTFOLIO[0]) for name, algorithm in REFERENCES.values()]
-    first, *_ = (jobs.make(jobs.final, member) for member in (*PORTFOLIO, *references))
-    for line in warnings_of(first):
-        warn(line)
-    steps, judge = Steps(None, watch, show, log, warn), Judge.of(jobs.selection)
+    check_members(jobs, warn)
+    steps, judge = Steps(None, watch, show, log, warn), jobs.judge()
+    choose_models = partial(personalise, jobs.rows, jobs.final.fed) if personal else None
     if place is None:
-        return fit_jobs(jobs, judge, steps, personal=personal)
+        return fit_jobs(jobs, judge, steps, personalise=choose_models)
     config = tomli_w.dumps({**jobs.config, "personalise": personal})
     with claim_folder(
         place, "fit", resume=resume, overwrite=overwrite, numbered=numbered, config=config, warn=warn
     ) as claim:
         steps.claim = claim
-        fitted = replace(fit_jobs(jobs, judge, steps, personal=personal), directory=claim.directory)
-        more: dict[str, str | bytes] = {"fit.json": json_text(fitted.summary(), indent=2) + "\n"}
+        fitted = replace(fit_jobs(jobs, judge, steps, personalise=choose_models), directory=claim.directory)
+        more = fit_files(fitted)
         if fitted.personal is not None and set(fitted.personal.used) != {GLOBAL}:
             more["personal.safetensors"] = personal_bytes(fitted)
         write_results(fitted.finished, claim, more)
     return fitted
+
+
+def check_members(jobs: FitRuns, warn: Callable[[str], None]) -> None:
+    """Refuse members that cannot run with these settings before the first run, and warn of problems with the data."""
+    references = [reference(name, algorithm, PORTFOLIO[0]) for name, algorithm in jobs.references.values()]
+    first, *_ = (jobs.whole(member) for member in (*PORTFOLIO, *references))
+    for line in warnings_of(first):
+        warn(line)
+
+
+def fit_files(fitted: Fitted) -> dict[str, str | bytes]:
+    """Return the file that a fit adds to those of its final run, text by name."""
+    return {"fit.json": json_text(fitted.summary(), indent=2) + "\n"}
 
 
 def personal_bytes(fitted: Fitted) -> bytes:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from drfl.core.errors import Notice, StoppedError
-from drfl.experiments.config.ready_run import Job
+from drfl.experiments.config.ready_run import Running
 from drfl.experiments.run.finished import FinishedRun
 from drfl.experiments.run.resume import identity, load_resume_point
 from drfl.experiments.run.run_directory import ClaimedFolder
@@ -48,7 +48,7 @@ class Steps:
     executed: float = 0.0
     seconds: float = 0.0
 
-    def run(self, name: str, job: Job) -> FinishedRun:
+    def run(self, name: str, job: Running) -> FinishedRun:
         """Execute the next run, or what is left of it.
 
         Raises:
