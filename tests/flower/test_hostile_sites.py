@@ -14,6 +14,7 @@ from tests.support.refusals import logged
 
 from drfl.core.errors import DrflError
 from drfl.flower import nodes, server_app, transport
+from drfl.flower.deployment import Preparation
 from drfl.flower.in_process import InProcessGrid
 from drfl.report import load_run
 
@@ -161,6 +162,6 @@ def test_site_cannot_choose_its_name_in_results(tmp_path, caplog):
     path = tmp_path / "server.toml"
     path.write_text(SETTINGS.format(algorithm="FedAvg", more=""))
     told = {client: member.identity for client, member in members.items()}
-    found = server_app.prepare_deployment(grid, known, told, server_app.read_server(path), tmp_path)
-    assert found.data.names == ("a", "b", "c", "d")
-    assert torch.equal(found.data.sizes, torch.tensor([30, 18, 41, 12]))
+    found = Preparation.of(grid, known, told, server_app.read_server(path), tmp_path)
+    assert found.sites.names == ("a", "b", "c", "d")
+    assert torch.equal(found.sites.sizes, torch.tensor([30, 18, 41, 12]))

@@ -24,6 +24,7 @@ from drfl.experiments.assess.assess_runs import assess_run
 from drfl.experiments.config.wrap import wrap_algorithm
 from drfl.flower import nodes, server_app, session
 from drfl.flower.client_app import Site, client_app
+from drfl.flower.deployment import Sites
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import SiteIdentity
 from drfl.flower.settings import ServerSettings, read_server
@@ -300,9 +301,7 @@ def test_keys_are_required_and_must_be_ecdsa(tmp_path):
 
 def test_description_digest_covers_the_tensors():
     member, other = (SiteIdentity("a", (6,), 3, 30, 15, digest * 32) for digest in "01")
-    assert not torch.equal(
-        server_app.Sites((member,), ("a",)).tensors()[0], server_app.Sites((other,), ("a",)).tensors()[0]
-    )
+    assert not torch.equal(Sites((member,), ("a",)).tensors()[0], Sites((other,), ("a",)).tensors()[0])
 
 
 class Dozing(InProcessGrid):

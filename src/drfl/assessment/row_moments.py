@@ -47,11 +47,11 @@ class RowMoments(NamedTuple):
         mean = np.bincount(groups, x) / rows
         sums, of_unit = np.bincount(unit, x - mean[groups]), groups[first]
         totals = (
-            np.bincount(of_unit, weights, minlength=len(rows))
+            np.bincount(of_unit, weights, minlength=len(rows)).astype(np.float64)
             for weights in (np.ones(len(first)), sums**2, sums * counts, counts**2)
         )
-        units, squares, cross, sizes = totals
-        return cls(rows, units, mean, squares, cross, sizes)
+        count, squares, cross, sizes = totals
+        return cls(rows, count, mean, squares, cross, sizes)
 
     def merged(self, groups: NDArray[np.intp]) -> Self:
         """Return the moments of groups of clients.
@@ -61,7 +61,7 @@ class RowMoments(NamedTuple):
         """
 
         def total(values: Floats) -> Floats:
-            return np.bincount(groups, values)
+            return np.bincount(groups, values).astype(np.float64)
 
         rows = total(self.rows)
         mean = total(self.rows * self.mean) / rows

@@ -160,21 +160,24 @@ def run(
     The exit code is 0 only if the run completed.
     """
     with signals.raise_on_signal():
-        _require()
-        if wait is not None:
-            from drfl.core import checks
+        return _submit(directory, detach, wait, is_fit=False)
 
-            checks.positive("--wait", wait)
-        from drfl.flower.deploy.paths import find_deployment
-        from drfl.flower.deploy.runs import submit
 
-        folder = find_deployment(directory)
-        number = submit(folder, wait)
-        say(f"run {number} submitted", err=not detach)
-        if detach:
-            say(f"follow it with: drfl deploy follow {directory} {number}", err=True)
-            return 0
-        return _follow(directory, number)
+@app.command(cls=Command)
+def fit(
+    directory: Place,
+    detach: Annotated[bool, typer.Option("--detach", help="Submit the fit, print its number and exit")] = False,
+    wait: Annotated[
+        float | None, typer.Option(help="Seconds to wait for sites that are offline (default: wait in server.toml)")
+    ] = None,
+) -> int:
+    """Train several algorithms, choose one on the sites' validation rows, and train it on all training rows.
+
+    The rounds of each run are those in server.toml. A fit that was stopped continues.
+    The exit code is 0 only if the fit completed.
+    """
+    with signals.raise_on_signal():
+        return _submit(directory, detach, wait, is_fit=True)
 
 
 @app.command(cls=Command)
@@ -404,6 +407,24 @@ def _require() -> None:
     require_flower()
 
 
+def _submit(directory: Path, detach: bool, wait: float | None, *, is_fit: bool) -> int:
+    """Submit a run or a fit, and follow it to its end."""
+    _require()
+    if wait is not None:
+        from drfl.core import checks
+
+        checks.positive("--wait", wait)
+    from drfl.flower.deploy.paths import find_deployment
+    from drfl.flower.deploy.runs import FIT, submit
+
+    number = submit(find_deployment(directory), wait, FIT if is_fit else None)
+    say(f"run {number} submitted", err=not detach)
+    if detach:
+        say(f"follow it with: drfl deploy follow {directory} {number}", err=True)
+        return 0
+    return _follow(directory, number)
+
+
 def _follow(directory: Path, number: str, *, is_task: bool = False) -> int:
     """Show the log of a run until its end; the log of a task goes to stderr, and the caller prints its results."""
     from drfl.flower.deploy.paths import find_deployment
@@ -432,10 +453,12 @@ def _follow(directory: Path, number: str, *, is_task: bool = False) -> int:
         return INTERRUPTED
     if not end.is_completed:
         say(f"drfl: run {number} {end}", err=True)
-        if not is_task and is_resumable(folder):
-            say(f"continue it with: drfl deploy run {directory}", err=True)
+        for command, summary in {} if is_task else folder.summaries().items():
+            if is_resumable(summary.parent):
+                say(f"continue it with: drfl deploy {command} {directory}", err=True)
         return 1
     say(f"run {number} completed", err=True)
     if not is_task:
-        print_result(folder)
+        # The SuperLink does not say what a run was, so print what was written last.
+        print_result(max(folder.summaries().values(), key=lambda path: path.stat().st_mtime if path.exists() else 0))
     return 0

@@ -34,6 +34,7 @@ from drfl.flower.messages import (
     Answer,
     Ask,
     AskIdentity,
+    AskLosses,
     AskTests,
     Delivery,
     HoldOut,
@@ -43,6 +44,7 @@ from drfl.flower.messages import (
     short_name,
     version,
 )
+from drfl.flower.model_losses import answer_losses
 from drfl.flower.model_tests import answer_tests
 from drfl.flower.receive_model import receive_model
 from drfl.flower.records import (
@@ -142,7 +144,8 @@ def compute_answer(site: Site, ask: Ask, request: Request | None, memory: Record
     w = _own_model(fed, work, ask.w) if work is not None and ask.own else ask.w
     # The test and the request use the same w, so their order does not matter.
     test = also = both = validation = None
-    if ask.test and held is not None:
+    if ask.validates:
+        assert held is not None
         assert held.validation is not None
         tested = replace(
             held, test_inputs=held.inputs, test_targets=held.targets, test=held.validation, validation=None
@@ -240,6 +243,12 @@ TESTS = "query.tests"
 """Type of the message with models to test outside a run."""
 
 TESTS_KIND = "tests"
+"""Name of that request in audit logs."""
+
+LOSSES = "query.validation"
+"""Type of the message that requests sums of the losses of models on validation rows."""
+
+LOSSES_KIND = "validation"
 """Name of that request in audit logs."""
 
 CLOSING = "query.closing"
@@ -422,6 +431,7 @@ WORK: dict[str, Callable[[Site, Message, Context], RecordDict]] = {
     ROWS_KIND: lambda site, _, context: row_hashes(site, context.run_id),
     DELIVERY_KIND: _receive,
     TESTS_KIND: lambda site, message, _: write(answer_tests(site, read(message.content, AskTests))),
+    LOSSES_KIND: lambda site, message, _: write(answer_losses(site, read(message.content, AskLosses))),
 }
 """What a site does for each kind of query. Its policy applies to all of them, and its log records them."""
 

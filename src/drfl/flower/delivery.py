@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import logging
 from datetime import UTC, datetime
+from pathlib import Path
 
 from flwr.serverapp import Grid
 
 from drfl.core.audit_log import AuditLog
 from drfl.core.audit_signatures import SigningKey
 from drfl.core.errors import InputError, Notice, listing
+from drfl.experiments.run.artifacts import json_text, run_files
+from drfl.experiments.run.finished import FinishedRun
 from drfl.flower.ask_once import ask_once
 from drfl.flower.client_app import DELIVERY, DELIVERY_KIND
 from drfl.flower.messages import MOST_MODEL_BYTES, Delivery, Receipt
 from drfl.flower.nodes import Roster
 from drfl.flower.records import write
+from drfl.flower.settings import ServerSettings
 
 LOG = logging.getLogger("drfl.flower")
 
@@ -64,3 +68,15 @@ def deliver(
     if receipts:
         LOG.info("model delivered to %s", listing([roster.names[client] for client in sorted(receipts)], "site"))
     return {"signed": signed, "sha256": message.sha256, "sites": outcome}
+
+
+def deliver_result(
+    finished: FinishedRun, settings: ServerSettings, folder: Path, grid: Grid, roster: Roster, audit: AuditLog | None
+) -> dict[str, str]:
+    """Deliver the model of a run that reached its end, and return the file about it; none if nothing is delivered."""
+    is_wanted = settings.key is not None if settings.deliver is None else settings.deliver
+    if not is_wanted or not finished.has_ended or finished.checks.failure is not None:
+        return {}
+    model = dict(run_files(finished))["model.safetensors"]
+    outcome = deliver(grid, roster, model, settings.signing_key(folder), settings.timeout, audit)
+    return {FILE: json_text(outcome, indent=2) + "\n"}

@@ -130,6 +130,7 @@ class FlowerFederation(Federation):
         self.products: Tensor | None = None
         self._late: _LateTest | None = None
         self._holdout = holdout
+        self._validates = holdout is not None and not holdout.tested
         self._validated: dict[int, SiteTest] = {}
         # The last tested model and its results on validation rows.
         self._validation: tuple[Tensor, Evaluation] | None = None
@@ -185,7 +186,7 @@ class FlowerFederation(Federation):
                 self._late = None
                 self._test(None, late)
             evaluations = [self._evaluation(tests) for tests in late.results]
-            if self._holdout is not None:
+            if self._validates:
                 self._validation = late.models[-1], self._evaluation(late.validations)
             if len(evaluations) == 2:
                 rows = [late.products[client] for client in range(self.n)]
@@ -219,7 +220,7 @@ class FlowerFederation(Federation):
         """Test each client's own model; the server does not see it."""
         if not isinstance(models, OwnModels):
             return super().evaluate_each(models, part)
-        if part == "validation" and self._holdout is None:
+        if part == "validation" and not self._validates:
             return super().validate(models.w)
         late = _LateTest([models.w], own=models)
         self._test(None, late)
@@ -227,7 +228,7 @@ class FlowerFederation(Federation):
 
     def validate(self, w: Tensor) -> Evaluation:
         """See :class:`drfl.federation.federation.Federation`. The sites validate the last model of every test."""
-        if self._holdout is None:
+        if not self._validates:
             return super().validate(w)
         if self._validation is None or not torch.equal(self._validation[0], w):
             self.evaluate(w)

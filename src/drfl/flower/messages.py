@@ -24,6 +24,7 @@ from drfl.core.key import Key
 from drfl.core.user_code import is_reference
 from drfl.data import ClientData
 from drfl.data.standardisation import Moments, Standardisation
+from drfl.data.validation_split import held_out_training
 from drfl.federation.requests import GradientRequest, LossRequest, Request, TrainRequest
 from drfl.flower.records import MOST_FIELDS, TYPES, Message, ProtocolError
 from drfl.flower.site_methods import SentMethod
@@ -195,13 +196,17 @@ class HoldOut(Message, frozen=True):
     Args:
         fraction: The share, see :meth:`drfl.data.ClientData.with_validation`.
         seed: Seed of the run, so that the site holds out the same rows in every message.
+        tested: Whether these rows take the place of the test rows, so that no test row is used.
     """
 
     fraction: Annotated[float, Meta(gt=0, lt=1)]
     seed: Annotated[int, Meta(ge=0)]
+    tested: bool = False
 
     def apply(self, data: ClientData) -> ClientData:
-        """Return the data with validation rows, the same ones as in a simulation."""
+        """Return the data with validation rows, or with these as test rows, the same ones as in a simulation."""
+        if self.tested:
+            return held_out_training(data, self.fraction, Key(self.seed))
         return data.with_validation(self.fraction, Key(self.seed))
 
 
@@ -285,6 +290,11 @@ class Ask(Message, frozen=True):
         if self.method is not None and not self.own and not isinstance(self.work, TrainWork):
             raise ValueError("a method needs work")
 
+    @property
+    def validates(self) -> bool:
+        """Whether a test on validation rows is requested beside that on test rows."""
+        return self.test and self.holdout is not None and not self.holdout.tested
+
 
 class FinishedModel(Message, frozen=True):
     """A model in a request for tests outside a run.
@@ -364,6 +374,66 @@ class Answer(Message, frozen=True):
     def __post_init__(self) -> None:
         if (self.also is None) != (self.products is None):
             raise ValueError("sums of products require two tests, and two tests require sums of products")
+
+
+class AskLosses(Message, frozen=True):
+    """A request for sums of the losses of models on a site's validation rows, to choose one of the models.
+
+    Args:
+        model: Description of the models.
+        models: (d,) parameters of each model.
+        holdout: The validation rows, in the place of the test rows.
+        standardisation: Mean and scale with which the site standardises its inputs; None for no standardisation.
+    """
+
+    model: ModelRecipe
+    models: Annotated[tuple[Tensor, ...], Meta(min_length=1, max_length=MOST_MODELS)]
+    holdout: HoldOut
+    standardisation: Standardisation | None = None
+
+    def __post_init__(self) -> None:
+        if not self.holdout.tested:
+            raise ValueError("the validation rows must be those that are tested")
+
+
+class LossSums(Message, frozen=True):
+    """The moments of a value over a site's validation rows, see :class:`drfl.assessment.row_moments.RowMoments`.
+
+    Args:
+        mean: Mean over the rows.
+        squares: Sum of squared differences from the mean, of patients if the site has some.
+        cross: Sum of these differences times the number of the patient's rows.
+    """
+
+    mean: float
+    squares: float
+    cross: float
+
+
+class AnswerLosses(Message, frozen=True):
+    """A site's answer to a :class:`AskLosses`.
+
+    Args:
+        rows: Number of validation rows.
+        units: Number of patients among them, or of rows.
+        sizes: Sum of the squared numbers of rows of the patients.
+        losses: Sums of each model's losses.
+        gains: Sums of the first model's losses minus those of each other model, row by row.
+        digest: Digest of the site's data, as in its :class:`SiteIdentity`.
+    """
+
+    rows: Rows
+    units: Rows
+    sizes: Annotated[float, Meta(ge=1, le=float(MOST_ROWS) ** 2)]
+    losses: Annotated[tuple[LossSums, ...], Meta(min_length=1, max_length=MOST_MODELS)]
+    gains: Annotated[tuple[LossSums, ...], Meta(max_length=MOST_MODELS)]
+    digest: Digest
+
+    def __post_init__(self) -> None:
+        if len(self.gains) != len(self.losses) - 1:
+            raise ValueError("differences of losses are missing, or were not requested")
+        if not self.units <= self.rows <= self.sizes <= self.rows**2:
+            raise ValueError("its numbers of rows and patients contradict each other")
 
 
 class SiteWarning(Message, frozen=True):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from drfl.assessment.possible_sums import possible_products, possible_sums
-from drfl.flower.messages import Answer, Products, SiteTest
+from drfl.assessment.possible_sums import CLOSE, possible_products, possible_sums
+from drfl.flower.messages import Answer, AnswerLosses, LossSums, Products, SiteTest
 from drfl.task.measure import Measure, Rows
 
 
@@ -43,3 +43,39 @@ def is_possible(test: SiteTest, measures: Sequence[Measure]) -> bool:
         and possible_sums(measure, value, test.samples, sums)
         for value, measure, sums in zip(values, measures, test.sums, strict=True)
     )
+
+
+def are_possible_losses(answer: AnswerLosses, models: int, rows: int) -> bool:
+    """Return whether a site can have these sums of the losses of models.
+
+    Args:
+        answer: The site's answer.
+        models: Number of models.
+        rows: Number of the site's validation rows.
+    """
+    if len(answer.losses) != models or answer.rows != rows:
+        return False
+    first, *others = answer.losses
+    # A model may have losses that are not finite, and is then not chosen.
+    finite = [each for each in answer.losses if math.isfinite(each.mean)]
+    return all(_is_possible_spread(each, answer.sizes) for each in (*finite, *answer.gains)) and all(
+        _are_possible_gains(first, other, gain) for other, gain in zip(others, answer.gains, strict=True)
+    )
+
+
+def _is_possible_spread(sums: LossSums, sizes: float) -> bool:
+    # The second inequality is that of Cauchy and Schwarz.
+    known = all(map(math.isfinite, (sums.mean, sums.squares, sums.cross))) and sums.squares >= 0
+    return known and abs(sums.cross) <= math.sqrt(sums.squares * sizes) * (1 + CLOSE) + CLOSE
+
+
+def _are_possible_gains(first: LossSums, other: LossSums, gain: LossSums) -> bool:
+    """Return whether differences of two models' losses are possible with the losses."""
+    known = (first.mean, other.mean, first.squares, other.squares, gain.squares)
+    if not all(map(math.isfinite, known)):
+        return False
+    room = CLOSE * max(1.0, abs(first.mean), abs(other.mean))
+    a, b, difference = (math.sqrt(each.squares) for each in (first, other, gain))
+    slack = CLOSE * max(1.0, a, b)
+    is_mean = abs(first.mean - other.mean - gain.mean) <= room
+    return is_mean and abs(a - b) - slack <= difference <= a + b + slack

@@ -17,7 +17,7 @@ from torch import Tensor
 from drfl.core.audit_log import Head
 from drfl.core.errors import InputError, printable
 
-PROTOCOL = 11
+PROTOCOL = 12
 """Version of the protocol; both ends must have the same. Increase it with every incompatible change of a message."""
 
 MESSAGE, VECTORS, AUDIT = "message", "vectors", "audit"

@@ -18,7 +18,7 @@ from drfl.flower.claims import admit
 from drfl.flower.closing import SERVER, AuditedRun
 from drfl.flower.deploy.dated_folders import folder_to_fill, newest_run
 from drfl.flower.deploy.paths import DeploymentFolder
-from drfl.flower.messages import SiteIdentity
+from drfl.flower.messages import HoldOut, SiteIdentity
 from drfl.flower.nodes import JoinedSite, KeyRoster, NameRoster, Roster, gather_members
 from drfl.flower.settings import ServerSettings, read_server
 
@@ -44,13 +44,14 @@ class Session(NamedTuple):
 
 
 @contextmanager
-def session(grid: Grid, path: Path, wait: float | None) -> Iterator[Session]:
+def session(grid: Grid, path: Path, wait: float | None, holdout: HoldOut | None = None) -> Iterator[Session]:
     """Wait for the sites of a deployment, and record the beginning and the end of the work with them.
 
     Args:
         grid: Flower's grid.
         path: ``server.toml`` of the deployment.
         wait: Seconds to wait for the sites; None = as in ``server.toml``.
+        holdout: Validation rows of the sites; None for none.
 
     Raises:
         DrflError: If sites are missing or exceed their limits.
@@ -61,7 +62,7 @@ def session(grid: Grid, path: Path, wait: float | None) -> Iterator[Session]:
     roster = make_roster(settings, folder, audit)
     with AuditedRun(audit, grid, roster, settings.timeout) as audited:
         seconds = settings.wait if wait is None else wait
-        joined = gather_members(grid, roster, seconds, settings.timeout, audit)
+        joined = gather_members(grid, roster, seconds, settings.timeout, audit, holdout)
         members = {client: member.identity for client, member in joined.items()}
         admit(members, settings.sites)
         if audit is not None:

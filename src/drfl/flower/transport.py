@@ -402,7 +402,7 @@ def _check(ask: Ask, request: Request | None, answer: Answer) -> None:
         raise ProtocolError("the test result is missing" if ask.test else "it has a test result that was not requested")
     if (answer.also is not None) != (ask.also is not None):
         raise ProtocolError("the second test result is missing, or was not requested")
-    if (answer.validation is not None) != (ask.test and ask.holdout is not None):
+    if (answer.validation is not None) != ask.validates:
         raise ProtocolError("the test result on validation rows is missing, or was not requested")
     if request is None:
         if answer.parts:

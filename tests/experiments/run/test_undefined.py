@@ -402,11 +402,9 @@ def test_tuning_shows_the_number_of_clients_of_the_best_trial():
 
 
 def test_deployment_shows_the_number(single, capsys):
-    from types import SimpleNamespace
-
     from drfl.flower.deploy.runs import print_result
 
-    print_result(SimpleNamespace(summary=lambda: single / "summary.json"))
+    print_result(single / "summary.json")
     text = capsys.readouterr().out
     assert SHARE in text
     assert "nan" not in text

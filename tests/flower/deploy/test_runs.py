@@ -88,6 +88,28 @@ def test_run_gets_its_waiting_time_and_request_its_folder(flwr, copy):
     ]
 
 
+def test_a_fit_is_a_request_and_prints_its_result(flwr, copy, capsys):
+    for place, name in (("runs", "DRDM"), ("fits", "FedAvg")):
+        folder = copy / place / "20261127T090000.000000"
+        folder.mkdir(parents=True)
+        summary = {"algorithm": name, "clients": 2, "rounds": 3, "final": {"worst_accuracy": 0.75}}
+        (folder / "summary.json").write_text(json.dumps(summary))
+    os.utime(copy / "runs/20261127T090000.000000/summary.json", (1, 1))
+    flwr(list=ended("finished:completed"))
+    assert call(["deploy", "fit", str(copy)]) == 0
+    assert "FedAvg, 2 sites, 3 rounds" in capsys.readouterr().out
+    assert flwr.calls()[0][3].endswith(' request="fit"')
+
+
+def test_a_fit_that_did_not_end_continues(flwr, copy, capsys):
+    folder = copy / "fits/20261127T090000.000000"
+    with pytest.raises(KeyboardInterrupt), claim_folder(folder, "fit", config="rounds = 1"):
+        raise KeyboardInterrupt
+    flwr(list=ended("finished:failed", "No heartbeat"))
+    assert call(["deploy", "fit", str(copy)]) == 1
+    assert f"drfl deploy fit {copy}" in capsys.readouterr().err.splitlines()[-1]
+
+
 @pytest.mark.parametrize(
     ("status", "details", "line"),
     [

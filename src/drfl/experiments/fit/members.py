@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from drfl.core.key import Key
 from drfl.data.validation_split import held_out_training
+from drfl.experiments.config.algorithm_settings import AlgorithmSettings
 from drfl.experiments.config.build import VALIDATION, Setup, make_setup
 from drfl.experiments.config.hyperparameters import Value
 from drfl.experiments.config.ready_run import Job, Running
@@ -22,6 +23,9 @@ from drfl.experiments.fit.validation_rows import SimulatedRows, scored_by_loss
 from drfl.federation.federation import Evaluation
 
 WEIGHT_DECAY = "weight_decay"
+
+
+C = TypeVar("C", bound=AlgorithmSettings)
 
 
 class Member(NamedTuple):
@@ -63,6 +67,12 @@ REFERENCES = {"local_only": ("local only", "LocalOnly"), "pooled": ("pooled", "P
 def reference(name: str, algorithm: str, chosen: Member) -> Member:
     """Return a reference with the weight decay of the chosen member."""
     return Member(name, algorithm, {k: value for k, value in chosen.parameters.items() if k == WEIGHT_DECAY})
+
+
+def with_member(config: C, member: Member) -> C:
+    """Return a configuration with the algorithm and the parameters of a member."""
+    tables = {member.algorithm: dict(member.parameters)}
+    return config.model_copy(update={"algorithm": member.algorithm, "algorithms": tables})
 
 
 class FitRuns(Protocol):

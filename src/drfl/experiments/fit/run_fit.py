@@ -25,7 +25,7 @@ from drfl.experiments.config.ready_run import Job
 from drfl.experiments.config.strict import input_error
 from drfl.experiments.fit.fit import fit_jobs
 from drfl.experiments.fit.fitted import Fitted
-from drfl.experiments.fit.members import PORTFOLIO, FitJobs, FitRuns, Member, reference
+from drfl.experiments.fit.members import PORTFOLIO, FitJobs, FitRuns, Member, reference, with_member
 from drfl.experiments.fit.personal import GLOBAL, personalise
 from drfl.experiments.fit.steps import Show, Steps
 from drfl.experiments.run.artifacts import json_text
@@ -49,8 +49,7 @@ def jobs_of_config(config: Config, dataset: Dataset) -> FitJobs:
     """Return the builder of the runs on a job that is given by names."""
 
     def make(setup: Setup, member: Member) -> Job:
-        tables = {member.algorithm: dict(member.parameters)}
-        own = config.model_copy(update={"algorithm": member.algorithm, "algorithms": tables})
+        own = with_member(config, member)
         algorithm = own.build_algorithm(member.algorithm, setup.data.n)
         if not hasattr(algorithm, "m"):  # the references select no clients, so they cannot select more of them
             own = own.model_copy(update={"over_select": None})

@@ -36,6 +36,7 @@ class Steps:
         number: The number of runs so far.
         executed: The number of runs that this process has executed; of a resumed run only the rest counts.
         seconds: The time that they took.
+        since: The round from which the newest run was resumed; 0 if it was not.
     """
 
     claim: ClaimedFolder | None
@@ -47,6 +48,7 @@ class Steps:
     number: int = 0
     executed: float = 0.0
     seconds: float = 0.0
+    since: int = 0
 
     def run(self, name: str, job: Running) -> FinishedRun:
         """Execute the next run, or what is left of it.
@@ -62,12 +64,13 @@ class Steps:
             point = load_resume_point(folder, job, partial(self._warn, name))
             start = None if point is None else point.progress
             keep = Checkpoints(folder, partial(identity, job), job.settings.checkpoint_every)
+        self.since = 0 if start is None else start.round
         began = time.perf_counter()
         try:
             with self.show(f"[{self.number}/{self.total}] {name}") as callbacks:
                 finished = execute(job, callbacks, self.watch, start=start, keep=keep)
         finally:
-            self.executed += 1 - (0 if start is None else start.round) / rounds
+            self.executed += 1 - self.since / rounds
             self.seconds += time.perf_counter() - began
         if not finished.has_ended:
             how = "nothing is stored" if self.claim is None else "the same command with --resume continues"

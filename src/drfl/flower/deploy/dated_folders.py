@@ -13,6 +13,10 @@ TIME = "%Y%m%dT%H%M%S.%f"
 """Format of that time, in UTC. Names of later folders sort after those of earlier ones."""
 
 
+FITS = Path("fits") / DATE
+"""Folders of fits in a deployment's folder."""
+
+
 def run_folders(root: Path, out: Path) -> list[Path]:
     """Return the folders of the runs so far, the newest last; without a placeholder, the only folder.
 

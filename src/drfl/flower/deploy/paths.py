@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from drfl.core.errors import InputError
 from drfl.core.files import read_text, read_toml
-from drfl.flower.deploy.dated_folders import newest_run
+from drfl.flower.deploy.dated_folders import FITS, newest_run
 
 _REVOKED = re.compile(r"(.+)-[0-9]{8}T[0-9]{6}\.[0-9]{6}\.pub")
 
@@ -174,6 +174,10 @@ class DeploymentFolder(_Folder):
         """Return the path of the newest run's ``summary.json``, which the server writes on this machine."""
         out = read_toml(self.settings).get("out", "run")
         return newest_run(self.root, Path(str(out))) / "summary.json"
+
+    def summaries(self) -> dict[str, Path]:
+        """Return the paths of ``summary.json`` of the newest run and the newest fit, by command."""
+        return {"run": self.summary(), "fit": newest_run(self.root, FITS) / "summary.json"}
 
 
 def find_folder(path: Path) -> DeploymentFolder | SiteFolder:

@@ -19,11 +19,17 @@ from drfl.flower.deploy.paths import DeploymentFolder
 from drfl.report import read_run as parts
 from drfl.task.measure import undefined_share
 
+FIT = "fit"
+"""The request for a fit, in the place of the folder of another request."""
 
-def print_result(folder: DeploymentFolder) -> None:
-    """Print the run's final results as ``drfl run`` does; print nothing if its folder is on another machine."""
+
+def print_result(path: Path) -> None:
+    """Print the final results of a run as ``drfl run`` does; print nothing if its folder is on another machine.
+
+    Args:
+        path: ``summary.json`` of the run.
+    """
     try:
-        path = folder.summary()
         summary = read_json(path)
     except InputError:
         return
@@ -54,10 +60,9 @@ def print_result(folder: DeploymentFolder) -> None:
     out.print(f"folder: {path.parent}", markup=False, soft_wrap=True)
 
 
-def is_resumable(folder: DeploymentFolder) -> bool:
-    """Return whether this machine has the folder of an unfinished run, so that the run can be resumed."""
+def is_resumable(run: Path) -> bool:
+    """Return whether this machine has this folder of an unfinished run, so that the run can be resumed."""
     try:
-        run = folder.summary().parent
         return read_manifest(run) is not None and not is_finished(run)
     except (OSError, InputError):
         return False
@@ -97,13 +102,13 @@ class Status(NamedTuple):
         return f"{text}: {self.details}" if self.details and not self.is_completed else text
 
 
-def submit(folder: DeploymentFolder, wait: float | None = None, request: Path | None = None) -> str:
+def submit(folder: DeploymentFolder, wait: float | None = None, request: Path | str | None = None) -> str:
     """Submit the deployment's app and return the run's number.
 
     Args:
         folder: The deployment.
         wait: Seconds to wait for the sites; None = as in ``server.toml``.
-        request: Folder of a request, see :mod:`drfl.flower.deploy.requests`; None for training.
+        request: Folder of a request, see :mod:`drfl.flower.deploy.requests`, or :data:`FIT`; None for training.
 
     Raises:
         DrflError: If the SuperLink refuses it or does not answer.
