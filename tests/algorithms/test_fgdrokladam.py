@@ -52,6 +52,7 @@ def test_extreme_temperatures_do_not_overflow(temperature):
     assert end.state.shared.isfinite().all()
 
 
+@pytest.mark.long
 def test_small_temperature_lowers_its_objective():
     def objective(temperature):
         fed = simulation()

@@ -167,6 +167,7 @@ def test_rounds_to_target_are_shown(tmp_path, capsys):
     assert 0 < reached[0] < 30
 
 
+@pytest.mark.long
 def test_algorithms_stopped_by_test_rows_are_marked_and_not_compared(tmp_path, capsys):
     until = ["--rounds", "30", "--seeds", "2", "--until", "test:avg_accuracy=0.6", "--out", "a"]
     assert call(["compare", *SMALL[:4], *THREE, *until]) == 0

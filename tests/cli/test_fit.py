@@ -105,6 +105,7 @@ def stop_in(step, monkeypatch):
     monkeypatch.setattr(steps, "execute", interrupted)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", long_beyond(1, [3, 1, 7, 10]))
 def test_resumed_fit_has_the_same_bytes(step, tmp_path, capsys):
     assert call(["fit", *DIGITS, "--personalise", "--out", "w/a"]) == 0

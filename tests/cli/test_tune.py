@@ -145,6 +145,7 @@ def test_mistakes_are_one_line_and_leave_no_files(arguments, error, tmp_path, ca
     assert {path.name for path in tmp_path.iterdir()} == before
 
 
+@pytest.mark.long
 def test_trials_of_another_search_are_refused(here, capsys):
     small = ["tune", "job.toml", "--algorithms", "FedAvg", "--trials", "1", "--seeds", "1", "--jobs", "1", "--out", "a"]
     assert call([*small, "--json"]) == 0

@@ -110,6 +110,7 @@ def test_wrong_tables_are_refused(tmp_path):
     assert model.predict_proba(array).tolist() == model.predict_proba(frame).tolist()
 
 
+@pytest.mark.long
 def test_tables_without_a_schema_are_encoded_as_in_training(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     frame = table().drop(columns=["note", "seen"]).dropna().assign(smoker=lambda f: f["crp"] > 6)

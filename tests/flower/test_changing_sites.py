@@ -121,6 +121,7 @@ def test_weight_of_an_absent_site_changes_only_by_projection():
     assert not torch.allclose(stayed[BACK].lam, centred[BACK].lam)
 
 
+@pytest.mark.long
 def test_site_that_joins_during_a_run_belongs_to_the_next_one(tmp_path):
     train, test = clients()
     extra = Site("e", ClientData.from_arrays({"e": train["a"]}, {"e": test["a"]}))

@@ -109,6 +109,7 @@ def test_deployment_can_stop_by_test_rows_and_has_no_intervals(tmp_path, caplog)
         drfl.assess(out)
 
 
+@pytest.mark.long
 def test_last_two_models_are_paired_per_client(tmp_path):
     path = settings(tmp_path, more='metrics = ["log_loss", "f1"]')
     out = server_app.serve(grid_of(), path)
@@ -444,6 +445,7 @@ def test_two_sites_give_no_protection_warning():
     )
 
 
+@pytest.mark.long
 def test_rolled_back_deployment_is_reported(tmp_path, caplog, monkeypatch):
     set_back_once(monkeypatch, 0)
     path = settings(tmp_path, rounds=5)

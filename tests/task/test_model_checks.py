@@ -279,6 +279,7 @@ def compiled_in_place(model):
     return model
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "wrapped",
     [

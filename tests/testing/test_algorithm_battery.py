@@ -247,6 +247,7 @@ class NeedsMore(Private):
         return batch.loss(model) + context["more"].sum()
 
 
+@pytest.mark.long
 def test_client_side_method_is_checked_on_classes_by_default():
     for algorithm in (Private(m=3), Steep(m=3), FedRep(m=3, local=ONE)):
         report = check_algorithm(algorithm)
@@ -259,6 +260,7 @@ def test_client_side_method_is_checked_on_classes_by_default():
         check_algorithm(NeedsMore())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("algorithm", [Unkeyed(m=3, local=ONE), Fixed(m=3, local=ONE)])
 def test_unused_key_is_detected_with_private_parameters(algorithm):
     with pytest.raises(ConformanceError) as caught:

@@ -298,6 +298,7 @@ def test_finished_runs_are_not_repeated(tmp_path, monkeypatch):
     assert drfl.compare(PAIR, DATA, TASK, out=tmp_path / "r", resume=True, **QUIET).outcomes == whole.outcomes
 
 
+@pytest.mark.long
 def test_finished_comparison_can_be_extended(tmp_path):
     more = {**PAIR, "FedAvg": drfl.FedAvg(m=3)}
     first = drfl.compare(PAIR, clients, task, out=tmp_path / "r", **QUIET)

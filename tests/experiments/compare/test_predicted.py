@@ -31,6 +31,7 @@ def rows(path):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.long
 def test_own_predictions_get_the_row_of_the_model(frame, capsys):
     """Each seed's predictions come from its FedAvg model, so both rows must be equal."""
     shared = ["compare", *OWN, "--metric", "auc", "--seeds", "2", "--out", "c"]

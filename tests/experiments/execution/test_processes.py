@@ -110,6 +110,7 @@ def test_calls_errors_and_signals():
             assert isinstance(lost.exception(timeout=60), LostWorkerError)
 
 
+@pytest.mark.long
 def test_large_tensors_are_shared_and_can_be_an_argument(monkeypatch):
     monkeypatch.setattr(shared_tensors, "LARGE", 100)
     with Processes(1, torch.ones(200)) as workers:

@@ -148,6 +148,7 @@ def test_client_with_contrary_labels_gets_its_own_model(two_members):
     assert own.result.history.last.metrics.worst_score == float(own.result.evaluation.score.min())
 
 
+@pytest.mark.long
 def test_agreeing_clients_keep_the_global_model(two_members):
     found = fitted(personalise=True, budget=40)
     assert found.personal is not None

@@ -134,7 +134,7 @@ def test_run_shows_the_number_of_undefined_clients(table, tmp_path, capsys):
     assert all(name in warning for name in ALONE)
 
 
-def test_run_without_undefined_clients_does_not_mention_them(table, tmp_path, capsys):
+def test_run_with_every_score_does_not_mention_missing_ones(table, tmp_path, capsys):
     shown = printed(capsys, "run", *job(table, "--out", tmp_path / "run"))
     assert "undefined" not in shown.out + shown.err
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["undefined"] == {}

@@ -75,6 +75,7 @@ def test_refused_points_are_recorded_and_others_run(tmp_path):
     assert (asked, again.outcomes) == ([], found.outcomes)
 
 
+@pytest.mark.long
 def test_stopped_resumed_and_extended_sweep_is_complete(tmp_path, monkeypatch):
     whole = drfl.sweep(STUDY, out=tmp_path / "w" / "s", **QUIET)
     ended = []

@@ -106,6 +106,7 @@ def test_diverging_setting_is_worse(tmp_path):
     assert (found.verdict, found.use, found.failed) == ("worse", "default", (5, 0))
 
 
+@pytest.mark.long
 def test_killed_confirmation_ends_with_the_same_files(tmp_path):
     search = small_search(trials=3)
 
