@@ -14,7 +14,7 @@ from tests.support.scripts import ROOT
 from drfl.cli.app import call
 
 PAGE = (ROOT / "docs" / "start" / "your-data.md").read_text(encoding="utf-8")
-STEPS = re.findall(r"<!-- messy \d -->\n```sh\ndrfl (.*)\n```\n(?:\n```text\n(.*?)```)?", PAGE, flags=re.DOTALL)
+STEPS = re.findall(r"<!-- messy \d -->\n```sh\ndrfl ([^\n]*)\n```\n(?:\n```text\n(.*?)```)?", PAGE, flags=re.DOTALL)
 SMALL = {"compare": ["--seeds", "2", "--rounds", "2"]}
 """Later options count, so that the test is short."""
 

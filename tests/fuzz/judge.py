@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis.errors import HypothesisWarning
 from hypothesis.strategies import SearchStrategy
 
-from drfl.core.errors import DrflError
+from drfl.core.errors import DrflError, DrflWarning
 
 MEMORY = 2**30
 """Bytes."""
@@ -101,9 +101,11 @@ def judge(parser: Parser, item: Any, folder: Path) -> str:
     # a loop in C sees no signal
     faulthandler.dump_traceback_later(HOPELESS, exit=True, file=sys.__stderr__)
     try:
-        with warnings.catch_warnings(action="error"):
+        with warnings.catch_warnings(action="error", record=True) as notices:
+            warnings.simplefilter("always", DrflWarning)  # an input that is accepted with a warning for its user
             parser.parse(item, folder)
-        verdict = "accepted"
+        several = [str(notice.message) for notice in notices if not one_line(str(notice.message))]
+        verdict = f"warning of several lines or none: {several[0]!r}" if several else "accepted"
     except DrflError as error:
         verdict = "refused" if one_line(str(error)) else f"message of several lines or none: {str(error)!r}"
         if error.code == DrflError.code:

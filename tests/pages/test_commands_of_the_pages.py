@@ -12,6 +12,7 @@ from tests.support.marks import long_except
 from tests.support.scripts import ROOT
 
 from drfl.cli.app import call
+from drfl.data.model_store import ModelStore
 
 TRIED_ELSEWHERE = {
     "drfl deploy": "scripts/try_deployment.py and scripts/try_security.py, with real processes",
@@ -73,7 +74,8 @@ COMMANDS = {page.stem: found for page in sorted((ROOT / "docs").glob("*.md")) if
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """Write four hospitals' tables in the formats of the pages, a job, and own code."""
+    """Write the tables of the pages, a job, and own code."""
+    import numpy as np
     import pandas as pd
 
     monkeypatch.chdir(tmp_path)
@@ -88,12 +90,36 @@ def folder(tmp_path, monkeypatch):
         tables[-1].to_csv(f"hospitals/{name}.csv", index=False)
     whole = pd.concat([table.assign(hospital=name) for table, name in zip(tables, "nsw", strict=True)])
     whole.assign(patient=range(len(whole))).to_csv("all.csv", index=False)
-    whole.assign(patient_id=[i // 2 for i in range(len(whole))]).to_csv("visits.csv", index=False)
+    stages = {"ward": whole["hospital"], "stage": [("I", "II", "IV")[i % 3] for i in range(len(whole))]}
+    visits = whole.assign(patient_id=[i // 2 for i in range(len(whole))], **stages)
+    visits.to_csv("visits.csv", index=False)
+    Path("houses").mkdir()
+    for name, table in zip(("city", "coast"), tables[:2], strict=True):
+        table.assign(price=2000 * table.pop("age")).to_csv(f"houses/{name}.csv", index=False)
     tables[0].rename(columns={"ill": "sick"}).to_csv("data.csv", index=False)
+    tables[0].drop(columns="ill").to_csv("patients.csv", index=False)
+    Path("big").mkdir()
+    np.save("big/inputs.npy", whole[["age", "dose"]].to_numpy(np.float32))
+    for name in ("ill", "hospital"):
+        np.save(f"big/{name}.npy", whole[name].to_numpy(None if name == "ill" else str))
+    written_by_leaf()
     Path("scratch").mkdir()
     Path("mine.py").write_text(MINE)
     Path("job.toml").write_text('dataset = "digits"\nclients = 5\nrounds = 2\n')
     return tmp_path
+
+
+def written_by_leaf() -> None:
+    """Write the files of LEAF's scripts: of its synthetic data, and of its Shakespeare data."""
+    users = ("f_00", "f_01")
+    numbers = {"x": [[(7 * i + j) % 5 - 2.0 for j in range(3)] for i in range(20)], "y": [i % 2 for i in range(20)]}
+    text = "to be or not to be, that is the question: " * 4
+    letters = {"x": [text[i : i + 80] for i in range(20)], "y": [text[i + 80] for i in range(20)]}
+    for name, rows in (("synthetic", numbers), ("shakespeare", letters)):
+        folder = Path("leaf/data") / name / "data"
+        folder.mkdir(parents=True)
+        content = {"users": users, "num_samples": [20, 20], "user_data": dict.fromkeys(users, rows)}
+        (folder / "all_data.json").write_text(json.dumps(content))
 
 
 def saved_by_datasets() -> None:
@@ -104,11 +130,24 @@ def saved_by_datasets() -> None:
     datasets.Dataset.from_pandas(pd.read_csv("all.csv").drop(columns="patient")).save_to_disk("wards")
 
 
+def received_by_a_site() -> None:
+    """Make this folder that of a site which has received two models."""
+    assert call(["data", "describe", "data.csv", "--target", "sick", "--out", "agreed.toml"]) == 0
+    job = ["--data", "data.csv", "--schema", "agreed.toml", "--clients", "2", *SMALL["run"]]
+    for seed in ("1", "2"):
+        assert call(["run", *job, "--seed", seed, "--out", f"trained/{seed}"]) == 0
+        signed = f"2026-11-0{seed}T10:00:00.000+00:00"
+        ModelStore(Path("models")).add(Path(f"trained/{seed}/model.safetensors").read_bytes(), signed)
+    Path("site.toml").write_text('name = "hungary"\n[data]\ncsv = "data.csv"\nschema = "schema.toml"\n')
+
+
 @pytest.mark.parametrize("page", long_except(["uncertainty"], COMMANDS))
 @pytest.mark.long
 def test_commands_run_as_written(page, folder, capsys, monkeypatch):
     if page == "data":
         saved_by_datasets()
+    if page == "deploy":
+        received_by_a_site()
     if page in ("runs", "uncertainty"):
         out = ["--out", "runs/demo" if page == "uncertainty" else "runs/hospitals"]
         assert call(["compare", "--algorithms", "DRFA,DualDRDM", "--clients", "4", *SMALL["compare"], *out]) == 0

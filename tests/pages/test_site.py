@@ -126,6 +126,7 @@ def tables(folder: Path) -> None:
         (folder / "sites" / f"{name}.csv").write_text("\n".join([head, *rows, ""]))
     named = [f"{row},{'ab'[i % 2]},{i}" for i, row in enumerate(rows)]
     (folder / "all.csv").write_text("\n".join([f"{head},hospital,patient_id", *named, ""]))
+    subprocess.run([sys.executable, ROOT / "examples" / "own" / "messy_wards.py", folder / "wards"], check=True)
 
 
 @pytest.mark.long
