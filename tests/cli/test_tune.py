@@ -185,6 +185,7 @@ def test_missing_paper_data_suggest_the_stand_in(tmp_path, monkeypatch, capsys):
     assert "--stand-in" in said
 
 
+@pytest.mark.long
 def test_rolled_back_trial_is_reported(here, capsys, monkeypatch):
     """The first of two tuning seeds is rolled back in round 4 of 5."""
     set_back_once(monkeypatch, 1000)

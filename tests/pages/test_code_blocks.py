@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import numpy as np
@@ -130,4 +131,7 @@ def test_trained_model_example_runs(tmp_path, monkeypatch):
     fed = drfl.Simulation(data, task)
     rows = range(1, len(frame) + 1)
     names["frame"] = pd.DataFrame({"row": rows, "probability": model.predict_proba(frame)[:, 1]})
-    exec(comparing, names | {"fed": fed, "result": drfl.run(drfl.FedAvg(m=3), fed, rounds=1, check_data=False)})
+    names |= {"fed": fed, "data": data, "task": task, "algorithms": {"FedAvg": drfl.FedAvg(m=3)}}
+    names["result"] = drfl.run(drfl.FedAvg(m=3), fed, rounds=1, check_data=False)
+    monkeypatch.setattr(drfl, "compare", functools.partial(drfl.compare, rounds=1, seeds=1, progress=None))
+    exec(comparing, names)

@@ -101,6 +101,7 @@ def test_assess_shows_them_and_replaces_those_given_again(capsys):
     assert list(rows("--measure", "accuracy")) == list(stored)
 
 
+@pytest.mark.long
 def test_extension_and_resumption_store_what_one_comparison_stores():
     names = ("compare.csv", "table.md", PREDICTIONS, "report.html")
     assert call([*SHARED, "--seeds", "1", "--out", "x/c", *GIVEN[:2]]) == 0
@@ -128,6 +129,7 @@ def test_extension_and_resumption_store_what_one_comparison_stores():
     assert again.to_markdown() == whole.to_markdown()
 
 
+@pytest.mark.long
 def test_without_the_option_an_extension_removes_the_rows():
     assert call([*SHARED, "--seeds", "1", "--out", "y", *GIVEN[:2]]) == 0
     assert Path("y", PREDICTIONS).is_file()
