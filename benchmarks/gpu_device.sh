@@ -6,7 +6,7 @@
 #
 #        benchmarks/gpu_device.sh prepare DIR
 #
-# 2. Copy the checkout with build/gpu (4 MB; build/ is ignored by git) to the machine, and run there, in its root,
+# 2. Copy the checkout with build/gpu (9 MB; build/ is ignored by git) to the machine, and run there, in its root,
 #
 #        benchmarks/gpu_device.sh run OUT [OPTIONS OF benchmarks/gpu.py]
 #
@@ -30,7 +30,7 @@ prepare() {
         --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --platform manylinux1_x86_64 \
         --dest "$BUILD/wheels" $pins pfl==0.6.0 dp-accounting==0.4.4 multiprocess==0.70.17 dill==0.3.9 \
         prv-accountant==0.2.0
-    # The source is run from the checkout; this wheel tells its version.
+    # drfl itself runs from the checkout. The wheel provides its version.
     "${PYTHON:-python3}" -m pip wheel --quiet --no-deps --wheel-dir "$BUILD/wheels" .
     cp "$1"/kmnist/t10k-* "$BUILD/data/kmnist/"
     du -sh "$BUILD"

@@ -1,14 +1,14 @@
 """Compare the rounds of two versions of drfl: this checkout, and another one.
 
-    python benchmarks/two_trees.py OTHER [--pairs 20] [--threads 1] [--smoke]
+    python benchmarks/two_trees.py [OTHER] [--pairs 20] [--threads 1] [--smoke]
 
-OTHER is a folder with the sources of the other version, such as a worktree of an earlier commit. Each version runs in a
-process of its own, and the two take turns: they play some rounds of the same job, and the first one changes from pair
-to pair. The jobs are FedAvg, SCAFFOLD and DRDM with the linear model on vectors of 784 numbers, and with the CNN of
-DRDM's paper on images of 28 × 28 (m = 20 of 30 clients, τ = 10, B = 32). Inputs are random. Times are seconds of the
-processor, which other processes hardly affect. The ratio is this checkout's time divided by the other's: the geometric
-mean over the pairs, with Student's 95 % interval of the logarithms. The script prints a table and writes
-results/two_trees.json.
+OTHER is a folder with the sources of the other version, such as a worktree of an earlier commit; by default it is this
+checkout. Each version runs in a process of its own. The two take turns: they play some rounds of the same job, and the
+order changes from pair to pair. The jobs are FedAvg, SCAFFOLD and DRDM with the linear model on vectors of 784 numbers,
+and with the CNN of DRDM's paper on images of 28 × 28 (m = 20 of 30 clients, τ = 10, B = 32). Inputs are random. Times
+are seconds of the processor, which other processes hardly affect. The ratio is this checkout's time divided by the
+other's: the geometric mean over the pairs, with Student's 95 % interval of the logarithms. The script prints a table
+and writes results/two_trees.json.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from gpu_parts.speed import BATCH, MODELS, STEPS, M, clients
 HERE = Path(__file__).parents[1]
 FRAMEWORKS = {"plain PyTorch": "plain", "pfl": "pfl"}
 ROUNDS = script.sized({"cnn": 12, "resnet18": 2, "linear": 12, "cnn-28": 12, "lstm": 8}, {"linear": 1})
-"""Rounds of each model, the most important first. A first round does not count."""
+"""Measured rounds of each model, the most important model first. One more round before them is a warm-up."""
 
 
 def write_job(name: str, folder: Path) -> None:

@@ -26,6 +26,10 @@ app = typer.Typer(
 
 Place = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the deployment")]
 Number = Annotated[str, typer.Argument(metavar="RUN", help="Number of the run, as printed by 'drfl deploy run'")]
+Detach = Annotated[bool, typer.Option("--detach", help="Submit the run, print its number and exit")]
+Wait = Annotated[
+    float | None, typer.Option(help="Seconds to wait for sites that are offline (default: wait in server.toml)")
+]
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
@@ -150,10 +154,8 @@ def status(
 @app.command(cls=Command)
 def run(
     directory: Place,
-    detach: Annotated[bool, typer.Option("--detach", help="Submit the run, print its number and exit")] = False,
-    wait: Annotated[
-        float | None, typer.Option(help="Seconds to wait for sites that are offline (default: wait in server.toml)")
-    ] = None,
+    detach: Detach = False,
+    wait: Wait = None,
 ) -> int:
     """Submit a run, show its log, and print its result.
 
@@ -166,10 +168,8 @@ def run(
 @app.command(cls=Command)
 def fit(
     directory: Place,
-    detach: Annotated[bool, typer.Option("--detach", help="Submit the fit, print its number and exit")] = False,
-    wait: Annotated[
-        float | None, typer.Option(help="Seconds to wait for sites that are offline (default: wait in server.toml)")
-    ] = None,
+    detach: Detach = False,
+    wait: Wait = None,
 ) -> int:
     """Train several algorithms, choose one on the sites' validation rows, and train it on all training rows.
 

@@ -17,8 +17,8 @@ from torch.overrides import TorchFunctionMode
 def convolutions_as_products(*, active: bool) -> Iterator[None]:
     """Compute two-dimensional convolutions in the block as matrix products, if ``active``.
 
-    Under ``vmap``, torch turns the convolutions of k models into one convolution with k groups, for which cuDNN needs
-    two to five times as long as cuBLAS for the products. Convolutions with groups or dilation are left to torch.
+    Under ``vmap``, torch turns the convolutions of k models into one convolution with k groups, which cuDNN computes
+    more slowly. Convolutions with groups or dilation are left to torch.
     """
     if not active:
         yield
@@ -56,8 +56,8 @@ def _convolved(
     if isinstance(padding, str) or groups != 1 or _pair(dilation) != (1, 1) or input.dim() != 4:
         return None
     if torch.is_autocast_enabled(input.device.type):
-        type = torch.get_autocast_dtype(input.device.type)
-        input, weight, bias = input.to(type), weight.to(type), None if bias is None else bias.to(type)
+        dtype = torch.get_autocast_dtype(input.device.type)
+        input, weight, bias = input.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
     output, _ = _Convolution.apply(input, weight, _pair(padding), _pair(stride))
     return output if bias is None else output + bias[:, None, None]
 
@@ -80,7 +80,8 @@ class _Context(FunctionCtx):
 class _Convolution(Function):
     """The convolution of images (B, C, H, W), with channels last in the memory of its results.
 
-    The columns are stored for the gradient of the weights, because computing them again takes a third of a step.
+    The columns are stored for the gradient of the weights, because computing them again would write them to memory a
+    second time.
     """
 
     generate_vmap_rule = True

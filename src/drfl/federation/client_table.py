@@ -261,8 +261,8 @@ class ClientTable:
             ValueError: If a client is not in the table.
         """
         written = [self._row(client) for client in self._checked(clients)]
-        if self.device.type != "cpu" and written:
-            zero = self._like.new_zeros(len(self._like))
+        if self._file is None and written:
+            zero = self._like.new_zeros(1).expand(len(self._like))
             return torch.stack([row if isinstance(row, Tensor) else zero for row in written])
         rows = self._like.new_empty(len(clients), self._like.numel())
         for row, into in zip(written, rows, strict=True):

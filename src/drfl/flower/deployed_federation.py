@@ -15,6 +15,7 @@ from drfl.core.audit_log import AuditLog
 from drfl.core.errors import InputError, Notice
 from drfl.core.user_code import is_reference
 from drfl.data.standardisation import Standardisation
+from drfl.experiments.run.artifacts import json_text
 from drfl.federation.client_table import ClientTable
 from drfl.federation.federation import Evaluation, Federation, Ledger, Part
 from drfl.federation.local_method import LocalMethod, OwnModels
@@ -143,6 +144,10 @@ class FlowerFederation(Federation):
     def site_health(self) -> dict[str, dict[str, int | bool]]:
         """Return how each site has answered so far, by name."""
         return {self._names[client]: asdict(health) for client, health in self._transport.health.items()}
+
+    def traffic_json(self, since: int) -> str:
+        """Return the content of ``traffic.json``: the traffic since a round, and how each site has answered."""
+        return json_text({"since_round": since, **asdict(self.traffic), "sites": self.site_health()}, indent=2) + "\n"
 
     def ask(self, request: Request[R]) -> R:
         """Send a request to its cohort. A pending test is sent along, to all clients."""

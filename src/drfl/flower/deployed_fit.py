@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -24,7 +24,6 @@ from drfl.experiments.fit.members import Member, with_member
 from drfl.experiments.fit.run_fit import check_members, evaluate_every, fit_files
 from drfl.experiments.fit.steps import Steps
 from drfl.experiments.fit.validation_rows import ComparedLosses, scored_by_loss
-from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.run_directory import claim_folder
 from drfl.experiments.run.runner import StopSignal, write_results
 from drfl.federation.federation import Evaluation
@@ -190,11 +189,10 @@ def fit_sites(grid: Grid, path: Path, wait: float | None = None) -> Path:
             fitted = replace(fit_jobs(jobs, jobs.judge(), steps), directory=claim.directory)
             final, fed = fitted.finished, fitted.finished.job.fed
             assert isinstance(fed, FlowerFederation)
-            traffic = {"since_round": steps.since, **asdict(fed.traffic), "sites": fed.site_health()}
             files = {
                 **fit_files(fitted),
                 **deliver_result(final, settings, folder, grid, roster, audit),
-                "traffic.json": json_text(traffic, indent=2) + "\n",
+                "traffic.json": fed.traffic_json(steps.since),
             }
             write_results(final, claim, files)
     _log_choice(fitted)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import tomllib
-from dataclasses import asdict
 from pathlib import Path
 
 from flwr.app import Context
@@ -14,7 +13,6 @@ from drfl.core.errors import DivergedError, DrflError, InputError, Notice
 from drfl.core.files import read_text
 from drfl.core.screen import OneLine
 from drfl.experiments.config.about_run import run_toml
-from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.manifest import CHECKPOINT, CONFIG, failure_of, is_finished
 from drfl.experiments.run.resume import (
     check_folder_signatures,
@@ -152,8 +150,7 @@ def serve(grid: Grid, path: Path, wait: float | None = None) -> Path:
             audited.close("completed" if finished.checks.failure is None else "diverged")
             replies = read_text(claim.checkpoints / REPLIES, limit=None, follow=False)
             LOG.info("%s", deployed.fed.traffic.summary_line())
-            traffic = {"since_round": since, **asdict(deployed.fed.traffic), "sites": deployed.fed.site_health()}
-            files |= {"traffic.json": json_text(traffic, indent=2) + "\n", REPLIES: replies}
+            files |= {"traffic.json": deployed.fed.traffic_json(since), REPLIES: replies}
             paired = paired_csv(deployed.data.names, deployed.fed.measures, finished.result, deployed.fed.products)
             write_results(finished, claim, {**files, **({} if paired is None else {PAIRED: paired})})
     log_end(finished, out)
