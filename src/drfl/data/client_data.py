@@ -604,11 +604,7 @@ def _row(row: int) -> str:
 
 
 def group_of(schema: TableSchema, features: Sequence[str] | None) -> str:
-    """The column of a schema that names the client.
-
-    Raises:
-        InputError: If there is none, or features are given too.
-    """
+    """The column of a schema that names the client."""
     if features is not None:
         raise InputError(
             "features and schema are both given: remove features", code="conflicting-options", field="features"

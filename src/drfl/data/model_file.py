@@ -103,16 +103,7 @@ def model_bytes(
     features: str | None = None,
     fields: InputFields | None = None,
 ) -> bytes:
-    """Return the content of a model file.
-
-    Args:
-        state: The module's ``state_dict()``. No two tensors may share memory, because safetensors does not accept that.
-        about: Other entries of the document, as JSON values.
-        schema: See :class:`ModelFile`.
-        standardisation: See :class:`ModelFile`.
-        features: See :class:`ModelFile`.
-        fields: See :class:`ModelFile`.
-    """
+    """Return the content of a model file. No two tensors may share memory, because safetensors does not accept that."""
     preparation: dict[str, object] = {}
     if schema is not None:
         preparation |= {"schema": schema.to_plain(), "inferred": schema.inferred}
@@ -132,12 +123,7 @@ def model_bytes(
 
 
 def read_model_file(path: Path) -> ModelFile:
-    """Read and check a model file.
-
-    Raises:
-        InputError: If the file cannot be read, was not written by drfl, is damaged, or has a newer format than this
-            version reads.
-    """
+    """Read and check a model file."""
     tensors, metadata = read_tensors(path, problem="is not a drfl model file")
     if KEY not in metadata:
         raise InputError(
@@ -157,11 +143,7 @@ def read_model_file(path: Path) -> ModelFile:
 
 
 def parse_document(path: Path, document: str) -> dict[str, Any]:
-    """Return the document of a model file.
-
-    Raises:
-        InputError: If the document is damaged, or has a newer format than this version reads.
-    """
+    """Return the document of a model file."""
     damaged = "has damaged metadata"
     about = parse_json(document.encode(), path, damaged)
     with reading(path, damaged):

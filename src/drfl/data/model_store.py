@@ -56,14 +56,7 @@ class ModelPlace(NamedTuple):
 
 
 def find_model(path: Path) -> ModelPlace:
-    """Return the model file at a path.
-
-    Args:
-        path: A model file, the folder of a run, the folder of a site with ``site.toml``, or its folder of models.
-
-    Raises:
-        InputError: If the folder has no model.
-    """
+    """Return the model file at a path: a file, or the folder of a run, of a site, or of the models of a site."""
     if (path / SITE).is_file():
         data = read_toml(path / SITE).get("data")
         schema = data.get("schema") if isinstance(data, dict) else None
@@ -74,11 +67,7 @@ def find_model(path: Path) -> ModelPlace:
 
 
 def site_store(folder: Path) -> ModelStore:
-    """Return the models of the site whose ``site.toml`` is in a folder.
-
-    Raises:
-        InputError: If the file does not exist.
-    """
+    """Return the models of the site whose ``site.toml`` is in a folder."""
     policy = read_toml(folder / SITE, remedy="give the folder of a site").get("policy")
     return ModelStore(folder / str(policy.get("models", MODELS) if isinstance(policy, dict) else MODELS))
 
@@ -98,11 +87,7 @@ class ModelStore:
         self.folder = folder
 
     def current(self) -> Path:
-        """Return the file of the current model.
-
-        Raises:
-            InputError: If there is none, or the file is missing or was changed.
-        """
+        """Return the file of the current model."""
         current, _, _ = self._read()
         if current is None:
             raise InputError(
@@ -113,18 +98,7 @@ class ModelStore:
         return self._intact(current)
 
     def add(self, content: bytes, signed: str) -> bool:
-        """Make a model the current one, and keep the one before as the previous one.
-
-        Args:
-            content: The content of its file.
-            signed: Time at which the server signed it, ISO 8601 in UTC.
-
-        Returns:
-            Whether the model is new; False if it is the current one already.
-
-        Raises:
-            InputError: If a model that was signed later has been received before, or the folder cannot be written to.
-        """
+        """Make a model the current one, keep the one before as the previous one, and return whether it is new."""
         digest = hashlib.sha256(content).hexdigest()
         with self._locked():
             current, _, newest = self._read()
@@ -147,11 +121,7 @@ class ModelStore:
         return True
 
     def roll_back(self) -> tuple[StoredModel, StoredModel]:
-        """Exchange the current and the previous model, and return both in this order after the exchange.
-
-        Raises:
-            InputError: If the folder has no previous model, or its file is missing or was changed.
-        """
+        """Exchange the current and the previous model, and return both in this order after the exchange."""
         with self._locked():
             current, previous, newest = self._read()
             if current is None or previous is None:

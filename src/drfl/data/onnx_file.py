@@ -49,12 +49,6 @@ def write_onnx(module: nn.Module, kind: str, example: Tensor, path: Path) -> Non
 
     The input is ``inputs`` (n, …), the output ``probabilities`` (n, k), or ``predictions`` in regression.
 
-    Args:
-        module: From :meth:`drfl.data.Model.to_torch`.
-        kind: Kind of task.
-        example: Inputs of a few rows, of the type that the file takes.
-        path: The file to write.
-
     Raises:
         InputError: If the packages are not installed, or torch cannot convert the module.
         DrflError: If onnxruntime computes other results.

@@ -13,18 +13,7 @@ from drfl.task.input_fields import InputFields
 
 
 def check_pool(part: str, inputs: Tensor, targets: Tensor, missing: bool = False) -> None:
-    """Raise InputError unless inputs and targets form a valid pool.
-
-    Args:
-        part: "training" or "test", for errors.
-        inputs: (n, ...) Inputs.
-        targets: (n, ...) Targets.
-        missing: Whether inputs may be NaN.
-
-    Raises:
-        InputError: If lengths differ, a value is not finite, or the targets are neither labels nor floating-point
-            values.
-    """
+    """Raise InputError unless inputs and targets form a valid pool."""
     if inputs.ndim < 1 or targets.ndim < 1 or len(inputs) != len(targets):
         raise InputError(
             f"{part} inputs of shape {tuple(inputs.shape)} do not match targets of shape "
@@ -58,17 +47,7 @@ def check_fields(fields: InputFields | None, inputs: Tensor) -> None:
 
 
 def check_indices(part: str, lists: tuple[Tensor, ...], pool: int, names: tuple[str, ...]) -> None:
-    """Raise InputError unless every client has rows and all of them are in the pool.
-
-    Args:
-        part: "training", "test" or "validation", for errors.
-        lists: Row numbers of each client.
-        pool: Number of rows in the pool.
-        names: Names of the clients.
-
-    Raises:
-        InputError: If a client's row numbers are not valid; the message names the client.
-    """
+    """Raise InputError unless every client has rows and all of them are in the pool."""
     for name, indices in zip(names, lists, strict=True):
         if indices.dtype != torch.int64 or indices.ndim != 1:
             raise InputError(
@@ -116,11 +95,6 @@ def constant_answer(
 ) -> ConstantAnswer | None:
     """Score the constant prediction of the most frequent class, if this score looks good.
 
-    Args:
-        targets: (n, ...) Targets of the pool.
-        lists: Row numbers of each client, at least one.
-        names: Names of the classes 0 … C − 1; None uses their numbers.
-
     Returns:
         None if the targets are not one class label (or 0 or 1) per row, or if no class is rare, or none is frequent.
     """
@@ -144,10 +118,6 @@ def constant_answer(
 
 def majority_shares(targets: Tensor, lists: tuple[Tensor, ...]) -> Tensor | None:
     """Return the share of each client's most frequent class, which is its accuracy under a constant prediction.
-
-    Args:
-        targets: (n, ...) Targets of the pool.
-        lists: Row numbers of each client, at least one.
 
     Returns:
         (N,) float64 in (0, 1]; None if the targets are not one class label per sample.

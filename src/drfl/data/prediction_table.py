@@ -22,15 +22,6 @@ def predictions_csv(model: Model, path: Path, keep: Sequence[str] = (), reading:
 
     Columns are the number of the ``row`` from 1, the kept columns, the ``prediction``, and ``probability_CLASS`` for
     each class. A multi-label task has ``prediction_LABEL`` and ``probability_LABEL`` for each label.
-
-    Args:
-        model: The model.
-        path: The table: CSV, TSV, Parquet, Excel or npz with named columns. It may lack the target.
-        keep: Columns to keep. The columns that name the row, the client or the patient in the schema are kept anyway.
-        reading: Properties of the table that drfl should not detect, beside those of the schema.
-
-    Raises:
-        InputError: If the file cannot be read, a column is missing or a value is wrong; names line and column.
     """
     if not hasattr(model, "feature_names_in_"):
         raise InputError(

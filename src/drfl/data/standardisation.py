@@ -67,15 +67,7 @@ class Moments:
         return combine(parts)
 
     def check(self, name: str) -> None:
-        """Raise InputError if no rows could have these moments.
-
-        Args:
-            name: Whose moments they are, for the error.
-
-        Raises:
-            InputError: If a mean or variance is not finite or is too large (:data:`LARGEST`), or a variance is
-                negative.
-        """
+        """Raise InputError if no rows could have these moments."""
         good = (self.mean.abs() <= LARGEST) & (self.variance >= 0) & (self.variance <= LARGEST**2)
         if self.counts is not None:
             good &= (self.counts >= 0) & (self.counts <= self.count)
@@ -123,16 +115,7 @@ def _combine_moments(parts: Sequence[Moments], counts: Tensor) -> Moments:
 
 
 def client_moments(inputs: Tensor, clients: Sequence[Tensor], names: Sequence[str]) -> Moments:
-    """Compute the moments of all clients' rows together, from each client's moments.
-
-    Args:
-        inputs: (n, p) The pool.
-        clients: For each client, its rows of the pool.
-        names: Names of the clients.
-
-    Raises:
-        InputError: If a client's moments are not valid, see :meth:`Moments.check`.
-    """
+    """Compute the moments of all clients' rows together, from each client's moments."""
     n, p = len(clients), inputs.shape[1]
     # Use tensors, not a list of moments: a million of them would take gigabytes.
     counts, means = torch.empty(n, 1, dtype=torch.float64), torch.empty(n, p, dtype=torch.float64)

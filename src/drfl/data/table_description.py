@@ -116,18 +116,7 @@ class Check(NamedTuple):
 def check_files(
     paths: Sequence[Path], schema: TableSchema, reading: ReadOptions = DETECT, *, strict: bool = False
 ) -> Check:
-    """Check all files against a schema. Problems do not stop the check.
-
-    Args:
-        paths: Files, or folders of them.
-        schema: The schema.
-        reading: Properties of the files that drfl should not detect.
-        strict: Whether to look for likely errors too.
-
-    Raises:
-        InputError: If there are no such files. If the check is strict: if a row has no client or no patient although
-            the schema says which column names it.
-    """
+    """Check all files against a schema. Problems do not stop the check."""
     found, tables, parts = list[FileCheck](), list[Table](), list[SchemaRows]()
     files = files_of(paths)
     reading = reading.with_defaults(schema.reading)

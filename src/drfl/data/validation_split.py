@@ -11,20 +11,8 @@ from drfl.data.client_data import ClientData
 def held_out_training(data: ClientData, fraction: float, key: Key) -> ClientData:
     """Return the clients with a share of their training rows as test rows, to choose hyperparameters.
 
-    The test pool becomes the training pool, so that no test row is looked at. Who is held out, see
-    :meth:`drfl.data.ClientData.with_validation`.
-
-    Args:
-        data: the clients.
-        fraction: share of each client's training rows to test on, strictly between 0 and 1; where clients have
-            validation rows, it is those.
-        key: names the draws.
-
-    Returns:
-        Clients of the same names; both pools are ``data``'s training pool.
-
-    Raises:
-        InputError: the fraction is out of range.
+    Existing validation rows are used as they are. The test pool becomes the training pool, so that no test row is looked
+    at.
     """
     held = data.with_validation(fraction, key) if data.validation is None else data
     assert held.validation is not None

@@ -72,15 +72,6 @@ def warm_start(task: Task, clients: InputDescription, path: Path) -> WarmStart:
 
     If the columns are scaled by other means and scales than those of the file, the first linear layer is changed so
     that the model computes the same from raw columns. Other first layers keep their weights.
-
-    Args:
-        task: The task.
-        clients: The clients of the new run.
-        path: The file, or the folder of its run.
-
-    Raises:
-        InputError: If the file cannot be read, or has another architecture, other columns or classes, or another
-            schema.
     """
     path = find_model(path).file
     file = read_model_file(path)

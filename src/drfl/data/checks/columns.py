@@ -67,13 +67,7 @@ SEVERAL = 10
 
 
 def column_warnings(table: RawTable, raw: bool, by_class: bool) -> list[Notice]:
-    """Warn of columns that are likely to be wrong.
-
-    Args:
-        table: The values.
-        raw: Whether the columns are trained on as they are, without standardisation.
-        by_class: Whether clients differ on purpose.
-    """
+    """Warn of columns that are likely to be wrong; raw ones are trained on without standardisation."""
     found = [*_outliers(table), *(_large(table) or _unscaled(table) if raw else ()), *_identifiers(table)]
     if table.n > 1 and len(table.large) and not by_class:
         found += [*_constant(table), *_swapped(table)]

@@ -26,12 +26,7 @@ RIDGE = 1e-2
 
 
 def target_warnings(data: ClientData, table: RawTable | None) -> list[Notice]:
-    """Warn of targets that seem wrong, or too easy.
-
-    Args:
-        data: The clients.
-        table: Their inputs, if these are a table.
-    """
+    """Warn of targets that seem wrong, or too easy."""
     if table is None:
         return []
     if data.targets.is_floating_point():

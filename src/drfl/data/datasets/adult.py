@@ -49,15 +49,8 @@ def read_adult(paths: Sequence[Path], group: str = DOCTORATE) -> Dataset:
     unknown, is treated like any other. The column that defines the groups is not an input, and neither are the columns
     of `UNUSED`.
 
-    Args:
-        paths: The two files, or only ``adult.zip``, which contains them.
-        group: One of `GROUPS`.
-
     Returns:
         Inputs (32561, p) and (16281, p) as recorded, to be standardised; target 1 if the income is above 50,000.
-
-    Raises:
-        InputError: If a file is missing, incomplete or not as published; the message names file and line.
     """
     import pandas as pd  # imported here, because it takes a while
 

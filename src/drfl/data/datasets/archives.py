@@ -17,20 +17,7 @@ REMEDY = "download the file again"
 
 
 def read_tar_gz(path: Path, folder: str, names: Collection[str]) -> dict[str, memoryview]:
-    """Read files of a gzipped tar file; it is read to its end, so that damage anywhere is detected.
-
-    Args:
-        path: The archive.
-        folder: Folder of the files in the archive.
-        names: Names of the files.
-
-    Returns:
-        Name → content.
-
-    Raises:
-        InputError: If the archive is damaged or incomplete, lacks a file, or unpacks to more than `check_expansion`
-            allows.
-    """
+    """Read files of a folder in a gzipped tar file, which is read to its end, so that damage anywhere is detected."""
     unpacked = read_gzip(path, remedy=REMEDY)
     found: dict[str, memoryview] = {}
     with reading(path, remedy=REMEDY), tarfile.open(fileobj=unpacked, mode="r:") as tar:
@@ -55,11 +42,7 @@ def read_tar_gz(path: Path, folder: str, names: Collection[str]) -> dict[str, me
 
 
 class Folder:
-    """The files in a folder.
-
-    Args:
-        path: The folder.
-    """
+    """The files in a folder."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -69,25 +52,14 @@ class Folder:
         return sorted(path.relative_to(self.path).as_posix() for path in self.path.glob(pattern))
 
     def read(self, name: str) -> bytes:
-        """Return the content of a file, by its path in the folder.
-
-        Raises:
-            InputError: If the file does not exist or cannot be read.
-        """
+        """Return the content of a file, by its path in the folder."""
         if not (self.path / name).is_file():
             raise missing_file_error(self, name)
         return read_bytes(self.path / name, limit=None, remedy=REMEDY)
 
 
 class ZipFolder:
-    """The files in a folder of a zip file, with the methods of :class:`Folder`.
-
-    Args:
-        path: The zip file.
-        archive: The opened zip file.
-        size: Size of the zip file in bytes.
-        top: Folder in the zip file; empty if its files are at the top.
-    """
+    """The files in a folder of a zip file, or at its top, with the methods of :class:`Folder`."""
 
     def __init__(self, path: Path, archive: zipfile.ZipFile, size: int, top: str) -> None:
         self.path = path
@@ -116,11 +88,7 @@ Tree = Folder | ZipFolder
 
 @contextmanager
 def open_tree(path: Path, top: str) -> Iterator[Tree]:
-    """Open a folder, or the folder `top` of a zip file (its top level if `top` is empty).
-
-    Raises:
-        InputError: If the path is neither a folder nor a complete zip file.
-    """
+    """Open a folder, or the folder `top` of a zip file (its top level if `top` is empty)."""
     if path.is_dir():
         yield Folder(path)
         return

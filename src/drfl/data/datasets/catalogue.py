@@ -120,11 +120,7 @@ class DatasetSpec:
     groupings: Mapping[str, Callable[[Sequence[Path]], Dataset]] = field(default_factory=dict)
 
     def reader(self, group: str | None) -> Callable[[Sequence[Path]], Pixels | Dataset]:
-        """Return the function that reads the data set with the values of a column as groups.
-
-        Raises:
-            InputError: If the rows cannot be grouped by this column.
-        """
+        """Return the function that reads the data set with the values of a column as groups."""
         if group is None:
             return self.read
         if not self.groupings:

@@ -129,10 +129,6 @@ def download(name: str, folder: Path | None = None) -> Path:
 
     If ``$DRFL_MIRROR`` is set to the address of a folder, files are downloaded only from there.
 
-    Args:
-        name: Name of the file in `REGISTRY`.
-        folder: Folder to use instead of the cache.
-
     Returns:
         Its path. The file gets this name only after it is complete and its checksum is verified.
 

@@ -22,17 +22,8 @@ from drfl.data.datasets.sources import (
 def fetch_files(name: str, source: DownloadSource, data_dir: Path | None, allow_download: bool) -> tuple[Path, ...]:
     """Return the files of a data set.
 
-    Args:
-        name: The user's name for it, for errors.
-        source: Its source.
-        data_dir: The only folder to search, or the archive or text itself; None searches the usual places.
-        allow_download: Whether the files may be downloaded into drfl's cache if they are in none of these places.
-
     Returns:
         The files in the order of the source; or the archive alone; or the source's members, unpacked.
-
-    Raises:
-        InputError: If the files are not found or cannot be downloaded.
     """
     if data_dir is not None:
         return _below(name, source, data_dir)

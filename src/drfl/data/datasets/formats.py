@@ -114,18 +114,10 @@ def write_idx(path: str | Path, array: np.ndarray) -> None:
 
 
 def read_pictures(source: DownloadSource, paths: Sequence[Path], classes: int) -> list[tuple[Tensor, Tensor]]:
-    """Read images and labels from pairs of IDX files.
-
-    Args:
-        source: The data set that the files should belong to.
-        paths: Files of images and of labels in turn; the last labels are the test labels.
-        classes: Number of classes.
+    """Read images and labels from IDX files of images and of labels in turn, those for testing last.
 
     Returns:
         For each pair, (n, 1, height, width) uint8 images and (n,) int64 labels.
-
-    Raises:
-        InputError: If a file is damaged, the files of a pair do not match, or the files belong to another data set.
     """
     arrays = [read_idx(path) for path in paths]
     for k in range(0, len(arrays), 2):
@@ -176,20 +168,12 @@ _BYTES = 3 * 32 * 32
 
 
 def read_cifar(name: str, source: DownloadSource, labels: tuple[int, ...], paths: Sequence[Path]) -> Pixels:
-    """Read the images in an archive or in its unpacked files.
+    """Read the images in an archive alone or in its unpacked members, the last of which has the test images.
 
-    Args:
-        name: Name of the data set.
-        source: The data set; the last of its members has the test images.
-        labels: Number of values of each label byte in a record; the last byte is the class.
-        paths: The archive alone, or the members in order.
+    ``labels`` are the numbers of values of each label byte in a record; the last byte is the class.
 
     Returns:
         Images (n, 3, 32, 32) and (k, 3, 32, 32).
-
-    Raises:
-        InputError: If a file cannot be read, is missing from the archive, ends inside a record, or has labels out of
-            range.
     """
     if len(paths) == 1:
         content = read_tar_gz(paths[0], source.inner, source.members)
@@ -239,16 +223,8 @@ def read_tiny_imagenet(name: str, source: DownloadSource, paths: Sequence[Path])
 
     Training images are ordered by class and then by file name, test images as in their list.
 
-    Args:
-        name: Name of the data set.
-        source: The data set.
-        paths: The zip file alone, or files of which the first is at the top of the unpacked folder.
-
     Returns:
         Images (n, 3, 64, 64) and (k, 3, 64, 64).
-
-    Raises:
-        InputError: If the archive or an image is damaged, a file is missing, or the lists do not match the files.
     """
     with open_tree(paths[0] if len(paths) == 1 else paths[0].parent, source.inner) as tree:
         classes = _lines(tree, "wnids.txt")

@@ -56,13 +56,6 @@ def read_leaf(path: Path, task: TaskName = "classification") -> Dataset:
 
     Inputs are arrays of numbers of one shape; or texts of one length whose targets are the next character, as in LEAF's
     Shakespeare data. Their characters are tokens, positions in ``drfl.data.datasets.shakespeare.VOCABULARY``.
-
-    Args:
-        path: See :func:`leaf_files`.
-        task: Kind of task.
-
-    Raises:
-        InputError: If a file cannot be read or is incomplete; the message names the file, the user and the row.
     """
     files = leaf_files(path)
     if files is None:

@@ -47,14 +47,8 @@ def read_shakespeare(paths: Sequence[Path]) -> Dataset:
     spaces. The first part of a role's text is for training and the rest for testing, and no window crosses from one
     into the other.
 
-    Args:
-        paths: One file with one or more plays.
-
     Returns:
         Inputs (n, 80) int64, positions in `VOCABULARY`, and targets (n,), the position of the next character.
-
-    Raises:
-        InputError: If the file cannot be read, is incomplete, or has no play with such roles.
     """
     (path,) = paths
     data = read_bytes(path, limit=None, remedy=REMEDY)
@@ -92,10 +86,6 @@ def roles(text: str, title: str) -> Iterator[tuple[str, str]]:
 
     A speech is a paragraph whose first line is only a name with a full stop. A play begins with a paragraph in capitals
     before one that is "Contents" or "by William Shakespeare".
-
-    Args:
-        text: Text with lines separated by newlines.
-        title: Title of a play before the first title in the text.
 
     Yields:
         "PLAY: ROLE" and its speeches, joined by spaces.

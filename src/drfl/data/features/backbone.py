@@ -63,11 +63,6 @@ def resnet18(classes: int, norm: Norm = "batch", width: int = 64) -> nn.Sequenti
 
     Its last layer, ``fc``, takes 8·width features. With GroupNorm, a federation can train it. With BatchNorm, it has
     running statistics and is used as a frozen backbone.
-
-    Args:
-        classes: Number of outputs.
-        norm: "batch" as in the paper, or "group".
-        width: Channels of the first layer; the network of the paper has 64.
     """
     make = NORMS[norm]
     layers = OrderedDict[str, nn.Module](
@@ -130,16 +125,7 @@ class Backbone:
 
     @staticmethod
     def of(name: str, state: Mapping[str, Tensor]) -> Backbone:
-        """Build the network that the weights belong to, which is recognised by the parameter names.
-
-        Args:
-            name: Name for messages.
-            state: Parameters and buffers, with the names of torchvision's ResNet-18, of EfficientNet-Lite0's PyTorch
-                port, or of `drfl.models.cnn`.
-
-        Raises:
-            InputError: If the weights do not belong to one of these networks.
-        """
+        """Build the frozen network that weights belong to, which the names of the parameters tell."""
         try:
             with torch.random.fork_rng(devices=[]):  # initial weights are drawn, then overwritten
                 found = _network(name, state)

@@ -87,11 +87,6 @@ def efficientnet_lite0(classes: int, width: int = STEM) -> nn.Sequential:
     EfficientNet-Lite, 2020). Its last layer, ``_fc``, takes 40·width features. It has running statistics and is used as
     a frozen backbone.
 
-    Args:
-        classes: Number of outputs.
-        width: Channels of the first layer, a multiple of 4; all other layers scale with it. The published network has
-            32.
-
     Raises:
         ValueError: If the width is not a positive multiple of 4.
     """

@@ -28,17 +28,8 @@ IMAGES = 256
 def penultimate(backbone: Backbone, images: Tensor, resize: int | None = None, log: Log | None = None) -> Tensor:
     """Compute the inputs of the backbone's last layer: 512 numbers for ResNet-18, 500 for the model "cnn".
 
-    Args:
-        backbone: The network; computations run on its device.
-        images: (n, c, height, width) Floating-point values in [0, 1], or bytes.
-        resize: See :meth:`drfl.data.features.Backbone.prepare`.
-        log: Receives a progress line from time to time.
-
     Returns:
         (n, p) float32, on the CPU.
-
-    Raises:
-        InputError: If the backbone cannot take the images.
     """
     trunk = backbone.trunk
     with torch.no_grad():
@@ -61,14 +52,7 @@ def _together(parts: Iterator[Tensor], images: int, what: str, log: Log | None) 
 
 
 def batches(backbone: Backbone, images: Tensor, resize: int | None, most: int = IMAGES) -> Iterator[Tensor]:
-    """Yield prepared images (B, channels, h, w) on the backbone's device.
-
-    Args:
-        backbone: The network.
-        images: (n, c, height, width).
-        resize: See :meth:`drfl.data.features.Backbone.prepare`.
-        most: Largest number of images in a batch.
-    """
+    """Yield prepared images (B, channels, h, w) on the backbone's device."""
     backbone.check_images(images.shape)
     device = next(backbone.model.parameters()).device
     area = images.shape[2] * images.shape[3] if resize is None else resize * resize
@@ -123,16 +107,6 @@ def choose(backbone: Backbone, images: Tensor, count: int, key: Key, resize: int
     classes, like the fresh last layer with one unit in TCT. Coordinates are drawn from the active ones, which are
     nonzero on at least `ALIVE` of some random training images. ReLUs make many coordinates 0 for nearly all images;
     standardised, such a coordinate would be a single huge number.
-
-    Args:
-        backbone: The network.
-        images: (n, c, height, width) Training images.
-        count: Number of coordinates; all active ones if there are fewer.
-        key: Key of the draws.
-        resize: See :meth:`drfl.data.features.Backbone.prepare`.
-
-    Raises:
-        InputError: If the backbone cannot take the images, or no coordinate is active.
     """
     weight = next(backbone.model.parameters())
     rng = key.fold("direction").generator()
@@ -162,18 +136,8 @@ def entk(
 ) -> Tensor:
     """Compute the chosen coordinates of each image's gradient.
 
-    Args:
-        backbone: The network; computations run on its device.
-        images: (n, c, height, width) Floating-point values in [0, 1], or bytes.
-        coordinates: See :func:`choose`.
-        resize: See :meth:`drfl.data.features.Backbone.prepare`.
-        log: Receives a progress line from time to time.
-
     Returns:
         (n, p) in the type of the weights, on the CPU.
-
-    Raises:
-        InputError: If the backbone cannot take the images.
     """
     direction, kept = coordinates.direction, coordinates.kept
     parts = (sample_gradients(backbone.model, x, direction, kept) for x in batches(backbone, images, resize))

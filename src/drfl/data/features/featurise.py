@@ -114,10 +114,6 @@ def standardise(inputs: Tensor, *others: Tensor) -> None:
     """Centre and scale columns in place by the mean and the standard deviation of ``inputs``.
 
     A column that is constant in ``inputs``, up to rounding, becomes 0 everywhere, because it carries no information.
-
-    Args:
-        inputs: (n, p) Training features.
-        others: (k, p) Features to scale in the same way.
     """
     for start in range(0, inputs.shape[1], COLUMNS):
         columns = slice(start, start + COLUMNS)

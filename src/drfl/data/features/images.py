@@ -33,12 +33,7 @@ def folder() -> Path:
 
 
 def digest(tensors: Iterable[Tensor], *labels: object) -> str:
-    """Return a digest of everything that features depend on.
-
-    Args:
-        tensors: Data; their values, shapes and types count.
-        labels: Everything else, by its ``repr``.
-    """
+    """Return a digest of everything that features depend on."""
     found = hashlib.blake2b(repr((FORMAT, *labels)).encode(), digest_size=16)
     for tensor in tensors:
         found.update(f"{tensor.dtype} {tuple(tensor.shape)};".encode())
@@ -55,12 +50,6 @@ def load_or_make(
 
     If the file is damaged or does not contain these tensors, it is made again. If it cannot be written, this is logged
     and the tensors are returned nevertheless.
-
-    Args:
-        path: The file.
-        rows: Length of each tensor by name.
-        make: Makes the tensors.
-        log: Receives a line if the file cannot be written.
     """
     try:
         found, metadata = read_tensors(path)
@@ -88,15 +77,7 @@ Images = Dataset | Pixels
 
 
 def load_images(name: str, data_dir: Path | None = None) -> Images:
-    """Load an image data set by name.
-
-    Args:
-        name: One of `drfl.data.DATASETS`.
-        data_dir: See :func:`drfl.data.load`.
-
-    Raises:
-        InputError: As in :func:`drfl.data.load`, or if the data set is a table.
-    """
+    """Load an image data set by name."""
     pixels = load_pixels(name, data_dir=data_dir)
     return pixels if pixels.white == 255 else pixels.dataset()
 

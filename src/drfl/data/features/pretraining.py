@@ -65,13 +65,6 @@ def load_stand_in(which: StandInBackbone, log: Log) -> Backbone:
     The cache contains ``NAME.safetensors`` and ``NAME.json``, which records the training, the accuracy on the data
     set's test part and the checksum of the weights. If the two files do not match, or the training was different, the
     stand-in is trained again. If the cache cannot be written, the stand-in is used nevertheless.
-
-    Args:
-        which: Network and data set.
-        log: Receives a line per epoch.
-
-    Raises:
-        InputError: If the data are not available or are not images.
     """
     name = f"{which.architecture}-{which.dataset}"
     weights, told = folder() / f"{name}.safetensors", folder() / f"{name}.json"
@@ -108,17 +101,8 @@ def train(architecture: Architecture, dataset: Images, training: Training, log: 
 
     Equal arguments give equal weights on the same kind of CPU, for any number of threads.
 
-    Args:
-        architecture: The network.
-        dataset: Images (n, c, height, width).
-        training: Settings of the training.
-        log: Receives a line per epoch.
-
     Returns:
         The frozen network, and its accuracy on the data set's test part.
-
-    Raises:
-        InputError: If the data are not images that the network can take.
     """
     check_images(dataset)
     key = Key(training.seed).fold("drfl.data.features", architecture, dataset.name)

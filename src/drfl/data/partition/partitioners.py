@@ -82,18 +82,10 @@ class OneClass:
 
 
 def one_class_counts(supply: np.ndarray, clients: int, zipf: float) -> np.ndarray:
-    """Return the number of samples of each class that each client gets under `OneClass`.
-
-    Args:
-        supply: (C,) Number of samples of each class.
-        clients: N.
-        zipf: Zipf exponent.
+    """Return the number of samples of each class that each client gets under `OneClass`, from their supply (C,).
 
     Returns:
         (N, C) int64 with one positive number per row and column sums equal to `supply`.
-
-    Raises:
-        InputError: If N < C, or a class has fewer samples than clients.
     """
     C = len(supply)
     if clients < C:
@@ -191,12 +183,7 @@ class ZipfDirichlet:
 
 
 def take(size: int, shares: np.ndarray, left: np.ndarray) -> np.ndarray:
-    """Take one client's samples from the classes.
-
-    Args:
-        size: Number of samples to take, at most ``left.sum()``.
-        shares: (C,) Class shares to aim for.
-        left: (C,) int64, number of samples left of each class.
+    """Take one client's samples from the classes, aiming for these shares (C,), while numbers (C,) of samples are left.
 
     Returns:
         (C,) int64 with sum `size`, at most `left`.

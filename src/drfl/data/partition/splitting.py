@@ -67,12 +67,7 @@ def by_class(targets: np.ndarray, classes: int) -> list[np.ndarray]:
 
 
 def assign_by_class(targets: np.ndarray, counts: np.ndarray, key: Key) -> tuple[np.ndarray, ...]:
-    """Distribute the samples of each class at random.
-
-    Args:
-        targets: (n,) labels in 0..C-1.
-        counts: (N, C) how many samples of each class each client gets; no column sums to more than there are.
-        key: names the draw.
+    """Distribute the samples of each class at random, by the numbers (N, C) that each client gets.
 
     Returns:
         Per client, the sorted int64 indices of its samples.
@@ -97,17 +92,11 @@ def holdings(train: tuple[np.ndarray, ...], targets: np.ndarray, classes: int) -
 
 
 def dirichlet(alpha: float, rows: int, columns: int, key: Key) -> np.ndarray:
-    """Draw rows of Dir(alpha·1).
+    """Draw rows of Dir(alpha·1); infinite alpha gives equal shares.
 
     A Gamma(alpha) variable is a Gamma(alpha + 1) one times U^(1/alpha) (Marsaglia and Tsang 2000, §6). In
     logarithms, and relative to the largest in the row, nothing underflows to a row of zeros however small
     alpha is.
-
-    Args:
-        alpha: positive; infinity gives equal shares.
-        rows: number of draws.
-        columns: dimension of each.
-        key: names the draw.
 
     Returns:
         (rows, columns) float64; each row is non-negative and sums to 1.
@@ -138,20 +127,8 @@ def split_rows(
 
     With patients, whole patients are split instead, each by the most frequent class of its rows.
 
-    Args:
-        rows: (n,) int64 row numbers.
-        targets: (n,) class labels of these rows, any integers; None for a plain random split.
-        key: names the draw.
-        test_fraction: share of the rows, or of the patients, for testing, strictly between 0 and 1; at least one goes
-            to each part.
-        name: whose rows they are, for the error.
-        patients: (n,) patient of each row, whose rows all go to one part; None if rows are independent.
-
     Returns:
         Training rows and test rows, each sorted.
-
-    Raises:
-        InputError: when there are fewer than two rows or patients, or the fraction is out of range.
     """
     checks.inner_fraction("test_fraction", test_fraction)
     if patients is not None:
@@ -204,7 +181,7 @@ def most_frequent(units: np.ndarray, targets: np.ndarray) -> np.ndarray:
 
 
 def share_test_set(counts: np.ndarray, test_targets: np.ndarray, key: Key) -> tuple[np.ndarray, ...]:
-    """Give each client test samples of the classes that it trains on.
+    """Give each client test samples of the classes that it trains on, from the numbers (N, C) that it trains on.
 
     The test samples of a class go to the clients in proportion to the training samples of this class that
     they hold, so that each is tested on its own mix and every test sample is used once. Test samples of a
@@ -212,16 +189,8 @@ def share_test_set(counts: np.ndarray, test_targets: np.ndarray, key: Key) -> tu
     without any gets one sample, drawn at random, of its most common class that has test samples; another
     client holds it too.
 
-    Args:
-        counts: (N, C) training samples per client and class.
-        test_targets: (k,) labels in 0..C-1.
-        key: names the draw.
-
     Returns:
         Per client, sorted int64 indices into the test pool, at least one.
-
-    Raises:
-        InputError: when a client left without test samples has no class that the test pool has.
     """
     N, C = counts.shape
     pools = by_class(test_targets, C)

@@ -34,11 +34,7 @@ def check_known(
     drop: Sequence[str],
     patient: str | None = None,
 ) -> None:
-    """Check that the named columns exist, and that no column has two roles.
-
-    Raises:
-        InputError: If not; the message names the column and the nearest existing one.
-    """
+    """Check that the named columns exist, and that no column has two roles."""
     asked = [*((name, "target") for name in targets), (group, "group"), *((name, "drop") for name in drop)]
     for name, what in (*asked, (patient, "patient")):
         if name is not None and name not in known:
@@ -47,11 +43,7 @@ def check_known(
 
 
 def check_roles(targets: Sequence[str], group: str | None, drop: Sequence[str], patient: str | None = None) -> None:
-    """Check that no column has two roles.
-
-    Raises:
-        InputError: If one has; the message names it.
-    """
+    """Check that no column has two roles."""
     for name in targets:
         if list(targets).count(name) > 1:
             raise InputError(f"target '{name}' is given twice. Remove one", code="given-twice", field="target")
@@ -83,11 +75,7 @@ NAME_ROWS = "fill or remove such rows"
 
 
 def check_blanks(frame: pd.DataFrame, row_name: RowName, remedy: str = BLANK_REMEDY) -> None:
-    """Check that no cell is blank.
-
-    Raises:
-        InputError: If one is; the message names the first row and column, and counts the rest.
-    """
+    """Check that no cell is blank."""
     blank = frame.isna().to_numpy(dtype=bool)
     if blank.any():
         (row, column), count = (int(k[0]) for k in blank.nonzero()), int(blank.sum())
@@ -116,11 +104,7 @@ WRITTEN = {
 
 
 def check_numbers(features: pd.DataFrame, row_name: RowName) -> None:
-    """Check that no text column holds numbers or dates that could not be read.
-
-    Raises:
-        InputError: If one does; the message names the first such row and cell.
-    """
+    """Check that no text column holds numbers or dates that could not be read."""
     import pandas as pd
     from pandas.api.types import is_numeric_dtype
 
@@ -153,11 +137,7 @@ def check_numbers(features: pd.DataFrame, row_name: RowName) -> None:
 
 
 def check_size(features: pd.DataFrame, row_name: RowName) -> None:
-    """Check that no number is infinite or too large.
-
-    Raises:
-        InputError: If one is; the message names the first row and column.
-    """
+    """Check that no number is infinite or too large."""
     from pandas.api.types import is_numeric_dtype
 
     for name in (name for name in features if is_numeric_dtype(features[name])):
@@ -181,15 +161,7 @@ def values_of(column: pd.Series) -> np.ndarray:
 
 
 def one_hot(features: pd.DataFrame, place: str) -> pd.DataFrame:
-    """Replace each text column by a column of 0 and 1 for each of its values except the first.
-
-    Args:
-        features: The table.
-        place: Name of the table in errors.
-
-    Raises:
-        InputError: If the table has no columns, or one has too many values.
-    """
+    """Replace each text column by a column of 0 and 1 for each of its values except the first."""
     import pandas as pd
     from pandas.api.types import is_numeric_dtype
 
@@ -209,11 +181,7 @@ def one_hot(features: pd.DataFrame, place: str) -> pd.DataFrame:
 
 
 def check_alike(names: Sequence[str]) -> None:
-    """Check that no two names of clients differ only in case or blanks, which would split one client into two.
-
-    Raises:
-        InputError: If two do; the message names them.
-    """
+    """Check that no two names of clients differ only in case or blanks, which would split one client into two."""
     seen: dict[str, str] = {}
     for name in names:
         plain = " ".join(name.split()).casefold()

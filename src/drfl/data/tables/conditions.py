@@ -60,9 +60,6 @@ class Condition(NamedTuple):
 
         Returns:
             None if the target is a column, or no condition.
-
-        Raises:
-            InputError: If the target looks like a condition but is none, or its column does not exist.
         """
         if target in columns or not re.search("[<>=!]", target):
             return None

@@ -45,17 +45,7 @@ class SchemaRows(NamedTuple):
 
 
 def conform(schema: TableSchema, table: pd.DataFrame, row_name: RowName, place: str = "the table") -> SchemaRows:
-    """Encode a table, and refuse values that the schema does not allow.
-
-    Args:
-        schema: The schema.
-        table: Table with the schema's columns in any order. It may lack columns that are neither features nor targets.
-        row_name: Function that names a row in errors.
-        place: Name of the table in errors.
-
-    Raises:
-        InputError: If a column is missing or unknown, or a value is wrong; names row, column and value.
-    """
+    """Encode a table, and refuse values that the schema does not allow."""
     found = encode(schema, table, row_name, place)
     if found.problems:
         raise found.problems[0]
@@ -103,20 +93,7 @@ def encode(schema: TableSchema, table: pd.DataFrame, row_name: RowName, place: s
 def encode_features(
     schema: TableSchema, table: pd.DataFrame, row_name: RowName, place: str = "the table"
 ) -> np.ndarray:
-    """Encode the features of rows whose targets may be unknown. Columns that are not features are ignored.
-
-    Args:
-        schema: See :func:`conform`.
-        table: See :func:`conform`.
-        row_name: See :func:`conform`.
-        place: See :func:`conform`.
-
-    Returns:
-        (n, p) float64, as ``inputs`` of :class:`SchemaRows`.
-
-    Raises:
-        InputError: If a feature is missing, or a value is wrong; names row, column and value.
-    """
+    """Encode the features of rows whose targets may be unknown. Columns that are not features are ignored."""
     columns = [column for column in schema.columns if column.is_feature]
     wanted = {column.name for column in columns}
     others = [str(name) for name in table.columns if str(name) not in wanted]
@@ -135,19 +112,9 @@ def with_answers(
 ) -> tuple[pd.DataFrame, list[InputError]]:
     """Replace the columns in conditions such as ``price > 9`` by the answers, for a table without a schema.
 
-    Args:
-        table: The table.
-        targets: The columns to predict. Those that are no columns are conditions.
-        row_name: See :func:`conform`.
-        place: See :func:`conform`.
-        others: Columns with another role.
-
     Returns:
         The table, with the columns "no" and "yes" for a single target, and 0 and 1 for several, blank if the value is
         unknown; and wrong values, which are blank, too.
-
-    Raises:
-        InputError: If the column of a condition does not exist or has another role.
     """
     names, problems = [str(name) for name in table.columns], list[InputError]()
     found = {target: Condition.of(target, names, place) for target in targets}

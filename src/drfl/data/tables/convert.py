@@ -30,11 +30,7 @@ _T = TypeVar("_T")
 
 
 def clients_by_name(clients: Mapping[str, _T] | Sequence[_T]) -> dict[str, _T]:
-    """Return the clients by name; a sequence gets the names of `client_names`.
-
-    Raises:
-        InputError: If there are no clients.
-    """
+    """Return the clients by name; a sequence gets the names of `client_names`."""
     if not len(clients):
         raise InputError("expected at least one client, got none", code="empty", field="clients")
     if isinstance(clients, Mapping):
@@ -43,11 +39,7 @@ def clients_by_name(clients: Mapping[str, _T] | Sequence[_T]) -> dict[str, _T]:
 
 
 def match_clients(clients: Mapping[str, _T] | Sequence[_T], names: Sequence[str]) -> list[_T]:
-    """Return test data in the order of the training data's names.
-
-    Raises:
-        InputError: If a mapping has different names, or a sequence a different length.
-    """
+    """Return test data in the order of the training data's names."""
     if not isinstance(clients, Mapping):
         if len(clients) != len(names):
             raise InputError(
@@ -70,11 +62,7 @@ def match_clients(clients: Mapping[str, _T] | Sequence[_T], names: Sequence[str]
 def patients_of_rows(
     patients: Mapping[str, Sequence[object]] | Sequence[Sequence[object]], names: Sequence[str], sizes: Sequence[int]
 ) -> np.ndarray:
-    """Return the patient of each row of all clients, one client after the other, as text (n,).
-
-    Raises:
-        InputError: If clients or numbers of rows differ from those of the data.
-    """
+    """Return the patient of each row of all clients, one client after the other, as text (n,)."""
     lists = [np.asarray(part).tolist() for part in match_clients(patients, names)]
     for name, part, size in zip(names, lists, sizes, strict=True):
         if len(part) != size:
@@ -94,11 +82,7 @@ def fields_of_pairs(pairs: Mapping[str, Pair]) -> InputFields | None:
 
 
 def packed(names: Sequence[str], pairs: Sequence[Pair], fields: InputFields | None) -> list[Pair]:
-    """Pack the fields of all clients' inputs into rows of numbers; inputs without fields are returned unchanged.
-
-    Raises:
-        InputError: If a client has other fields, or another number of rows than of targets.
-    """
+    """Pack the fields of all clients' inputs into rows of numbers; inputs without fields are returned unchanged."""
     if fields is None:
         return list(pairs)
     result = []
@@ -125,19 +109,11 @@ def concatenate(
 ) -> tuple[Tensor, Tensor]:
     """Concatenate all clients' samples, one client after the other.
 
-    Args:
-        names: Names of the clients.
-        pairs: For each client, inputs (n_i, ...) and targets (n_i, ...).
-        part: "training" or "test", for errors.
-        dtype: Type of the inputs and of floating-point targets; None leaves their types unchanged.
-        tokens: Whether integer inputs become int64 instead; bytes do not, because they are pixels.
+    Inputs and floating-point targets get the type; None leaves it unchanged. If ``tokens``, integer inputs become int64
+    instead; bytes do not, because they are pixels.
 
     Returns:
         Inputs (n, ...) and targets (n, ...) with n = Σ n_i; integer targets are int64.
-
-    Raises:
-        InputError: If a client has no samples, the numbers of its inputs and targets differ, or shapes or types differ
-            between clients.
     """
     inputs, targets = [], []
     for name, pair in zip(names, pairs, strict=True):
@@ -233,12 +209,7 @@ def feature_columns(
     features: Sequence[str] | None,
     patient: str | None = None,
 ) -> list[str]:
-    """Return the feature columns, checked: the ones in `features`, or all except group, patient and target.
-
-    Raises:
-        InputError: If a column does not exist or occurs twice, a target is among the features, or there are no
-            features.
-    """
+    """Return the feature columns, checked: the ones in `features`, or all except group, patient and target."""
     columns = frame.columns.tolist()
     if not targets:
         raise InputError("target is missing. Name the column to predict", code="missing-option", field="target")
@@ -272,9 +243,6 @@ def feature_matrix(
     """Return the columns as (n, len(features)) float64; `what` describes them in errors.
 
     If ``missing``, values may be NaN.
-
-    Raises:
-        InputError: If a column is not numeric or has missing or infinite values.
     """
     from pandas.api.types import is_complex_dtype, is_numeric_dtype
 
@@ -293,11 +261,7 @@ def feature_matrix(
 
 
 def numeric(column: pd.Series, name: str, *, missing: bool = False) -> np.ndarray:
-    """Return a numeric column as (n,) float64.
-
-    Raises:
-        InputError: If values are infinite, or missing although this is not allowed.
-    """
+    """Return a numeric column as (n,) float64."""
     if not missing:
         require_present(column, name)
     # Copy, because the table may change, and pandas may return a read-only view.
@@ -328,9 +292,6 @@ def encode_targets(frame: pd.DataFrame, names: Sequence[str]) -> tuple[np.ndarra
     """Encode one target as classes or numbers, see :func:`encode_target`, or several as numbers (n, k) float64.
 
     One of several targets may be missing (NaN), such as an unknown label.
-
-    Raises:
-        InputError: If values are infinite, a single target is missing, or one of several is not numeric.
     """
     if len(names) == 1:
         return encode_target(frame[names[0]], names[0])
@@ -338,17 +299,10 @@ def encode_targets(frame: pd.DataFrame, names: Sequence[str]) -> tuple[np.ndarra
 
 
 def encode_target(column: pd.Series, name: str) -> tuple[np.ndarray, tuple[str, ...] | None]:
-    """Encode a target column as numbers.
-
-    Args:
-        column: (n,) Floating-point values stay numbers; other values become classes 0..C-1 in sorted order.
-        name: Name of the column, for errors.
+    """Encode a target column: floating-point values stay numbers, others become classes in sorted order.
 
     Returns:
         (n,) float64 and None, or (n,) int64 and the names of the C classes.
-
-    Raises:
-        InputError: If values are missing or infinite, or have types that cannot be sorted together.
     """
     from pandas.api.types import is_float_dtype
 

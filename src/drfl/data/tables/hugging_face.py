@@ -83,11 +83,7 @@ class Columns(NamedTuple):
 
 
 def check_installed(name: str) -> None:
-    """Raise InputError unless the package ``datasets`` is installed.
-
-    Args:
-        name: What requires the package, for the error.
-    """
+    """Raise InputError unless the package ``datasets`` is installed."""
     if find_spec("datasets") is None:
         raise InputError(
             f"{name} requires the package datasets of Hugging Face. Install it with: pip install 'drfl[hf]'",
@@ -105,9 +101,6 @@ def folder_name(text: str) -> Path | None:
     """Return the folder of ``hf:FOLDER``; None if the text is the name of a data set on the hub.
 
     The text is a folder if the folder exists, or if the text begins like a path.
-
-    Raises:
-        InputError: If the folder does not exist, or ``save_to_disk`` did not write it.
     """
     name = text.removeprefix(PREFIX).strip()
     path = Path(name).expanduser()
@@ -151,11 +144,7 @@ class HubName(NamedTuple):
 
 
 def hub_name(text: str) -> HubName:
-    """Parse the name of a data set on the hub.
-
-    Raises:
-        InputError: If the name or the revision is empty.
-    """
+    """Parse the name of a data set on the hub."""
     label, at, revision = text.removeprefix(PREFIX).strip().partition("@")
     name, _, configuration = label.partition(":")
     if not name or (at and not revision):
@@ -183,11 +172,7 @@ def pin_revision(text: str) -> str:
 
 
 def read_saved(path: Path, columns: Columns) -> Dataset:
-    """Read a data set from a folder that ``save_to_disk`` wrote, named after the folder.
-
-    Raises:
-        InputError: If the folder is damaged, or as in :func:`from_splits`.
-    """
+    """Read a data set from a folder that ``save_to_disk`` wrote, named after the folder."""
     check_installed(f"the folder {path}")
     import datasets
 
@@ -199,11 +184,7 @@ def read_saved(path: Path, columns: Columns) -> Dataset:
 
 
 def read_hub(text: str, columns: Columns) -> Dataset:
-    """Read a data set from the hub, downloaded into the package's cache unless it is there already.
-
-    Raises:
-        InputError: If the data set cannot be loaded, or as in :func:`from_splits`.
-    """
+    """Read a data set from the hub, downloaded into the package's cache unless it is there already."""
     check_installed(f"dataset '{text}'")
     name = hub_name(text)
     import datasets
@@ -238,15 +219,6 @@ def from_splits(name: str, place: str, found: datasets.Dataset | datasets.Datase
     split, test rows are drawn when the data set is divided. A column of images becomes (n, channels, height, width) in
     [0, 1]: grey if all images are grey, otherwise with three channels. A column of arrays of one shape is used
     unchanged. Other columns are a table that is read like a file, see :func:`drfl.data.tables.table_files.read_tables`.
-
-    Args:
-        name: Name in files and tables.
-        place: Source of the data, for errors.
-        found: The data in the form of ``datasets``.
-        columns: The roles of the columns.
-
-    Raises:
-        InputError: If a column does not exist, has blanks or is not supported; the message names split, row and column.
     """
     schema = columns.schema
     parts = {f"{place}, split '{split}'": rows for split, rows in _splits(place, found).items()}
@@ -302,11 +274,7 @@ def _with_answers(place: str, rows: datasets.Dataset, columns: Columns) -> datas
 
 
 def _patients(parts: Mapping[str, datasets.Dataset], patient: str | None) -> tuple[str, ...] | None:
-    """Return the patient of each row of a single split.
-
-    Raises:
-        InputError: If there are two splits or no such column, or a cell is blank.
-    """
+    """Return the patient of each row of a single split."""
     if patient is None:
         return None
     place, rows = next(iter(parts.items()))

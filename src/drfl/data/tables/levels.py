@@ -24,15 +24,7 @@ LETTER = r"[^\W\d_]"
 
 
 def check_levels(table: pd.DataFrame, owners: Sequence[str] | None) -> None:
-    """Make sure that no value of a text column is spelt in two ways.
-
-    Args:
-        table: Features and classes.
-        owners: (n,) the client of each row, to name those with the rarer spelling; None if there is one client.
-
-    Raises:
-        InputError: If one is; the message names the column and both spellings.
-    """
+    """Make sure that no value of a text column is spelt in two ways."""
     for name, (values, codes) in _text_columns(table).items():
         counts = np.bincount(codes, minlength=len(values))
         seen: dict[str, int] = {}
@@ -53,16 +45,7 @@ def check_levels(table: pd.DataFrame, owners: Sequence[str] | None) -> None:
 
 
 def level_notices(features: pd.DataFrame, classes: pd.DataFrame, owners: Sequence[str] | None) -> list[Notice]:
-    """Warn of text columns, and refuse classes, with values that one client alone has in place of the others'.
-
-    Args:
-        features: The columns to learn from.
-        classes: The target, if it is one of classes.
-        owners: (n,) the client of each row; None if there is one client.
-
-    Raises:
-        InputError: If a client has none of the other clients' classes.
-    """
+    """Warn of text columns, and refuse classes, with values that one client alone has in place of the others'."""
     if owners is None or len(set(owners)) < 3:
         return []
     found = []

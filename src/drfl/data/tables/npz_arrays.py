@@ -63,11 +63,7 @@ def is_table(path: Path) -> bool:
 
 
 def named_arrays(path: Path, drop: Sequence[str] = ()) -> pd.DataFrame:
-    """Read an npz file that names its columns.
-
-    Raises:
-        InputError: If it does not, or the arrays do not fit together.
-    """
+    """Read an npz file that names its columns."""
     import pandas as pd
 
     if not is_table(path):
@@ -207,11 +203,7 @@ def _answers(path: Path, condition: Condition, values: np.ndarray, *, words: boo
 
 
 def _check_finite(path: Path, name: str, values: np.ndarray) -> None:
-    """Check that an array holds finite numbers, or words if it holds targets.
-
-    Raises:
-        InputError: If it does not; the message names the row.
-    """
+    """Check that an array holds finite numbers, or words if it holds targets."""
     if values.dtype.kind not in "biuf" and (name == "inputs" or values.dtype.kind != "U"):
         raise InputError(
             f"{path}: the array '{name}' holds {values.dtype}, not numbers", code="not-a-number", field=name

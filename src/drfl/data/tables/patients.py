@@ -31,11 +31,7 @@ Wards and devices have fewer values with more rows each.
 
 
 def patients_of(frame: pd.DataFrame, patient: str, row_name: RowName) -> list[str]:
-    """Return the patient of each row as text.
-
-    Raises:
-        InputError: If a cell is blank; the message names the row.
-    """
+    """Return the patient of each row as text."""
     column = frame[patient]
     column = column if column.dtype.kind in "biuf" else column.astype("string").str.strip().replace("", None)
     check_blanks(column.to_frame(patient), row_name, NAME_ROWS)
@@ -49,11 +45,7 @@ def numbered(patients: Sequence[str]) -> Tensor:
 
 
 def check_spelling(patients: Sequence[str], owners: Sequence[str] | None) -> None:
-    """Check that no two patients of a client differ only in case or blanks, which would split one into two.
-
-    Raises:
-        InputError: If two do; the message names them.
-    """
+    """Check that no two patients of a client differ only in case or blanks, which would split one into two."""
     clients = [""] * len(patients) if owners is None else owners
     seen = dict[tuple[str, str], str]()
     for client, patient in dict.fromkeys(zip(clients, patients, strict=True)):
@@ -68,13 +60,7 @@ def check_spelling(patients: Sequence[str], owners: Sequence[str] | None) -> Non
 
 
 def repeated_ids(frame: pd.DataFrame, owners: Sequence[str] | None, used: Collection[str | None]) -> tuple[Notice, ...]:
-    """Warn of columns that seem to name patients with several rows.
-
-    Args:
-        frame: The table, with columns that are not features.
-        owners: (n,) Client of each row; None if there is one client.
-        used: Columns with another role.
-    """
+    """Warn of columns that seem to name patients with several rows."""
     clients = np.zeros(len(frame), int) if owners is None else np.unique(np.array(owners), return_inverse=True)[1]
     found = []
     for name in (name for name in frame if name not in used and NAMES.fullmatch(str(name))):

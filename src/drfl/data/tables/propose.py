@@ -54,18 +54,6 @@ def propose(
 
     Levels with fewer than :data:`drfl.data.tables.columns.RARE` rows are omitted and become "other". Ranges are omitted
     too, because the smallest and the largest value belong to single persons.
-
-    Args:
-        tables: Tables with the same columns in any order. Blank cells are NaN or empty text.
-        target: The columns to predict, or conditions such as "price > 100000".
-        group: The column that names the client.
-        drop: Columns that get the role "excluded".
-        task: Kind of task; by default inferred.
-        patient: The column that names the patient.
-        reading: How the tables were read.
-
-    Raises:
-        InputError: If a named column does not exist, or there are too few classes.
     """
     import pandas as pd
 
@@ -117,17 +105,6 @@ def inferred_schema(
     """Return the schema by which :func:`drfl.data.tables.columns.one_hot` has encoded tables without one.
 
     Words have their values as levels, so a table with other words does not conform to it.
-
-    Args:
-        inputs: The features, before they are encoded.
-        targets: The targets by name.
-        task: Kind of task.
-        classes: Names of the classes; None without classes.
-        group: The column that names the client.
-        patient: The column that names the patient.
-
-    Raises:
-        InputError: If two features would have the same name.
     """
     from pandas.api.types import is_numeric_dtype
 

@@ -46,18 +46,9 @@ class Table(NamedTuple):
 
     @classmethod
     def read(cls, path: Path, text: Sequence[str], options: ReadOptions = DETECT, drop: Sequence[str] = ()) -> Table:
-        """Read a file.
+        """Read a file without the columns in ``drop``.
 
         Cells stay text in the columns ``text``, so that "007" is not 7, and in columns that are not of numbers alone.
-
-        Args:
-            path: The file.
-            text: Columns whose cells stay text.
-            options: Properties of the file that drfl should not detect.
-            drop: Columns that need not be read.
-
-        Raises:
-            InputError: If the file cannot be read or has another format, or it is not clear which number a text is.
         """
         check_format(path)
         if not is_text(path):
@@ -108,16 +99,7 @@ class Table(NamedTuple):
         return cls(place, frame, form)
 
     def prepared(self, text: Sequence[str], options: ReadOptions, row_name: RowName | None = None) -> Table:
-        """Return the table with blank cells for the words that mean "missing", and with plain numbers.
-
-        Args:
-            text: Columns that do not hold numbers.
-            options: Words and marks that the user declared.
-            row_name: Function that names a row in errors; by default :meth:`row_names`.
-
-        Raises:
-            InputError: If it is not clear which number a text is; names row, column and text.
-        """
+        """Return the table with blank cells for the words that mean "missing", and with plain numbers."""
         import pandas as pd
         from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
@@ -207,11 +189,7 @@ class Table(NamedTuple):
     def with_answers(
         self, targets: Sequence[str], others: Sequence[str | None], row_name: RowName | None = None
     ) -> Table:
-        """Return the table with the answers to the conditions among the targets, in place of their columns.
-
-        Raises:
-            InputError: If a value is wrong, or see :func:`drfl.data.tables.conform.with_answers`.
-        """
+        """Return the table with the answers to the conditions among the targets, in place of their columns."""
         frame, problems = with_answers(self.frame, targets, row_name or self.row_names(), self.place, others)
         for problem in problems:
             raise problem

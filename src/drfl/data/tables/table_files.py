@@ -145,20 +145,10 @@ def read_site_table(
     patient: str | None = None,
     reading: ReadOptions = DETECT,
 ) -> SiteRows:
-    """Read the table of one site of a deployment.
+    """Read the table of one site of a deployment, and perhaps a second file with test rows.
 
-    Args:
-        train: File of the training rows.
-        test: File of test rows with the same columns, in any order.
-        target: The column to predict; None with a schema.
-        task: Kind of task; None for classification.
-        schema: Schema of the columns. Without one, features are in the order of the file, and text is refused, because
-            each site would encode its own words.
-        patient: The column that names the patient of each row.
-        reading: Properties of the files that drfl should not detect.
-
-    Raises:
-        InputError: See :func:`read_tables`.
+    Without a schema, features are in the order of the file, and text is refused, because each site would encode its own
+    words.
     """
     files = files_of([train] if test is None else [train, test])
     targets = None if target is None else (target,)
@@ -218,11 +208,7 @@ def _encoded(
 
 
 def rows_by_schema(tables: Sequence[Table], schema: TableSchema, files: bool = True) -> TableRows:
-    """Encode tables that conform to a schema. ``files``: without a client column, several tables are one client each.
-
-    Raises:
-        InputError: See :func:`read_tables`.
-    """
+    """Encode tables by a schema. If ``files``, several tables without a client column are one client each."""
     parts = [conform(schema, table.frame, table.row_names(), table.place) for table in tables]
     y, outputs = target_tensor(schema, np.concatenate([part.targets for part in parts]))
     return TableRows(
@@ -233,11 +219,7 @@ def rows_by_schema(tables: Sequence[Table], schema: TableSchema, files: bool = T
 
 
 def patients_of_tables(tables: Sequence[Table], patient: str | None) -> list[str] | None:
-    """Return the patient of each row.
-
-    Raises:
-        InputError: If a file has no such column, or a cell is blank.
-    """
+    """Return the patient of each row."""
     if patient is None:
         return None
     for table in tables:
@@ -290,20 +272,9 @@ def rows_of_tables(
     words: bool = True,
     files: bool = True,
 ) -> TableRows:
-    """Encode tables without a schema, with inputs (n, p) float64.
+    """Encode tables without a schema, with inputs (n, p) float64; features may be text if ``words``.
 
-    Args:
-        tables: The tables.
-        targets: The columns to predict.
-        group: The column that names the client.
-        drop: Columns to leave out.
-        task: Kind of task.
-        patient: The column that names the patient.
-        words: Whether features may be text.
-        files: Whether several tables are one client each, without a group.
-
-    Raises:
-        InputError: See :func:`read_tables`.
+    If ``files``, several tables without a group are one client each.
     """
     import pandas as pd
 
@@ -362,11 +333,7 @@ def rows_of_tables(
 
 
 def _site_target(name: str, values: np.ndarray, place: str) -> np.ndarray:
-    """Return the target of a site that has no schema, whose class names the server gets.
-
-    Raises:
-        InputError: If a word has few rows, because its name might identify a person.
-    """
+    """Return the target of a site that has no schema, whose class names the server gets."""
     if values.dtype.kind == "b":
         return values.astype(int)  # sites cannot see each other's files: True and 1 are the same class at all of them
     rare = 0 if values.dtype != object else int((np.unique(values, return_counts=True)[1] < RARE).sum())
@@ -381,11 +348,7 @@ def _site_target(name: str, values: np.ndarray, place: str) -> np.ndarray:
 
 
 def _check_no_words(features: pd.DataFrame, place: str) -> None:
-    """Check that no column holds text.
-
-    Raises:
-        InputError: If one does.
-    """
+    """Check that no column holds text."""
     from pandas.api.types import is_numeric_dtype
 
     name = next((str(name) for name in features if not is_numeric_dtype(features[name])), None)

@@ -21,9 +21,6 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
     """List the files. A folder is replaced by the files in it that drfl reads, sorted by name, or is one of arrays.
 
     Workbooks next to other tables are left out, because they are often the originals of these tables.
-
-    Raises:
-        InputError: If a file or folder does not exist, a folder has no such file, or a file has another format.
     """
     found: list[Path] = []
     for path in paths:
@@ -47,11 +44,7 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
 
 
 def check_format(path: Path) -> None:
-    """Check that drfl reads files of this name as tables.
-
-    Raises:
-        InputError: If it does not.
-    """
+    """Check that drfl reads files of this name as tables."""
     if path.suffix == ".npy":
         raise InputError(
             f"{path} is one array: give its folder, with an npy file each for inputs, target and group",
@@ -103,14 +96,7 @@ def name_of(path: Path) -> str:
 def unread_notices(
     paths: Sequence[Path], files: Sequence[Path], damaged: Sequence[Path] = (), most: int | None = 10
 ) -> list[Notice]:
-    """Warn of files and subfolders in the folders that are not read, and name the files that are.
-
-    Args:
-        paths: Files and folders.
-        files: The files that are tables.
-        damaged: Those of them that cannot be read, which have a message of their own.
-        most: Number of names of each kind; None for all.
-    """
+    """Warn of files and subfolders in the folders that are not read, and name up to ``most`` files that are."""
     left = [
         item.name + "/" * item.is_dir()
         for path in paths

@@ -20,11 +20,7 @@ FAR = 1e15
 
 
 def check_count(task: TaskName, targets: int, where: str = "") -> None:
-    """Raise InputError unless the number of target columns suits the task.
-
-    Raises:
-        InputError: If classification has several targets, or multi-label only one.
-    """
+    """Raise InputError unless the number of target columns suits the task."""
     if task == "classification" and targets > 1:
         raise InputError(
             f"{where}task 'classification' has one target, got {targets}. Name only one, or use task "
@@ -52,10 +48,6 @@ def encoded(columns: Mapping[str, np.ndarray], task: TaskName) -> tuple[Tensor, 
         The targets: (n,) int64 classes in the sorted order of the values, (n,) or (n, k) float32 numbers, or (n, k)
         float32 labels; the number of outputs that a model needs; and the names of the classes, None unless there are
         classes.
-
-    Raises:
-        InputError: If a target is the same in every row, there are too many classes, or the number of columns does not
-            suit the task.
     """
     check_count(task, len(columns))
     for name, values in columns.items():
@@ -78,16 +70,7 @@ def encoded(columns: Mapping[str, np.ndarray], task: TaskName) -> tuple[Tensor, 
 
 
 def check_varies(name: str, values: np.ndarray, classes: Sequence[str] | None = None) -> None:
-    """Raise InputError unless a target column has more than one value.
-
-    Args:
-        name: Name of the column.
-        values: (n,) its values.
-        classes: Names of the classes 0 to C - 1, if values are classes.
-
-    Raises:
-        InputError: If all known values are the same.
-    """
+    """Raise InputError unless a target column has more than one known value; ``classes`` names classes 0 to C − 1."""
     if values.dtype.kind == "f":
         values = values[~np.isnan(values)]
     if not len(values):
@@ -102,18 +85,7 @@ def check_varies(name: str, values: np.ndarray, classes: Sequence[str] | None = 
 
 
 def check_values(name: str, values: np.ndarray, task: TaskName, row_name: RowName) -> None:
-    """Raise InputError unless a file's target column suits the task.
-
-    Args:
-        name: Name of the column.
-        values: (n,) numbers, booleans or words; object arrays are words. Labels may be NaN.
-        task: Kind of task.
-        row_name: Function that names a row in errors.
-
-    Raises:
-        InputError: If a regression target is a word or too large, a label is not 0 or 1, or a class is a fraction; the
-            message names the row.
-    """
+    """Raise InputError unless a file's target column suits the task."""
     numbers = values.dtype.kind in "biuf"
     if task == "classification":
         bad = ~(values == np.round(values)) if values.dtype.kind == "f" else np.zeros(len(values), bool)

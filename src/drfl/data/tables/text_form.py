@@ -155,11 +155,7 @@ class TextForm(NamedTuple):
 
     @classmethod
     def of(cls, path: Path, options: ReadOptions = DETECT) -> TextForm:
-        """Detect what the options do not say.
-
-        Raises:
-            InputError: If the file cannot be read, or has another encoding.
-        """
+        """Detect what the options do not say."""
         encoding = options.encoding or _encoding(path)
         with open_text(path) as file, reading(path):
             head = next(lines(file, path, encoding), "")

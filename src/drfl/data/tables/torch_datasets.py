@@ -22,11 +22,7 @@ TorchDatasets = Mapping[str, TorchDataset[Item]] | Sequence[TorchDataset[Item]]
 
 
 def by_client(datasets: TorchDatasets | TorchDataset[Item], group: int | str | None) -> TorchDatasets:
-    """Return one dataset per client: the given ones, or the parts of a single one that :func:`divide` returns.
-
-    Raises:
-        InputError: If there is a single dataset without a group, or several with one.
-    """
+    """Return one dataset per client: the given ones, or the parts of a single one that :func:`divide` returns."""
     is_single = not isinstance(datasets, Mapping | Sequence)
     if is_single and group is not None:
         return divide(datasets, group)
@@ -52,9 +48,6 @@ def divide(dataset: TorchDataset[Item], group: int | str) -> dict[str, Subset[It
 
     Returns:
         The items of each client, in sorted order of the values.
-
-    Raises:
-        InputError: If an item has no metadata, or these have no such entry.
     """
     length, known = _length("the dataset", dataset, "train"), getattr(dataset, "metadata_fields", None)
     entry = group
@@ -95,11 +88,7 @@ def _length(what: str, dataset: object, field: str) -> int:
 
 
 def stack(name: str, dataset: TorchDataset[Item]) -> Pair:
-    """Stack the inputs and targets of all items of a map-style torch dataset.
-
-    Raises:
-        InputError: If the dataset has no length or no items, or its items are not pairs or differ in shape.
-    """
+    """Stack the inputs and targets of all items of a map-style torch dataset."""
     length = _length(f"client '{name}': its dataset", dataset, name)
     if not length:
         raise InputError(

@@ -78,12 +78,7 @@ class Undecided(NamedTuple):
 
 
 def number_form(texts: Sequence[str], options: ReadOptions, known: str | None) -> NumberForm | Undecided | None:
-    """Detect how the numbers of a column are written.
-
-    Args:
-        texts: The different texts of the column, without outer blanks.
-        options: Marks that the user declared.
-        known: Decimal mark of other numbers in the file, if it is known.
+    """Detect how the numbers of a column are written, whose file may have a known decimal mark.
 
     Returns:
         The form; None if numbers are plain or the texts have no common form; or a number that is not clear.
@@ -121,12 +116,7 @@ class Days(NamedTuple):
 
 
 def days_of(texts: pd.Series, order: str | None = None) -> Days:
-    """Read dates such as 2021-03-31, 31.3.2021 and 3/31/2021, with or without a time.
-
-    Args:
-        texts: (n,) texts.
-        order: Order of day and month; None to detect it over all texts.
-    """
+    """Read dates such as 2021-03-31, 31.3.2021 and 3/31/2021, with or without a time; None detects their order."""
     import pandas as pd
 
     is_iso = texts.str.fullmatch(ISO).to_numpy(dtype=bool, na_value=False)
