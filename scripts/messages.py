@@ -222,6 +222,8 @@ class Scan:
         self.classes = self._error_classes()
         """Subclasses of DrflError with the code that they have by default; None if that says nothing."""
         self.flows: dict[tuple[str, str], set[str]] = {}
+        self._codes: dict[tuple[str, str], str] = {}
+        """Parameters that give the codes of the messages of a function."""
         self._seen: set[tuple[str, int, int]] = set()
         self._followed: set[ast.expr] = set()
         for module in self.modules.values():
@@ -291,6 +293,8 @@ class Scan:
             keywords = {keyword.arg: keyword.value for keyword in call.keywords}
             positional = dict(zip(("code", "field"), call.args[1:], strict=False)) if name == NOTICE else {}
             code, about = ((positional | keywords).get(key) for key in ("code", "field"))
+            if isinstance(code, ast.Name):
+                self._give_code(module, call, code)
             shown = self.classes.get(name) or "-" if code is None else self._value(code)
             head = shown if about is None else f"{shown} {self._value(about)}"
             entry = Entry("notice" if name == NOTICE else "error", head.strip(), shown, texts_in(call.args[0]), call)
@@ -305,6 +309,12 @@ class Scan:
             entry.texts = [Text(call.args[0], source, [source])]
         module.entries.append(entry)
         self._parts(module, call, call.args[0])
+
+    def _give_code(self, module: Module, call: ast.Call, code: ast.Name) -> None:
+        """Note that a parameter of the function around a call is the code of its messages, if it is one."""
+        for function in module.enclosing(call):
+            if code.id in {argument.arg for argument in function.args.args}:
+                self._codes[module.name, function.name] = code.id
 
     @staticmethod
     def _value(node: ast.expr) -> str:
@@ -374,11 +384,15 @@ class Scan:
                 if names[:1] in (["self"], ["cls"]):
                     names = names[1:]
                 given = [*zip(names, call.args, strict=False), *((k.arg, k.value) for k in call.keywords)]
+                code = dict(given).get(self._codes.get((home.name, name), ""))
+                literal = str(code.value) if isinstance(code, ast.Constant) else None
+                if isinstance(code, ast.Name):
+                    self._give_code(module, call, code)
                 for parameter, value in given:
                     if parameter not in shown or isinstance(value, ast.Starred):
                         continue
                     texts = [text for text in texts_in(value) if is_wording(text)]
-                    self._add(module, Entry("passed", f"passed to {name}", None, texts, value))
+                    self._add(module, Entry("passed", f"passed to {name}", literal, texts, value))
                     self._parts(module, call, value)
 
     def snapshot(self) -> str:

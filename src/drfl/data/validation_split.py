@@ -11,8 +11,7 @@ from drfl.data.client_data import ClientData
 def held_out_training(data: ClientData, fraction: float, key: Key) -> ClientData:
     """Return the clients with a share of their training rows as test rows, to choose hyperparameters.
 
-    Existing validation rows are used as they are. The test pool becomes the training pool, so that no test row is looked
-    at.
+    Existing validation rows are used as they are. The test pool becomes the training pool: no test row is looked at.
     """
     held = data.with_validation(fraction, key) if data.validation is None else data
     assert held.validation is not None

@@ -19,7 +19,7 @@ from drfl.core.hashing import digest_of
 from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.data.checks import data_warnings
-from drfl.data.checks.labels import unlabelled_rows
+from drfl.data.checks.clients import unlabelled_rows
 from drfl.data.partition.row_lists import pieces
 from drfl.data.row_scores import RowScores
 from drfl.data.warm_start import differing_tensor, warm_start

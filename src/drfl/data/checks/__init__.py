@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from drfl.core.errors import Notice
-from drfl.data.checks.clients import client_warnings
+from drfl.data.checks.clients import client_warnings, label_warnings, unlabelled_rows
 from drfl.data.checks.columns import column_warnings
-from drfl.data.checks.labels import label_warnings, unlabelled_rows
 from drfl.data.checks.raw_table import RawTable
 from drfl.data.checks.rows import row_warnings
 from drfl.data.checks.targets import target_warnings

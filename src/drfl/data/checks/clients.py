@@ -1,4 +1,4 @@
-"""Clients whose rows are too few, all of one class, or split under two names."""
+"""Clients whose rows are too few, all of one class, without a known label, or split under two names."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ def _classes(data: ClientData) -> list[Notice]:
             ones = int(targets.sum())
             rare, count = min((1, ones), (0, len(targets) - ones), key=lambda pair: pair[1])
             if count < FEW_OF_A_CLASS <= len(targets) // 2 and data.names[i] not in single:
-                few.append((f"{data.names[i]} ({count} of {_class(data, rare)})", data.names[i]))
+                named = f"class {rare}" if data.classes is None else f"'{data.classes[rare]}'"
+                few.append((f"{data.names[i]} ({count} of {named})", data.names[i]))
         if few:
             text = (
                 f"fewer than {FEW_OF_A_CLASS} rows of a class at "
@@ -74,5 +75,31 @@ def _classes(data: ClientData) -> list[Notice]:
     return found
 
 
-def _class(data: ClientData, label: int) -> str:
-    return f"class {label}" if data.classes is None else f"'{data.classes[label]}'"
+def unlabelled_rows(data: ClientData) -> list[Notice]:
+    """Warn of clients that have rows without any known label, and count these rows."""
+    counts = torch.zeros(data.n, dtype=torch.int64)
+    parts = [(data.targets, data.train), (data.test_targets, data.test), (data.targets, data.validation or ())]
+    for targets, lists in parts:
+        if targets.is_floating_point() and targets.ndim > 1:
+            nothing = targets.isnan().flatten(1).all(1).cpu()
+            counts[: len(lists)] += torch.tensor([int(nothing[rows.cpu()].sum()) for rows in lists], dtype=torch.int64)
+    odd = [i for i in counts.argsort(descending=True, stable=True).tolist() if counts[i]]
+    if not odd:
+        return []
+    cases = [f"{data.names[i]} ({int(counts[i])})" for i in odd]
+    text = f"excluded rows without any known label: {listing(cases, 'client')}"
+    return [Notice(text, "unlabelled-rows", data.names[odd[0]] if len(odd) == 1 else None)]
+
+
+def label_warnings(data: ClientData) -> list[Notice]:
+    """Warn of labels that are unknown in all test rows of a client."""
+    if not data.test_targets.is_floating_point() or data.test_targets.ndim < 2:
+        return []
+    unknown = data.test_targets.isnan().flatten(1).cpu()
+    everywhere = torch.stack([unknown[rows.cpu()].all(0) for rows in data.test])  # (N, L)
+    where = [(k, i) for i, k in everywhere.nonzero().tolist()]
+    if not where:
+        return []
+    cases = [f"label {k} at {data.names[i]}" for k, i in where]
+    text = f"labels without a known value in any test row: {listing(cases, 'case')}; metrics of the client exclude them"
+    return [Notice(text, "unknown-label", data.names[where[0][1]] if len({i for _, i in where}) == 1 else None)]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from drfl.core.errors import Notice
-from drfl.data.checks.raw_table import SAMPLE, RawTable, bare, sentence, single
+from drfl.data.checks.raw_table import SAMPLE, RawTable, column_warning
 
 FAR = 1e4
 """A value this many interquartile ranges from the median of its column is taken to be an error."""
@@ -72,14 +72,18 @@ def column_warnings(table: RawTable, raw: bool, by_class: bool) -> list[Notice]:
     if table.n > 1 and len(table.large) and not by_class:
         found += [*_constant(table), *_swapped(table)]
     coded = _codes(table, by_class)
-    if coded:
-        cases = [f"{table.columns[k]}{where} ({value:g})" for k, value, where in coded]
-        advice = "remove these rows, or read the values as missing with --missing or a schema"
-        fields = [bare(table.columns[k]) for k, _, _ in coded]
-        text = sentence("numbers that look like codes for missing values", cases, "case", advice)
-        found.append(Notice(text, "missing-code", single(fields)))
+    advice = "remove these rows, or read the values as missing with --missing or a schema"
+    cases = [(k, f"{where} ({value:g})") for k, value, where in coded]
+    found += column_warning(
+        table, "missing-code", "numbers that look like codes for missing values", cases, "case", advice
+    )
     if len(table.large) > 1 and not by_class:
-        found += _units(table, {k for k, _, _ in coded})
+        apart = {k for k, _, _ in coded}
+        odd = [
+            (k, f" at {table.names[table.large[j]]} ({text})") for k, j, text in odd_medians(table) if k not in apart
+        ]
+        advice = "check the unit, the sign and the order of the columns there"
+        found += column_warning(table, "unit-mismatch", "values unlike those of all other clients", odd, "case", advice)
     return found
 
 
@@ -89,29 +93,18 @@ def _outliers(table: RawTable) -> list[Notice]:
     most, rows, spread = distance.max(0), distance.argmax(0), high - low
     # The raw value decides if a column is mostly one value and has no spread to compare with.
     bad = (most > FAR * spread) & ((spread > table.resolution) | (most > ABSURD))
-    if not bad.any():
-        return []
-    columns = bad.nonzero()[0]
-    cases = [f"{table.columns[k]}{_at(table, rows[k])}" for k in columns]
-    fields = [bare(table.columns[k]) for k in columns]
-    text = sentence(
-        f"values more than {FAR:,.0f} interquartile ranges from the median",
-        cases,
-        "column",
-        "look for a typing error or a code for missing values",
+    cases = [(k, _at(table, rows[k])) for k in bad.nonzero()[0]]
+    advice = "look for a typing error or a code for missing values"
+    return column_warning(
+        table, "outlier", f"values more than {FAR:,.0f} interquartile ranges from the median", cases, "column", advice
     )
-    return [Notice(text, "outlier", single(fields))]
 
 
 def _large(table: RawTable) -> list[Notice]:
-    most, rows = np.abs(table.values).max(0), np.abs(table.values).argmax(0)
-    columns = (most > LARGE).nonzero()[0]
-    if not len(columns):
-        return []
-    cases = [f"{table.columns[k]}{_at(table, rows[k])}" for k in columns]
-    fields = [bare(table.columns[k]) for k in columns]
-    text = sentence(f"values beyond {LARGE:,.0f}", cases, "column", "no step size suits such inputs: standardise them")
-    return [Notice(text, "not-standardised", single(fields))]
+    sizes = np.abs(table.values)
+    cases = [(k, _at(table, sizes[:, k].argmax())) for k in (sizes.max(0) > LARGE).nonzero()[0]]
+    advice = "no step size suits such inputs: standardise them"
+    return column_warning(table, "not-standardised", f"values beyond {LARGE:,.0f}", cases, "column", advice)
 
 
 def _unscaled(table: RawTable) -> list[Notice]:
@@ -128,9 +121,8 @@ def _unscaled(table: RawTable) -> list[Notice]:
         if 2 * len(far) <= varies.sum():
             return []
         columns, what = far, f"columns whose mean is more than {FROM_ZERO:g} times their standard deviation"
-    names = [table.columns[k] for k in columns]
-    text = sentence(what, names, "column", "no step size suits all columns: standardise them")
-    return [Notice(text, "not-standardised", single([bare(name) for name in names]))]
+    advice = "no step size suits all columns: standardise them"
+    return column_warning(table, "not-standardised", what, [(k, "") for k in columns], "column", advice)
 
 
 def _at(table: RawTable, row: int) -> str:
@@ -140,25 +132,22 @@ def _at(table: RawTable, row: int) -> str:
 
 def _identifiers(table: RawTable) -> list[Notice]:
     """Warn of columns of whole numbers that number the rows or name them."""
-    columns = [k for k in table.is_whole.nonzero()[0] if len(np.unique(table.values[:, k])) > SEVERAL]
     numbered, named = [], []
-    for k in columns:
+    for k in table.is_whole.nonzero()[0]:
         values = table.values[:, k].round()  # free of the rounding of standardised values
+        different = len(np.unique(values))
+        if different <= SEVERAL:
+            continue
         # In a file of all clients the numbers continue from client to client.
         if all((np.diff(values[rows]) == 1).all() for rows in table.rows) or (np.diff(values) == 1).all():
-            numbered.append(k)
-        elif len(values) >= 2 * SEVERAL and len(np.unique(values)) == len(values):
-            named.append(k)
-    found = []
+            numbered.append((k, ""))
+        elif different == len(values) >= 2 * SEVERAL:
+            named.append((k, ""))
     advice = "exclude them with drop, or the model learns the order of the file"
-    if numbered:
-        text = sentence("columns that number the rows", [table.columns[k] for k in numbered], "column", advice)
-        found.append(Notice(text, "row-number", single([bare(table.columns[k]) for k in numbered])))
-    if named:
-        cases = [table.columns[k] for k in named]
-        text = sentence("columns whose whole numbers differ in every row, like names", cases, "column", advice)
-        found.append(Notice(text, "identifier", single([bare(table.columns[k]) for k in named])))
-    return found
+    found = column_warning(table, "row-number", "columns that number the rows", numbered, "column", advice)
+    return found + column_warning(
+        table, "identifier", "columns whose whole numbers differ in every row, like names", named, "column", advice
+    )
 
 
 def _constant(table: RawTable) -> list[Notice]:
@@ -169,13 +158,9 @@ def _constant(table: RawTable) -> list[Notice]:
     spread = np.stack([np.ptp(values[table.rows[i]], axis=0) for i in table.large])
     if table.known is not None:  # a column that a client does not measure is not constant there
         spread[np.stack([~table.known[table.rows[i]].any(0) for i in table.large])] = np.inf
-    where = [(k, table.names[table.large[j]]) for j, k in np.argwhere((spread == 0) & several)]
-    if not where:
-        return []
-    cases = [f"{table.columns[k]} at {name}" for k, name in where]
-    fields = [bare(table.columns[k]) for k, _ in where]
-    text = sentence("columns that vary elsewhere are constant", cases, "case", "check whether they are measured there")
-    return [Notice(text, "constant-column", single(fields))]
+    cases = [(k, f" at {table.names[table.large[j]]}") for j, k in np.argwhere((spread == 0) & several)]
+    advice = "check whether they are measured there"
+    return column_warning(table, "constant-column", "columns that vary elsewhere are constant", cases, "case", advice)
 
 
 def _swapped(table: RawTable) -> list[Notice]:
@@ -191,16 +176,16 @@ def _swapped(table: RawTable) -> list[Notice]:
     for k in np.flatnonzero(is_binary):
         # The second smallest is the smallest of the others if the smallest is the odd one; likewise at the other end.
         if ordered[0, k] <= 1 - SWAPPED and ordered[1, k] >= SWAPPED:
-            cases.append((k, int(shares[:, k].argmin())))
+            j = int(shares[:, k].argmin())
         elif ordered[-1, k] >= SWAPPED and ordered[-2, k] <= 1 - SWAPPED:
-            cases.append((k, int(shares[:, k].argmax())))
-    if not cases:
-        return []
-    texts = [f"{table.columns[k]} at {table.names[table.large[j]]} (mean {shares[j, k]:.2f})" for k, j in cases]
+            j = int(shares[:, k].argmax())
+        else:
+            continue
+        cases.append((k, f" at {table.names[table.large[j]]} (mean {shares[j, k]:.2f})"))
     advice = "check whether 0 and 1 are swapped there"
-    fields = [bare(table.columns[k]) for k, _ in cases]
-    text = sentence("columns of 0 and 1 with the opposite of all other clients", texts, "case", advice)
-    return [Notice(text, "levels-swapped", single(fields))]
+    return column_warning(
+        table, "levels-swapped", "columns of 0 and 1 with the opposite of all other clients", cases, "case", advice
+    )
 
 
 def _codes(table: RawTable, by_class: bool) -> list[tuple[int, float, str]]:
@@ -234,22 +219,11 @@ def _is_code(table: RawTable, k: int, code: float, hits: np.ndarray, by_class: b
     apart = rest[0] >= 10 * np.median(np.diff(rest)) and rest[0] >= 0.25 * np.median(rest)
     if apart or by_class or table.n == 1:
         return bool(apart)
-    shares = table.share(hits[:, None])[:, 0]
+    shares = np.array([hits[rows].mean() for rows in table.rows])
     (holders,) = shares.nonzero()
     others = np.concatenate([rows for i, rows in enumerate(table.rows) if i not in holders] or [np.zeros(0, int)])
     # If all clients had the holder's share, the others would have this many zeros.
     return len(holders) == 1 and bool(shares[holders[0]] * len(others) >= 8)
-
-
-def _units(table: RawTable, coded: set[int]) -> list[Notice]:
-    """Warn of columns whose values at one client differ from all others as another unit makes them."""
-    odd = [(k, table.names[table.large[j]], text) for k, j, text in odd_medians(table) if k not in coded]
-    if not odd:
-        return []
-    cases = [f"{table.columns[k]} at {name} ({text})" for k, name, text in odd]
-    advice = "check the unit, the sign and the order of the columns there"
-    text = sentence("values unlike those of all other clients", cases, "case", advice)
-    return [Notice(text, "unit-mismatch", single([bare(table.columns[k]) for k, _, _ in odd]))]
 
 
 def odd_medians(table: RawTable) -> Iterator[tuple[int, int, str]]:

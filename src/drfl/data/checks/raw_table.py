@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 from torch import Tensor
 
-from drfl.core.errors import listing
+from drfl.core.errors import Notice, listing
 from drfl.data.client_data import ClientData
 from drfl.data.standardisation import is_table
 from drfl.data.tables.schema import MISSING
@@ -126,10 +126,6 @@ class RawTable:
         whole = (np.abs(self.values - self.values.round()) <= np.maximum(self.resolution, 1e-9)).all(0)
         return whole & (self.resolution < 0.25)
 
-    def share(self, hits: np.ndarray) -> np.ndarray:
-        """Return (N, p), the share of each client's rows for which ``hits`` (n, p) is true."""
-        return np.stack([hits[rows].mean(0) for rows in self.rows])
-
 
 def _without_indicators(values: np.ndarray, columns: Sequence[str]) -> tuple[np.ndarray, list[int]]:
     """Remove indicators of missing values, put NaN in place of these values, and return the remaining columns too.
@@ -159,19 +155,21 @@ def _filled(values: np.ndarray) -> np.ndarray:
     return values
 
 
-def sentence(problem: str, cases: Sequence[str], what: str, advice: str) -> str:
-    """Make the text of a warning that lists its first cases."""
-    return f"{problem}: {listing(cases, what)}; {advice}"
+def warning(
+    code: str, problem: str, cases: Sequence[str], names: Sequence[str], what: str, advice: str
+) -> list[Notice]:
+    """Return a warning that lists its first cases, whose field is the name that all of them share; [] without cases."""
+    field = names[0] if len(set(names)) == 1 else None
+    return [Notice(f"{problem}: {listing(cases, what)}; {advice}", code, field)] if cases else []
 
 
-def single(names: Sequence[str]) -> str | None:
-    """Return the field of a warning: the name that all its cases share; None if they differ."""
-    return names[0] if len(set(names)) == 1 else None
-
-
-def bare(column: str) -> str:
-    """Return the name of a column without the word "column" before it."""
-    return column.removeprefix("column ").strip("'")
+def column_warning(
+    table: RawTable, code: str, problem: str, cases: Sequence[tuple[int, str]], what: str, advice: str
+) -> list[Notice]:
+    """Warn of columns, by their positions and what to say behind their names."""
+    texts = [f"{table.columns[k]}{text}" for k, text in cases]
+    names = [table.columns[k].removeprefix("column ").strip("'") for k, _ in cases]
+    return warning(code, problem, texts, names, what, advice)
 
 
 def _rows(rows: Tensor) -> np.ndarray:

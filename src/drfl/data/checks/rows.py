@@ -6,7 +6,7 @@ import numpy as np
 
 from drfl.core.errors import Notice
 from drfl.core.key import Key
-from drfl.data.checks.raw_table import FEW, RawTable, sentence, single
+from drfl.data.checks.raw_table import FEW, RawTable, warning
 
 LEAST = 3
 """Least number of pairs of copies for a warning."""
@@ -45,7 +45,6 @@ def _copies(table: RawTable) -> list[Notice]:
     pairs_between = (sizes.sum() ** 2 - (sizes**2).sum()) / 2
     all_pairs = (totals * (totals - 1) / 2).sum()
     between = all_pairs - inside.sum()
-    found = []
     # Rows of coarse answers coincide as often between clients as within one.
     rate_between = between / pairs_between if pairs_between else 0.0
     expected = rate_between * sizes * (sizes - 1) / 2
@@ -58,22 +57,18 @@ def _copies(table: RawTable) -> list[Notice]:
     ]
     test = np.zeros(len(table.values), bool)
     test[np.concatenate(table.test)] = True
-    if odd:
-        kind_in_training = np.zeros(len(totals), bool)
-        cases = []
-        for i in odd:
-            own = owners == i
-            kind_in_training[:] = False
-            kind_in_training[kinds[own & ~test[rows]]] = True
-            crossing = int(kind_in_training[kinds[own & test[rows]]].sum())
-            copies = int((counts[cells[1] == i] - 1).sum())
-            cases.append(f"{table.names[i]} ({copies} copies, {crossing} of its test rows are also in training)")
-        advice = "remove the copies, or the test rows measure what the model has memorised"
-        names = [table.names[i] for i in odd]
-        text = sentence("rows that occur more than once", cases, "client", advice)
-        found.append(Notice(text, "copies", single(names)))
-    found += _between(table, cells, counts, inside, sizes)
-    return found
+    kind_in_training = np.zeros(len(totals), bool)
+    cases = []
+    for i in odd:
+        own = owners == i
+        kind_in_training[:] = False
+        kind_in_training[kinds[own & ~test[rows]]] = True
+        crossing = int(kind_in_training[kinds[own & test[rows]]].sum())
+        copies = int((counts[cells[1] == i] - 1).sum())
+        cases.append(f"{table.names[i]} ({copies} copies, {crossing} of its test rows are also in training)")
+    advice = "remove the copies, or the test rows measure what the model has memorised"
+    found = warning("copies", "rows that occur more than once", cases, [table.names[i] for i in odd], "client", advice)
+    return found + _between(table, cells, counts, inside, sizes)
 
 
 def _coincidences(rows: np.ndarray, name: str) -> float:
@@ -113,13 +108,10 @@ def _between(
         whole = count >= FEW and count >= 0.98 * min(sizes[pair[0]], sizes[pair[1]])
         if whole or (count >= LEAST and count > EXCESS * (usual * sizes[pair[0]] * sizes[pair[1]] + ROOM)):
             odd.append((count, pair))
-    if not odd:
-        return []
     odd.sort(reverse=True)
     cases = [f"{table.names[a]} and {table.names[b]} ({count})" for count, (a, b) in odd]
     advice = "check whether a file, or a patient, is in both"
-    text = sentence("clients share equal rows", cases, "pair", advice)
-    return [Notice(text, "shared-rows", single(cases))]
+    return warning("shared-rows", "clients share equal rows", cases, cases, "pair", advice)
 
 
 def _near_copies(table: RawTable) -> list[Notice]:
@@ -142,14 +134,11 @@ def _near_copies(table: RawTable) -> list[Notice]:
         share = float(((near > 0) & (near < NEAR * far)).mean())
         if share >= SHARE:
             odd.append((share, table.names[i]))
-    if not odd:
-        return []
     odd.sort(reverse=True)
     cases = [f"{name} ({share:.0%} of the test rows)" for share, name in odd]
     advice = "keep the rows of one patient or machine on one side of the split: name the column with patient"
     names = [name for _, name in odd]
-    text = sentence("test rows nearly equal to training rows", cases, "client", advice)
-    return [Notice(text, "near-copies", single(names))]
+    return warning("near-copies", "test rows nearly equal to training rows", cases, names, "client", advice)
 
 
 def _nearest(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ import numpy as np
 
 from drfl.core.errors import Notice
 from drfl.data.checks.columns import odd_medians
-from drfl.data.checks.raw_table import FEW, RawTable, bare, sentence, single
+from drfl.data.checks.raw_table import FEW, RawTable, column_warning, warning
 from drfl.data.client_data import ClientData
 
 NEARLY = 0.985
@@ -23,6 +23,9 @@ COLUMNS, CLIENTS = 300, 100
 
 RIDGE = 1e-2
 """Regularisation of the linear models by which clients are compared."""
+
+
+LEAK_ADVICE = "exclude a column that is known only after the target"
 
 
 def target_warnings(data: ClientData, table: RawTable | None) -> list[Notice]:
@@ -47,15 +50,11 @@ def _giving_away_classes(table: RawTable) -> list[Notice]:
     # Halfway from the share of the usual class to 1: a rule that is hardly better than the usual class does not leak.
     least = max(NEARLY, (1 + usual) / 2)
     odd = [
-        (k, right) for k in range(table.values.shape[1]) if (right := _rule(table.values[rows, k], targets)) >= least
+        (k, f" (right in {right:.1%} of the rows)")
+        for k in range(table.values.shape[1])
+        if (right := _rule(table.values[rows, k], targets)) >= least
     ]
-    if not odd:
-        return []
-    cases = [f"{table.columns[k]} (right in {right:.1%} of the rows)" for k, right in odd]
-    advice = "exclude a column that is known only after the target"
-    fields = [bare(table.columns[k]) for k, _ in odd]
-    text = sentence("columns that nearly determine the target", cases, "column", advice)
-    return [Notice(text, "leak", single(fields))]
+    return column_warning(table, "leak", "columns that nearly determine the target", odd, "column", LEAK_ADVICE)
 
 
 def _rule(values: np.ndarray, targets: np.ndarray) -> float:
@@ -83,15 +82,8 @@ def _giving_away_numbers(table: RawTable) -> list[Notice]:
     for k in range(table.values.shape[1]):
         own = rankdata(table.values[rows, k])
         if own.std() > 0 and abs(np.corrcoef(own, ranks)[0, 1]) >= CORRELATED:
-            odd.append(k)
-    if not odd:
-        return []
-    fields = [bare(table.columns[k]) for k in odd]
-    advice = "exclude a column that is known only after the target"
-    problem = "columns that nearly determine the target"
-    cases = [table.columns[k] for k in odd]
-    text = sentence(problem, cases, "column", advice)
-    return [Notice(text, "leak", single(fields))]
+            odd.append((k, ""))
+    return column_warning(table, "leak", "columns that nearly determine the target", odd, "column", LEAK_ADVICE)
 
 
 def _units(table: RawTable) -> list[Notice]:
@@ -106,14 +98,9 @@ def _units(table: RawTable) -> list[Notice]:
         tuple(f"target {k}" for k in range(targets.shape[1])), 2.4e-7 * np.abs(targets).max(0),
     )  # fmt: skip
     odd = [(table.names[table.large[j]], text) for _, j, text in odd_medians(own)]
-    if not odd:
-        return []
-    cases = [f"{name} ({text})" for name, text in odd]
+    cases, names = [f"{name} ({text})" for name, text in odd], [name for name, _ in odd]
     advice = "check the unit of the target there"
-    problem = "targets unlike those of all other clients"
-    fields = [name for name, _ in odd]
-    text = sentence(problem, cases, "client", advice)
-    return [Notice(text, "target-unit", single(fields))]
+    return warning("target-unit", "targets unlike those of all other clients", cases, names, "client", advice)
 
 
 def _opposite(table: RawTable) -> list[Notice]:
@@ -141,14 +128,13 @@ def _opposite(table: RawTable) -> list[Notice]:
         others = [_auc(x[labelled[j]] @ w, table.targets[labelled[j]])[0] for j in large if j != i]
         if auc + 3 * error < 0.5 and np.median(others) > 0.6:
             odd.append((auc, table.names[i]))
-    if not odd or len(odd) > len(large) // 2:
+    if len(odd) > len(large) // 2:
         return []
-    cases = [f"{name} (AUC {auc:.2f})" for auc, name in sorted(odd)]
+    cases, names = [f"{name} (AUC {auc:.2f})" for auc, name in sorted(odd)], [name for _, name in odd]
     advice = "check whether the classes are swapped there"
-    problem = "the other clients' model is wrong more often than right"
-    fields = [name for _, name in odd]
-    text = sentence(problem, cases, "client", advice)
-    return [Notice(text, "classes-swapped", single(fields))]
+    return warning(
+        "classes-swapped", "the other clients' model is wrong more often than right", cases, names, "client", advice
+    )
 
 
 def _auc(scores: np.ndarray, targets: np.ndarray) -> tuple[float, float]:
