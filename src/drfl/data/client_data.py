@@ -20,7 +20,7 @@ from drfl.core.key import Key
 from drfl.data.dataset import TEST_FRACTION, Dataset
 from drfl.data.partition.natural import Natural, make_partition, split_groups
 from drfl.data.partition.partition import Partition, PartitionMethod
-from drfl.data.partition.row_lists import as_tensors, blocks, join, lengths, pieces, split_blocks, split_validation
+from drfl.data.partition.splitting import as_tensors, blocks, join, lengths, pieces, split_blocks, split_validation
 from drfl.data.pools import ConstantAnswer, check_fields, check_indices, check_pool, constant_answer, majority_shares
 from drfl.data.standardisation import Standardisation, client_moments, is_table
 from drfl.data.tables import convert

@@ -102,7 +102,16 @@ class Model:
         self.weights, self.about, self.kind = file.weights, file.about, file.kind
         self.standardisation: Standardisation | None = file.standardisation
         self.threshold: Threshold = file.threshold
-        self.schema = file.schema if schema is None else self._completed(schema)
+        self.schema = file.schema
+        if schema is not None:
+            self.schema = schema if isinstance(schema, TableSchema) else TableSchema.read(schema)
+            if self.schema.digest != file.schema_digest:
+                raise InputError(
+                    f"{file.path} was trained with another schema: it has {file.schema_digest[:8] or 'none'}, and this "
+                    f"one is {self.schema.digest[:8]}. Give the schema of the training",
+                    code="schema-differs",
+                    field="schema",
+                )
         self._module = self._made(module, trusted)
         names = self._raw_names
         if names is not None:
@@ -113,18 +122,6 @@ class Model:
 
     def __repr__(self) -> str:
         return f"<Model for {self.kind}, {self._file.path}>"
-
-    def _completed(self, schema: TableSchema | str | Path) -> TableSchema:
-        schema = schema if isinstance(schema, TableSchema) else TableSchema.read(schema)
-        if schema.digest != self._file.schema_digest:
-            own = self._file.schema_digest[:8] or "none"
-            raise InputError(
-                f"{self._file.path} was trained with another schema: it has {own}, and this one is "
-                f"{schema.digest[:8]}. Give the schema of the training",
-                code="schema-differs",
-                field="schema",
-            )
-        return schema
 
     def _made(self, module: nn.Module | str | None, trusted: Collection[str]) -> nn.Module | None:
         """Return the module with the weights of the file; None if it cannot be made without running code."""

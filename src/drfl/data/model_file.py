@@ -61,18 +61,10 @@ class ModelFile(NamedTuple):
     """The content of a model file, checked.
 
     Args:
-        path: The file.
         weights: The ``state_dict()`` of the user's module.
         about: The whole document in the metadata.
-        kind: Kind of task.
-        shape: Shape of an input of the module.
         dtype: Type to which inputs are rounded before the module gets them; int64 for tokens.
-        columns: Names of the columns of inputs (p,); None if they have none.
-        classes: Names of the classes; None if they have none.
-        threshold: The threshold of two classes.
         schema: The schema that encodes raw columns; None if there is none, or the file has only its digest.
-        schema_digest: The digest of the schema; "" without one.
-        standardisation: Standardisation of the encoded columns; None if they were not standardised.
         features: Recipe of the features that a backbone computed from images; None if the inputs are the data.
         fields: The tensors that a row of the inputs holds, if the module takes a dictionary or tuple; None otherwise.
     """

@@ -25,13 +25,7 @@ SUFFIX = ".safetensors"
 
 @dataclass(frozen=True)
 class StoredModel:
-    """A model in the folder.
-
-    Args:
-        sha256: Digest of its file.
-        signed: Time at which the server signed it, ISO 8601 in UTC.
-        received: Time at which the site stored it.
-    """
+    """A model in the folder: the digest of its file, and when the server signed and the site stored it, in UTC."""
 
     sha256: str
     signed: str
@@ -44,12 +38,7 @@ class StoredModel:
 
 
 class ModelPlace(NamedTuple):
-    """Where a model is.
-
-    Args:
-        file: The model file.
-        schema: The schema of the site's table, at a site that has one; None elsewhere.
-    """
+    """A model file, and the schema of the site's table at a site that has one."""
 
     file: Path
     schema: Path | None = None
@@ -77,11 +66,7 @@ SITE, RETURNED, MODELS = "site.toml", "model.safetensors", "models"
 
 
 class ModelStore:
-    """A folder of received models.
-
-    Args:
-        folder: The folder; the first model creates it.
-    """
+    """A folder of received models, which the first model creates."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

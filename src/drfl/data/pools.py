@@ -25,9 +25,7 @@ def check_pool(part: str, inputs: Tensor, targets: Tensor, missing: bool = False
     checks.finite(f"{part} inputs", inputs, missing=missing)
     # Among several labels of a row some may be unknown. Whether the loss can exclude them is checked with the task.
     checks.finite(f"{part} targets", targets, missing=targets.ndim > 1)
-    if targets.is_floating_point():
-        return
-    if targets.dtype != torch.int64:
+    if not targets.is_floating_point() and targets.dtype != torch.int64:
         raise InputError(
             f"{part} targets must be int64 labels or floating-point values, got {targets.dtype}",
             code="wrong-type",

@@ -16,7 +16,7 @@ from drfl.data.checks import data_warnings
 from drfl.data.client_data import ClientData
 from drfl.data.dataset import TaskName
 from drfl.data.partition.natural import split_groups
-from drfl.data.partition.row_lists import as_tensors
+from drfl.data.partition.splitting import as_tensors
 from drfl.data.tables.conditions import text_columns, used_columns
 from drfl.data.tables.conform import SchemaRows, encode, level_text, stripped, target_tensor, with_answers
 from drfl.data.tables.levels import check_levels, level_notices
@@ -34,14 +34,7 @@ if TYPE_CHECKING:
 
 
 class ColumnSummary(NamedTuple):
-    """A column at one client.
-
-    Args:
-        type: Its type in the schema.
-        missing: Cells that are blank or a code for missing values.
-        levels: Rows of each value, for yes/no and category columns.
-        range: Smallest and largest number or date; None if there is none.
-    """
+    """A column at one client: its type, missing cells, rows of each level, and smallest and largest number or date."""
 
     type: str
     missing: int
@@ -50,15 +43,7 @@ class ColumnSummary(NamedTuple):
 
 
 class SiteSummary(NamedTuple):
-    """The rows of one client.
-
-    Args:
-        name: The client.
-        rows: Its rows.
-        positive: Rows of the positive class; None if there are not two classes.
-        columns: Its features and targets.
-        patients: Its patients; None if no column names them.
-    """
+    """The rows of one client, those of the positive class of two, and its patients if a column names them."""
 
     name: str
     rows: int
@@ -68,14 +53,9 @@ class SiteSummary(NamedTuple):
 
 
 class Description(NamedTuple):
-    """The description of tables.
+    """The description of tables: per client, errors that drfl would refuse, likely errors, and how each file was read.
 
-    Args:
-        sites: Per client.
-        problems: Errors that drfl would refuse.
-        notices: Likely errors.
-        schema: The proposed schema; None if no file could be read, or none can be proposed.
-        files: How each file was read, in words, by its path; None for a file whose cells have types.
+    There is no schema if no file could be read, or none can be proposed. Files whose cells have types have no form.
     """
 
     sites: tuple[SiteSummary, ...]
@@ -86,14 +66,7 @@ class Description(NamedTuple):
 
 
 class FileCheck(NamedTuple):
-    """A file that was checked against a schema.
-
-    Args:
-        path: The file.
-        rows: Its rows; None if it cannot be read.
-        problems: Its problems.
-        form: How it was read; None if its cells have types.
-    """
+    """A checked file. It has no rows if it cannot be read, and no form if its cells have types."""
 
     path: Path
     rows: int | None
@@ -102,12 +75,7 @@ class FileCheck(NamedTuple):
 
 
 class Check(NamedTuple):
-    """The result of a check of files against a schema.
-
-    Args:
-        files: Per file.
-        notices: Likely errors, if the check is strict and there are no problems.
-    """
+    """The check of files against a schema, with likely errors if it is strict and finds no problems."""
 
     files: tuple[FileCheck, ...]
     notices: tuple[Notice, ...]
@@ -211,9 +179,13 @@ def describe(
     if patient is None:
         whole = pd.concat([table.frame for table in tables], ignore_index=True)
         collected += repeated_ids(whole, clients, (*used_columns(targets), group))
-    frame = _together(used, schema)
-    for words, is_feature in ((frame[_words(schema, True)], True), (frame[_words(schema, False)], False)):
-        _collect_levels(words, is_feature, clients, problems, collected)
+    columns = [column for column in schema.columns if column.is_feature or column.role == "target"]
+    names = [column.name for column in columns]
+    # A file that lacks a column has blanks there.
+    frame = pd.concat([table.frame.reindex(columns=names).astype(object) for table in used], ignore_index=True)
+    for column in sorted(columns, key=lambda column: not column.is_feature):
+        if column.type in WITH_LEVELS:
+            _collect_levels(frame[column.name], column.is_feature, clients, problems, collected)
     collected += _warnings(schema, parts, clients, patients)
     counts = Counter(client for client, _ in {*zip(clients, patients or (), strict=False)})
     sites = tuple(
@@ -223,39 +195,19 @@ def describe(
     return Description(sites, tuple(problems), tuple(dict.fromkeys(collected)), schema, forms)
 
 
-def _together(tables: Sequence[Table], schema: TableSchema) -> pd.DataFrame:
-    """Return all rows, with blank columns for those that a file lacks."""
-    import pandas as pd
-
-    names = [column.name for column in schema.columns if column.is_feature or column.role == "target"]
-    frames = [table.frame.reindex(columns=names) for table in tables]
-    return pd.concat([frame.astype(object) for frame in frames], ignore_index=True)
-
-
-def _words(schema: TableSchema, is_feature: bool) -> list[str]:
-    """List the features, or the targets, that are words."""
-    return [
-        column.name
-        for column in schema.columns
-        if column.type in WITH_LEVELS and (column.is_feature if is_feature else column.role == "target")
-    ]
-
-
 def _collect_levels(
-    words: pd.DataFrame, is_feature: bool, clients: Sequence[str], problems: list[InputError], notices: list[Notice]
+    cells: pd.Series, is_feature: bool, clients: Sequence[str], problems: list[InputError], notices: list[Notice]
 ) -> None:
     """Add values that are spelt in two ways, and values of a single client."""
-    for name in words:
-        column = stripped(words[name]).map(level_text, na_action="ignore").to_frame(str(name))
-        known = column[str(name)].notna().to_numpy()
-        owners = [client for client, is_known in zip(clients, known, strict=True) if is_known]
-        column = column[known]
-        empty = column.iloc[:, :0]
-        try:
-            check_levels(column, owners)
-            notices += level_notices(column if is_feature else empty, empty if is_feature else column, owners)
-        except InputError as error:
-            problems.append(error)
+    words = stripped(cells).map(level_text, na_action="ignore").to_frame(str(cells.name))
+    is_known = words.notna().to_numpy()[:, 0]
+    words, owners = words[is_known], np.array(clients, dtype=object)[is_known].tolist()
+    empty = words.iloc[:, :0]
+    try:
+        check_levels(words, owners)
+        notices += level_notices(words if is_feature else empty, empty if is_feature else words, owners)
+    except InputError as error:
+        problems.append(error)
 
 
 def _warnings(

@@ -56,12 +56,7 @@ class InputDescription(Protocol):
 
 
 class WarmStart(NamedTuple):
-    """A task whose model starts from a file.
-
-    Args:
-        task: The task with a copy of its model.
-        origin: Path, SHA-256 and run of the file, for the files of the new run.
-    """
+    """A task whose model starts from a file, and the path, SHA-256 and run of the file."""
 
     task: Task
     origin: Mapping[str, str]

@@ -20,7 +20,7 @@ from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.data.checks import data_warnings
 from drfl.data.checks.clients import unlabelled_rows
-from drfl.data.partition.row_lists import pieces
+from drfl.data.partition.splitting import pieces
 from drfl.data.row_scores import RowScores
 from drfl.data.warm_start import differing_tensor, warm_start
 from drfl.engine import client_steps

@@ -36,7 +36,7 @@ def _copies(table: RawTable) -> list[Notice]:
     rows = np.concatenate(table.rows)
     owners = table.owner[rows]
     whole = canonical_rows(table.values[rows], table.targets[rows])
-    _, kinds = np.unique(_digests(whole), return_inverse=True)
+    _, kinds = np.unique(_hashes(whole), return_inverse=True)
     # How often each kind of row occurs at each client that has it.
     cells, counts = np.unique(np.stack((kinds, owners)), axis=1, return_counts=True)
     totals = np.bincount(kinds)
@@ -76,7 +76,7 @@ def _coincidences(rows: np.ndarray, name: str) -> float:
     generator = Key(0).fold("coincidences", name).generator()
     pairs = 0.0
     for _ in range(SHUFFLES):
-        counts = np.unique(_digests(generator.permuted(rows, axis=0)), return_counts=True)[1]
+        counts = np.unique(_hashes(generator.permuted(rows, axis=0)), return_counts=True)[1]
         pairs += float((counts * (counts - 1) / 2).sum())
     return pairs / SHUFFLES
 
@@ -155,11 +155,8 @@ def canonical_rows(values: np.ndarray, targets: np.ndarray) -> np.ndarray:
     return whole
 
 
-def _digests(rows: np.ndarray) -> np.ndarray:
-    """Return (n,) uint64 hashes of canonical rows. Different rows collide with probability 2^-64 per pair."""
-    # Sorting whole rows takes a minute for tables of a million.
-    found = np.zeros(len(rows), np.uint64)
-    for column in rows.T:
-        found = (found ^ np.ascontiguousarray(column).view(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
-        found ^= found >> np.uint64(29)
-    return found
+def _hashes(rows: np.ndarray) -> np.ndarray:
+    """Return (n,) uint64 hashes of canonical rows, because sorting whole rows takes a minute for a million."""
+    import pandas as pd  # slow to load
+
+    return pd.util.hash_pandas_object(pd.DataFrame(rows), index=False).to_numpy()

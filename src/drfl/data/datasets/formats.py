@@ -19,7 +19,7 @@ from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import InputError
 from drfl.core.files import open_file, read_bytes, read_gzip, reading
 from drfl.data.dataset import Pixels
-from drfl.data.datasets.archives import REMEDY, Tree, open_tree, read_tar_gz
+from drfl.data.datasets.archives import REMEDY, Tree, damaged, open_tree, read_tar_gz
 from drfl.data.datasets.sources import IDX_SOURCES, DownloadSource
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -67,11 +67,7 @@ def read_idx(path: str | Path) -> np.ndarray:
         )
     start = 4 + 4 * dimensions
     if len(data) < start:
-        raise InputError(
-            f"'{path}' is incomplete: it ends inside its header. Download the file again",
-            code="damaged-file",
-            field=str(path),
-        )
+        raise damaged(path, "is incomplete: it ends inside its header")
     shape = struct.unpack_from(f">{dimensions}I", data, 4)
     dtype = np.dtype(_TYPES[data[2]])
     expected, there = math.prod(shape) * dtype.itemsize, len(data) - start
@@ -79,11 +75,7 @@ def read_idx(path: str | Path) -> np.ndarray:
         raise InputError(f"'{path}' contains no values: its shape is {shape}", code="damaged-file", field=str(path))
     if there != expected:
         fault = f"is incomplete: it has {there} of" if there < expected else "has more than"
-        raise InputError(
-            f"'{path}' {fault} the {expected} bytes that its shape {shape} requires. Download the file again",
-            code="damaged-file",
-            field=str(path),
-        )
+        raise damaged(path, f"{fault} the {expected} bytes that its shape {shape} requires")
     array = np.frombuffer(data, dtype, offset=start).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
     return np.require(array, requirements="W")
 
@@ -184,21 +176,13 @@ def read_cifar(name: str, source: DownloadSource, labels: tuple[int, ...], paths
     parts = []
     for where, data in whole.items():
         if not data or len(data) % width:
-            raise InputError(
-                f"'{where}' has {len(data)} bytes, not a multiple of the record size {width}: it is "
-                "incomplete or from another data set. Download the file again",
-                code="damaged-file",
-                field=str(where),
-            )
+            problem = "it is incomplete or from another data set"
+            raise damaged(where, f"has {len(data)} bytes, not a multiple of the record size {width}: {problem}")
         table = np.frombuffer(data, np.uint8).reshape(-1, width)
         for k, values in enumerate(labels):
             if table[:, k].max() >= values:
-                raise InputError(
-                    f"'{where}' has labels outside 0..{values - 1}: it is damaged or from another data "
-                    "set. Download the file again",
-                    code="damaged-file",
-                    field=str(where),
-                )
+                problem = "it is damaged or from another data set"
+                raise damaged(where, f"has labels outside 0..{values - 1}: {problem}")
         # Views of the file's bytes: pixels (n, 3072) and classes (n,).
         parts.append((table[:, len(labels) :], table[:, len(labels) - 1]))
     train, test = _joined(parts[:-1]), _joined(parts[-1:])
@@ -229,11 +213,7 @@ def read_tiny_imagenet(name: str, source: DownloadSource, paths: Sequence[Path])
     with open_tree(paths[0] if len(paths) == 1 else paths[0].parent, source.inner) as tree:
         classes = _lines(tree, "wnids.txt")
         if not classes or len(set(classes)) < len(classes) or not all(_CLASS.fullmatch(wnid) for wnid in classes):
-            raise InputError(
-                f"'{tree.path}': wnids.txt is not a list of distinct names such as n01443537. Download it again",
-                code="damaged-file",
-                field=str(tree.path),
-            )
+            raise damaged(tree.path, "wnids.txt is not a list of distinct names such as n01443537", ":")
         pictures: dict[str, list[str]] = {}
         for path in tree.names("train/*/images/*"):
             found = _TRAINING_PICTURE.fullmatch(path)
@@ -242,37 +222,22 @@ def read_tiny_imagenet(name: str, source: DownloadSource, paths: Sequence[Path])
         # An archive is incomplete if a class has no images or images have no class.
         odd = sorted(pictures.keys() ^ classes)
         if odd:
-            raise InputError(
-                f"'{tree.path}': class {odd[0]} must have a line in wnids.txt and images in "
-                f"train/{odd[0]}/images/. Download it again",
-                code="damaged-file",
-                field=str(tree.path),
-            )
+            problem = f"must have a line in wnids.txt and images in train/{odd[0]}/images/"
+            raise damaged(tree.path, problem, f": class {odd[0]}")
         train = [(path, k) for k, wnid in enumerate(classes) for path in pictures[wnid]]
         if len(train) % len(classes) or any(k != i * len(classes) // len(train) for i, (_, k) in enumerate(train)):
-            raise InputError(
-                f"'{tree.path}' has more training images of some classes than of others, so it is "
-                "incomplete. Download it again",
-                code="damaged-file",
-                field=str(tree.path),
-            )
+            raise damaged(tree.path, "has more training images of some classes than of others, so it is incomplete")
         number = {wnid: k for k, wnid in enumerate(classes)}
         test = []
         for row, line in enumerate(_lines(tree, _ANNOTATIONS), start=1):
             fields = line.split("\t")
             # Accept only plain names: other paths could lead out of the folder.
             if len(fields) < 2 or not _PICTURE.fullmatch(fields[0]) or fields[1] not in number:
-                raise InputError(
-                    f"'{tree.path}', {_ANNOTATIONS}, line {row}: expected a .JPEG file and a class of "
-                    "wnids.txt. Download it again",
-                    code="damaged-file",
-                    field=str(tree.path),
-                )
+                place = f", {_ANNOTATIONS}, line {row}:"
+                raise damaged(tree.path, "expected a .JPEG file and a class of wnids.txt", place)
             test.append((f"val/images/{fields[0]}", number[fields[1]]))
         if not test:
-            raise InputError(
-                f"'{tree.path}': {_ANNOTATIONS} is empty. Download it again", code="damaged-file", field=str(tree.path)
-            )
+            raise damaged(tree.path, "is empty", f": {_ANNOTATIONS}")
         return Pixels(name, *_decoded(tree, train), *_decoded(tree, test), len(classes))
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from drfl.core.errors import InputError
 from drfl.core.files import read_bytes, reading
 from drfl.data.dataset import Dataset
-from drfl.data.datasets.archives import REMEDY
+from drfl.data.datasets.archives import REMEDY, damaged
 
 VOCABULARY = "\n !\"&'(),-.0123456789:;>?" + string.ascii_uppercase + "[]" + string.ascii_lowercase + "}"
 """The 80 characters of LEAF, one token each, in this order. Other characters are dropped, and so are accents."""
@@ -58,11 +58,7 @@ def read_shakespeare(paths: Sequence[Path]) -> Dataset:
     lines = text.encode("ascii", "ignore").decode("ascii").splitlines()
     start, end = (next((k for k, line in enumerate(lines) if line.startswith(mark)), None) for mark in (_START, _END))
     if start is not None and end is None:
-        raise InputError(
-            f"'{path}' has the start mark of a Project Gutenberg text but no end mark. Download the file again",
-            code="damaged-file",
-            field=str(path),
-        )
+        raise damaged(path, "has the start mark of a Project Gutenberg text but no end mark")
     # Project Gutenberg's licence is before and after its marks.
     text = "\n".join(lines[0 if start is None else start + 1 : end])
     texts = {who: tokens for who, said in roles(text, path.stem) if len(tokens := encode(said)) >= SHORTEST}

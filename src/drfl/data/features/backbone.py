@@ -31,14 +31,7 @@ NORMS: dict[Norm, Callable[[int], nn.Module]] = {
 
 
 class BasicBlock(nn.Module):
-    """Two 3×3 convolutions with a shortcut; the parameter names are torchvision's.
-
-    Args:
-        inputs: Number of input channels.
-        outputs: Number of output channels.
-        stride: Stride of the first convolution and of the shortcut.
-        norm: Function that makes a normalisation layer for a number of channels.
-    """
+    """Two 3×3 convolutions with a shortcut; the parameter names are torchvision's."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, norm: Callable[[int], nn.Module]) -> None:
         super().__init__()
@@ -84,12 +77,7 @@ def resnet18(classes: int, norm: Norm = "batch", width: int = 64) -> nn.Sequenti
 
 
 class PixelScale(NamedTuple):
-    """Normalisation of red, green and blue values in [0, 1].
-
-    Args:
-        mean: Mean to subtract.
-        std: Standard deviation to divide by.
-    """
+    """Mean to subtract from red, green and blue values in [0, 1], and standard deviation to divide by."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]

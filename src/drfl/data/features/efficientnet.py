@@ -29,9 +29,6 @@ class SamePad(nn.Module):
     """Pads images for a convolution of stride 2 like TensorFlow's "SAME", with an odd zero at the end.
 
     The output of the convolution is half as large as the image, rounded up.
-
-    Args:
-        kernel: Kernel size of the convolution.
     """
 
     def __init__(self, kernel: int) -> None:
@@ -46,15 +43,7 @@ class SamePad(nn.Module):
 
 
 class MBConv(nn.Module):
-    """Mobile inverted bottleneck without squeeze-and-excitation: expansion, depthwise convolution, projection.
-
-    Args:
-        inputs: Number of input channels.
-        outputs: Number of output channels; if it equals `inputs` and the stride is 1, the input is added to the output.
-        expansion: Number of inner channels per input channel.
-        kernel: Kernel size of the depthwise convolution.
-        stride: Stride of the depthwise convolution, 1 or 2.
-    """
+    """Mobile inverted bottleneck without squeeze-and-excitation: expansion, depthwise convolution, projection."""
 
     def __init__(self, inputs: int, outputs: int, expansion: int, kernel: int, stride: int) -> None:
         super().__init__()

@@ -86,9 +86,8 @@ EVERY = 10.0
 class Coordinates:
     """The coordinates of the gradient that serve as features.
 
-    Args:
-        direction: (C,) Unit vector; the scalar output is its product with the logits.
-        kept: For each parameter, the sorted int64 positions in the flattened parameter; only parameters with any.
+    The scalar output is the product of the unit vector ``direction`` (C,) and the logits. ``kept`` has the sorted
+    positions in each flattened parameter with any.
     """
 
     direction: Tensor

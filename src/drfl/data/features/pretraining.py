@@ -38,12 +38,7 @@ IMAGES = 500
 class Training:
     """Training of a stand-in: AdamW on the cross-entropy, with a step size that decreases linearly to zero.
 
-    Args:
-        epochs: Number of passes over the training part.
-        batch: Number of samples in a step.
-        lr: First step size.
-        weight_decay: Weight decay of AdamW.
-        seed: Root of the initialisation and the shuffling.
+    The seed is the root of the initialisation and the shuffling.
     """
 
     epochs: int

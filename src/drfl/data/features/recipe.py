@@ -33,12 +33,7 @@ COUNT = 50_000
 
 
 class StandInBackbone(NamedTuple):
-    """A backbone that drfl trains itself.
-
-    Args:
-        architecture: The network.
-        dataset: Data set to train it on.
-    """
+    """A backbone that drfl trains itself on a data set."""
 
     architecture: Architecture
     dataset: str

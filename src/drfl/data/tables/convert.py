@@ -121,7 +121,22 @@ def concatenate(
         inputs.append(x)
         targets.append(y)
     for what, tensors in (("inputs", inputs), ("targets", targets)):
-        _check_alike(names, tensors, f"{part} {what}")
+        first = tensors[0]
+        for name, tensor in zip(names, tensors, strict=True):
+            if tensor.shape[1:] != first.shape[1:]:
+                raise InputError(
+                    f"{part} {what} have different shapes per sample: {tuple(first.shape[1:])} at client "
+                    f"'{names[0]}', {tuple(tensor.shape[1:])} at client '{name}'",
+                    code="wrong-shape",
+                    field=name,
+                )
+            if tensor.is_floating_point() != first.is_floating_point():
+                raise InputError(
+                    f"{part} {what} have different types: {first.dtype} at client '{names[0]}', {tensor.dtype} at "
+                    f"client '{name}'",
+                    code="wrong-type",
+                    field=name,
+                )
     X, Y = torch.cat(inputs), torch.cat(targets)
     if dtype is not None:
         X = X.to(torch.int64 if tokens and X.dtype in WHOLE else dtype)
@@ -182,24 +197,6 @@ def check_not_ragged(name: str, what: str, values: object) -> None:
             code="wrong-shape",
             field=name,
         )
-
-
-def _check_alike(names: Sequence[str], tensors: Sequence[Tensor], what: str) -> None:
-    first = tensors[0]
-    for name, tensor in zip(names, tensors, strict=True):
-        if tensor.shape[1:] != first.shape[1:]:
-            raise InputError(
-                f"{what} have different shapes per sample: {tuple(first.shape[1:])} at client "
-                f"'{names[0]}', {tuple(tensor.shape[1:])} at client '{name}'",
-                code="wrong-shape",
-                field=name,
-            )
-        if tensor.is_floating_point() != first.is_floating_point():
-            raise InputError(
-                f"{what} have different types: {first.dtype} at client '{names[0]}', {tensor.dtype} at client '{name}'",
-                code="wrong-type",
-                field=name,
-            )
 
 
 def feature_columns(

@@ -47,13 +47,7 @@ TEST = ("test", "validation")
 
 
 class _Split(NamedTuple):
-    """The rows of one split of images or arrays.
-
-    Args:
-        inputs: (n, …) uint8 images or float32 arrays.
-        targets: Name → (n,) values.
-        groups: (n,) Group of each row; None if there are no groups.
-    """
+    """The rows of one split of images (n, …) uint8 or arrays (n, …) float32, targets (n,) by name, and groups (n,)."""
 
     inputs: np.ndarray
     targets: dict[str, np.ndarray]
@@ -61,17 +55,7 @@ class _Split(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """The roles of the columns.
-
-    Args:
-        targets: Columns to predict.
-        group: Column that names a row's client; None if there is none.
-        drop: Columns to ignore.
-        task: Kind of task.
-        schema: Schema of a table. It names targets, group, task and patient.
-        patient: Column that names a row's patient; None if rows are independent.
-        reading: Words for missing values, and marks of numbers that are text.
-    """
+    """The roles of the columns, or a schema that names them, and how texts are read."""
 
     targets: tuple[str, ...]
     group: str | None = None
@@ -119,10 +103,7 @@ def folder_name(text: str) -> Path | None:
 class HubName(NamedTuple):
     """A data set on the hub: ``hf:NAME`` or ``hf:NAME:CONFIGURATION``, optionally with ``@REVISION``.
 
-    Args:
-        name: Name on the hub.
-        configuration: One of several configurations; None if not given.
-        revision: A commit, branch or tag; None means the newest.
+    The revision is a commit, branch or tag; None is the newest.
     """
 
     name: str
@@ -235,7 +216,8 @@ def from_splits(name: str, place: str, found: datasets.Dataset | datasets.Datase
         read = _table_rows(parts, columns)
         sizes = list(read.sizes)
         inputs, targets = read.inputs.split(sizes), read.targets.split(sizes)
-        groups = [None] * len(parts) if read.groups is None else _cut(read.groups, sizes)
+        owners = None if read.groups is None else tuple(read.groups)
+        groups = [owners and owners[: sizes[0]], owners and owners[sizes[0] :]]
         classes, class_names, names, notices = read.outputs, read.classes, read.columns, read.notices
         schema = read.schema
     else:
@@ -288,11 +270,6 @@ def _patients(parts: Mapping[str, datasets.Dataset], patient: str | None) -> tup
         raise unknown(f"column for patient in {place}", patient, rows.column_names, field="patient")
     frame = cast("pd.DataFrame", rows.select_columns([patient]).to_pandas())
     return tuple(patients_of(frame, patient, lambda row: f"{place}, row {row + 1}"))
-
-
-def _cut(groups: Sequence[str], sizes: Sequence[int]) -> list[tuple[str, ...]]:
-    ends = np.cumsum(sizes).tolist()
-    return [tuple(groups[end - size : end]) for end, size in zip(ends, sizes, strict=True)]
 
 
 def _table_rows(parts: Mapping[str, datasets.Dataset], columns: Columns) -> TableRows:
@@ -527,11 +504,6 @@ def _inputs(place: str, arrays: Sequence[np.ndarray]) -> list[Tensor]:
     pixels = arrays[0].dtype == np.uint8
     if pixels and len({array.shape[1] for array in arrays}) > 1:  # grey in one split only
         arrays = [np.repeat(array, 3 // array.shape[1], axis=1) for array in arrays]
-    _check_shapes(place, arrays)
-    return [torch.from_numpy(array).float().div_(255) if pixels else torch.from_numpy(array) for array in arrays]
-
-
-def _check_shapes(place: str, arrays: Sequence[np.ndarray]) -> None:
     shapes = {array.shape[1:] for array in arrays}
     if len(shapes) > 1:
         raise InputError(
@@ -539,3 +511,4 @@ def _check_shapes(place: str, arrays: Sequence[np.ndarray]) -> None:
             code="wrong-shape",
             field="dataset",
         )
+    return [torch.from_numpy(array).float().div_(255) if pixels else torch.from_numpy(array) for array in arrays]

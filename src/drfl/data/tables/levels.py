@@ -33,7 +33,10 @@ def check_levels(table: pd.DataFrame, owners: Sequence[str] | None) -> None:
             other = seen.setdefault(plain(value), k)
             if other != k:
                 rare, usual = (k, other) if counts[k] <= counts[other] else (other, k)
-                where = "" if owners is None else f" at {_holders(codes == rare, owners)}"
+                holders = (
+                    () if owners is None else sorted({owners[row] for row in (codes == rare).nonzero()[0].tolist()})
+                )
+                where = f" at {listing(holders, 'client')}" if holders else ""
                 pairs.append(f"'{values[rare]}'{where} and '{values[usual]}'")
         if pairs:
             raise InputError(
@@ -92,10 +95,6 @@ def _text_columns(table: pd.DataFrame) -> dict[str, tuple[list[str], np.ndarray]
         if len(values) <= LEVELS:
             found[str(name)] = list(map(str, values)), codes.ravel()
     return found
-
-
-def _holders(hits: np.ndarray, owners: Sequence[str]) -> str:
-    return listing(sorted({owners[row] for row in hits.nonzero()[0].tolist()}), "client")
 
 
 def _apart(table: pd.DataFrame, owners: Sequence[str]) -> list[tuple[str, str, list[str], list[str]]]:

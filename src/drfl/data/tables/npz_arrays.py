@@ -29,19 +29,10 @@ INPUTS, COLUMNS = "inputs", "columns"
 
 
 class TableRows(NamedTuple):
-    """The rows of all files.
+    """The rows of all files, and the number of outputs that a model needs.
 
-    Args:
-        inputs: (n, …).
-        targets: (n, …).
-        outputs: Number of outputs that a model needs.
-        classes: Names of the classes; None without classes.
-        groups: (n,) Client of each row; None if it is not known.
-        columns: (p,) names of the columns of inputs (n, p); None if they have none.
-        notices: Warnings about the files.
-        sizes: Rows of each file.
-        patients: (n,) Patient of each row; None if rows are independent.
-        schema: The schema that encoded the rows, or that drfl inferred; None for arrays without named columns.
+    Classes, groups (n,), names of columns (p,), patients (n,) and the schema are None if there are none or they are not
+    known. Arrays without named columns have no schema. ``sizes`` counts the rows of each file.
     """
 
     inputs: Tensor

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from drfl.core.errors import InputError, Notice, unknown
+from drfl.core.errors import InputError, Notice
 from drfl.data.dataset import TaskName
-from drfl.data.tables.columns import CATEGORIES, NA_WORDS, RARE, check_roles
+from drfl.data.tables.columns import CATEGORIES, NA_WORDS, RARE, check_known
 from drfl.data.tables.columns import NUMBERS as SHARE_OF_NUMBERS
 from drfl.data.tables.conform import level_text, stripped, with_answers
 from drfl.data.tables.schema import Column, TableSchema
@@ -64,16 +64,7 @@ def propose(
         for table in tables
     ]
     names = list(dict.fromkeys(name for table in tables for name in table.columns))
-    named = [
-        *((name, "target") for name in targets),
-        (group, "group"),
-        (patient, "patient"),
-        *((name, "drop") for name in drop),
-    ]
-    for name, what in named:
-        if name is not None and name not in names:
-            raise unknown(f"column for {what}", name, names, field=what)
-    check_roles(targets, group, drop, patient)
+    check_known("the tables", names, targets, group, drop, patient)
     cells = {name: pd.concat([t[name] for t in tables if name in t], ignore_index=True) for name in names}
     task = task or _task([_Values.of(cells[name]) for name in targets])
     columns, notices = [], list[Notice]()
@@ -127,14 +118,7 @@ def inferred_schema(
 
 
 class _Values(NamedTuple):
-    """The different values of a column.
-
-    Args:
-        texts: (k,) the values, as levels are written.
-        counts: (k,) their rows.
-        blanks: Blank cells.
-        numbers: (k,) the values as numbers; NaN for others.
-    """
+    """The different values of a column (k,), as levels are written and as numbers, NaN for others; and their rows."""
 
     texts: np.ndarray
     counts: np.ndarray

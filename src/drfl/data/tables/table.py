@@ -32,13 +32,7 @@ USED = ("target", "client", "patient")
 
 
 class Table(NamedTuple):
-    """A table and its source.
-
-    Args:
-        place: Name of the file, or of another source, for messages.
-        frame: Its rows.
-        form: Delimiter, decimal mark and encoding of a text file; None for other sources.
-    """
+    """A table, the name of its source for messages, and the form of a text file."""
 
     place: str
     frame: pd.DataFrame

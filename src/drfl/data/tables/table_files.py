@@ -111,16 +111,9 @@ def read_tables(
 
 
 class SiteRows(NamedTuple):
-    """The rows of one site.
+    """The rows of one site, as inputs and targets; test rows if they have a file of their own.
 
-    Args:
-        train: Inputs (n, …) and targets of the training rows. With a schema, inputs are NaN where values are missing.
-        test: The same for the test rows; None if they have no file of their own.
-        columns: (p,) names of inputs (n, p); None if they have none.
-        classes: Names of the classes; None if they have none.
-        schema: The schema; None without one.
-        notices: Warnings about the files.
-        patients: (n,) Patient of each row, unless the site has a test file; None if rows are independent.
+    With a schema, inputs are NaN where values are missing. Patients (n,) are None if rows are independent.
     """
 
     train: tuple[Tensor, Tensor]

@@ -34,7 +34,7 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
                 raise InputError(
                     f"the folder {path} has no {' or '.join(SUFFIXES)} file", code="file-not-found", field=str(path)
                 )
-            found += [file for file in inside if not is_workbook(file)] or inside
+            found += [file for file in inside if not file.name.lower().endswith(".xlsx")] or inside
         elif not os.path.isfile(workbook(path)[0]):
             open_file(workbook(path)[0]).close()  # which says what is there instead
         else:
@@ -71,11 +71,6 @@ def is_array_folder(path: Path) -> bool:
         return False
     files = [*path.iterdir()]
     return any(file.suffix == ".npy" for file in files) and not any(map(is_table_file, files))
-
-
-def is_workbook(path: Path) -> bool:
-    """Return whether a file with this name is an Excel workbook."""
-    return path.name.lower().endswith(".xlsx")
 
 
 def workbook(path: Path) -> tuple[Path, str | None]:

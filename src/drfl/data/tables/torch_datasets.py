@@ -60,7 +60,10 @@ def divide(dataset: TorchDataset[Item], group: int | str) -> dict[str, Subset[It
     for k in range(length):
         item = dataset[k] if array is None else (None, None, array[k])
         try:
-            value = _entry(item[2], entry)
+            data: Any = item[2]
+            if not isinstance(data, Mapping):  # one value, or a vector of them
+                data, entry = np.atleast_1d(np.asarray(data)), operator.index(cast(int, entry))
+            value = np.asarray(data[entry]).reshape(()).item()
         except (IndexError, KeyError, TypeError, ValueError) as error:
             raise InputError(
                 f"item {k} of the dataset has no metadata {group!r}: give items (x, y, metadata) with this entry",
@@ -71,12 +74,6 @@ def divide(dataset: TorchDataset[Item], group: int | str) -> dict[str, Subset[It
         rows.setdefault(int(value) if isinstance(value, float) and value.is_integer() else value, []).append(k)
     ordered = sorted(rows, key=lambda value: (isinstance(value, str), value))
     return {str(value): Subset(dataset, rows[value]) for value in ordered}
-
-
-def _entry(metadata: object, entry: int | str) -> object:
-    is_named = isinstance(metadata, Mapping)
-    value = metadata[entry] if is_named else np.atleast_1d(np.asarray(metadata))[operator.index(cast(int, entry))]
-    return np.asarray(value).reshape(()).item()
 
 
 def _length(what: str, dataset: object, field: str) -> int:

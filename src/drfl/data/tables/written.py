@@ -28,12 +28,7 @@ ORDERS = ("DMY", "MDY")
 
 
 class NumberForm(NamedTuple):
-    """How numbers are written.
-
-    Args:
-        decimal: Decimal mark.
-        thousands: Mark between thousands; "" if there is none.
-    """
+    """How numbers are written; "" is no mark between thousands."""
 
     decimal: str
     thousands: str
@@ -66,12 +61,7 @@ FORMS = (
 
 
 class Undecided(NamedTuple):
-    """A number that cannot be read.
-
-    Args:
-        text: The number.
-        readings: The numbers that it can be; empty if it contradicts the declared marks.
-    """
+    """A number that can be read in several ways; in none if it contradicts the declared marks."""
 
     text: str
     readings: tuple[str, ...]
