@@ -9,6 +9,7 @@ from torch import Tensor
 
 from drfl.core import checks
 from drfl.core.errors import InputError
+from drfl.data.partition.partition import client_error
 from drfl.task.input_fields import InputFields
 
 
@@ -48,24 +49,19 @@ def check_indices(part: str, lists: tuple[Tensor, ...], pool: int, names: tuple[
     """Raise InputError unless every client has rows and all of them are in the pool."""
     for name, indices in zip(names, lists, strict=True):
         if indices.dtype != torch.int64 or indices.ndim != 1:
-            raise InputError(
-                f"client '{name}': {part} indices must be a 1-D int64 tensor", code="wrong-type", field=name
-            )
+            raise client_error(name, f"{part} indices must be a 1-D int64 tensor", "wrong-type")
         if not len(indices):
-            raise InputError(
-                f"client '{name}' has no {part} samples. Add some or remove the client", code="no-rows", field=name
-            )
+            raise client_error(name, f"has no {part} samples. Add some or remove the client", "no-rows", at="")
     # Check all indices together first; check each client only if something is wrong, to name it.
     together = torch.cat(lists)
     if int(together.min()) >= 0 and int(together.max()) < pool:
         return
     for name, indices in zip(names, lists, strict=True):
         if int(indices.min()) < 0 or int(indices.max()) >= pool:
-            raise InputError(
-                f"client '{name}': {part} indices must be in 0..{pool - 1}, got "
-                f"{int(indices.min())}..{int(indices.max())}",
-                code="out-of-range",
-                field=name,
+            raise client_error(
+                name,
+                f"{part} indices must be in 0..{pool - 1}, got {int(indices.min())}..{int(indices.max())}",
+                "out-of-range",
             )
 
 

@@ -102,7 +102,7 @@ def _outliers(table: RawTable) -> list[Notice]:
 
 def _large(table: RawTable) -> list[Notice]:
     sizes = np.abs(table.values)
-    cases = [(k, _at(table, sizes[:, k].argmax())) for k in (sizes.max(0) > LARGE).nonzero()[0]]
+    cases = [(k, _at(table, int(sizes[:, k].argmax()))) for k in (sizes.max(0) > LARGE).nonzero()[0]]
     advice = "no step size suits such inputs: standardise them"
     return column_warning(table, "not-standardised", f"values beyond {LARGE:,.0f}", cases, "column", advice)
 

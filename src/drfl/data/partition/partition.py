@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 _FORMAT = "drfl-partition-1"
 
 
+def client_error(name: str, problem: str, code: str, at: str = ":") -> InputError:
+    """Return the error for the data of a client."""
+    return InputError(f"client '{name}'{at} {problem}", code=code, field=name)
+
+
 @dataclass(frozen=True, eq=False)
 class Partition:
     """For each client, indices of its samples in a training pool and a test pool.
@@ -59,20 +64,12 @@ class Partition:
         for part, lists in (("training", self.train), ("test", self.test)):
             for name, indices in zip(self.names, lists, strict=True):
                 if not len(indices):
-                    raise InputError(
-                        f"client '{name}' has no {part} samples. Use fewer clients or more data",
-                        code="no-rows",
-                        field=name,
-                    )
+                    raise client_error(name, f"has no {part} samples. Use fewer clients or more data", "no-rows", at="")
                 if indices.dtype != np.int64 or indices.ndim != 1:
-                    raise InputError(
-                        f"client '{name}': {part} indices must be a 1-D int64 array", code="wrong-type", field=name
-                    )
+                    raise client_error(name, f"{part} indices must be a 1-D int64 array", "wrong-type")
                 if indices[0] < 0 or (np.diff(indices) <= 0).any():
-                    raise InputError(
-                        f"client '{name}': {part} indices must be sorted, distinct and non-negative",
-                        code="invalid-value",
-                        field=name,
+                    raise client_error(
+                        name, f"{part} indices must be sorted, distinct and non-negative", "invalid-value"
                     )
 
     def __len__(self) -> int:

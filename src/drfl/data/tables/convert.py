@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from drfl.core.errors import InputError, unknown
-from drfl.data.partition.partition import client_names
+from drfl.data.partition.partition import client_error, client_names
 from drfl.data.tables.columns import check_roles
 from drfl.task.input_fields import InputFields, has_fields
 
@@ -90,11 +90,11 @@ def packed(names: Sequence[str], pairs: Sequence[Pair], fields: InputFields | No
         x, y = pair
         rows = fields.pack(x, _inputs_of(name))
         if len(rows) != len(y):
-            raise InputError(
-                f"client '{name}': the inputs have the fields {fields} with {len(rows)} rows, but there are {len(y)} "
+            raise client_error(
+                name,
+                f"the inputs have the fields {fields} with {len(rows)} rows, but there are {len(y)} "
                 "targets. Give a list instead of a tuple if each of its entries is a row",
-                code="wrong-shape",
-                field=name,
+                "wrong-shape",
             )
         result.append((rows, y))
     return result
@@ -149,37 +149,31 @@ def concatenate(
 
 def _as_pair(name: str, pair: Pair, part: str) -> tuple[Tensor, Tensor]:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise InputError(
-            f"client '{name}': {part} data must be a pair (inputs, targets)", code="wrong-type", field=name
-        )
+        raise client_error(name, f"{part} data must be a pair (inputs, targets)", "wrong-type")
     for what, values in zip(("inputs", "targets"), pair, strict=True):
         check_not_ragged(name, f"{part} {what}", values)
     try:
         # Copy, because a tensor that shares memory would change when the user's array does.
         x, y = (value.detach() if isinstance(value, Tensor) else torch.tensor(np.asarray(value)) for value in pair)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(
-            f"client '{name}': {part} data are not numeric arrays: {error}", code="wrong-type", field=name
-        ) from error
+        raise client_error(name, f"{part} data are not numeric arrays: {error}", "wrong-type") from error
     for what, values in (("inputs", x), ("targets", y)):
         if values.is_complex():
-            raise InputError(
-                f"client '{name}': {part} {what} are complex numbers. Give real numbers, for example the "
+            raise client_error(
+                name,
+                f"{part} {what} are complex numbers. Give real numbers, for example the "
                 "real and imaginary parts as two columns",
-                code="wrong-type",
-                field=name,
+                "wrong-type",
             )
     if x.ndim < 1 or y.ndim < 1 or len(x) != len(y):
-        raise InputError(
-            f"client '{name}': {part} inputs of shape {tuple(x.shape)} do not match targets of shape "
+        raise client_error(
+            name,
+            f"{part} inputs of shape {tuple(x.shape)} do not match targets of shape "
             f"{tuple(y.shape)}. Give one target per sample",
-            code="wrong-shape",
-            field=name,
+            "wrong-shape",
         )
     if not len(x):
-        raise InputError(
-            f"client '{name}' has no {part} samples. Add some or remove the client", code="no-rows", field=name
-        )
+        raise client_error(name, f"has no {part} samples. Add some or remove the client", "no-rows", at="")
     return x, y
 
 
@@ -191,11 +185,11 @@ def check_not_ragged(name: str, what: str, values: object) -> None:
         return
     lengths = {len(v) for v in values if isinstance(v, Sequence | np.ndarray | Tensor) and getattr(v, "ndim", 1)}
     if len(lengths) > 1:
-        raise InputError(
-            f"client '{name}': {what} have different lengths, {min(lengths)} to {max(lengths)}. Pad them "
+        raise client_error(
+            name,
+            f"{what} have different lengths, {min(lengths)} to {max(lengths)}. Pad them "
             "to one length, e.g. with torch.nn.utils.rnn.pad_sequence(…, batch_first=True)",
-            code="wrong-shape",
-            field=name,
+            "wrong-shape",
         )
 
 

@@ -33,10 +33,8 @@ def check_levels(table: pd.DataFrame, owners: Sequence[str] | None) -> None:
             other = seen.setdefault(plain(value), k)
             if other != k:
                 rare, usual = (k, other) if counts[k] <= counts[other] else (other, k)
-                holders = (
-                    () if owners is None else sorted({owners[row] for row in (codes == rare).nonzero()[0].tolist()})
-                )
-                where = f" at {listing(holders, 'client')}" if holders else ""
+                holders = {str(owners[row]) for row in (codes == rare).nonzero()[0]} if owners is not None else ()
+                where = f" at {listing(sorted(holders), 'client')}" if holders else ""
                 pairs.append(f"'{values[rare]}'{where} and '{values[usual]}'")
         if pairs:
             raise InputError(

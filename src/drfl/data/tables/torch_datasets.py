@@ -14,6 +14,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import Subset
 
 from drfl.core.errors import DataWarning, InputError, Notice, unknown
+from drfl.data.partition.partition import client_error
 from drfl.data.tables.convert import Pair, check_not_ragged
 from drfl.task.input_fields import has_fields
 
@@ -88,9 +89,7 @@ def stack(name: str, dataset: TorchDataset[Item]) -> Pair:
     """Stack the inputs and targets of all items of a map-style torch dataset."""
     length = _length(f"client '{name}': its dataset", dataset, name)
     if not length:
-        raise InputError(
-            f"client '{name}' has an empty dataset. Add samples or remove the client", code="no-rows", field=name
-        )
+        raise client_error(name, "has an empty dataset. Add samples or remove the client", "no-rows", at="")
     try:
         inputs, targets = zip(*(_item(dataset[k]) for k in range(length)), strict=True)
         if any(x.keys() != inputs[0].keys() for x in inputs):
@@ -114,9 +113,7 @@ def stack(name: str, dataset: TorchDataset[Item]) -> Pair:
         named = {field: values for field, values in stacked.items() if isinstance(field, str)}
         return named or tuple(stacked.values()), torch.stack(targets)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(
-            f"client '{name}': cannot stack the items of its dataset: {error}", code="wrong-type", field=name
-        ) from error
+        raise client_error(name, f"cannot stack the items of its dataset: {error}", "wrong-type") from error
 
 
 def _item(item: Item) -> tuple[dict[str | int | None, Tensor], Tensor]:
