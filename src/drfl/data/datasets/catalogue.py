@@ -214,11 +214,21 @@ def _loaded(name: str, data_dir: Path | str | None, download: bool, group: str |
     return read(fetch_files(spec.info.name, spec.source, folder, download))
 
 
-def _as_published(info: DatasetInfo, source: DownloadSource, paths: Sequence[Path]) -> Pixels:
-    train, *rest = read_pictures(source, paths, info.classes)
-    if not rest:  # only the test files, which drfl splits into training and test rows
-        return _split(info.name, *train, 1 / 5)
-    return Pixels(info.name, *train, *rest[0], info.classes)
+_KUZUSHIJI = "http://codh.rois.ac.jp/kmnist/"
+
+
+def _idx(
+    name: str, title: str, licence: str, address: str, source: DownloadSource, sizes: tuple[int, int] = (60_000, 10_000)
+) -> DatasetSpec:
+    """Return the entry of a data set of grey images, 28x28 in ten classes, in IDX files."""
+
+    def read(paths: Sequence[Path]) -> Pixels:
+        train, *rest = read_pictures(source, paths, 10)
+        if not rest:  # only the test files, which drfl splits into training and test rows
+            return _split(name, *train, 1 / 5)
+        return Pixels(name, *train, *rest[0], 10)
+
+    return DatasetSpec(DatasetInfo(name, title, *sizes, 10, (1, 28, 28), licence, address, None), source, read)
 
 
 def _split(name: str, pictures: Tensor, labels: Tensor, test_fraction: float, white: int = 255) -> Pixels:
@@ -251,22 +261,6 @@ _SHAKESPEARE = DatasetInfo(
     "shakespeare", "Next character in a role's lines, from Shakespeare's plays (Project Gutenberg)", None, None,
     len(VOCABULARY), (WINDOW,), "public domain", "https://www.gutenberg.org/ebooks/100", None, "natural",
 )  # fmt: skip
-_MNIST = DatasetInfo(
-    "mnist", "Handwritten digits", 60_000, 10_000, 10, (1, 28, 28),
-    "CC BY-SA 3.0", "http://yann.lecun.com/exdb/mnist/", None,
-)  # fmt: skip
-_FASHION = DatasetInfo(
-    "fashion-mnist", "Articles of clothing", 60_000, 10_000, 10, (1, 28, 28),
-    "MIT", "https://github.com/zalandoresearch/fashion-mnist", None,
-)  # fmt: skip
-_KMNIST = DatasetInfo(
-    "kmnist", "Handwritten hiragana (Kuzushiji-MNIST)", 60_000, 10_000, 10, (1, 28, 28),
-    "CC BY-SA 4.0", "http://codh.rois.ac.jp/kmnist/", None,
-)  # fmt: skip
-_KMNIST_T10K = DatasetInfo(
-    "kmnist-t10k", "Only the 10,000 test images of Kuzushiji-MNIST, split by drfl", 8_000, 2_000, 10, (1, 28,
-    28), "CC BY-SA 4.0", "http://codh.rois.ac.jp/kmnist/", None,
-)  # fmt: skip
 _CIFAR10 = DatasetInfo(
     "cifar-10", "Colour photographs in ten classes, 32x32", 50_000, 10_000, 10, (3, 32, 32),
     "none stated", "https://www.cs.toronto.edu/~kriz/cifar.html", None,
@@ -287,10 +281,19 @@ DATASETS: dict[str, DatasetSpec] = {
         DatasetSpec(_HEART, None, lambda _: heart_disease()),
         DatasetSpec(_ADULT, ADULT, read_adult, groupings={name: partial(read_adult, group=name) for name in GROUPS}),
         DatasetSpec(_SHAKESPEARE, SHAKESPEARE, read_shakespeare),
-        DatasetSpec(_MNIST, MNIST, partial(_as_published, _MNIST, MNIST)),
-        DatasetSpec(_FASHION, FASHION, partial(_as_published, _FASHION, FASHION)),
-        DatasetSpec(_KMNIST, KMNIST, partial(_as_published, _KMNIST, KMNIST)),
-        DatasetSpec(_KMNIST_T10K, KMNIST_T10K, partial(_as_published, _KMNIST_T10K, KMNIST_T10K)),
+        _idx("mnist", "Handwritten digits", "CC BY-SA 3.0", "http://yann.lecun.com/exdb/mnist/", MNIST),
+        _idx(
+            "fashion-mnist", "Articles of clothing", "MIT", "https://github.com/zalandoresearch/fashion-mnist", FASHION
+        ),
+        _idx("kmnist", "Handwritten hiragana (Kuzushiji-MNIST)", "CC BY-SA 4.0", _KUZUSHIJI, KMNIST),
+        _idx(
+            "kmnist-t10k",
+            "Only the 10,000 test images of Kuzushiji-MNIST, split by drfl",
+            "CC BY-SA 4.0",
+            _KUZUSHIJI,
+            KMNIST_T10K,
+            (8_000, 2_000),
+        ),
         DatasetSpec(_CIFAR10, CIFAR10, partial(read_cifar, "cifar-10", CIFAR10, (10,))),
         # A record of CIFAR-100 has its superclass, one of 20, before its class.
         DatasetSpec(_CIFAR100, CIFAR100, partial(read_cifar, "cifar-100", CIFAR100, (20, 100))),

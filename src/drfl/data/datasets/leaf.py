@@ -64,22 +64,17 @@ def read_leaf(path: Path, task: TaskName = "classification") -> Dataset:
     everybody = [rows for part in parts for rows in part]
     for rows in everybody:
         if rows.inputs.shape[1:] != everybody[0].inputs.shape[1:] or rows.inputs.dtype != everybody[0].inputs.dtype:
-            raise InputError(
-                f"{rows.place}, user '{rows.user}': inputs have shape {rows.inputs.shape[1:]}, but those of user "
-                f"'{everybody[0].user}' have {everybody[0].inputs.shape[1:]}. Give all rows the same shape",
-                code="wrong-shape",
-                field=rows.user,
+            problem = (
+                f"inputs have shape {rows.inputs.shape[1:]}, but those of user '{everybody[0].user}' have "
+                f"{everybody[0].inputs.shape[1:]}. Give all rows the same shape"
             )
+            raise _user_error(rows.place, rows.user, problem, "wrong-shape")
     is_text = everybody[0].inputs.dtype == np.int64
     targets = [columns_of("y", rows.targets) for rows in everybody]
     for rows, columns in zip(everybody, targets, strict=True):
         if columns.keys() != targets[0].keys():
-            raise InputError(
-                f"{rows.place}, user '{rows.user}': targets do not have the shape of those of user "
-                f"'{everybody[0].user}'",
-                code="wrong-shape",
-                field=rows.user,
-            )
+            problem = f"targets do not have the shape of those of user '{everybody[0].user}'"
+            raise _user_error(rows.place, rows.user, problem, "wrong-shape")
         for name, values in columns.items():
             check_values(name, values, task, lambda row, rows=rows: _row(rows.place, rows.user, row))
     if is_text:
@@ -147,18 +142,12 @@ def _content(path: Path, content: object) -> tuple[list[str], list[int], dict[st
 
 
 def _rows(place: str, user: str, data: object, count: int) -> _Rows:
-    where = f"{place}, user '{user}'"
     x, y = (data.get("x"), data.get("y")) if isinstance(data, dict) else (None, None)
     if not isinstance(x, list) or not isinstance(y, list):
-        raise InputError(
-            f"{where}: 'user_data' has no lists 'x' and 'y' of this user", code="missing-column", field=user
-        )
+        raise _user_error(place, user, "'user_data' has no lists 'x' and 'y' of this user", "missing-column")
     if not len(x) == len(y) == count:
-        raise InputError(
-            f"{where}: there are {len(x)} inputs and {len(y)} targets, but num_samples says {count}",
-            code="count-mismatch",
-            field=user,
-        )
+        problem = f"there are {len(x)} inputs and {len(y)} targets, but num_samples says {count}"
+        raise _user_error(place, user, problem, "count-mismatch")
     if x and all(isinstance(text, str) for text in x):
         return _Rows(place, user, *_tokens(place, user, x, y))
     inputs = _numbers(place, user, "x", x).astype(np.float32)
@@ -170,12 +159,11 @@ def _tokens(place: str, user: str, x: list[str], y: list[object]) -> tuple[np.nd
     """Return texts as tokens (n, T), and the next characters (n,)."""
     for row, (text, following) in enumerate(zip(x, y, strict=True)):
         if len(text) != len(x[0]) or not isinstance(following, str) or len(following) != 1:
-            raise InputError(
-                f"{_row(place, user, row)}: drfl reads texts of one length whose target is the next character, as in "
-                f"LEAF's Shakespeare data; found '{text[:40]}' with the target {following!r:.40}",
-                code="unsupported-data",
-                field=user,
+            problem = (
+                "drfl reads texts of one length whose target is the next character, as in LEAF's Shakespeare data; "
+                f"found '{text[:40]}' with the target {following!r:.40}"
             )
+            raise _user_error(place, user, problem, "unsupported-data", row)
     # As in drfl's own Shakespeare data, except that other characters become blanks, which keeps the length.
     texts = [f"{text}{following}" for text, following in zip(x, y, strict=True)]
     tokens = np.array([[PLACES.get(character, PLACES[" "]) for character in text] for text in texts], dtype=np.int64)
@@ -200,13 +188,14 @@ def _numbers(place: str, user: str, key: str, values: list[object]) -> np.ndarra
             array = np.array(np.nan)
         shapes.append(array.shape)
         if not np.isfinite(array).all() or array.shape != shapes[0]:
-            raise InputError(
-                f"{_row(place, user, row)}: '{key}' must hold finite numbers of one shape, found {value!r:.60}",
-                code="not-a-number",
-                field=user,
-            )
-    raise InputError(f"{place}, user '{user}': '{key}' mixes types", code="wrong-type", field=user)
+            problem = f"'{key}' must hold finite numbers of one shape, found {value!r:.60}"
+            raise _user_error(place, user, problem, "not-a-number", row)
+    raise _user_error(place, user, f"'{key}' mixes types", "wrong-type")
 
 
-def _row(place: str, user: str, row: int) -> str:
-    return f"{place}, user '{user}', row {row + 1}"
+def _row(place: str, user: str, row: int | None) -> str:
+    return f"{place}, user '{user}'" + ("" if row is None else f", row {row + 1}")
+
+
+def _user_error(place: str, user: str, problem: str, code: str, row: int | None = None) -> InputError:
+    return InputError(f"{_row(place, user, row)}: {problem}", code=code, field=user)

@@ -417,11 +417,9 @@ def _check_labelled(place: str, name: str, values: np.ndarray, feature: object) 
     import datasets
 
     if isinstance(feature, datasets.ClassLabel) and (values < 0).any():
-        row = int((values < 0).argmax()) + 1
-        raise InputError(
-            f"{place}, row {row}: the target '{name}' is unknown ({values[row - 1]}). Remove such rows",
-            code="missing-values",
-            field=name,
+        row = int((values < 0).argmax())
+        raise _cell_error(
+            place, row, name, f"the target is unknown ({values[row]}). Remove such rows", "missing-values"
         )
 
 
@@ -432,26 +430,19 @@ def _stacked(place: str, name: str, values: Sequence[object]) -> np.ndarray:
         try:
             array = np.array(_plain(value), dtype=np.float64)
         except (TypeError, ValueError):
-            raise InputError(
-                f"{place}, row {row + 1}, column '{name}': expected an array of numbers. Drop the column",
-                code="not-a-number",
-                field=name,
-            ) from None
+            problem = "expected an array of numbers. Drop the column"
+            raise _cell_error(place, row, name, problem, "not-a-number") from None
         if not np.isfinite(array).all():
-            raise InputError(
-                f"{place}, row {row + 1}: column '{name}' has blank or infinite values. Fill or drop it",
-                code="missing-values",
-                field=name,
-            )
+            raise _cell_error(place, row, name, "blank or infinite values. Fill or drop the column", "missing-values")
         if found and array.shape != found[0].shape:
-            raise InputError(
-                f"{place}, row {row + 1}: column '{name}' has shape {array.shape}, but row 1 has "
-                f"{found[0].shape}. Bring all rows to one shape",
-                code="wrong-shape",
-                field=name,
-            )
+            problem = f"the shape is {array.shape}, but row 1 has {found[0].shape}. Bring all rows to one shape"
+            raise _cell_error(place, row, name, problem, "wrong-shape")
         found.append(array.astype(np.float32))
     return np.stack(found)
+
+
+def _cell_error(place: str, row: int, name: str, problem: str, code: str) -> InputError:
+    return InputError(f"{place}, row {row + 1}, column '{name}': {problem}", code=code, field=name)
 
 
 def _plain(value: object) -> object:
@@ -474,25 +465,14 @@ def _pictures(place: str, rows: datasets.Dataset, name: str) -> np.ndarray:
             if picture is not None:
                 picture.load()
         except Exception as error:
-            raise InputError(
-                f"{place}, row {row + 1}: cannot read the image '{name}': {_line(error)}",
-                code="damaged-file",
-                field=name,
-            ) from None
+            problem = f"cannot read the image: {_line(error)}"
+            raise _cell_error(place, row, name, problem, "damaged-file") from None
         if picture is None:
-            raise InputError(
-                f"{place}, row {row + 1}: the image '{name}' is missing. Remove such rows",
-                code="missing-values",
-                field=name,
-            )
+            raise _cell_error(place, row, name, "the image is missing. Remove such rows", "missing-values")
         if found and picture.size != found[0].size:
             sizes = [f"{w}x{h}" for w, h in (picture.size, found[0].size)]
-            raise InputError(
-                f"{place}, row {row + 1}: the image '{name}' has {sizes[0]} pixels, but row 1 has "
-                f"{sizes[1]}. Resize all images to one size",
-                code="wrong-shape",
-                field=name,
-            )
+            problem = f"the image has {sizes[0]} pixels, but row 1 has {sizes[1]}. Resize all images to one size"
+            raise _cell_error(place, row, name, problem, "wrong-shape")
         found.append(picture)
     grey = all(picture.mode in ("1", "L") for picture in found)
     arrays = (np.asarray(picture.convert("L" if grey else "RGB"), np.uint8) for picture in found)
