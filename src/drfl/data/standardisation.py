@@ -93,25 +93,26 @@ def _of_known(x: Tensor, known: Tensor) -> Moments:
     return Moments(len(x), (first + mean).cpu(), variance.cpu(), counts.cpu())
 
 
-def combine(parts: Sequence[Moments]) -> Moments:
-    """Combine the moments of at least one group of rows into those of all rows."""
-    return parts[0] if len(parts) == 1 else _combine_moments(parts, _counts(parts))
+def combine(parts: Sequence[Moments], capped: bool = False) -> Moments:
+    """Combine the moments of at least one group of rows into those of all rows.
 
-
-def _counts(parts: Sequence[Moments]) -> Tensor:
-    """Return the number of values per group and column, (k, p) float64; (k, 1) if none is missing."""
-    if all(part.counts is None for part in parts):
-        return torch.tensor([[part.count] for part in parts], dtype=torch.float64)
-    return torch.stack(
-        [torch.full_like(part.mean, part.count) if part.counts is None else part.counts for part in parts]
-    )
-
-
-def _combine_moments(parts: Sequence[Moments], counts: Tensor) -> Moments:
-    """Combine the moments of several groups, weighted by these numbers of values, (k, p) or (k, 1)."""
+    If ``capped``, one group counts for at most three times the rows of the others.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    has_missing = any(part.counts is not None for part in parts)
+    # The number of values per group and column, (k, p); (k, 1) if none is missing.
+    counts = torch.tensor([[part.count] for part in parts], dtype=torch.float64)
+    if has_missing:
+        known = [torch.full_like(part.mean, part.count) if part.counts is None else part.counts for part in parts]
+        counts = torch.stack(known)
+    if capped:
+        # A site that claims very many rows must not determine the scale alone.
+        most = 3 * (counts.sum(0) - counts.amax(0))
+        counts = torch.where(most > 0, counts.minimum(most), counts)
     means, variances = (torch.stack([getattr(part, name) for part in parts]) for name in ("mean", "variance"))
-    of_columns = None if all(part.counts is None for part in parts) else counts.sum(0)
-    return Moments(sum(part.count for part in parts), *_combine(counts, means, variances), of_columns)
+    rows, of_columns = sum(part.count for part in parts), counts.sum(0) if has_missing else None
+    return Moments(rows, *_combine(counts, means, variances), of_columns)
 
 
 def client_moments(inputs: Tensor, clients: Sequence[Tensor], names: Sequence[str]) -> Moments:
@@ -273,12 +274,12 @@ def bound_standardisation(parts: Sequence[Moments]) -> BoundedStandardisation:
     Returns:
         See :class:`BoundedStandardisation`; for N = 1, that site's mean and standard deviation.
     """
-    whole, n = _capped(parts), len(parts)
+    whole, n = combine(parts, capped=True), len(parts)
     scale = whole.variance.sqrt()
     if n == 1:
         return BoundedStandardisation(Standardisation.of(whole), torch.full(scale.shape, -1), torch.ones_like(scale))
     # Each site is bounded by the scale of the others: it may at most double or halve it.
-    others = [_capped([*parts[:i], *parts[i + 1 :]]) for i in range(n)]
+    others = [combine([*parts[:i], *parts[i + 1 :]], capped=True) for i in range(n)]
     alone = torch.stack([other.variance.sqrt() for other in others])
     # If a column is constant at all other sites, there is no scale to compare with.
     known = alone > 0
@@ -298,16 +299,6 @@ def bound_standardisation(parts: Sequence[Moments]) -> BoundedStandardisation:
         mean = torch.where(moved, mean.maximum(near - limited).minimum(near + limited), mean)
     found = Standardisation(mean, _positive(limited))
     return BoundedStandardisation(found, torch.where(moved, outlier, -1), torch.where(moved, scale / least, 1.0))
-
-
-def _capped(parts: Sequence[Moments]) -> Moments:
-    """Combine moments, with one group counting for at most three times the rows of the others."""
-    if len(parts) == 1:
-        return parts[0]
-    counts = _counts(parts)
-    # A site that claims very many rows must not determine the scale alone.
-    most = 3 * (counts.sum(0) - counts.amax(0))
-    return _combine_moments(parts, torch.where(most > 0, counts.minimum(most), counts))
 
 
 def _positive(scale: Tensor) -> Tensor:

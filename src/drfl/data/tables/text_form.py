@@ -203,36 +203,27 @@ class TextForm(NamedTuple):
 
 
 def _encoding(path: Path) -> str:
-    decoder = codecs.getincrementaldecoder("utf-8")()
     with open_text(path) as file, reading(path):
         start = file.read(4)
         if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and start != codecs.BOM_UTF32_LE:
             return "utf-16"
-        file.seek(0)
-        try:
-            while chunk := file.read(CHUNK):
-                # A hole in a file can be endless.
-                if b"\0" in chunk:
-                    raise InputError(
-                        f"{path} holds zero bytes, so it is not a text table in UTF-8: save it as CSV in UTF-8",
-                        code="damaged-file",
-                        field=str(path),
-                    )
-                decoder.decode(chunk)
-            decoder.decode(b"", final=True)
-        except UnicodeDecodeError:
-            pass
-        else:
-            return "utf-8"
-        file.seek(0)
-        try:
-            while chunk := file.read(CHUNK):
-                chunk.decode("cp1252")
-        except UnicodeDecodeError:
-            raise InputError(
-                f"{path} is neither in UTF-8 nor in cp1252: name its encoding with --encoding, or save it as CSV in "
-                "UTF-8",
-                code="damaged-file",
-                field=str(path),
-            ) from None
-    return "cp1252"
+        for encoding in ("utf-8", "cp1252"):
+            file.seek(0)
+            decoder = codecs.getincrementaldecoder(encoding)()
+            with suppress(UnicodeDecodeError):
+                while chunk := file.read(CHUNK):
+                    # A hole in a file can be endless.
+                    if b"\0" in chunk:
+                        raise InputError(
+                            f"{path} holds zero bytes, so it is not a text table in UTF-8: save it as CSV in UTF-8",
+                            code="damaged-file",
+                            field=str(path),
+                        )
+                    decoder.decode(chunk)
+                decoder.decode(b"", final=True)
+                return encoding
+    raise InputError(
+        f"{path} is neither in UTF-8 nor in cp1252: name its encoding with --encoding, or save it as CSV in UTF-8",
+        code="damaged-file",
+        field=str(path),
+    )
