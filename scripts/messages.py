@@ -311,9 +311,10 @@ class Scan:
         self._parts(module, call, call.args[0])
 
     def _give_code(self, module: Module, call: ast.Call, code: ast.Name) -> None:
-        """Note that a parameter of the function around a call is the code of its messages, if it is one."""
+        """Note which parameter gives the code of the notices or errors that the function around a call returns."""
         for function in module.enclosing(call):
-            if code.id in {argument.arg for argument in function.args.args}:
+            made = "" if function.returns is None else ast.unparse(function.returns)
+            if code.id in {a.arg for a in function.args.args} and (NOTICE in made or "InputError" in made):
                 self._codes[module.name, function.name] = code.id
 
     @staticmethod
