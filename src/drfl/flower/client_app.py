@@ -422,14 +422,11 @@ def row_hashes(site: Site, run: int) -> RecordDict:
     return write(hash_rows(site.data, key, run))
 
 
-def _receive(site: Site, message: Message, _: Context) -> RecordDict:
-    about = read(identity(site), SiteIdentity)
-    return write(receive_model(site, read(message.content, Delivery), about))
-
-
 WORK: dict[str, Callable[[Site, Message, Context], RecordDict]] = {
     ROWS_KIND: lambda site, _, context: row_hashes(site, context.run_id),
-    DELIVERY_KIND: _receive,
+    DELIVERY_KIND: lambda site, message, _: write(
+        receive_model(site, read(message.content, Delivery), read(identity(site), SiteIdentity))
+    ),
     TESTS_KIND: lambda site, message, _: write(answer_tests(site, read(message.content, AskTests))),
     LOSSES_KIND: lambda site, message, _: write(answer_losses(site, read(message.content, AskLosses))),
 }

@@ -706,6 +706,5 @@ def max_reply_bytes(w: Tensor) -> int:
     return MOST_VECTORS * w.numel() * w.element_size() + MOST_FIELDS
 
 
-def max_identity_bytes() -> int:
-    """Return the size in bytes of the largest valid description of a site."""
-    return SiteIdentity.limit + 3 * MOST_COLUMNS * TYPES["float64"]
+MOST_IDENTITY_BYTES = SiteIdentity.limit + 3 * MOST_COLUMNS * TYPES["float64"]
+"""Size in bytes of the largest valid description of a site."""

@@ -44,12 +44,10 @@ def answer_tests(site: Site, request: AskTests) -> AnswerTests:
     if site.own_scores is not None:
         own, scores = _test_scores(site, site.own_scores(), request.models[0].model)
         rows.append(scores)
-    both = tuple(_pairs(products(rows[0], other, measures)) for other in rows[1:])
+    both = tuple(
+        tuple((first, second) for first, second in products(rows[0], other, measures).tolist()) for other in rows[1:]
+    )
     return AnswerTests(tuple(tests), own, both, site.digest)
-
-
-def _pairs(sums: Tensor) -> tuple[tuple[float, float], ...]:
-    return tuple((first, second) for first, second in sums.tolist())
 
 
 class _Outputs(nn.Module):

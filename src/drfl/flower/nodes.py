@@ -17,7 +17,7 @@ from drfl.core.audit_log import AuditLog, Head
 from drfl.core.audit_signatures import public_key
 from drfl.core.errors import InputError, Notice, printable
 from drfl.flower.client_app import IDENTITY
-from drfl.flower.messages import AskIdentity, HoldOut, SiteIdentity, max_identity_bytes
+from drfl.flower.messages import MOST_IDENTITY_BYTES, AskIdentity, HoldOut, SiteIdentity
 from drfl.flower.records import (
     MOST_SHOWN,
     ProtocolError,
@@ -308,7 +308,7 @@ def member_of(reply: Message | None, problem: str = "") -> JoinedSite:
             f"cannot describe itself: {printable(reply.error.reason or f'error {reply.error.code}', MOST_SHOWN)}"
         )
     # Check the size before parsing, as a site may send anything.
-    if not reply.has_content() or payload_size(reply.content) > max_identity_bytes():
+    if not reply.has_content() or payload_size(reply.content) > MOST_IDENTITY_BYTES:
         raise ProtocolError("its description is rejected: it is empty or too long")
     try:
         identity, head = read(reply.content, SiteIdentity), read_head(reply.content)

@@ -292,16 +292,6 @@ SIMULATION_KEYS = (
 """Keys of a simulation's configuration that a deployment does not accept."""
 
 
-SHARE = 0.5
-"""The ``max_share`` that is suggested if there are many sites."""
-
-
-def share_limit(sites: int) -> float | None:
-    """Suggest a ``max_share`` for a number of sites: 2/3 for three sites, None for one or two sites."""
-    # Twice the share of equal sites leaves room for sites that differ in size.
-    return max(SHARE, round(2 / sites, 3)) if sites > 2 else None
-
-
 class SiteEntry(BaseModel):
     """A table ``[[sites]]`` in ``server.toml``. Paths are relative to the file.
 

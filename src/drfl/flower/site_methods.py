@@ -164,7 +164,12 @@ class SiteStates:
     def write(self, row: Tensor) -> int:
         """Store a row (s,) and return its number."""
         row = row.detach().cpu().contiguous()
-        digest = hashlib.blake2b(row.numpy().tobytes(), digest_size=6, key=self._key()).digest()
+        key = self.folder / KEY
+        if not key.exists():
+            with atomic_write(key) as file:
+                file.write(secrets.token_bytes(32))
+            key.chmod(0o600)
+        digest = hashlib.blake2b(row.numpy().tobytes(), digest_size=6, key=read_bytes(key, follow=False)).digest()
         number = 1 + int.from_bytes(digest, "big")
         with atomic_write(self.folder / f"{number}.safetensors") as file:
             file.write(save({"row": row}))
@@ -173,11 +178,3 @@ class SiteStates:
         for path in files[: max(0, len(files) - most)]:
             path.unlink(missing_ok=True)
         return number
-
-    def _key(self) -> bytes:
-        path = self.folder / KEY
-        if not path.exists():
-            with atomic_write(path) as file:
-                file.write(secrets.token_bytes(32))
-            path.chmod(0o600)
-        return read_bytes(path, follow=False)

@@ -156,7 +156,7 @@ def write(plan: DeploymentPlan, path: Path, keys: bool = False) -> None:
 
     Raises:
         InputError: If the folder is not empty or cannot be written, or if scripts would misread its path.
-        DrflError: If the keys could not be texts.
+        DrflError: If the keys could not be made.
     """
     root = path.absolute()
     if ".." in root.parts:

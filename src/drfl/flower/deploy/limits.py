@@ -13,10 +13,13 @@ from drfl.core.errors import Notice
 from drfl.core.files import read_text
 from drfl.flower.deploy import edit_settings
 from drfl.flower.deploy.paths import DeploymentFolder
-from drfl.flower.settings import ServerSettings, read_server, share_limit
+from drfl.flower.settings import ServerSettings, read_server
 
 Limits = Mapping[str, Mapping[str, int | float]]
 """For each site, the new keys of its ``[[sites]]`` table with their values."""
+
+SHARE = 0.5
+"""The ``max_share`` that is suggested if there are many sites."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,9 @@ def propose(folder: DeploymentFolder) -> ProposedLimits:
         return ProposedLimits({}, (Notice(text, "no-reports", "sites"),))
     total = sum(rows for rows, _ in reports.values())
     classes = max(needed for _, needed in reports.values())
-    share, notices, limits = share_limit(len(names)), [], {}
+    # Twice the share of equal sites leaves room for sites that differ in size. It is no limit for one or two sites.
+    share = max(SHARE, round(2 / len(names), 3)) if len(names) > 2 else None
+    notices, limits = [], {}
     for site in settings.sites:
         rows, _ = reports[site.name]
         # Suggest twice the present rows, so that a site can grow before its limit has to change.

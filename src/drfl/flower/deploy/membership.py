@@ -75,10 +75,26 @@ def add_site(
     plan = DeploymentPlan(tuple(dict.fromkeys((*names, name))), *address)
     site, root, text = _paths(folder, name), folder.site(name).root, None
     if name not in names:
-        text = _with_site(folder, name, {} if address.insecure else {"public_key": f"keys/{name}.pub"}, limits or {})
+        from drfl.flower.settings import ServerSettings, validate  # imported here because it imports torch
+
+        table = {"name": name, **({} if address.insecure else {"public_key": f"keys/{name}.pub"}), **(limits or {})}
+        text = edit_settings.add_site(read_text(folder.settings), table)
+        validate(folder.settings, tomllib.loads(text), ServerSettings)
         _check_no_run(folder)
     if key is not None:
-        _check_key(folder, site, key, address.insecure)
+        if address.insecure:
+            raise InputError(
+                "sites have no keys, because this deployment is insecure. Remove --key",
+                code="insecure-deployment",
+                field="--key",
+            )
+        keys.check_usable(folder, key)
+        if site.public_key.exists() and read_text(site.public_key).split()[:2] != read_text(key).split()[:2]:
+            raise InputError(
+                f"{name} has another key already: {site.public_key}. Replace it with 'drfl deploy rotate'",
+                code="conflicting-options",
+                field="--key",
+            )
     with ExitStack() as undo:
         if not root.exists():
             undo.callback(shutil.rmtree, root, ignore_errors=True)
@@ -149,19 +165,6 @@ def _paths(folder: DeploymentFolder, name: str) -> SitePaths:
     return listed.get(name, SitePaths(name, folder.keys / f"{name}.pub", folder.keys / f"{name}.node"))
 
 
-def _with_site(folder: DeploymentFolder, name: str, key: Mapping[str, str], limits: Mapping[str, int | float]) -> str:
-    """Return the text of ``server.toml`` with another site.
-
-    Raises:
-        InputError: If the file cannot be edited, or the settings would become invalid.
-    """
-    from drfl.flower.settings import ServerSettings, validate  # imported here because it imports torch
-
-    text = edit_settings.add_site(read_text(folder.settings), {"name": name, **key, **limits})
-    validate(folder.settings, tomllib.loads(text), ServerSettings)
-    return text
-
-
 def _check_no_run(folder: DeploymentFolder) -> None:
     """Check that no run is in progress: it could not be resumed with other sites.
 
@@ -176,19 +179,6 @@ def _check_no_run(folder: DeploymentFolder) -> None:
             f"deploy stop {folder.root} {number}'. To cut a site off at once, use 'drfl deploy revoke'",
             code="run-in-progress",
             field="SITE",
-        )
-
-
-def _check_key(folder: DeploymentFolder, site: SitePaths, key: Path, insecure: bool) -> None:
-    if insecure:
-        raise InputError("sites have no keys, because this deployment is insecure. Remove --key",
-                         code="insecure-deployment", field="--key")  # fmt: skip
-    keys.check_usable(folder, key)
-    if site.public_key.exists() and read_text(site.public_key).split()[:2] != read_text(key).split()[:2]:
-        raise InputError(
-            f"{site.name} has another key already: {site.public_key}. Replace it with 'drfl deploy rotate'",
-            code="conflicting-options",
-            field="--key",
         )
 
 

@@ -12,7 +12,7 @@ from drfl.core.errors import DrflError, InputError
 from drfl.core.files import read_json, read_text, sha256_of
 from drfl.experiments.run.manifest import CHECKPOINT
 from drfl.flower.deploy.flower_cli import run_flwr
-from drfl.flower.deploy.paths import DeploymentFolder, SitePaths
+from drfl.flower.deploy.paths import DeploymentFolder
 from drfl.flower.deploy.runs import list_runs
 from drfl.training.checkpoint.store import NAME
 
@@ -86,11 +86,23 @@ def status_of(folder: DeploymentFolder) -> DeploymentStatus:
         active = tuple(run.number for run in list_runs(folder) if not run.status.is_finished)
     except DrflError as error:
         problem = str(error)
+    replies: dict[str, str] = {}  # for each site, the time of its last reply in the server's audit log
     path = None if settings.audit is None else folder.root / settings.audit
-    replies = _last_replies(path, {site.name for site in settings.sites}) if path is not None and path.exists() else {}
+    if path is not None and path.exists():
+        names = {site.name for site in settings.sites}
+        # Latest first, so that a long log is read only as far as necessary.
+        for record in AuditLog(path, "server", "server").since(""):
+            name = record.get("site")
+            if record["event"] in ("joined", "received", "parted") and name in names:
+                replies.setdefault(str(name), str(record["at"]))
+            if len(replies) == len(names):
+                break
     revoked, models, sites = folder.revoked_keys(), _delivered_models(folder.root), []
     for site in folder.sites():
-        node = nodes.get(_node_of(site), {})
+        number = ""
+        with suppress(InputError):  # a site that is not registered from this folder has no file
+            number = read_text(site.node).strip()
+        node = nodes.get(number, {})
         state = str(node.get("status", "unknown" if problem or settings.insecure else "not registered"))
         if not site.public_key.exists() and site.name in revoked:
             state = "key revoked"
@@ -132,23 +144,3 @@ def _delivered_models(root: Path) -> dict[str, str]:
         for name, outcome in content["sites"].items()
         if outcome == RECEIVED
     }
-
-
-def _node_of(site: SitePaths) -> str:
-    """Return the node ID of a site; "" if it is not registered from this folder."""
-    with suppress(InputError):
-        return read_text(site.node).strip()
-    return ""
-
-
-def _last_replies(path: Path, names: set[str]) -> dict[str, str]:
-    """Return the time of the last reply of each site in the server's audit log."""
-    times: dict[str, str] = {}
-    # Latest first, so that a long log is read only as far as necessary.
-    for record in AuditLog(path, "server", "server").since(""):
-        name = record.get("site")
-        if record["event"] in ("joined", "received", "parted") and name in names:
-            times.setdefault(str(name), str(record["at"]))
-        if len(times) == len(names):
-            break
-    return times
