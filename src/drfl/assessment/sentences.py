@@ -22,7 +22,7 @@ def sentences(found: Assessment) -> list[str]:
     lines = [f"{headline(found)}."]
     if found.undefined:
         lines.append(
-            f"{measure.words[:1].upper()}{measure.words[1:]} is undefined on the test rows of "
+            f"{measure.title} is undefined on the test rows of "
             f"{_listed(found.undefined)}: their true {measure.words} is unknown."
         )
     lines += [candidates(found), *equality(found)]

@@ -231,22 +231,14 @@ def reading(path: Path, problem: str = "", remedy: str = "") -> Iterator[None]:
 def read_bytes(path: Path, *, limit: int | None = TEXT_LIMIT, follow: bool = True, remedy: str = "") -> bytes:
     """Read the content of a file; see :func:`open_file` for the arguments."""
     with open_file(path, limit=limit, follow=follow, remedy=remedy) as file, reading(path, remedy=remedy):
-        return read_whole(file, path, limit)
-
-
-def read_whole(file: IO[bytes], path: Path, limit: int | None) -> bytes:
-    """Read the rest of an open file in pieces, because a file can yield more bytes than its reported size.
-
-    Raises:
-        InputError: If the content exceeds the limit.
-    """
-    most = memory_limit() if limit is None else limit
-    data = bytearray()
-    # Reading one byte beyond the limit is enough to detect that it is exceeded.
-    while piece := file.read(min(_CHUNK, most + 1 - len(data))):
-        data += piece
-        _check_size(path, len(data), limit)
-    return bytes(data)
+        most = memory_limit() if limit is None else limit
+        data = bytearray()
+        # Read in pieces, because a file can yield more bytes than its reported size. One byte beyond the limit is
+        # enough to detect that it is exceeded.
+        while piece := file.read(min(_CHUNK, most + 1 - len(data))):
+            data += piece
+            _check_size(path, len(data), limit)
+        return bytes(data)
 
 
 def read_gzip(path: Path, *, remedy: str = "") -> io.BytesIO:

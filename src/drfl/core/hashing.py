@@ -24,20 +24,15 @@ def digest_of(tensors: Iterable[Tensor], text: str = "") -> str:
     for tensor in tensors:
         # The digest covers type and shape, because equal bytes can represent different numbers.
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(_digest_of_entries(tensor))
+        # Inference tensors have no version, so a write to one would not be noticed.
+        version = None if tensor.is_inference() else tensor._version
+        cached = None if version is None else _digests.get(tensor)
+        if cached is None or cached[0] != version:
+            entries = hashlib.blake2b(digest_size=16)
+            for part in tensor.detach().cpu().contiguous().reshape(-1).split(_PIECE):
+                entries.update(part.numpy().data)
+            cached = version, entries.digest()
+            if version is not None and tensor.nbytes > _LARGE:
+                _digests[tensor] = cached
+        digest.update(cached[1])
     return digest.hexdigest()
-
-
-def _digest_of_entries(tensor: Tensor) -> bytes:
-    # Inference tensors have no version, so a write to one would not be noticed.
-    version = None if tensor.is_inference() else tensor._version
-    cached = None if version is None else _digests.get(tensor)
-    if cached is not None and cached[0] == version:
-        return cached[1]
-    digest = hashlib.blake2b(digest_size=16)
-    for part in tensor.detach().cpu().contiguous().reshape(-1).split(_PIECE):
-        digest.update(part.numpy().data)
-    found = digest.digest()
-    if version is not None and tensor.nbytes > _LARGE:
-        _digests[tensor] = version, found
-    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,17 +15,12 @@ _NAME: ContextVar[str | None] = ContextVar("run", default=None)
 @contextmanager
 def named_run(name: str) -> Iterator[None]:
     """Let log lines of drfl begin with the name of a run in this context. An outer name has precedence."""
-    _add_filter()
+    logging.getLogger("drfl").addFilter(_add_name)  # which adds it once only
     token = _NAME.set(_NAME.get() or name)
     try:
         yield
     finally:
         _NAME.reset(token)
-
-
-@functools.cache
-def _add_filter() -> None:
-    logging.getLogger("drfl").addFilter(_add_name)
 
 
 def _add_name(record: logging.LogRecord) -> bool:

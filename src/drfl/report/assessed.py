@@ -81,7 +81,7 @@ def worst_interval(run: RunRecord, measure: Measure | None = None, alpha: float 
 def missing_reason(run: RunRecord, measure: Measure | None = None) -> Notice:
     """Explain why one of a run's measures, or its score, has no intervals, with the remedy."""
     assessed_measure, stored_measures = run.score if measure is None else measure, nested_list(run.summary, "measures")
-    words = f"{assessed_measure.words[:1].upper()}{assessed_measure.words[1:]}"
+    words = assessed_measure.title
     if run.stopped_on_test:
         return Notice(
             f"{words} has no interval, because {ON_TEST}. Run again for a fixed number of rounds, or, in a simulation, "
@@ -129,7 +129,7 @@ def _sums(run: RunRecord, measure: Measure) -> Floats | None:
     if measure.rows is Rows.WHOLE or run.stopped_on_test or (has_patients and measure.rows is Rows.RANKS):
         return None
     n = run.clients["samples"].to_numpy(float)
-    values = run.clients["score" if measure.name == run.score.name else measure.name].to_numpy(float)
+    values = run.clients[run.column_of(measure)].to_numpy(float)
     columns = [f"{measure.name}_{end}" for end in SUM_SUFFIXES.get(measure.rows, ("sum", "squares"))]
     if set(columns) <= set(run.clients.columns):
         stored = [run.clients[column].to_numpy(float) for column in columns]

@@ -55,7 +55,7 @@ def client_table(run: RunEvidence) -> TableBlock:
                 spread([client["loss"]], 3), *(count(client[name]) for name in counts), percent([client["lambda"]], 2),
             ]
         )  # fmt: skip
-    measured = [m.words[:1].upper() + m.words[1:] + (" (%)" if m.percent else "") for m in (score, *others)]
+    measured = [f"{m.title} (%)" if m.percent else m.title for m in (score, *others)]
     if assessment is not None:
         measured[1:1] = [f"95{THIN}%", "Could be the worst"]
     head = ["Client", *measured, "Loss", *(COUNTS[name] for name in counts), "λ (%)"]
@@ -87,7 +87,7 @@ def by_client_tables(evidence: Evidence) -> list[TableBlock]:
     common = [m for m in groups[0].measures if all(m == run.score or m.name in run.clients for run in every)]
     tables = []
     for measure in common:
-        column = "score" if measure == groups[0].score else measure.name
+        column = firsts[0].record.column_of(measure)
         assessments = [run.by(measure) for run in firsts]
         values = [run.record.clients[column].to_numpy(float) for run in firsts]
         order = _worst_of_any(values, measure, firsts[0].record)
@@ -102,7 +102,7 @@ def by_client_tables(evidence: Evidence) -> list[TableBlock]:
                 could = assessment is not None and _could(assessment, i) == "yes"
                 row.append(NOTHING if assessment is None else COULD * could + _ends(assessment, i))
                 marked |= could
-        caption = f"{measure.words[:1].upper()}{measure.words[1:]} by client{', in percent' * measure.percent}"
+        caption = f"{measure.title} by client{', in percent' * measure.percent}"
         if len(shown[0]) < len(groups[0].runs):
             caption += f", {which_seed(groups)}"
         elif len(every) > len(groups):

@@ -105,9 +105,13 @@ class RunRecord:
         # Files name these columns after the measure, such as worst_accuracy; reports call all of them worst_score.
         return number(nested_table(self.summary, "final"), metric.replace("_score", f"_{self.score.name}"))
 
+    def column_of(self, measure: Measure) -> str:
+        """Return the column of ``clients`` with the values of a measure: that of the score is called "score"."""
+        return "score" if measure.name == self.score.name else measure.name
+
     def undefined(self, measure: Measure) -> int:
         """Count the clients at which a measure is undefined."""
-        column = "score" if measure.name == self.score.name else measure.name
+        column = self.column_of(measure)
         return int(self.clients[column].isna().sum()) if column in self.clients else 0
 
     @cached_property

@@ -99,7 +99,7 @@ class SeedComparison(NamedTuple):
     Args:
         first: The baseline.
         second: The algorithm whose gain it is.
-        gain: The second's worst client minus the first's, flip_direction so that larger is better.
+        gain: The second's worst client minus the first's, signed so that larger is better.
         verdict: Verdict on the second, after Holm's correction over all pairs of the table.
         undefined: Share of clients that are excluded from the search for the worst one, because the measure is
             undefined there.
@@ -183,7 +183,7 @@ def compare_over_seeds(runs: Sequence[AssessedRun], failed: Collection[str] = ()
 
 
 def _worst(run: AssessedRun) -> float:
-    """Return the worst client's measured value, flip_direction so that larger is better."""
+    """Return the worst client's measured value, signed so that larger is better."""
     if run.assessment is None:
         return np.nan
     return float(flip_direction(np.array([run.assessment.worst.value]), run.assessment.measure)[0])

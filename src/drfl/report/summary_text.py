@@ -252,7 +252,7 @@ def takeaway(groups: Sequence[Group], ranking: Ranking | None) -> Paragraph | No
     value = f"{worst}{THIN}%" if score.percent else f"{score.words} {worst}"
     note, rival_note, gain = best.note(score), rival.rival.note(score), rival.gain
     ahead = gain.mean
-    if not gain.n:  # no seed has the same clients: use the difference of means, flip_direction so that larger is better
+    if not gain.n:  # no seed has the same clients: use the difference of means, signed so that larger is better
         ahead = mean(best.finals("worst_score")) - mean(rival.rival.finals("worst_score"))
         ahead = ahead if score.more_is_better else -ahead
     less = "less" if (ahead < 0) == score.more_is_better else "more"

@@ -338,24 +338,7 @@ class Protected(Wrapper[S]):
         # Guards are outermost: they judge losses of clients that the aggregation rule has not excluded.
         guarded = GuardingFederation(valid if robust is None else robust, self.guards, memory.guards)
         inner, info = self.algorithm.round(inner, guarded, key)
-        memory = self._after(memory, valid, guarded, mixture_of(self.algorithm, inner, fed))
-        if robust is not None:
-            if robust.too_few and not memory.too_few:
-                text = (
-                    f"fewer than {robust.rule.min_vectors} replies to a request, too few for {robust.rule}; none of "
-                    "them is used"
-                )
-                LOG.warning(Notice(text, "few-replies", "aggregator"))
-            memory = memory._replace(
-                centres=robust.centres,
-                left_out=memory.left_out + robust.left_out,
-                too_few=memory.too_few + robust.too_few,
-            )
-        info = info if valid.excess is None else info._replace(excess=valid.excess)
-        return WrapperState(inner, memory), info
-
-    def _after(self, memory: Memory, valid: ValidatingFederation, guarded: GuardingFederation, lam: Tensor) -> Memory:
-        """Update the memory after a round that ended in λ (N,), except for the aggregation rule's fields."""
+        lam = mixture_of(self.algorithm, inner, fed)
         bad = valid.faulty | guarded.changed
         record = Record(memory.strikes, memory.until)
         if self.quarantine is not None:
@@ -374,7 +357,7 @@ class Protected(Wrapper[S]):
                 "losses are false"
             )
             LOG.warning(Notice(text, "dominant-client", self._name(i)))
-        return memory._replace(
+        memory = memory._replace(
             # A client that sent nothing in this round keeps its flag.
             flagged=torch.where(valid.answered | bad, bad, memory.flagged) | (record.until > 0),
             rejected=memory.rejected + valid.rejected,
@@ -386,6 +369,20 @@ class Protected(Wrapper[S]):
             guards=guarded.memory,
             usual=valid.usual,
         )
+        if robust is not None:
+            if robust.too_few and not memory.too_few:
+                text = (
+                    f"fewer than {robust.rule.min_vectors} replies to a request, too few for {robust.rule}; none of "
+                    "them is used"
+                )
+                LOG.warning(Notice(text, "few-replies", "aggregator"))
+            memory = memory._replace(
+                centres=robust.centres,
+                left_out=memory.left_out + robust.left_out,
+                too_few=memory.too_few + robust.too_few,
+            )
+        info = info if valid.excess is None else info._replace(excess=valid.excess)
+        return WrapperState(inner, memory), info
 
     def _name(self, client: int) -> str:
         return self.names[client] if self.names else f"client {client}"

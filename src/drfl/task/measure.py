@@ -120,6 +120,11 @@ class Measure:
         """Display name in a sentence."""
         return WORDS.get(self.name, self.name.replace("_", " "))
 
+    @property
+    def title(self) -> str:
+        """Display name at the start of a sentence."""
+        return f"{self.words[:1].upper()}{self.words[1:]}"
+
     def number(self, value: float) -> str:
         """Format a value without its unit, as in "87.9" or "0.912"; a dash if it is undefined."""
         return number(self.scale * value, self.digits)

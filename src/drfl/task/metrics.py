@@ -74,7 +74,13 @@ class Metric(Measure):
             InputError: If the function fails, or returns neither a number nor one value per sample.
         """
         if self.ignored is not None and math.isnan(self.ignored) and not self.rows.mean:
-            return self._mean_over_labels(outputs, targets)
+            if not bool(torch.isfinite(outputs).all()):
+                return math.nan
+            # Average over the labels (n, L) for which the metric is defined, each on the rows in which it is known.
+            each, counted = replace(self, ignored=None), self.counts(targets).reshape(len(targets), -1)
+            columns = zip(outputs.reshape(counted.shape).T, targets.reshape(counted.shape).T, counted.T, strict=True)
+            values = [each.of(output[known], label[known]) for output, label, known in columns]
+            return float(torch.tensor(values, dtype=torch.float64).nanmean())
         if self.ignored is not None:
             outputs, targets = self._counted(outputs, targets)
         # A diverged model has no score, although argmax of NaN would give a class.
@@ -127,15 +133,6 @@ class Metric(Measure):
     def counts(self, targets: Tensor) -> Tensor:
         """Return a mask of the targets (n, …) that count, bool of the same shape."""
         return torch.ones_like(targets, dtype=torch.bool) if self.ignored is None else ~equals(targets, self.ignored)
-
-    def _mean_over_labels(self, outputs: Tensor, targets: Tensor) -> float:
-        """Average the metric over the labels (n, L) for which it is defined, each on the rows in which it is known."""
-        if not bool(torch.isfinite(outputs).all()):
-            return math.nan
-        each, counted = replace(self, ignored=None), self.counts(targets).reshape(len(targets), -1)
-        columns = zip(outputs.reshape(counted.shape).T, targets.reshape(counted.shape).T, counted.T, strict=True)
-        values = [each.of(output[known], label[known]) for output, label, known in columns]
-        return float(torch.tensor(values, dtype=torch.float64).nanmean())
 
     def _counted(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Select outputs (P, C), or (P,) of labels, and targets (P,) of the positions that count, row by row."""

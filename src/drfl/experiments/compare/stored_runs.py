@@ -156,10 +156,10 @@ def _failed_runs(folder: Path) -> Iterator[StoredRun]:
 
 def outcome_of(record: RunRecord) -> Outcome:
     """Return how the run of a folder ended, as a comparison would have recorded it, but without :func:`equal_of`."""
-    summary, score = record.summary, record.score
+    summary = record.summary
     final = nested_table(summary, "final")
     metrics = Metrics(*(record.final(field) for field in Metrics._fields))
-    columns = {m.name: "score" if m.name == score.name else m.name for m in record.measures}
+    columns = {m.name: record.column_of(m) for m in record.measures}
     missing = {n: record.clients["client"][record.clients[c].isna()] for n, c in columns.items() if c in record.clients}
     certificate = None
     if math.isfinite(number(final, "gap")):

@@ -98,7 +98,7 @@ def _table(shown: Sequence[tuple[Group, RunEvidence]]) -> TableBlock:
         for i in order_of_clients(first)[: first.display_limit(MOST)]
     ]
     caption = (
-        f"{measure.words[:1].upper()}{measure.words[1:]}{f', {measure.unit}' if measure.unit else ''} by client, seed "
+        f"{measure.title}{f', {measure.unit}' if measure.unit else ''} by client, seed "
         f"{clean(first.seed, 24)}, the worst with {clean(groups[0].label, 60)} first"
     )
     if len(rows) < len(names):

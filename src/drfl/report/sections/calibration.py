@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from drfl.report.content import Block, Paragraph, Points, Section, TableBlock
 from drfl.report.evidence import Evidence, RunEvidence
 from drfl.report.formatting import NOTHING, UNDEFINED, clean, count, listing
-from drfl.report.read_run import RunRecord
 from drfl.report.sections.worst import MOST, order_of_clients
 from drfl.task.measure import Measure, undefined_note, undefined_share
 
@@ -55,9 +54,7 @@ def calibration_section(evidence: Evidence) -> Section:
             for group in groups
             for record in group.runs
         ]  # fmt: skip
-        heads = [
-            f"{m.words[:1].upper()}{m.words[1:]}, {statistic}" for m in measures for statistic in ("average", "worst")
-        ]
+        heads = [f"{m.title}, {statistic}" for m in measures for statistic in ("average", "worst")]
         heads += [UNDEFINED] if some else []
         blocks.append(
             TableBlock(
@@ -72,31 +69,22 @@ def calibration_section(evidence: Evidence) -> Section:
         more = listing([clean(group.label, 60) for group in groups[TABLES:]])
         blocks.append(Paragraph(f"For the values by client of {more}, see the clients.csv of their runs.", small=True))
     blocks.append(Paragraph(NOTE, small=True))
-    return Section("calibration", QUESTION, _answer(evidence.runs[0], measures, several=several), blocks)
-
-
-def _answer(run: RunEvidence, measures: Sequence[Measure], *, several: bool) -> str:
-    """Name the worst client by the first of the measures."""
-    first, frame = measures[0], run.record.clients
-    values = _values_of(run.record, first)
+    # The answer is about the first run and the first of the measures.
+    run, first = evidence.runs[0], measures[0]
+    values = run.record.clients[run.record.column_of(first)].to_numpy(float).tolist()
     known = [i for i in range(len(values)) if math.isfinite(values[i])]
-    if not known:
-        return f"Unknown: {first.words} is undefined on every client's test rows."
-    i = max(known, key=lambda place: values[place])
-    rows = count(frame["samples"].to_numpy(float)[i])
-    mean = first.shown(sum(values[place] for place in known) / len(known))
-    note = undefined_note([len(values) - len(known)], [len(values)])
-    model = f"With {clean(run.record.algorithm, 60)}, seed {clean(run.record.seed, 24)}, the" if several else "The"
-    return (
-        f"{model} {first.words} is largest at {run.names[i]}: {first.shown(values[i])} on {rows} test rows; the "
-        f"average over clients is {mean}{note}."
-    )
-
-
-def _values_of(record: RunRecord, measure: Measure) -> list[float]:
-    """Return the values (N,) of the clients."""
-    # The column of the score is called "score" for every measure.
-    return record.clients["score" if measure.name == record.score.name else measure.name].to_numpy(float).tolist()
+    answer = f"Unknown: {first.words} is undefined on every client's test rows."
+    if known:
+        i = max(known, key=lambda place: values[place])
+        samples = count(run.record.clients["samples"].to_numpy(float)[i])
+        mean = first.shown(sum(values[place] for place in known) / len(known))
+        note = undefined_note([len(values) - len(known)], [len(values)])
+        model = f"With {clean(run.record.algorithm, 60)}, seed {clean(run.record.seed, 24)}, the" if several else "The"
+        answer = (
+            f"{model} {first.words} is largest at {run.names[i]}: {first.shown(values[i])} on {samples} test rows; the "
+            f"average over clients is {mean}{note}."
+        )
+    return Section("calibration", QUESTION, answer, blocks)
 
 
 def _clients(run: RunEvidence, measures: Sequence[Measure], label: str, several: bool) -> TableBlock:
@@ -104,7 +92,7 @@ def _clients(run: RunEvidence, measures: Sequence[Measure], label: str, several:
     record = run.record
     assessments = [run.by(measure) for measure in measures]
     samples = record.clients["samples"].to_numpy(float)
-    columns = [_values_of(record, measure) for measure in measures]
+    columns = [record.clients[record.column_of(measure)].to_numpy(float).tolist() for measure in measures]
     rows = []
     for i in order_of_clients(record)[: record.display_limit(MOST)]:
         cells = []
@@ -121,6 +109,4 @@ def _clients(run: RunEvidence, measures: Sequence[Measure], label: str, several:
     caption = f"{which}, the worst by {record.score.words} first"
     if len(rows) < len(run.names):
         caption += f"; {len(rows)} of {count(len(run.names))} clients"
-    return TableBlock(
-        caption, ["Client", "Test rows", *(f"{m.words[:1].upper()}{m.words[1:]}" for m in measures)], rows
-    )
+    return TableBlock(caption, ["Client", "Test rows", *(f"{m.title}" for m in measures)], rows)

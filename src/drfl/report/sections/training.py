@@ -42,7 +42,7 @@ def training_section(evidence: Evidence) -> Section:
     )
     if max(len(group.runs) for group in groups) > 1:
         scale = "Lines are means over seeds; bands extend from the lowest to the highest seed. " + scale
-    blocks = [*legend_of(groups), Heading(f"{score.words[:1].upper()}{score.words[1:]} over the rounds")]
+    blocks = [*legend_of(groups), Heading(f"{score.title} over the rounds")]
     blocks += [Paragraph(scale + undefined_sentence(groups), small=True), Figures(plots), *_mixture(groups)]
     blocks += [Heading("Test loss over the rounds"), Figures(losses)]
     certified = [group for group in groups if group.has_certificate]

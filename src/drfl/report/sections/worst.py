@@ -132,7 +132,7 @@ def _one(group: Group, run: RunEvidence, *, several: bool, seeds: bool) -> list[
         for i in order_of_clients(run.record)[: run.record.display_limit(MOST)]:
             value = score.shown(values[i]) if math.isfinite(values[i]) else NOTHING
             rows.append([run.names[i], count(samples[i]), value])
-        caption = f"{score.words[:1].upper()}{score.words[1:]}: {_which(len(rows), len(values))}"
+        caption = f"{score.title}: {_which(len(rows), len(values))}"
         head = [Heading(title), Paragraph(_unsure(run))] if title else []
         return [*head, TableBlock(caption, ["Client", "Test rows", score.words], rows)]
     most = run.record.display_limit(FEW if several else MOST)
