@@ -161,7 +161,7 @@ def test_foreign_handlers_and_ignored_signals_are_kept(number):
     try:
         for handler in (signal.SIG_IGN, lambda signum, frame: None):
             signal.signal(number, handler)
-            with signals.end_at_once(), signals.raise_on_signal(), signals.call_on_signal(pytest.fail):
+            with signals.end_at_once(), signals.raise_on_signal(), signals.CallOnSignal(pytest.fail):
                 assert signal.getsignal(number) is handler
             assert signal.getsignal(number) is handler
     finally:

@@ -41,7 +41,7 @@ def interruptible(when: str = "after this round") -> Iterator[StopSignal]:
         # Do not print through rich: the interrupted frame may hold its lock.
         os.write(2, f"stopping {when} (Ctrl-C again to abort at once)\n".encode())
 
-    with signals.call_on_signal(request_stop):
+    with signals.CallOnSignal(request_stop):
         yield watch
 
 

@@ -15,7 +15,7 @@ from drfl.core.screen import say
 if TYPE_CHECKING:
     from drfl.core.errors import InputError, Notice
     from drfl.data.dataset import TaskName
-    from drfl.data.table_description import ColumnSummary, Description
+    from drfl.data.table_description import Description
     from drfl.data.tables.schema import TableSchema
     from drfl.data.tables.text_form import TextForm
 
@@ -202,7 +202,11 @@ def _print(found: Description, out: Path | None) -> None:
         say(f"{site.name}: {site.rows:,} rows{of_patients}{of_class}")
         width = max(map(len, site.columns))
         for name, column in site.columns.items():
-            say(f"  {name:{width}}  {column.type:12}  {_content(column)}")
+            text = "no values" if column.range is None else f"{column.range[0]} to {column.range[1]}"
+            if column.levels is not None:
+                text = ", ".join(f"{level} {count:,}" for level, count in column.levels.items())
+            missing = f"; {column.missing:,} missing" if column.missing else ""
+            say(f"  {name:{width}}  {column.type:12}  {text}{missing}")
     for problem in found.problems:
         say(f"problem  {problem}")
     for notice in found.notices:
@@ -212,11 +216,3 @@ def _print(found: Description, out: Path | None) -> None:
     elif out is not None:
         features = len(found.schema.features)
         say(f"{out}: written, {len(found.schema.columns)} columns, {features} features. Check it before you use it")
-
-
-def _content(column: ColumnSummary) -> str:
-    if column.levels is not None:
-        text = ", ".join(f"{level} {count:,}" for level, count in column.levels.items())
-    else:
-        text = "no values" if column.range is None else f"{column.range[0]} to {column.range[1]}"
-    return f"{text}; {column.missing:,} missing" if column.missing else text

@@ -47,24 +47,6 @@ def check_paper_files(
         figure_style.check()
 
 
-def write_paper_files(
-    comparison: Comparison, latex: Path | None, figure: Path | None, x_axis: str | None, target: str | None
-) -> None:
-    """Write the table and the figure that the user asked for, and print the costs of reaching the target on stderr.
-
-    Raises:
-        InputError: If a file cannot be written, or the target is not one.
-    """
-    if target is not None:
-        console.err.print(_costs_view(comparison, target))
-    if latex is not None:
-        write_bytes(comparison.to_latex(target=target).encode(), latex)
-        console.err.print(f"table: {latex}", markup=False)
-    if figure is not None:
-        comparison.plot(x=x_axis or "rounds").savefig(figure)
-        console.err.print(f"figure: {figure}", markup=False)
-
-
 COSTS: dict[str, Callable[[float], str]] = {
     "rounds": lambda value: number(value, 1),
     "bytes": size,
@@ -74,17 +56,31 @@ COSTS: dict[str, Callable[[float], str]] = {
 """The costs of reaching a target, and how each is shown."""
 
 
-def _costs_view(comparison: Comparison, target: str) -> ScreenTable:
-    title = f"first evaluated round with {target}, mean and 95 % interval"
-    view = ScreenTable(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    view.add_column("algorithm", no_wrap=True)
-    for heading in ("reached", *COSTS):
-        view.add_column(heading, justify="right")
-    for name, row in comparison.costs_to(target).iterrows():
-        reached = f"{row['reached']:.0f} of {row['seeds']:.0f}"
-        view.add_row(comparison.marked(str(name)), reached, *(shown(row[cost]) for cost, shown in COSTS.items()))
-        # Both in one line would be too wide for a terminal.
-        ends = [[shown(row[f"{cost}_{end}"]) for end in ("low", "high")] for cost, shown in COSTS.items()]
-        if any(low != NOTHING for low, _ in ends):
-            view.add_row("", "", *(f"{low} – {high}" if low != NOTHING else "" for low, high in ends))
-    return view
+def write_paper_files(
+    comparison: Comparison, latex: Path | None, figure: Path | None, x_axis: str | None, target: str | None
+) -> None:
+    """Write the table and the figure that the user asked for, and print the costs of reaching the target on stderr.
+
+    Raises:
+        InputError: If a file cannot be written, or the target is not one.
+    """
+    if target is not None:
+        title = f"first evaluated round with {target}, mean and 95 % interval"
+        view = ScreenTable(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        view.add_column("algorithm", no_wrap=True)
+        for heading in ("reached", *COSTS):
+            view.add_column(heading, justify="right")
+        for name, row in comparison.costs_to(target).iterrows():
+            reached = f"{row['reached']:.0f} of {row['seeds']:.0f}"
+            view.add_row(comparison.marked(str(name)), reached, *(shown(row[cost]) for cost, shown in COSTS.items()))
+            # Both in one line would be too wide for a terminal.
+            ends = [[shown(row[f"{cost}_{end}"]) for end in ("low", "high")] for cost, shown in COSTS.items()]
+            if any(low != NOTHING for low, _ in ends):
+                view.add_row("", "", *(f"{low} – {high}" if low != NOTHING else "" for low, high in ends))
+        console.err.print(view)
+    if latex is not None:
+        write_bytes(comparison.to_latex(target=target).encode(), latex)
+        console.err.print(f"table: {latex}", markup=False)
+    if figure is not None:
+        comparison.plot(x=x_axis or "rounds").savefig(figure)
+        console.err.print(f"figure: {figure}", markup=False)

@@ -20,7 +20,17 @@ def report_command(options: ReportOptions) -> int:
     has_other = any(path is not None for path in (options.pdf, options.latex, options.figure))
     out = options.out or (None if has_other else PAGE)
     # Reading takes a while: check first that the files can be written.
-    _check_pages(out, options)
+    if options.pdf is not None:
+        from drfl.report.pdf import check_typst
+
+        check_typst()
+        if out is not None and out.resolve() == options.pdf.resolve():
+            raise InputError(
+                f"--out and --pdf are both {out}: give two different files", code="conflicting-options", field="pdf"
+            )
+    for path, name in ((out, "--out"), (options.pdf, "--pdf")):
+        if path is not None:
+            check_output(path, name, overwrite=options.overwrite)
     check_paper_files(options.latex, options.figure, options.x_axis, overwrite=options.overwrite)
     folders = [folder for path in options.runs for folder in runs_in(path)]
     failed = [run for path in options.runs for run in failed_in(path)]
@@ -42,17 +52,3 @@ def report_command(options: ReportOptions) -> int:
                 write(content, path)
                 console.out.print(f"report: {path}", markup=False)
     return 0
-
-
-def _check_pages(out: Path | None, options: ReportOptions) -> None:
-    if options.pdf is not None:
-        from drfl.report.pdf import check_typst
-
-        check_typst()
-        if out is not None and out.resolve() == options.pdf.resolve():
-            raise InputError(
-                f"--out and --pdf are both {out}: give two different files", code="conflicting-options", field="pdf"
-            )
-    for path, name in ((out, "--out"), (options.pdf, "--pdf")):
-        if path is not None:
-            check_output(path, name, overwrite=options.overwrite)

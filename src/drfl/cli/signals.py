@@ -35,7 +35,7 @@ def code_of(error: KeyboardInterrupt) -> int:
     return 128 + (error.number if isinstance(error, Signalled) else signal.SIGINT)
 
 
-def end_at_once() -> _SignalHandlers:
+def end_at_once() -> CallOnSignal:
     """Let a signal end the process at once within this context: for parsing and imports, which need no clean-up.
 
     An exception is not enough. If it is raised while torch is imported, a destructor or a module that catches all
@@ -46,7 +46,7 @@ def end_at_once() -> _SignalHandlers:
         os.write(2, b"drfl: interrupted\n")
         os._exit(128 + number)  # skip Python's shutdown, which would wait for threads of a half-loaded torch
 
-    return _SignalHandlers(leave)
+    return CallOnSignal(leave)
 
 
 @contextmanager
@@ -57,7 +57,7 @@ def raise_on_signal() -> Iterator[None]:
         StoppedError: If a signal arrives. (typer would turn a KeyboardInterrupt into an exit without a message.)
     """
     try:
-        with _SignalHandlers(raise_signal):
+        with CallOnSignal(raise_signal):
             yield
     except KeyboardInterrupt as error:
         from drfl.core.errors import StoppedError
@@ -71,13 +71,8 @@ def ignore() -> None:
     On exit Python resets other handlers to the system's, but leaves ignored signals ignored.
     """
     for number in NUMBERS:
-        if isinstance(signal.getsignal(number), _SignalHandlers):
+        if isinstance(signal.getsignal(number), CallOnSignal):
             signal.signal(number, signal.SIG_IGN)
-
-
-def call_on_signal(act: Callable[[int], None]) -> _SignalHandlers:
-    """Let a signal call a function with its number within this context."""
-    return _SignalHandlers(act)
 
 
 def raise_signal(number: int) -> None:
@@ -89,11 +84,14 @@ def raise_signal(number: int) -> None:
     raise Signalled(number)
 
 
-class _SignalHandlers:
-    """A context in which the signals call a function with their number.
+class CallOnSignal:
+    """A context in which the signals call a function.
 
     A signal that is ignored, as under nohup, or that the calling program handles, stays so. Only the main thread can
     set handlers.
+
+    Args:
+        act: Function of the number of the signal.
     """
 
     def __init__(self, act: Callable[[int], None]) -> None:
@@ -108,7 +106,7 @@ class _SignalHandlers:
         """Set the handlers, permanently unless the context is left."""
         for number in NUMBERS:
             current = signal.getsignal(number)
-            if current in (signal.SIG_DFL, signal.default_int_handler) or isinstance(current, _SignalHandlers):
+            if current in (signal.SIG_DFL, signal.default_int_handler) or isinstance(current, CallOnSignal):
                 try:
                     self._before[number] = signal.signal(number, self)
                 except ValueError:  # not the main thread
