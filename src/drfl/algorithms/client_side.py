@@ -106,7 +106,10 @@ class ClientSide(Averaging, LocalMethod):
             key: Key of the minibatches.
             context: Further tensors for the clients.
         """
-        shared = self._shared(state, fed)
+        shared: dict[str, Tensor] = {}
+        if state.shared is not None:
+            shapes = {name: tuple(value.shape) for name, value in self._first_shared(fed).items()}
+            shared = unflatten(state.shared, shapes)
         up = fed.train_with(
             self, D.clients, state.w, self.local, key, store=state.store, context={**shared, **(context or {})}
         )
@@ -125,11 +128,6 @@ class ClientSide(Averaging, LocalMethod):
                 merged = self.merge(NamedTensors("shared", shared), NamedTensors("messages", messages), a)
             flat = flatten(merged, {name: tuple(value.shape) for name, value in shared.items()}, flat)
         return ClientSideState(w, server, store, flat), Info(D, up.clients, average=model.average)
-
-    def _shared(self, state: ClientSideState, fed: Federation) -> dict[str, Tensor]:
-        if state.shared is None:
-            return {}
-        return unflatten(state.shared, {name: tuple(value.shape) for name, value in self._first_shared(fed).items()})
 
     def _first_shared(self, fed: Federation) -> dict[str, Tensor]:
         with hook_errors(self, "shared"):

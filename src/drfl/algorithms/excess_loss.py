@@ -6,7 +6,6 @@ import dataclasses
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor
 
 from drfl.core.errors import NonFiniteError, unknown
 from drfl.core.key import Key
@@ -40,8 +39,9 @@ def excess(
 ) -> tuple[Losses, References | None]:
     """Subtract the clients' references from their reported losses; without references return the reports unchanged.
 
-    A client without a reference gets one now, see :func:`_with_missing`. If it does not answer, its report is dropped
-    as if it were missing, and it is asked again at its next report.
+    A client without a reference gets one now: it takes 200 local steps from the initial model and reports the loss of
+    the resulting model on all its training data. If it does not answer both requests, its report is dropped as if it
+    were missing, and it is asked again at its next report.
 
     Args:
         reports: Reported losses.
@@ -58,7 +58,19 @@ def excess(
     """
     if references is None or not reports.clients.numel():
         return reports, references
-    references = _with_missing(references, reports.clients, fed, local, key.fold("reference"))
+    missing = reports.clients[~references.known[reports.clients]].sort().values
+    if missing.numel():
+        key, own_local = key.fold("reference"), dataclasses.replace(local, steps=STEPS, epochs=None)
+        # Not fed.train, which may also request means for the averaged solution.
+        up = fed.ask(TrainRequest(missing, fed.w0, key, own_local))
+        values, known = references.values.clone(), references.known.clone()
+        # One request per client, because each has its own model.
+        for client, w in zip(up.clients, up.w, strict=True):
+            f = fed.losses(client[None], w, key.fold("loss"))
+            if not bool(torch.isfinite(f.values).all()):
+                raise NonFiniteError(f"the loss of the own model of client {int(client)} is {float(f.values):g}")
+            values[f.clients], known[f.clients] = f.values, True
+        references = References(values, known)
     reports = select_rows(reports, references.known[reports.clients])
     return reports._replace(values=reports.values - references.values[reports.clients]), references
 
@@ -70,24 +82,3 @@ def excess_of_gradients(
     losses, references = excess(Losses(reports.clients, reports.losses), references, fed, local, key)
     rows = torch.isin(reports.clients, losses.clients)
     return with_reports(select_rows(reports, rows), losses.values), references
-
-
-def _with_missing(references: References, clients: Tensor, fed: Federation, local: LocalSGD, key: Key) -> References:
-    """Ask those of ``clients`` (k,) that have no reference for one.
-
-    Each of them takes 200 local steps from the initial model and reports the loss of the resulting model on all its
-    training data. A client that does not answer both requests remains without a reference.
-    """
-    missing = clients[~references.known[clients]].sort().values
-    if not missing.numel():
-        return references
-    # Not fed.train, which may also request means for the averaged solution.
-    up = fed.ask(TrainRequest(missing, fed.w0, key, dataclasses.replace(local, steps=STEPS, epochs=None)))
-    values, known = references.values.clone(), references.known.clone()
-    # One request per client, because each has its own model.
-    for client, w in zip(up.clients, up.w, strict=True):
-        f = fed.losses(client[None], w, key.fold("loss"))
-        if not bool(torch.isfinite(f.values).all()):
-            raise NonFiniteError(f"the loss of the own model of client {int(client)} is {float(f.values):g}")
-        values[f.clients], known[f.clients] = f.values, True
-    return References(values, known)

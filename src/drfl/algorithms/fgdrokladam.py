@@ -104,9 +104,14 @@ class FGDROKLAdam(ClientSide):
         state, log_v = context.state, context["log_v"]
         # The paper leaves the first values open. The first term of each average is its first value here.
         u = torch.where(state["u_known"] > 0, (1 - self.beta1) * state["u"] + self.beta1 * loss, loss)
-        # exp(u/λ) may exceed the range of floats, but its quotient with v is at most 1/β₂.
-        log_v = torch.where(context["v_known"] > 0, self._mixed(log_v, u / self.temperature), u / self.temperature)
-        h = (u / self.temperature - log_v).exp() * gradient
+        # exp(u/λ) may exceed the range of floats, so v ← (1 − β₂)·v + β₂·exp(u/λ) is computed in logarithms. The
+        # quotient exp(u/λ)/v is at most 1/β₂.
+        log_term = u / self.temperature
+        mixed = log_term
+        if self.beta2 < 1:
+            mixed = torch.logaddexp(log_v + math.log1p(-self.beta2), log_term + math.log(self.beta2))
+        log_v = torch.where(context["v_known"] > 0, mixed, log_term)
+        h = (log_term - log_v).exp() * gradient
         m = (1 - self.beta3) * context["m"] + self.beta3 * h
         q = (1 - self.beta4) * context["q"] + self.beta4 * h.square()
         known = torch.ones_like(loss)
@@ -118,12 +123,6 @@ class FGDROKLAdam(ClientSide):
             "m": m,
             "q": q,
         }
-
-    def _mixed(self, log_v: Tensor, log_term: Tensor) -> Tensor:
-        """Return log((1 − β₂)·v + β₂·e^log_term)."""
-        if self.beta2 == 1:
-            return log_term
-        return torch.logaddexp(log_v + math.log1p(-self.beta2), log_term + math.log(self.beta2))
 
     def message_shapes(self, model: ClientModel) -> dict[str, tuple[int, ...]]:
         """Return the shapes of log v_i, m_i and q_i."""
