@@ -50,29 +50,27 @@ def choice(problem: PooledData, clients: int, batch: int) -> Engine:
     if problem.x.is_cuda:
         return _on_cuda(problem)
     choices, key = _choices.setdefault(problem.task, {}), (clients, batch, problem.autocast, problem.x.shape[1:])
-    if key not in choices:
-        choices[key] = _chosen(problem, clients, batch)
-    return choices[key]
+    if key in choices:
+        return choices[key]
+    threads, least = THREADS.of(problem, batch, step_cost(problem).operations), STACKED.of(problem, batch, 0)
+    if threads <= least:
+        # The trial takes as long as several steps of a large model, and would not change the decision.
+        engine = _explained(Threads(), problem, clients, batch, threads, least, "at least")
+    elif not stackable(problem):
+        engine = Threads()
+    else:
+        # A client's share of the operations of its stack, see Stacked.
+        client = batch * problem.x[:1].nbytes + 3 * problem.task.w0.nbytes
+        together = min(clients, max(1, MEGABYTES * 2**20 // client))
+        stacked = STACKED.of(problem, batch, trial_of(problem).operations / together)
+        faster = Threads() if threads < LEVEL * stacked else Stacked()
+        engine = _explained(faster, problem, clients, batch, threads, stacked, "about")
+    choices[key] = engine
+    return engine
 
 
 def _on_cuda(problem: PooledData) -> Stacked:
     return Stacked() if stackable(problem) else Stacked(clients=1)
-
-
-def _chosen(problem: PooledData, clients: int, batch: int) -> Engine:
-    threads, least = THREADS.of(problem, batch, step_cost(problem).operations), STACKED.of(problem, batch, 0)
-    if threads <= least:
-        # The trial takes as long as several steps of a large model, and would not change the decision.
-        return _explained(Threads(), problem, clients, batch, threads, least, "at least")
-    if not stackable(problem):
-        return Threads()
-    # A client's share of the operations of its stack, see Stacked.
-    client = batch * problem.x[:1].nbytes + 3 * problem.task.w0.nbytes
-    together = min(clients, max(1, MEGABYTES * 2**20 // client))
-    stacked = STACKED.of(problem, batch, trial_of(problem).operations / together)
-    return _explained(
-        Threads() if threads < LEVEL * stacked else Stacked(), problem, clients, batch, threads, stacked, "about"
-    )
 
 
 def _explained(

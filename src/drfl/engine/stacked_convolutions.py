@@ -69,7 +69,7 @@ def _pair(value: int | Sequence[int]) -> tuple[int, int]:
     return first, rest[0] if rest else first
 
 
-class _Context(FunctionCtx):
+class _ConvolutionContext(FunctionCtx):
     size: torch.Size
     padding: tuple[int, int]
     stride: tuple[int, int]
@@ -92,14 +92,14 @@ class _Convolution(Function):
         return _product(columns, weight), columns
 
     @staticmethod
-    def setup_context(ctx: _Context, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    def setup_context(ctx: _ConvolutionContext, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
         x, weight, ctx.padding, ctx.stride = inputs
         ctx.size = x.shape[2:]
         ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(output[1], weight)
 
     @staticmethod
-    def backward(ctx: _Context, *grad_outputs: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    def backward(ctx: _ConvolutionContext, *grad_outputs: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         g, (columns, weight) = grad_outputs[0], ctx.saved_tensors
         of_x = _of_inputs(g, weight, ctx.size, ctx.padding, ctx.stride) if ctx.needs_input_grad[0] else None
         of_weight = None

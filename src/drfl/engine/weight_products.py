@@ -103,7 +103,7 @@ def _memory(t: Tensor) -> int:
     return t.untyped_storage().data_ptr()
 
 
-class _Context(FunctionCtx):
+class _LinearContext(FunctionCtx):
     weights: LinearWeights
     parameter: Tensor
     saved_tensors: tuple[Tensor, Tensor]
@@ -114,14 +114,16 @@ class _Linear(Function):
     """``functional.linear`` that stores the gradient of its weight as a product, if products are collected."""
 
     @staticmethod
-    def forward(ctx: _Context, x: Tensor, weight: Tensor, bias: Tensor | None, weights: LinearWeights) -> Tensor:
+    def forward(ctx: _LinearContext, x: Tensor, weight: Tensor, bias: Tensor | None, weights: LinearWeights) -> Tensor:
         ctx.save_for_backward(x, weight)
         # Saved tensors may come back as other objects, but products are stored under the parameter itself.
         ctx.parameter, ctx.weights = weight, weights
         return functional.linear(x, weight, bias)
 
     @staticmethod
-    def backward(ctx: _Context, *grad_outputs: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
+    def backward(
+        ctx: _LinearContext, *grad_outputs: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         x, weight = ctx.saved_tensors
         of_x, _, of_bias, _ = ctx.needs_input_grad
         outputs = grad_outputs[0].reshape(-1, len(weight))
