@@ -30,7 +30,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from difflib import unified_diff
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -119,13 +119,18 @@ class Module:
 
     @cached_property
     def parents(self) -> dict[ast.AST, ast.AST]:
-        """Each node's parent."""
-        return {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
+        """Each node's parent; the nodes are in the order of ``ast.walk``."""
+        nodes, found = [self.tree], {}
+        for node in nodes:
+            children = list(ast.iter_child_nodes(node))
+            found.update(dict.fromkeys(children, node))
+            nodes += children
+        return found
 
     @cached_property
     def functions(self) -> dict[str, ast.FunctionDef]:
         """Functions and methods by name; of two with the same name the last."""
-        return {node.name: node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef)}
+        return {node.name: node for node in self.parents if isinstance(node, ast.FunctionDef)}
 
     @cached_property
     def constants(self) -> dict[str, ast.expr]:
@@ -142,7 +147,7 @@ class Module:
     def imports(self) -> dict[str, tuple[str, str]]:
         """Names imported from drfl, as (module, name); of an imported module the name is empty."""
         found = {}
-        for node in ast.walk(self.tree):
+        for node in self.parents:
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("drfl"):
                 for alias in node.names:
                     found[alias.asname or alias.name] = (node.module, alias.name)
@@ -154,6 +159,27 @@ class Module:
             node = self.parents[node]
             if isinstance(node, ast.FunctionDef):
                 yield node
+
+
+@cache
+def assigned(function: ast.FunctionDef) -> dict[str, list[ast.expr]]:
+    """Return the values that a function assigns to each variable."""
+    found: dict[str, list[ast.expr]] = {}
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                if isinstance(target, ast.Name):
+                    found.setdefault(target.id, []).append(node.value)
+    return found
+
+
+@cache
+def returned_texts(function: ast.FunctionDef) -> list[ast.expr]:
+    """Return the values that a function with text as its result returns; empty for other functions."""
+    if function.returns is None or "str" not in ast.unparse(function.returns):
+        return []
+    returns = (node for node in ast.walk(function) if isinstance(node, ast.Return))
+    return [node.value for node in returns if node.value is not None]
 
 
 def escaped(text: str) -> str:
@@ -227,7 +253,7 @@ class Scan:
         self._seen: set[tuple[str, int, int]] = set()
         self._followed: set[ast.expr] = set()
         for module in self.modules.values():
-            for node in ast.walk(module.tree):
+            for node in module.parents:
                 if isinstance(node, ast.Call):
                     self._message(module, node)
         self._passed()
@@ -235,8 +261,8 @@ class Scan:
             module.entries.sort(key=lambda entry: entry.order)
 
     def _error_classes(self) -> dict[str, str | None]:
-        trees = [module.tree for module in self.modules.values()]
-        classes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+        nodes = (node for module in self.modules.values() for node in module.parents)
+        classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
         known: dict[str, str | None] = {"DrflError": None}
         before = 0
         while before != (before := len(known)):
@@ -332,11 +358,8 @@ class Scan:
         for node in ast.walk(message):
             if isinstance(node, ast.Call) and (target := self.resolve(module, node.func)) is not None:
                 home, name = target
-                function = home.functions.get(name)
-                if function is not None and function.returns is not None and "str" in ast.unparse(function.returns):
-                    for inner in ast.walk(function):
-                        if isinstance(inner, ast.Return) and inner.value is not None:
-                            self._part(home, name, inner.value)
+                for value in returned_texts(home.functions[name]) if name in home.functions else ():
+                    self._part(home, name, value)
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 self._name(module, around, node)
 
@@ -346,9 +369,8 @@ class Scan:
             if node.id in {a.arg for a in (*function.args.args, *function.args.kwonlyargs)}:
                 self.flows.setdefault((module.name, function.name), set()).add(node.id)
                 return
-            for inner in ast.walk(function):
-                if isinstance(inner, ast.Assign) and node.id in map(ast.unparse, inner.targets):
-                    self._part(module, function.name, inner.value)
+            for value in assigned(function).get(node.id, ()):
+                self._part(module, function.name, value)
         if (target := self.resolve(module, node)) is None or target[1] not in target[0].constants:
             return
         home, name = target
@@ -373,8 +395,9 @@ class Scan:
 
     def _passed(self) -> None:
         """Add texts that calls hand to functions which show that parameter in a message, also through others."""
-        calls = [(m, n) for m in self.modules.values() for n in ast.walk(m.tree) if isinstance(n, ast.Call)]
+        calls = [(m, n) for m in self.modules.values() for n in m.parents if isinstance(n, ast.Call)]
         targets = [(m, n, target) for m, n in calls if (target := self.resolve(m, n.func)) is not None]
+        done = set[ast.expr]()
         before = -1
         while before != (before := sum(map(len, self.flows.values()))):
             for module, call, (home, name) in targets:
@@ -390,8 +413,9 @@ class Scan:
                 if isinstance(code, ast.Name):
                     self._give_code(module, call, code)
                 for parameter, value in given:
-                    if parameter not in shown or isinstance(value, ast.Starred):
+                    if parameter not in shown or isinstance(value, ast.Starred) or value in done:
                         continue
+                    done.add(value)
                     texts = [text for text in texts_in(value) if is_wording(text)]
                     self._add(module, Entry("passed", f"passed to {name}", literal, texts, value))
                     self._parts(module, call, value)
