@@ -53,9 +53,11 @@ def equal_clients(accuracy: float, samples: NDArray[np.float64] | NDArray[np.int
         start, end = np.count_nonzero(size * entropy >= CERTAIN), np.count_nonzero(log > -CERTAIN)
         if start >= end:
             break  # clients with more samples are less likely to fail to exceed x than those already counted
-        fails = BinaryScores(np.full(end - start, size), np.floor(x[start:end] * size)).below(accuracy)
+        # Neighbouring points have the same count, whose tail is computed once.
+        right, place = np.unique(np.floor(x[start:end] * size), return_inverse=True)
+        fails = BinaryScores(np.full(len(right), size), right).below(accuracy)
         with np.errstate(divide="ignore"):  # log 0 = −∞ is correct here
-            log[start:end] += clients * np.log1p(-fails)
+            log[start:end] += clients * np.log1p(-fails)[place]
     exceeds, variance = np.exp(log), accuracy * (1 - accuracy) * float(counts @ (1 / n)) / counts.sum()
     low, high = (float(np.count_nonzero(exceeds > q)) / GRID for q in (0.975, 0.025))
     return EqualClients(float(exceeds.mean()), float(np.sqrt(variance * (1 - 1 / counts.sum()))), low, high)

@@ -6,10 +6,13 @@ import errno
 import json
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, cast
 
 import typer
+from typer.main import get_command
+from typer.models import CommandInfo
 
 from drfl.cli import data, deploy, model, signals
 from drfl.cli import options as o
@@ -46,7 +49,8 @@ def call(arguments: Sequence[str]) -> int:
     screen.warnings.clear()
     try:
         add_plugins(arguments)
-        code = app(expand(arguments), prog_name="drfl", standalone_mode=False)
+        command = _build(tuple(app.registered_commands))
+        code = command(expand(arguments), prog_name="drfl", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except DivergedError as error:
         return _complain(error, 1, as_json)
@@ -66,6 +70,12 @@ def call(arguments: Sequence[str]) -> int:
         if expected is None:
             raise
         return _complain(expected, 2, as_json)
+
+
+@lru_cache(maxsize=1)
+def _build(registered: tuple[CommandInfo, ...]) -> Callable[..., object]:
+    """Build the command, again only if plug-ins have registered more: that takes longer than many a call."""
+    return get_command(app)
 
 
 def add_plugins(arguments: Sequence[str]) -> None:

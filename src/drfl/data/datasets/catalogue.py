@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from importlib import resources
 from importlib.util import find_spec
 from pathlib import Path
@@ -237,10 +237,15 @@ def _split(name: str, pictures: Tensor, labels: Tensor, test_fraction: float, wh
     return Pixels(name, pictures[train], labels[train], pictures[test], labels[test], 10, white)
 
 
-def _digits(_: Sequence[Path]) -> Pixels:
+@cache
+def _digits_text() -> dict[str, np.ndarray]:
     from sklearn.datasets import load_digits  # imported here, because it takes a second
 
-    bunch = cast(dict[str, np.ndarray], load_digits())
+    return cast(dict[str, np.ndarray], load_digits())
+
+
+def _digits(_: Sequence[Path]) -> Pixels:
+    bunch = _digits_text()
     pictures = torch.from_numpy(bunch["images"].astype(np.uint8)).unsqueeze(1)
     return _split("digits", pictures, torch.from_numpy(bunch["target"].astype(np.int64)), 1 / 3, white=16)
 
