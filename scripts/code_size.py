@@ -58,6 +58,8 @@ class Source:
 def imported(node: ast.AST) -> Iterator[str]:
     """Yield the dotted names that code imports, except those for type checkers."""
     for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr):  # which contains no statement
+            continue
         if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
             yield from imported(ast.Module(child.orelse, []))
             continue

@@ -7,9 +7,6 @@ import functools
 from pathlib import Path
 from typing import NamedTuple
 
-import nbformat
-from nbconvert import MarkdownExporter
-
 FOLDER = Path(__file__).parents[1] / "docs" / "tutorials"
 
 
@@ -28,6 +25,9 @@ class NotebookPage(NamedTuple):
 @functools.cache
 def page(path: Path) -> NotebookPage:
     """Convert a notebook with its outputs."""
+    import nbformat  # which takes seconds, as does nbconvert
+    from nbconvert import MarkdownExporter
+
     notebook = nbformat.read(path, as_version=4)
     pictures = {}
     for cell in notebook.cells:

@@ -18,10 +18,10 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import nbformat
-from nbclient import NotebookClient
-from nbformat import NotebookNode
+if TYPE_CHECKING:  # the packages for notebooks take seconds
+    from nbformat import NotebookNode
 
 ROOT = Path(__file__).parents[1]
 TUTORIALS = ROOT / "docs" / "tutorials"
@@ -53,6 +53,8 @@ def executed(notebook: NotebookNode) -> NotebookNode:
     Raises:
         nbclient.exceptions.CellExecutionError: a cell failed.
     """
+    from nbclient import NotebookClient
+
     # The commands of this environment, whatever the shell's PATH has; one thread, as the runs are small.
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -97,6 +99,8 @@ def joined(outputs: list[NotebookNode]) -> list[NotebookNode]:
 
 def main() -> None:
     """Run those that are named, or all."""
+    import nbformat
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     known = sorted(path.stem for path in TUTORIALS.glob("*.ipynb"))
     parser.add_argument("names", nargs="*", choices=known, default=[], help="all, if none is named")

@@ -10,14 +10,23 @@ import re
 from itertools import combinations, pairwise
 from xml.etree import ElementTree
 
+import pytest
 from scripts import architecture
 from scripts.architecture import ALL, PARTS, SOURCE, direct, folder, graph, levels, package
 from scripts.code_size import imported
 from scripts.layered_drawing import LEGEND, Box, drawing
 
-IMPORTS = graph()
 SVG = "{http://www.w3.org/2000/svg}"
-PICTURE = ElementTree.fromstring(architecture.picture())
+
+
+@pytest.fixture(scope="module")
+def imports():
+    return graph()
+
+
+@pytest.fixture(scope="module")
+def picture():
+    return ElementTree.fromstring(architecture.picture())
 
 
 def test_every_package_is_in_the_picture_once():
@@ -30,13 +39,13 @@ def test_drfl_has_no_modules_outside_packages():
     assert {path.name for path in (SOURCE / "drfl").glob("*.py")} == {"__init__.py", "__main__.py"}
 
 
-def test_known_imports_are_found():
-    assert {"experiments", "flower", "report"} <= IMPORTS["cli"]
-    assert {"federation", "ambiguity"} <= IMPORTS["algorithms"]
-    assert "engine" not in IMPORTS["algorithms"] | IMPORTS["training"]
-    assert IMPORTS["core"] == set()
-    assert not any("drfl_papers" in others for others in IMPORTS.values())
-    assert max(levels(IMPORTS).values()) < 10
+def test_known_imports_are_found(imports):
+    assert {"experiments", "flower", "report"} <= imports["cli"]
+    assert {"federation", "ambiguity"} <= imports["algorithms"]
+    assert "engine" not in imports["algorithms"] | imports["training"]
+    assert imports["core"] == set()
+    assert not any("drfl_papers" in others for others in imports.values())
+    assert max(levels(imports).values()) < 10
 
 
 def test_kinds_of_imports_that_count():
@@ -55,25 +64,25 @@ def test_kinds_of_imports_that_count():
     assert sorted(filter(None, found)) == ["core", "data", "engine", "report", "task"]
 
 
-def test_arrows_are_the_irreducible_imports():
+def test_arrows_are_the_irreducible_imports(imports, picture):
     assert direct({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == {"a": {"b"}, "b": {"c"}, "c": set()}
-    height = levels(IMPORTS)
-    assert all(height[name] > height[other] for name, others in IMPORTS.items() for other in others)
-    arrows = direct(IMPORTS)
-    assert len(PICTURE.findall(f"{SVG}path[@class='arrow']")) == sum(map(len, arrows.values()))
+    height = levels(imports)
+    assert all(height[name] > height[other] for name, others in imports.items() for other in others)
+    arrows = direct(imports)
+    assert len(picture.findall(f"{SVG}path[@class='arrow']")) == sum(map(len, arrows.values()))
 
 
-def test_picture_has_every_part_and_no_overlapping_boxes():
-    names = [text.text for text in PICTURE.iter(f"{SVG}text") if text.get("class") == "name"]
+def test_picture_has_every_part_and_no_overlapping_boxes(picture):
+    names = [text.text for text in picture.iter(f"{SVG}text") if text.get("class") == "name"]
     assert sorted(filter(None, names)) == sorted(ALL)
     boxes = [
         tuple(float(rect.get(key, "")) for key in ("x", "y", "width", "height"))
-        for rect in PICTURE.iter(f"{SVG}rect")
+        for rect in picture.iter(f"{SVG}rect")
         if rect.get("class", "").startswith("box ")
     ]
     for (x, y, w, h), (u, v, s, t) in combinations(boxes, 2):
         assert x + w <= u or u + s <= x or y + h <= v or v + t <= y
-    width, height = map(float, (PICTURE.get("viewBox") or "").split()[2:])
+    width, height = map(float, (picture.get("viewBox") or "").split()[2:])
     assert all(x >= 0 and x + w <= width and y >= 0 and y + h <= height for x, y, w, h in boxes)
 
 

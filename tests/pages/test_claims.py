@@ -16,22 +16,28 @@ from drfl_papers.claims.rules import Ahead, Every, Level, Trend
 from drfl_papers.specification import load_spec, names
 
 SCRIPT = script("evidence/claims.py")
-FOUND = SCRIPT.decided()
 STORED = StoredResults(SCRIPT.RESULTS)
-MEASURED = [one.claim for one in FOUND if isinstance(one.claim, (Ahead, Every, Level, Trend))]
+MEASURED = [claim for claim in SCRIPT.load(SCRIPT.RULES) if isinstance(claim, (Ahead, Every, Level, Trend))]
 
 
-@pytest.mark.parametrize("name", SCRIPT.texts(FOUND))
-def test_stored_files_follow_from_stored_results(name):
-    stored = (SCRIPT.STORED / name).read_text(encoding="utf-8")
-    assert not SCRIPT.differing(FOUND), "run python evidence/claims.py, and make pages"
-    assert SCRIPT.texts(FOUND)[name] == stored
+@pytest.fixture(scope="module")
+def found():
+    """All claims, decided from the stored results."""
+    return SCRIPT.decided()
 
 
-def test_every_verdict_is_on_the_page():
+def test_stored_files_follow_from_stored_results(found):
+    assert not SCRIPT.differing(found), "run python evidence/claims.py, and make pages"
+    texts = SCRIPT.texts(found)
+    assert set(texts) == {"claims.csv", "comparisons.csv"}
+    for name, text in texts.items():
+        assert (SCRIPT.STORED / name).read_text(encoding="utf-8") == text
+
+
+def test_every_verdict_is_on_the_page(found):
     page = (ROOT / "docs" / "claims.md").read_text(encoding="utf-8")
     sections = dict(section.split("\n", 1) for section in page.split("\n## ")[1:])
-    for one in FOUND:
+    for one in found:
         start = f"| {one.claim.says} ({one.claim.where}) | {one.verdict} |"
         rows = [line for line in sections[one.claim.paper].splitlines() if line.startswith(start)]
         assert len(rows) == 1, one.claim.id

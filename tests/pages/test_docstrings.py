@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import doctest
 import importlib
-import pkgutil
+from pathlib import Path
 
 import pytest
 
 import drfl
 import drfl_papers
 
-MODULES = [
-    package.__name__ if module is None else module.name
+SOURCE = Path(drfl.__file__).parents[1]
+WITH_EXAMPLES = [
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__")
     for package in (drfl, drfl_papers)
-    for module in (None, *pkgutil.walk_packages(package.__path__, f"{package.__name__}."))
-    if module is None or not module.name.endswith("__main__")
+    for path in sorted(Path(package.__file__).parent.rglob("*.py"))
+    if "templates" not in path.parts and ">>> " in path.read_text(encoding="utf-8")
 ]
-FINDER = doctest.DocTestFinder()
-WITH_EXAMPLES = [name for name in MODULES if any(t.examples for t in FINDER.find(importlib.import_module(name)))]
 
 
 @pytest.mark.parametrize("name", WITH_EXAMPLES)

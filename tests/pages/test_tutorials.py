@@ -8,9 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-import nbformat
 import pytest
-from IPython.core.interactiveshell import InteractiveShell
 from scripts import notebook_pages, tutorials
 from tests.support.marks import long_except
 from tests.support.scripts import ROOT
@@ -25,6 +23,8 @@ SHORT = {
 
 
 def read(name):
+    import nbformat  # which takes a second
+
     return nbformat.read(tutorials.TUTORIALS / f"{name}.ipynb", as_version=4)
 
 
@@ -35,6 +35,8 @@ def tagged(cell, tag):
 @pytest.mark.parametrize("name", long_except(["table"], SHORT))
 def test_shortened_tutorial_runs(name, tmp_path, monkeypatch):
     """Cells that start processes for many seconds run only in the long test."""
+    from IPython.core.interactiveshell import InteractiveShell
+
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("MPLBACKEND", "Agg")
     with tutorials.copy_of_the_tree() as folder:

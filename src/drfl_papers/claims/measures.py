@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
+from functools import cache
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -18,7 +19,7 @@ from drfl.training.history import LEDGER_COLUMNS
 from drfl_papers import convergence
 from drfl_papers.claims.energy import least_energy_steps
 from drfl_papers.claims.results import StoredResults
-from drfl_papers.specification import load_spec, names
+from drfl_papers.specification import Specification, load_spec, names
 
 CHANNEL = re.compile(r"(\d+) dB, (\d+) kHz")
 DISTANCE = MetricColumn("squared distance", "", 1.0, 3, True)
@@ -40,6 +41,12 @@ def display_of(metric: str) -> MetricColumn:
     return display._replace(
         unit="points" if display.unit == "%" else display.unit, digits=1 if display.unit else display.digits
     )
+
+
+@cache
+def _specification(result: str) -> Specification | None:
+    """Return the specification of a result, which hundreds of comparisons share; None if it has none."""
+    return load_spec(result) if result in names() else None
 
 
 class _Measure(Part):
@@ -78,9 +85,9 @@ class LastModel(_Measure):
 
     def paper(self, result: str, setting: str, method: str) -> float:
         """Return the paper's number as a fraction, as ours; NaN if the paper gives none."""
-        if self.file != "cells.csv" or result not in names():
+        spec = _specification(result) if self.file == "cells.csv" else None
+        if spec is None:
             return math.nan
-        spec = load_spec(result)
         printed = spec.values.get(setting, {}).get(method)
         return printed[spec.metrics.index(self.metric)] / 100 if printed and self.metric in spec.metrics else math.nan
 
