@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 
 import pytest
@@ -15,6 +16,13 @@ settings.load_profile("drfl")
 torch.set_num_threads(1)  # the problems are tiny, and machines that test are busy
 # A shell lets what runs in the background ignore Ctrl-C, and so would the programs that are tested.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+# What is imported and collected stays to the end, and each garbage collection would look at all of it.
+gc.disable()
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture

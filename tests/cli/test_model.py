@@ -12,23 +12,11 @@ import pandas as pd
 import pytest
 from safetensors import safe_open
 from safetensors.torch import save_file
-from tests.data.test_model import SCHEMA, table
+from tests.data.test_model import SCHEMA
 from tests.support.refusals import check_refusal, refused
 
 import drfl
 from drfl.cli.app import call
-
-
-@pytest.fixture
-def trained(tmp_path, monkeypatch):
-    """Train a run with a schema in the working directory, and return its table."""
-    monkeypatch.chdir(tmp_path)
-    frame = table()
-    frame.to_csv("t.csv", index=False)
-    SCHEMA.write("s.toml")
-    rates = ["--score", "auc", "--metric", "sensitivity", "--validation", "0.2"]
-    assert call(["run", "--data", "t.csv", "--schema", "s.toml", "--rounds", "3", "--out", "r", *rates]) == 0
-    return frame
 
 
 def read(path):

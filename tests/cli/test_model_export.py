@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.cli.test_model import trained
+from tests.support.marks import long_beyond
 from tests.support.refusals import refused
 
 import drfl
 from drfl.cli.app import call
-
-__all__ = ["trained"]
 
 
 def test_onnx_model_computes_the_same(trained):
@@ -20,13 +18,18 @@ def test_onnx_model_computes_the_same(trained):
     session = onnxruntime.InferenceSession("m.onnx")
     (found,) = session.run(["probabilities"], {"inputs": model.encode(trained).numpy()})
     np.testing.assert_allclose(found, model.predict_proba(trained), rtol=1e-5)
-    for name in ("mlp", "cnn"):
-        assert call(["run", "--model", name, "--rounds", "1", "--out", name]) == 0
-        images = drfl.load_model(f"{name}/model.safetensors")
-        images.to_onnx(f"{name}.onnx")
-        x = drfl.load("digits").inputs[:9]
-        (found,) = onnxruntime.InferenceSession(f"{name}.onnx").run(None, {"inputs": x.numpy()})
-        np.testing.assert_allclose(found, images.predict_proba(x), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", long_beyond(1, ["cnn", "mlp"]))
+def test_onnx_model_of_images_computes_the_same(name, tmp_path, monkeypatch):
+    onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    monkeypatch.chdir(tmp_path)
+    assert call(["run", "--model", name, "--clients", "4", "--rounds", "1", "--out", "r"]) == 0
+    images = drfl.load_model("r/model.safetensors")
+    images.to_onnx("m.onnx")
+    x = drfl.load("digits").inputs[:9]
+    (found,) = onnxruntime.InferenceSession("m.onnx").run(None, {"inputs": x.numpy()})
+    np.testing.assert_allclose(found, images.predict_proba(x), rtol=1e-5, atol=1e-7)
 
 
 def test_missing_packages_are_named_in_one_line(trained, monkeypatch):
