@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
+from functools import cache
 
 import pytest
 import torch
@@ -39,6 +40,7 @@ def residual(fed, algorithm, state):
     return max(stationary(fed, state.w, lam), gain)
 
 
+@cache
 def subject(name):
     row = ROWS[name]
     solves = Solves("the saddle point of the excess losses", residual) if row.solves is SADDLE else row.solves
@@ -47,13 +49,10 @@ def subject(name):
     return row._replace(solves=solves, rounds=1500, reference=None, reductions=lambda ours: []).subject(own)
 
 
-SUBJECTS = {name: subject(name) for name in DUAL}
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "check"), crossed(DUAL, ALGORITHM_CHECKS))
 def test_dual_algorithms_pass_the_conformance_suite_with_own_reference(name, check):
-    said = verdict(check, SUBJECTS[name])
+    said = verdict(check, subject(name))
     assert said is None or isinstance(said, NotApplicable), str(said)
 
 

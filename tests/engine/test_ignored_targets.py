@@ -121,7 +121,13 @@ pytestmark = pytest.mark.usefixtures("ray", "global_generator_untouched")
 
 @pytest.mark.parametrize(
     ("engine", "name", "dense", "large"),
-    crossed(ALL_ENGINES, list(LOSSES), {"flat": False, "dense": True}, {"large": True, "small": False}),
+    crossed(
+        ALL_ENGINES,
+        list(LOSSES),
+        {"flat": False, "dense": True},
+        {"large": True, "small": False},
+        last_in_turn=True,
+    ),
 )
 def test_reports_gradients_and_evaluations_equal_torch(engine, name, dense, large, monkeypatch):
     if large:
@@ -157,7 +163,7 @@ SOLVERS = {
 
 @pytest.mark.parametrize(
     ("engine", "name", "dense", "solver"),
-    crossed(ALL_ENGINES, list(LOSSES), {"flat": False, "dense": True}, list(SOLVERS)),
+    crossed(ALL_ENGINES, list(LOSSES), {"flat": False, "dense": True}, list(SOLVERS), last_in_turn=True),
 )
 def test_local_steps_follow_torch_gradients(engine, name, dense, solver):
     local = LocalSGD(lr=0.05, **SOLVERS[solver])

@@ -35,7 +35,7 @@ def long_except(kept, values, ids=None):
     ]
 
 
-def crossed(*parameters):
+def crossed(*parameters, last_in_turn=False):
     """All combinations of the values of several arguments; most are marked as long.
 
     `make test` runs the combination of all first values, that of all second values, and so on; the shorter lists start
@@ -44,6 +44,8 @@ def crossed(*parameters):
     Args:
         parameters: for each argument its values, or ids with values. A value made by `pytest.param`, with an id, can
             give several arguments. If it is marked as long, `make test` does not use it.
+        last_in_turn: whether each combination of the others has only one value of the last argument. These take turns,
+            so that every pair of values of two arguments still occurs if the lists are long enough.
     """
     lists = [
         [_parameter(*item) for item in (p.items() if isinstance(p, dict) else zip(p, p, strict=True))]
@@ -51,14 +53,19 @@ def crossed(*parameters):
     ]
     short = [[k for k, value in enumerate(values) if not value.marks] for values in lists]
     tried = {tuple(places[k % len(places)] for places in short) for k in range(max(map(len, short)))}
-    return [
-        pytest.param(
-            *(part for value in combination for part in value.values),
-            id="-".join(str(value.id) for value in combination),
-            marks=() if places in tried else pytest.mark.long,
+    found = []
+    for places in product(*(range(len(values)) for values in lists)):
+        if last_in_turn and places not in tried and places[-1] != sum(places[:-1]) % len(lists[-1]):
+            continue
+        combination = [values[place] for values, place in zip(lists, places, strict=True)]
+        found.append(
+            pytest.param(
+                *(part for value in combination for part in value.values),
+                id="-".join(str(value.id) for value in combination),
+                marks=() if places in tried else pytest.mark.long,
+            )
         )
-        for places, combination in zip(product(*(range(len(values)) for values in lists)), product(*lists), strict=True)
-    ]
+    return found
 
 
 def _parameter(name, value):
