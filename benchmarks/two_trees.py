@@ -32,6 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ALGORITHMS = ("FedAvg", "SCAFFOLD", "DRDM")
 ROUNDS = script.sized({"linear": 40, "cnn": 1}, {"linear": 2, "cnn": 1})
 ROWS = script.sized(300, 8)
+COHORT, STEPS = script.sized((20, 10), (2, 2))
 
 
 def player(job: str, name: str) -> Callable[[int], None]:
@@ -45,7 +46,7 @@ def player(job: str, name: str) -> Callable[[int], None]:
     pairs = [(torch.randn(ROWS, *shape, generator=g), torch.randint(0, 10, (ROWS,), generator=g)) for _ in range(30)]
     torch.manual_seed(0)
     fed = drfl.Simulation(drfl.ClientData.from_arrays(pairs), drfl.Task(getattr(drfl.models, job)(shape, 10)))
-    algorithm = getattr(drfl, name)(m=20, local=drfl.LocalSGD(steps=10, lr=0.01, batch=32))
+    algorithm = getattr(drfl, name)(m=COHORT, local=drfl.LocalSGD(steps=STEPS, lr=0.01, batch=32))
     state, r = algorithm.init(fed), 0
 
     def play(rounds: int) -> None:

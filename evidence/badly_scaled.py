@@ -32,8 +32,8 @@ from drfl.data.partition.partitioners import Natural, ZipfDirichlet
 from drfl.experiments.run.artifacts import versions
 
 RESULTS = Path(__file__).parent / "results" / "badly_scaled"
-ROUNDS, SEEDS = script.sized((60, 3), (6, 1))
-GRID = script.sized([10 ** (k / 2) for k in range(-18, 3)], [1e-3, 1e-1])
+ROUNDS, SEEDS = script.sized((60, 3), (2, 1))
+GRID = script.sized([10 ** (k / 2) for k in range(-18, 3)], [1e-1])
 """Constant step sizes from 1e-9 to 10."""
 ALGORITHMS = {"FedAvg": FedAvg, "DualDRDM": DualDRDM}
 MODES = ("start", "best")

@@ -540,7 +540,7 @@ def errors(folder: Path) -> Iterator[tuple[str, float, str, int, str]]:
                 base.write(Path(scratch) / "clean")
                 same, known = read(base, Path(scratch) / "clean")
             for kind, about in KINDS.items():
-                for strength in about.get("strengths", [1.0]):
+                for strength in about.get("strengths", [1.0])[script.sized(slice(None), slice(1))]:
                     files = copy.deepcopy(base)
                     try:
                         place = SPOIL[kind](files, strength, key.fold(kind).generator())

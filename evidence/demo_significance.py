@@ -40,7 +40,10 @@ HEADER = (
 def short_demo(folder: Path) -> Path:
     """The runs of ``make demo`` with two seeds and two rounds."""
     job, size = HERE.parent / "examples" / "one_class.toml", ("--seeds", "2", "--rounds", "2")
-    subprocess.run([sys.executable, "-m", "drfl", "compare", job, *size, "--out", folder], check=True)
+    names = ",".join({name: None for pair in PAIRS for name in pair})
+    subprocess.run(
+        [sys.executable, "-m", "drfl", "compare", job, *size, "--algorithms", names, "--out", folder], check=True
+    )
     return folder
 
 
