@@ -31,6 +31,81 @@ def rows(path):
         return list(csv.DictReader(file))
 
 
+class Killed(BaseException):
+    """Ends a comparison as a signal that cannot be handled does: no results are written."""
+
+
+def kill_after_one_run(monkeypatch, call):
+    """Call a function that compares, and end it after its first run."""
+    from drfl.experiments.compare import run_comparison
+
+    def one_run(*args):
+        yield next(iter(whole(*args)))
+        raise Killed
+
+    whole = run_comparison.compare
+    with monkeypatch.context() as patch:
+        patch.setattr(run_comparison, "compare", one_run)
+        with pytest.raises(Killed):
+            call()
+
+
+def test_killed_comparison_resumes_with_its_predictions(frame, monkeypatch, capsys):
+    good = pd.DataFrame({"row": range(1, len(frame) + 1), "client": frame["site"], "prediction": frame["ill"]})
+    good.to_csv("p.csv", index=False)
+    shared = ["compare", *OWN, "--seeds", "2", "--predictions", "p.csv", "--out"]
+    assert call([*shared, "whole"]) == 0
+    kill_after_one_run(monkeypatch, lambda: call([*shared, "c"]))
+    assert not Path("c/summary.json").exists()
+    Path("p.csv").unlink()
+    assert call(["compare", "--resume", "--out", "c"]) == 0
+    assert Path("c/compare.csv").read_bytes() == Path("whole/compare.csv").read_bytes()
+    assert Path("c/predictions.safetensors").read_bytes() == Path("whole/predictions.safetensors").read_bytes()
+    assert "predictions-removed" not in capsys.readouterr().err
+    assert not Path("c/checkpoint").exists()
+
+
+@pytest.mark.parametrize("damage", ["cut", "table", "size"])
+def test_predictions_that_cannot_be_read_again_must_be_given(damage, frame, monkeypatch):
+    from drfl.experiments.compare import predicted
+
+    good = pd.DataFrame({"row": range(1, len(frame) + 1), "prediction": frame["ill"]})
+    for name in ("p", "q"):
+        good.to_csv(f"{name}.csv", index=False)
+    shared = ["compare", *OWN, "--seeds", "1", "--out", "c", "--predictions", "p.csv", "--predictions", "q.csv"]
+    if damage == "size":
+        monkeypatch.setattr(predicted, "TEXT_LIMIT", 100)
+    kill_after_one_run(monkeypatch, lambda: call(shared))
+    path = Path("c/checkpoint/predictions.json")
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:-9])
+    elif damage == "table":
+        content = json.loads(path.read_text())
+        content["predictions"]["p"]["row"].pop()
+        path.write_text(json.dumps(content))
+    refused_with = ("damaged-file", str(path)) if damage == "table" else ("missing-option", "predictions", "c")
+    check_refusal(["compare", "--resume", "--out", "c"], *refused_with)
+    if damage == "size":
+        check_refusal(["compare", "--resume", "--out", "c", "--predictions", "p.csv"], *refused_with, "p, q")
+    assert call([*shared, "--resume"]) == 0
+    assert {row["algorithm"] for row in rows("c/compare.csv")} == {"FedAvg", "DRFA", "p", "q"}
+
+
+def test_new_predictions_replace_those_of_the_same_name_in_python(frame, monkeypatch):
+    data = drfl.ClientData.from_frame(frame.drop(columns="stage"), group="site", target="ill")
+    task = drfl.Task(drfl.models.linear(data.shape, 2))
+    right = pd.DataFrame({"row": range(1, len(frame) + 1), "prediction": frame["ill"].to_numpy()})
+    wrong = right.assign(prediction=right["prediction"].map({"no": "yes", "yes": "no"}))
+
+    def compare(**more):
+        algorithms = {"A": drfl.FedAvg(m=3), "B": drfl.FedAvg(m=2)}
+        return drfl.compare(algorithms, data, task, rounds=1, seeds=1, out="c", progress=None, **more)
+
+    kill_after_one_run(monkeypatch, lambda: compare(predictions={"x": right, "y": right}))
+    found = compare(resume=True, predictions={"y": wrong}).to_frame()
+    assert found.set_index("algorithm")["worst_accuracy"][["x", "y"]].tolist() == [1, 0]
+
+
 @pytest.mark.long
 def test_own_predictions_get_the_row_of_the_model(frame, capsys):
     """Each seed's predictions come from its FedAvg model, so both rows must be equal."""

@@ -6,13 +6,28 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from drfl.core.atomic_files import is_file
 from drfl.core.errors import InputError, Notice
+from drfl.core.files import TEXT_LIMIT, reading
 from drfl.core.user_code import label_of
 from drfl.experiments.assess.predicted_records import predicted_record
-from drfl.experiments.assess.predictions import SEED, predictions_at, read_predictions, tested_predictions
+from drfl.experiments.assess.predictions import (
+    CLIENT,
+    PREDICTION,
+    PROBABILITY,
+    ROW,
+    SEED,
+    predictions_at,
+    read_predictions,
+    tested_predictions,
+)
 from drfl.experiments.compare.comparison import PreparedComparison
 from drfl.experiments.compare.comparison_results import Comparison, Predicted
 from drfl.experiments.compare.stored_runs import predicted_row
+from drfl.experiments.execution import records
+from drfl.experiments.run.artifacts import json_text
+from drfl.experiments.run.manifest import CHECKPOINT, GIVEN_PREDICTIONS
+from drfl.experiments.run.run_directory import ClaimedFolder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,6 +77,63 @@ def check_predictions(predictions: Predictions, ready: PreparedComparison) -> No
                 tested_predictions(predictions_at(frame, seed), fed)
             except InputError as error:  # name the file, as there may be several
                 raise InputError(f"predictions '{name}': {error}", code=error.code, field=error.field) from None
+
+
+def store_predictions(claim: ClaimedFolder, predictions: Predictions) -> None:
+    """Store predictions in the folder of unfinished work, so that a comparison resumes with them.
+
+    Raises:
+        InputError: If the folder cannot be written to.
+    """
+    if not predictions:
+        return
+    tables: dict[str, object] = {name: _table_of(frame) for name, frame in predictions.items()}
+    if len(json_text(tables)) > TEXT_LIMIT:  # larger than what is read again
+        tables = dict.fromkeys(tables)
+    records.write(claim.checkpoints, Path(GIVEN_PREDICTIONS).stem, {"predictions": tables}, claim.key)
+
+
+def _table_of(frame: pd.DataFrame) -> dict[str, list[object]]:
+    """Return the columns of predictions that are used, as plain values."""
+    table: dict[str, list[object]] = {}
+    for name in frame.columns:
+        if str(name) in (ROW, CLIENT, SEED) or str(name).startswith((PREDICTION, PROBABILITY)):
+            values = frame[name].tolist()
+            table[str(name)] = [value if isinstance(value, int | float | str) else str(value) for value in values]
+    return table
+
+
+def with_stored(predictions: Predictions, directory: Path, key: bytes | None) -> Predictions:
+    """Return predictions together with those that the interrupted comparison in a folder began with.
+
+    Args:
+        predictions: The predictions that are given now. They replace stored ones of the same name.
+        directory: The folder.
+        key: The key that signs its files.
+
+    Raises:
+        InputError: If predictions that were not stored, or whose file is damaged, are not given again.
+    """
+    import pandas as pd
+
+    path = directory / CHECKPOINT / GIVEN_PREDICTIONS
+    if not is_file(path):
+        return predictions
+    # A damaged record counts as none, so that new predictions can replace it.
+    tables = (records.read(path.parent, path.stem, key) or {}).get("predictions")
+    lost = [name for name, table in tables.items() if table is None] if isinstance(tables, dict) else []
+    if not isinstance(tables, dict) or set(lost) - set(predictions):
+        if predictions and not lost:
+            return predictions
+        raise InputError(
+            f"the predictions {', '.join(lost) or 'of the comparison'} are not stored in {directory}: give them again "
+            "with --predictions FILE",
+            code="missing-option",
+            field="predictions",
+        )
+    with reading(path, "is damaged", "give the predictions again with --predictions FILE"):
+        frames = {name: pd.DataFrame(table) for name, table in tables.items() if name not in predictions}
+    return frames | dict(predictions)  # checked again, as the data may have changed
 
 
 def predicted_rows(

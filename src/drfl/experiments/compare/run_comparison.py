@@ -20,7 +20,13 @@ from drfl.experiments.compare.comparison import (
 )
 from drfl.experiments.compare.comparison_results import Comparison, cell_name, write_comparison
 from drfl.experiments.compare.outcomes import Outcome, run_to_outcome
-from drfl.experiments.compare.predicted import Predictions, check_predictions, predicted_rows
+from drfl.experiments.compare.predicted import (
+    Predictions,
+    check_predictions,
+    predicted_rows,
+    store_predictions,
+    with_stored,
+)
 from drfl.experiments.compare.run_folders import recall_outcome, store_run
 from drfl.experiments.execution.executor import POLL_INTERVAL, Workers, executor_of
 from drfl.experiments.run.artifacts import run_files
@@ -63,25 +69,28 @@ def run_comparison(
         overwrite: See there.
         numbered: See there.
         modules: The user's modules, see :func:`drfl.experiments.execution.executor.pickle_for_workers`.
-        predictions: Predictions of other tools, which get rows beside the runs.
+        predictions: Predictions of other tools, which get rows beside the runs. An interrupted comparison has stored
+            those that it began with.
 
     Raises:
         InputError: If a run cannot be built, predictions are wrong, or the folder holds something else or cannot be
             written to.
         DrflError: If a worker was lost.
     """
-    design, outcomes = ready.design, list[Outcome]()
-    check_predictions(predictions or {}, ready)
+    design, outcomes, key = ready.design, list[Outcome](), key_of(ready.design.settings, place)
+    predictions = with_stored(predictions or {}, place, key) if resume else predictions or {}
+    check_predictions(predictions, ready)
     with claim_folder(
         place, "comparison", resume=resume, overwrite=overwrite, numbered=numbered, cells=design.cells,
-        config=ready.config, warn=warn, key=key_of(design.settings, place),
+        config=ready.config, warn=warn, key=key,
     ) as claim:  # fmt: skip
+        store_predictions(claim, predictions)
         start_comparison(claim, ready, warn)
         if resume:
             recall_finished(claim, ready)
         for line in ready.warnings:
             warn(line)
-        dropped = [name for name in stored_labels(claim.directory) if name not in (predictions or {})]
+        dropped = [name for name in stored_labels(claim.directory) if name not in predictions]
         if resume and dropped:
             text = (
                 f"{', '.join(dropped)}: predictions that are not given again lose their rows; keep them with "
@@ -97,7 +106,7 @@ def run_comparison(
             ended(outcome, len(outcomes))
         comparison = ready.to_comparison(outcomes, claim.directory)
         if outcomes:
-            comparison = replace(comparison, predicted=predicted_rows(predictions or {}, ready, comparison, warn))
+            comparison = replace(comparison, predicted=predicted_rows(predictions, ready, comparison, warn))
             with fill_folder(claim) as folder:
                 write_comparison(comparison, folder, ready.identity)
         # Checkpoints and records are needed until all runs have ended.

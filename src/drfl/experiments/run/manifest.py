@@ -28,6 +28,7 @@ from drfl.training.checkpoint.record import first_fault
 
 CHECKPOINT, CONFIG, LOCK, STAGE, IDENTITY = "checkpoint", "config.toml", "lock", ".results", "identity.json"
 OUTCOMES, SUMMARY, PREDICTIONS = "outcomes.json", "summary.json", "predictions.safetensors"
+GIVEN_PREDICTIONS = "predictions.json"
 """Names in a folder of results. ``checkpoint`` is the sub-folder of unfinished work, with checkpoints and records."""
 
 Kind = Literal["run", "comparison", "fit", "reproduction", "plan", "search", "benchmark", "sweep"]
@@ -291,7 +292,7 @@ def clear_checkpoint(folder: Path, kind: Kind, *, begun: bool = False) -> None:
     """
     top = folder / CHECKPOINT
     record = rf"(?:{CELL}|{SWEEP_CELL})\.json"
-    written = rf"{re.escape(store.REPLIES)}|{re.escape(IDENTITY)}|{record}"
+    written = "|".join((*map(re.escape, (store.REPLIES, IDENTITY, GIVEN_PREDICTIONS)), record))
     known = (
         rf"(?:{written})|\.(?:{written}|{re.escape(CONFIG)}){_PART}"
         rf"|(?:{STEP}/)?(?:(?:round-[0-9]+|\.round-[0-9]+\.part)/(?:{store.FILES.pattern})?)?"
