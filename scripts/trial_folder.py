@@ -22,7 +22,7 @@ import torch
 import drfl
 
 BIN = Path(sys.executable).parent
-START, STOP = 240.0, 15.0
+START, STOP = 600.0, 15.0
 """Seconds that a program may take to come up, and to end."""
 
 

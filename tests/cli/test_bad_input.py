@@ -74,6 +74,8 @@ MISTAKES = [
     (["run", "--until", "worst_accuracy"], ("invalid-format", "until", "metric=value")),
     (["run", "--until", "worst_accuracy=x"], ("invalid-format", "until", "metric=value")),
     (["run", "--frobnicate"], ("usage", None, "--frobnicate")),
+    (["run", "--round", "3"], ("usage", None, "--round", "'--rounds'")),
+    (["run", "a.toml", "b.toml"], ("usage", None, "b.toml", "'drfl run --help'")),
     (["run", "--certificate", "--model", "mlp"], ("no-certificate", "certificate", "2")),
     (["run", "--certificate", "--dataset", "digits", "--model", "cnn"], ("no-certificate", "certificate", "Conv2d")),
     (["compare", "--certificate", "--model", "mlp", "--seeds", "1"], ("no-certificate", "certificate", "2")),
@@ -193,6 +195,16 @@ def test_file_in_place_of_the_folder_is_refused(tmp_path, capsys):
     assert call(["run", "--out", str(tmp_path / "a")]) == 2
     assert call(["run", "--out", str(tmp_path / "a/b")]) == 2
     assert (tmp_path / "a").read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"), [([], "compare"), (["data"], "describe"), (["model"], "show"), (["deploy"], "init")]
+)
+def test_group_without_a_command_prints_its_help_and_one_line(arguments, command, capsys):
+    check_refusal(arguments, "usage", None, command)
+    printed = capsys.readouterr()
+    assert command in printed.out
+    assert len(printed.err.strip().splitlines()) == 1
 
 
 def test_unwritable_folder_is_refused_before_training(capsys):

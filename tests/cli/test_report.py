@@ -43,7 +43,7 @@ def test_report_on_runs_and_comparisons(capsys):
         ("several/compare.csv", ("not-a-run", "several/compare.csv")),
         ("one --out one", ("already-exists", "one")),
         ("one --out nowhere/r.html", ("folder-not-found", "nowhere")),
-        ("", ("usage", None, "Missing")),
+        ("", ("usage", None, "missing")),
     ],
 )
 def test_mistake_is_a_one_line_error(words, error, capsys):

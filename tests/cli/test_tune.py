@@ -131,7 +131,7 @@ def test_search_in_which_every_run_diverges(here, tmp_path, capsys):
             ["job.toml", "--set", "lr=0.1"],
             ("conflicting-options", "lr", "0.1", "FedAvg", "--absolute-step-size"),
         ),
-        ([], ("usage", None, "Missing")),
+        ([], ("usage", None, "missing")),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

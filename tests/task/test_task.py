@@ -237,3 +237,17 @@ def test_images_before_a_linear_layer_name_the_remedy():
     task = drfl.Task(torch.nn.Linear(64, 10))
     with refused("model-data-mismatch", "model", "torch.nn.Flatten()"):
         task.check(torch.zeros(2, 1, 8, 8), torch.zeros(2, dtype=torch.int64))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        ({"model": nn.Linear}, "model"),
+        ({"model": lambda x: x}, "model"),
+        ({"loss": nn.CrossEntropyLoss}, "loss"),
+        ({"loss": "cross_entropy"}, "loss"),
+    ],
+)
+def test_part_of_a_wrong_type_is_refused(arguments, field):
+    with refused("wrong-type", field):
+        Task(**{"model": nn.Linear(4, 3), **arguments})

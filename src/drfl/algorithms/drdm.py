@@ -17,7 +17,7 @@ from drfl.federation import sampling
 from drfl.federation.algorithm import Info, References
 from drfl.federation.client_table import ClientTable
 from drfl.federation.federation import Federation
-from drfl.optim.local_optimizers import refuse
+from drfl.optim.local import refuse_optimizer
 
 
 class DRDMState(NamedTuple):
@@ -56,7 +56,7 @@ class Regularised(SnapshotMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_penalty(self.mu)
-        refuse(type(self).__name__, self.local.optimizer, "its h_i need w − w_i to be a sum of gradients")
+        refuse_optimizer(type(self).__name__, self.local, "its h_i need w − w_i to be a sum of gradients")
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from torch import Tensor
 from drfl.algorithms.excess_loss import Reference, excess
 from drfl.algorithms.sparse_vector import SparseVector, spread
 from drfl.ambiguity import AmbiguitySet, Simplex
+from drfl.ambiguity.ambiguity_set import check_ambiguity
 from drfl.core import checks
 from drfl.core.errors import InputError, NonFiniteError, unknown
 from drfl.core.key import Key
@@ -171,6 +172,7 @@ class SnapshotMethod:
         if self.dual_batch is not None:
             checks.integer("dual_batch", self.dual_batch)
         check_dual_step("gamma", self.gamma, self.gamma_schedule)
+        check_ambiguity(self.ambiguity)
         refuse_epochs(type(self).__name__, self.local, "its snapshot needs the same number of local steps everywhere")
 
     def snapshot_ascent(

@@ -15,8 +15,7 @@ from drfl.federation import sampling
 from drfl.federation.algorithm import Info
 from drfl.federation.client_table import ClientTable
 from drfl.federation.federation import Federation
-from drfl.optim.local import LocalSGD, refuse_epochs
-from drfl.optim.local_optimizers import refuse
+from drfl.optim.local import LocalSGD, refuse_epochs, refuse_optimizer
 
 
 class FedDynState(NamedTuple):
@@ -69,7 +68,7 @@ class FedDyn:
 
     def __post_init__(self) -> None:
         check_penalty(self.mu)
-        refuse("FedDyn", self.local.optimizer, "its h_i need w − w_i to be a sum of gradients")
+        refuse_optimizer("FedDyn", self.local, "its h_i need w − w_i to be a sum of gradients")
         if self.mu is None:
             refuse_epochs("FedDyn", self.local, "without mu, its penalty is set from a fixed number of local steps")
 

@@ -14,7 +14,7 @@ from drfl.federation import sampling
 from drfl.federation.algorithm import Info
 from drfl.federation.federation import Federation
 from drfl.federation.sampling import Cohort
-from drfl.optim.local_optimizers import refuse
+from drfl.optim.local import refuse_optimizer
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class FedNova(Averaging):
     """
 
     def __post_init__(self) -> None:
-        refuse("FedNova", self.local.optimizer, "it needs x − x_i to be a sum of gradients")
+        refuse_optimizer("FedNova", self.local, "it needs x − x_i to be a sum of gradients")
         if self.local.radius is not None:
             raise InputError(
                 "FedNova cannot use a local solver with radius, because it needs x − x_i to be a sum of gradients",

@@ -13,8 +13,7 @@ from drfl.algorithms.client_side import ClientSide
 from drfl.core import checks
 from drfl.core.errors import InputError
 from drfl.federation.local_method import ClientRowsView, Named, StepContext
-from drfl.optim import local_optimizers
-from drfl.optim.local import LocalSGD
+from drfl.optim.local import LocalSGD, refuse_optimizer
 from drfl.task.client_model import ClientModel
 
 
@@ -82,7 +81,7 @@ class FGDROKLAdam(ClientSide):
                 code="needs-option",
                 field="lr",
             )
-        local_optimizers.refuse("FGDROKLAdam", self.local.optimizer, "its own rule replaces that of the optimiser")
+        refuse_optimizer("FGDROKLAdam", self.local, "its own rule replaces that of the optimiser")
         if self.local.momentum:
             raise InputError(
                 "momentum has no effect with FGDROKLAdam. Remove momentum, or set beta3.",

@@ -17,8 +17,7 @@ from drfl.core.key import Key
 from drfl.federation import sampling
 from drfl.federation.algorithm import Info
 from drfl.federation.federation import Federation
-from drfl.optim.local import LocalSGD
-from drfl.optim.local_optimizers import refuse
+from drfl.optim.local import LocalSGD, refuse_optimizer
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class QFedAvg:
 
     def __post_init__(self) -> None:
         checks.non_negative("q", self.q)
-        refuse("QFedAvg", self.local.optimizer, "it assumes steps of η times the gradient, because it sets L = 1/η")
+        refuse_optimizer("QFedAvg", self.local, "it assumes steps of η times the gradient, because it sets L = 1/η")
         if self.loss_batch is not None:
             checks.integer("loss_batch", self.loss_batch)
 

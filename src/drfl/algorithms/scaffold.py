@@ -17,8 +17,7 @@ from drfl.federation import sampling
 from drfl.federation.algorithm import Info
 from drfl.federation.client_table import ClientTable
 from drfl.federation.federation import Federation
-from drfl.optim.local import LocalSGD
-from drfl.optim.local_optimizers import refuse
+from drfl.optim.local import LocalSGD, refuse_optimizer
 
 
 class SCAFFOLDState(NamedTuple):
@@ -75,7 +74,7 @@ class SCAFFOLD:
 
     def __post_init__(self) -> None:
         checks.positive("server_lr", self.server_lr)
-        refuse("SCAFFOLD", self.local.optimizer, "its control variates need x − y_i to be a sum of gradients")
+        refuse_optimizer("SCAFFOLD", self.local, "its control variates need x − y_i to be a sum of gradients")
         if self.local.radius is not None:
             raise InputError(
                 "SCAFFOLD cannot use a local solver with radius: its control variates need x − y_i to be a sum of "

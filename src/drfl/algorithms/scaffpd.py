@@ -23,8 +23,7 @@ from drfl.federation.algorithm import Info, References
 from drfl.federation.client_table import ClientTable
 from drfl.federation.federation import Federation
 from drfl.federation.requests import Gradients, Losses
-from drfl.optim.local import LocalSGD, refuse_epochs
-from drfl.optim.local_optimizers import refuse
+from drfl.optim.local import LocalSGD, refuse_epochs, refuse_optimizer
 from drfl.optim.schedules import Constant, Schedule
 
 
@@ -197,7 +196,7 @@ class ScaffPD:
                 code="conflicting-options",
                 field="mu",
             )
-        refuse("ScaffPD", self.local.optimizer, "it needs x − u_i to be a sum of gradients")
+        refuse_optimizer("ScaffPD", self.local, "it needs x − u_i to be a sum of gradients")
         refuse_epochs("ScaffPD", self.local, "clients outside the cohort count as if they took the same J steps")
         if self.local.radius is not None:
             raise InputError(

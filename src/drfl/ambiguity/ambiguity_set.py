@@ -31,6 +31,16 @@ def finite_vector(v: Tensor) -> Tensor:
     return v
 
 
+def check_ambiguity(ambiguity: object) -> None:
+    """Raise InputError unless ``ambiguity`` is an ambiguity set."""
+    if not callable(getattr(ambiguity, "project", None)):
+        raise InputError(
+            f"ambiguity must be an ambiguity set such as drfl.CVaR(0.2), got {ambiguity!r:.60}",
+            code="wrong-type",
+            field="ambiguity",
+        )
+
+
 def on_simplex(lam: Tensor, tolerance: float) -> bool:
     """Return whether λ (N,), which must be finite, is non-negative and sums to 1 within the tolerance."""
     return bool((lam >= -tolerance).all()) and abs(float(lam.sum()) - 1) <= tolerance

@@ -19,7 +19,7 @@ from drfl.cli import options as o
 from drfl.cli.command_help import Command, CommandGroup
 from drfl.cli.options import expand
 from drfl.core import screen
-from drfl.core.errors import DivergedError, DrflError, InputError, StoppedError, unknown
+from drfl.core.errors import DivergedError, DrflError, InputError, StoppedError, suggestion, unknown
 from drfl.core.plugins import plugins
 from drfl.core.screen import say
 
@@ -109,11 +109,18 @@ def _as_input_error(error: Exception) -> DrflError | None:
         return None
     message: str = format_message()
     context: typer.Context | None = getattr(error, "ctx", None)
-    command = re.match(r"No such command '(.*?)'", message)
-    if command and context is not None:
-        return unknown("command", command[1], getattr(context.command, "commands", ()))
     path = "drfl" if context is None else context.command_path
-    return InputError(f"{message.rstrip('.')}; see '{path} --help'", code="usage")
+    commands = () if context is None else getattr(context.command, "commands", ())
+    if command := re.match(r"No such command '(.*?)'", message):
+        return unknown("command", command[1], commands)
+    if option := re.match(r"No such option:? '?(-[\w-]+)", message):
+        similar = suggestion(option[1], getattr(error, "possibilities", None) or ())
+        message = " ".join(filter(None, (f"unknown option '{option[1]}'.", similar)))
+    elif not message.strip():
+        # typer has printed the help of a group of commands.
+        return InputError(f"a command is missing. Choose from {', '.join(commands)}", code="usage")
+    end = "" if message.endswith(("?", ".")) else "."
+    return InputError(f"{message[0].lower()}{message[1:]}{end} See '{path} --help'", code="usage")
 
 
 def _complain(error: DrflError, exit_code: int, as_json: bool) -> int:

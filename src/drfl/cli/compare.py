@@ -250,7 +250,7 @@ def _view(comparison: Comparison, shown: Mapping[str, str], title: str | None = 
     reached = title is not None and comparison.settings.until is not None
     view.add_column(head[0], no_wrap=True)
     for text in (*head[1:], *(["rounds to target"] if reached else [])):
-        view.add_column("\n".join(textwrap.wrap(text, HEADING, break_long_words=False)), justify="right", no_wrap=True)
+        view.add_column("\n".join(textwrap.wrap(text, HEADING, break_long_words=False)), justify="right")
     names = spreads(comparison.rows, comparison.measures[0].name)  # in the order of the table
     for name, cells in zip(names, rows, strict=True):
         row = list(cells)

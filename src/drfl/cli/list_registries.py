@@ -52,7 +52,6 @@ def datasets_command(as_json: bool) -> None:
         return
     table = ScreenTable("data set", "train", "test", "shape", "licence", "files")
     for info in infos:
-        table.columns[-1].overflow = "fold"
         counts = ("by edition" if count is None else f"{count:,}" for count in (info.train, info.test))
         table.add_row(info.name, *counts, "×".join(map(str, info.shape)), info.licence, info.found or "not downloaded")
     console.out.print(table)

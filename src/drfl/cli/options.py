@@ -356,7 +356,15 @@ class FitOptions:
     settings: Annotated[Given, FIT]
     budget: Annotated[
         int | None,
-        option("Rounds of communication of each run", TRAINING, default="100", common=True, at_least=1),
+        option(
+            "Rounds of communication of each run",
+            TRAINING,
+            "--budget",
+            "--rounds",
+            default="100",
+            common=True,
+            at_least=1,
+        ),
     ] = None
     personalise: Annotated[
         bool,

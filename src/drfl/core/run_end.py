@@ -100,13 +100,13 @@ def late_rollbacks(which: Sequence[str]) -> list[Notice]:
     """Warn if models were reset in the second half of their runs.
 
     Args:
-        which: One text per affected run that says how many of its rounds count, for the start of the message.
+        which: One text per affected run that says how many of its rounds count.
     """
     if not which:
         return []
     text = (
-        f"{listing(which, 'run')}. The local step size that drfl chose was too large, so the model was reset to an "
-        "earlier one in the second half of the run. Set a smaller lr, or use more rounds."
+        f"the model was reset to an earlier one in the second half of the run, because the local step size that drfl "
+        f"chose was too large: {listing(which, 'run')}. Set a smaller lr, or use more rounds."
     )
     return [Notice(text, "late-rollback", "lr")]
 

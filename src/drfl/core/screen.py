@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -18,6 +19,9 @@ from drfl.core.errors import printable
 LONGEST = 200
 """Maximum number of characters in a table cell."""
 
+PIPE_WIDTH = 160
+"""Maximum width in characters of a table that is not printed on a terminal."""
+
 
 class Screen(Console):
     """A console for lines and tables. It prints each text as one line, without markup.
@@ -27,8 +31,10 @@ class Screen(Console):
     """
 
     def __init__(self, *, stderr: bool = False) -> None:
-        stream = sys.stderr if stderr else sys.stdout
-        super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=not stream.isatty())
+        terminal = (sys.stderr if stderr else sys.stdout).isatty()
+        # A file or pipe has no width: rich would assume 80 columns and shorten the numbers of wider tables.
+        width = None if terminal or "COLUMNS" in os.environ else PIPE_WIDTH
+        super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=not terminal, width=width)
 
     def print(self, *objects: Any, **options: Any) -> None:  # noqa: ANN401 - as in the base class
         """Print each text as one line, and render any other object with rich."""
@@ -56,6 +62,10 @@ class ScreenTable(Table):
 
     def __init__(self, *headers: Column | str, title: str | None = None, **options: Any) -> None:  # noqa: ANN401
         super().__init__(*headers, title=None if title is None else plain(title), **options)
+
+    def add_column(self, header: RenderableType = "", *args: Any, **options: Any) -> None:  # noqa: ANN401
+        """Add a column. If the table is too wide, long cells take several lines, and no text is cut."""
+        super().add_column(header, *args, **{"overflow": "fold", **options})
 
     def add_row(self, *cells: RenderableType | None, style: StyleType | None = None, end_section: bool = False) -> None:
         """Add a row."""

@@ -8,13 +8,15 @@ import torch
 from torch import Tensor
 
 from drfl.ambiguity import AmbiguitySet
+from drfl.ambiguity.ambiguity_set import check_ambiguity
+from drfl.core.errors import InputError
 from drfl.core.key import Key
 from drfl.federation.client_table import ClientTable
 from drfl.federation.federation import Federation
 from drfl.federation.local_method import OwnModels
 from drfl.federation.requests import Losses
 from drfl.federation.sampling import Cohort
-from drfl.optim.local import LocalSGD
+from drfl.optim.local import LocalSGD, check_local
 
 
 @runtime_checkable
@@ -119,6 +121,27 @@ class Algorithm(Protocol[S]):
     def round(self, state: S, fed: Federation, key: Key, /) -> tuple[S, Info]:
         """Run one communication round."""
         ...
+
+
+def check_algorithm_type(algorithm: object, name: str = "algorithm") -> None:
+    """Raise InputError unless this is an algorithm with a local solver and, if it has one, an ambiguity set.
+
+    Without this check the first error would be about a missing attribute.
+
+    Args:
+        algorithm: What the user gave.
+        name: The name under which it was given.
+    """
+    if isinstance(algorithm, type):
+        kind = algorithm.__name__
+        text = f"'{name}' is the class {kind}. Pass an object such as {kind}(m=10)"
+        raise InputError(text, code="wrong-type", field=name)
+    if not (callable(getattr(algorithm, "round", None)) and hasattr(algorithm, "local")):
+        text = f"'{name}' must be an algorithm such as drfl.DRFA(m=10), got {algorithm!r:.60}"
+        raise InputError(text, code="wrong-type", field=name)
+    check_local(algorithm.local)  # pyright: ignore[reportAttributeAccessIssue]
+    if isinstance(algorithm, Robust) and algorithm.ambiguity is not None:
+        check_ambiguity(algorithm.ambiguity)
 
 
 @runtime_checkable

@@ -191,8 +191,30 @@ class LocalSGD:
         return self.effective(self.tau)
 
 
+def check_local(local: object) -> None:
+    """Raise InputError unless ``local`` is a local solver."""
+    if not isinstance(local, LocalSGD):
+        raise InputError(
+            f"local must be a local solver such as drfl.LocalSGD(steps=5), got {local!r:.60}",
+            code="wrong-type",
+            field="local",
+        )
+
+
+def refuse_optimizer(algorithm: str, local: LocalSGD, why: str) -> None:
+    """Raise InputError unless the optimiser is SGD, for algorithms whose formulas need a sum of plain steps."""
+    check_local(local)
+    if not isinstance(local.optimizer, SGD):
+        raise InputError(
+            f"{algorithm} does not support optimizer '{local.optimizer}': {why}. Remove optimizer, or use FedAvg.",
+            code="unsupported-combination",
+            field="optimizer",
+        )
+
+
 def refuse_epochs(algorithm: str, local: LocalSGD, why: str) -> None:
     """Raise InputError if ``local`` uses epochs, for algorithms that need the same number of steps at all clients."""
+    check_local(local)
     if local.epochs is not None:
         raise InputError(
             f"{algorithm} does not support epochs: {why}. Set steps, or use FedAvg, FedNova or SCAFFOLD.",

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from drfl.core import checks
-from drfl.core.errors import InputError
 from drfl.core.registry import from_text, text_of
 
 
@@ -91,13 +90,3 @@ def parse(text: str) -> LocalOptimizer:
         InputError: If the name or an option is unknown, or an option is repeated, not a number or out of range.
     """
     return from_text("local optimizer", LOCAL_OPTIMIZERS, text)
-
-
-def refuse(algorithm: str, optimizer: LocalOptimizer, why: str) -> None:
-    """Raise InputError unless the optimiser is SGD, for algorithms whose formulas need a sum of plain steps."""
-    if not isinstance(optimizer, SGD):
-        raise InputError(
-            f"{algorithm} does not support optimizer '{optimizer}': {why}. Remove optimizer, or use FedAvg.",
-            code="unsupported-combination",
-            field="optimizer",
-        )

@@ -49,7 +49,7 @@ class Metric(Measure):
         super().__post_init__()
         if not callable(self.function):
             raise InputError(
-                f"metric '{self.name}' must be a function, got a {type(self.function).__name__}",
+                f"metric '{self.name}' must be a function, got an object of type {type(self.function).__name__}",
                 code="wrong-type",
                 field="metric",
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -79,6 +79,16 @@ class Task:
         return f"<Task: {type(self.model).__name__} with {self.layout.d:,} parameters, scored by {score}>"
 
     def __post_init__(self) -> None:
+        for name, value in (("model", self.model), ("loss", self.loss)):
+            if isinstance(value, type):
+                text = f"{name} is the class {value.__name__}. Pass an object such as {value.__name__}(…)"
+                raise InputError(text, code="wrong-type", field=name)
+        if not isinstance(self.model, nn.Module):
+            text = f"model must be a torch.nn.Module such as torch.nn.Linear(4, 2), got {self.model!r:.60}"
+            raise InputError(text, code="wrong-type", field="model")
+        if not callable(self.loss):
+            text = f"loss must be a function such as torch.nn.CrossEntropyLoss(), got {self.loss!r:.60}"
+            raise InputError(text, code="wrong-type", field="loss")
         object.__setattr__(self, "layout", Layout.of(model := without_compilation(self.model)))
         object.__setattr__(self, "model", with_keyed_dropout(model))
         if not isinstance(self.loss, Loss):
@@ -90,7 +100,8 @@ class Task:
                 )
                 LOG.warning(Notice(text, "summed-loss", "loss"))
         score = default_score(self.loss) if self.score is None else self.score
-        others = (self.metrics,) if isinstance(self.metrics, str | Metric) else tuple(self.metrics)
+        several = isinstance(self.metrics, Iterable) and not isinstance(self.metrics, str)
+        others = tuple(self.metrics) if several else (self.metrics,)
         measures = tuple(metric_of(metric) for metric in (score, *others))
         check_distinct(measures)
         object.__setattr__(self, "measures", measures)

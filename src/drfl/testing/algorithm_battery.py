@@ -11,7 +11,7 @@ from drfl.core import checks
 from drfl.core.errors import DrflError, InputError, first_line
 from drfl.core.key import Key
 from drfl.engine import Loop
-from drfl.federation.algorithm import Algorithm, State
+from drfl.federation.algorithm import Algorithm, State, check_algorithm_type
 from drfl.federation.local_method import LocalMethod, has_user_loss
 from drfl.federation.method_checks import check_class
 from drfl.testing import convergence, determinism, partial_replies, statistics
@@ -74,15 +74,10 @@ def subject_of(
     tolerance: float = 1e-4,
 ) -> Subject:
     """Make the argument of the single checks; the parameters are those of :func:`check_algorithm`."""
-    if isinstance(algorithm, type):
+    check_algorithm_type(algorithm)
+    if not dataclasses.is_dataclass(algorithm):
         raise InputError(
-            f"expected an algorithm such as {algorithm.__name__}(…), got the class {algorithm.__name__}",
-            code="wrong-type",
-            field="algorithm",
-        )
-    if not dataclasses.is_dataclass(algorithm) or not hasattr(algorithm, "local"):
-        raise InputError(
-            f"{type(algorithm).__name__} must be a dataclass with a field 'local', like every algorithm",
+            f"{type(algorithm).__name__} must be a dataclass, like every algorithm",
             code="wrong-type",
             field="algorithm",
         )

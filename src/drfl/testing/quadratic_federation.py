@@ -9,7 +9,7 @@ from torch import Tensor
 
 from drfl.federation.federation import Evaluation, Federation, Ledger
 from drfl.federation.requests import Gradients, Losses, LossRequest, R, Replies, Request, TrainRequest
-from drfl.optim.local_optimizers import refuse
+from drfl.optim.local import refuse_optimizer
 
 
 class QuadraticFederation(Federation):
@@ -57,7 +57,7 @@ class QuadraticFederation(Federation):
     def local_steps(self, request: TrainRequest) -> Replies:
         """Compute the models of a request's cohort, step by step."""
         cohort, w, local, prox, shift = request.cohort, request.w, request.local, request.prox, request.shift
-        refuse("QuadraticFederation", local.optimizer, "its steps are plain ones")
+        refuse_optimizer("QuadraticFederation", local, "its steps are plain ones")
         A, b = self.A[cohort], self.b[cohort]
         # The part of the direction A u − b + shift + prox·(u − w) + decay·u that does not depend on u.
         constant = (0 if shift is None else shift) - b - prox * w

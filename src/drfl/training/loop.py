@@ -16,7 +16,7 @@ from drfl.core.full_memory import explain_full_memory
 from drfl.core.intraop import VECTORS, threads_for
 from drfl.core.key import Key
 from drfl.core.run_end import StopReason
-from drfl.federation.algorithm import Algorithm, core_of
+from drfl.federation.algorithm import Algorithm, check_algorithm_type, core_of
 from drfl.federation.federation import Bundling, DataChecked, Federation
 from drfl.federation.local_method import has_user_loss
 from drfl.training import step_size
@@ -205,19 +205,7 @@ def _checkpointing(
 
 
 def _check_objects(algorithm: object, fed: object) -> None:
-    # Without this check the first error would be about a missing attribute.
-    if isinstance(algorithm, type):
-        raise InputError(
-            f"{algorithm.__name__} is a class. Pass an object such as {algorithm.__name__}(m=10).",
-            code="wrong-type",
-            field="algorithm",
-        )
-    if not (hasattr(algorithm, "local") and callable(getattr(algorithm, "round", None))):
-        raise InputError(
-            f"expected an algorithm such as drfl.DRFA(m=10), got {type(algorithm).__name__}",
-            code="wrong-type",
-            field="algorithm",
-        )
+    check_algorithm_type(algorithm)
     if not isinstance(fed, Federation):
         name = fed.__name__ if isinstance(fed, type) else type(fed).__name__
         raise InputError(

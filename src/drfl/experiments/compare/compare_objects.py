@@ -98,8 +98,9 @@ def compare_objects(
     clients = clients_by_seed(data)
     learned = as_seed_function("task", task, Task)
     if not isinstance(algorithms, Mapping) or not algorithms:
+        given = "an empty one" if isinstance(algorithms, Mapping) else f"a {type(algorithms).__name__}"
         raise InputError(
-            'algorithms must be a mapping of names, such as {"DRFA": drfl.DRFA(m=10)}',
+            f'algorithms must be a mapping of names, such as {{"DRFA": drfl.DRFA(m=10)}}, got {given}',
             code="wrong-type",
             field="algorithms",
         )

@@ -25,7 +25,7 @@ from drfl.experiments.config.ready_run import Job
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.config.strict import input_error
 from drfl.experiments.run.manifest import ALGORITHM_NAME
-from drfl.federation.algorithm import Algorithm
+from drfl.federation.algorithm import Algorithm, check_algorithm_type
 from drfl.task.task import Task
 
 Kind = type | FunctionType
@@ -46,18 +46,7 @@ def check_algorithms(algorithms: Mapping[str, Algorithm]) -> None:
                 code="invalid-name",
                 field=str(name),
             )
-        if isinstance(algorithm, type):
-            raise InputError(
-                f"'{name}' is the class {algorithm.__name__}: give an object, such as {algorithm.__name__}(…)",
-                code="wrong-type",
-                field=name,
-            )
-        if not (callable(getattr(algorithm, "round", None)) and hasattr(algorithm, "local")):
-            raise InputError(
-                f"'{name}' is {algorithm!r:.60}: give an algorithm such as drfl.DRFA(m=10)",
-                code="wrong-type",
-                field=name,
-            )
+        check_algorithm_type(algorithm, name)
 
 
 def run_settings(values: Mapping[str, object], task: Task) -> RunSettings:
