@@ -424,3 +424,14 @@ def test_metadata_without_a_client_are_refused():
         ClientData.from_datasets(Items(codes), Items(codes[3:6]), group=1)
     with refused("wrong-type", "train"):
         ClientData.from_datasets(torch.utils.data.Dataset(), group=1)
+
+
+@pytest.mark.parametrize("value", ["a.csv", [{"x": 1.0, "site": "a", "y": 0}], {"x": [1.0]}, None])
+def test_something_else_than_a_data_frame_is_refused(value):
+    with refused("wrong-type", "frame"):
+        ClientData.from_frame(value, group="site", target="y")
+
+
+def test_inputs_and_targets_in_two_lists_are_refused():
+    with refused("wrong-type", None, "client-0", "Tensor"):
+        ClientData.from_arrays([torch.zeros(4, 2)] * 3, [torch.zeros(4)] * 3)

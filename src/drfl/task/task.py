@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -100,8 +100,7 @@ class Task:
                 )
                 LOG.warning(Notice(text, "summed-loss", "loss"))
         score = default_score(self.loss) if self.score is None else self.score
-        several = isinstance(self.metrics, Iterable) and not isinstance(self.metrics, str)
-        others = tuple(self.metrics) if several else (self.metrics,)
+        others = self.metrics if isinstance(self.metrics, list | tuple) else (self.metrics,)
         measures = tuple(metric_of(metric) for metric in (score, *others))
         check_distinct(measures)
         object.__setattr__(self, "measures", measures)

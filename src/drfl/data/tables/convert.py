@@ -149,7 +149,10 @@ def concatenate(
 
 def _as_pair(name: str, pair: Pair, part: str) -> tuple[Tensor, Tensor]:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
-        raise client_error(name, f"{part} data must be a pair (inputs, targets)", "wrong-type")
+        kind = type(pair).__name__
+        raise client_error(
+            name, f"{part} data must be a pair (inputs, targets), got an object of type {kind}", "wrong-type"
+        )
     for what, values in zip(("inputs", "targets"), pair, strict=True):
         check_not_ragged(name, f"{part} {what}", values)
     try:
