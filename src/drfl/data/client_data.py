@@ -543,17 +543,8 @@ class ClientData:
                 only one row or patient. The message names the column or group. With a schema: if the table does not
                 conform to it.
         """
-        import pandas as pd
-
-        if not isinstance(frame, pd.DataFrame):
-            kind = f"{type(frame).__module__}.{type(frame).__name__}".removeprefix("builtins.")
-            text = f"expected a data frame of pandas, got {kind}. Read a file with pandas.read_csv"
-            raise InputError(text, code="wrong-type", field="frame")
-        # Columns may be numbered, but names in files and messages are strings.
-        frame = frame.rename(columns=str)
+        frame = convert.named_columns(frame)
         targets = (target,) if isinstance(target, str) else None if target is None else tuple(target)
-        if not len(frame):
-            raise InputError("the table has no rows. Each client needs at least two", code="no-rows")
         for name in ("delimiter", "encoding"):
             if getattr(reading, name) is not None:
                 raise InputError(f"{name} has no effect on a data frame: remove it", code="unused-option", field=name)

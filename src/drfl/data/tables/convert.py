@@ -147,6 +147,23 @@ def concatenate(
     return X, Y
 
 
+def named_columns(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the user's data frame with texts as names of columns, which may be numbers.
+
+    Raises:
+        InputError: If it is not a data frame of pandas, or it has no rows.
+    """
+    import pandas as pd
+
+    if not isinstance(frame, pd.DataFrame):
+        kind = f"{type(frame).__module__}.{type(frame).__name__}".removeprefix("builtins.")
+        text = f"expected a data frame of pandas, got {kind}. Read a file with pandas.read_csv"
+        raise InputError(text, code="wrong-type", field="frame")
+    if not len(frame):
+        raise InputError("the table has no rows. Each client needs at least two", code="no-rows")
+    return frame.rename(columns=str)
+
+
 def _as_pair(name: str, pair: Pair, part: str) -> tuple[Tensor, Tensor]:
     if not isinstance(pair, tuple | list) or len(pair) != 2:
         kind = type(pair).__name__
