@@ -87,7 +87,7 @@ def store_predictions(claim: ClaimedFolder, predictions: Predictions) -> None:
     """
     if not predictions:
         return
-    tables: dict[str, object] = {name: _table_of(frame) for name, frame in predictions.items()}
+    tables: Mapping[str, object] = {name: _table_of(frame) for name, frame in predictions.items()}
     if len(json_text(tables)) > TEXT_LIMIT:  # larger than what is read again
         tables = dict.fromkeys(tables)
     records.write(claim.checkpoints, Path(GIVEN_PREDICTIONS).stem, {"predictions": tables}, claim.key)
