@@ -127,12 +127,11 @@ def status(
     The exit code is 1 if the SuperLink does not answer.
     """
     with signals.raise_on_signal():
-        _require()
+        folder = _deployment(directory)
         from drfl.core.screen import Screen, ScreenTable
-        from drfl.flower.deploy.paths import find_deployment
         from drfl.flower.deploy.status import status_of
 
-        found = status_of(find_deployment(directory))
+        found = status_of(folder)
         if as_json:
             print(json.dumps({**found._asdict(), "sites": [site._asdict() for site in found.sites]}))
         else:
@@ -196,12 +195,10 @@ def evaluate(
     each site. Sites with a score column in their policy test it too.
     """
     with signals.raise_on_signal():
-        _require()
-        from drfl.flower.deploy.paths import find_deployment
+        folder = _deployment(directory)
         from drfl.flower.deploy.requests import print_evaluation, read_results, write_request
         from drfl.flower.deploy.runs import submit
 
-        folder = find_deployment(directory)
         request = write_request(folder, "evaluate", models, references or ())
         code = _follow(directory, submit(folder, request=request), is_task=True)
         if code == 0:
@@ -226,12 +223,10 @@ def deliver(
     The exit code is 1 if a site did not receive it.
     """
     with signals.raise_on_signal():
-        _require()
-        from drfl.flower.deploy.paths import find_deployment
+        folder = _deployment(directory)
         from drfl.flower.deploy.requests import read_results, write_request
         from drfl.flower.deploy.runs import submit
 
-        folder = find_deployment(directory)
         request = write_request(
             folder, "deliver", [folder.summary().parent / "model.safetensors" if model is None else model]
         )
@@ -251,7 +246,6 @@ def follow(directory: Place, number: Number) -> int:
     The exit code is 0 only if the run completed.
     """
     with signals.raise_on_signal():
-        _require()
         return _follow(directory, number)
 
 
@@ -259,11 +253,10 @@ def follow(directory: Place, number: Number) -> int:
 def stop(directory: Place, number: Number) -> int:
     """Stop a run."""
     with signals.raise_on_signal():
-        _require()
-        from drfl.flower.deploy.paths import find_deployment
+        folder = _deployment(directory)
         from drfl.flower.deploy.runs import stop as stop_run
 
-        stop_run(find_deployment(directory), number)
+        stop_run(folder, number)
         say(f"run {number} stopped")
     return 0
 
@@ -286,12 +279,11 @@ def add_site(
     The SuperLink must be running, and no run may be in progress. Repeat a call that was interrupted.
     """
     with signals.raise_on_signal():
-        _require()
+        folder = _deployment(directory)
         from drfl.flower.deploy.membership import add_site as add
-        from drfl.flower.deploy.paths import find_deployment
 
         limits = {name: value for name, value in (("rows", rows), ("classes", classes)) if value is not None}
-        added = add(find_deployment(directory), site, key, limits)
+        added = add(folder, site, key, limits)
         registered = f", registered as {added.node}" if added.node else ""
         settings = "is in server.toml" if added.settings is None else f"added; old file: {added.settings}"
         say(f"{site}: {settings}{registered}. Copy {added.folder} to the site over a confidential channel")
@@ -307,11 +299,10 @@ def remove_site(directory: Place, site: SiteName) -> int:
     The SuperLink must be running, and no run may be in progress. Repeat a call that was interrupted.
     """
     with signals.raise_on_signal():
-        _require()
+        folder = _deployment(directory)
         from drfl.flower.deploy.membership import remove_site as remove
-        from drfl.flower.deploy.paths import find_deployment
 
-        removed = remove(find_deployment(directory), site)
+        removed = remove(folder, site)
         revoked = "" if removed.key is None else f", key revoked and kept as {removed.key}"
         settings = "is not in server.toml" if removed.settings is None else f"removed; old file: {removed.settings}"
         say(f"{site}: {settings}{revoked}")
@@ -327,11 +318,10 @@ def revoke(directory: Place, site: SiteName) -> int:
     The site stays in server.toml: give it a new key, or remove it with 'drfl deploy remove-site'.
     """
     with signals.raise_on_signal():
-        _require()
+        folder = _deployment(directory)
         from drfl.flower.deploy.keys import revoke as revoke_key
-        from drfl.flower.deploy.paths import find_deployment
 
-        kept = revoke_key(find_deployment(directory), site)
+        kept = revoke_key(folder, site)
         say(f"{site}: key revoked, kept as {kept}")
     return 0
 
@@ -344,11 +334,10 @@ def rotate(
 ) -> int:
     """Replace the key of a site."""
     with signals.raise_on_signal():
-        _require()
+        folder = _deployment(directory)
         from drfl.flower.deploy.keys import rotate as rotate_key
-        from drfl.flower.deploy.paths import find_deployment
 
-        node = rotate_key(find_deployment(directory), site, key)
+        node = rotate_key(folder, site, key)
         say(f"{site}: new key registered as {node}; the previous key is revoked")
     return 0
 
@@ -407,17 +396,24 @@ def _require() -> None:
     require_flower()
 
 
+def _deployment(directory: Path) -> DeploymentFolder:
+    """Find the deployment of a command that needs Flower."""
+    _require()
+    from drfl.flower.deploy.paths import find_deployment
+
+    return find_deployment(directory)
+
+
 def _submit(directory: Path, detach: bool, wait: float | None, *, is_fit: bool) -> int:
     """Submit a run or a fit, and follow it to its end."""
-    _require()
+    folder = _deployment(directory)
     if wait is not None:
         from drfl.core import checks
 
         checks.positive("--wait", wait)
-    from drfl.flower.deploy.paths import find_deployment
     from drfl.flower.deploy.runs import FIT, submit
 
-    number = submit(find_deployment(directory), wait, FIT if is_fit else None)
+    number = submit(folder, wait, FIT if is_fit else None)
     say(f"run {number} submitted", err=not detach)
     if detach:
         say(f"follow it with: drfl deploy follow {directory} {number}", err=True)
@@ -427,11 +423,10 @@ def _submit(directory: Path, detach: bool, wait: float | None, *, is_fit: bool) 
 
 def _follow(directory: Path, number: str, *, is_task: bool = False) -> int:
     """Show the log of a run until its end; the log of a task goes to stderr, and the caller prints its results."""
-    from drfl.flower.deploy.paths import find_deployment
+    folder = _deployment(directory)
     from drfl.flower.deploy.runs import follow, is_resumable, print_result
     from drfl.flower.deploy.runs import stop as stop_run
 
-    folder = find_deployment(directory)
     try:
         end = follow(folder, number, partial(say, err=is_task))
     except KeyboardInterrupt as error:

@@ -23,17 +23,14 @@ from drfl.experiments.run.resume import (
 )
 from drfl.experiments.run.run_directory import claim_folder, tidy
 from drfl.experiments.run.runner import execute, write_results
-from drfl.flower.claims import admit
-from drfl.flower.closing import SERVER, AuditedRun
 from drfl.flower.delivery import deliver_result
 from drfl.flower.deploy.runs import FIT
 from drfl.flower.deployed_fit import fit_sites
 from drfl.flower.deployment import Deployment, Preparation
-from drfl.flower.nodes import gather_members
 from drfl.flower.paired import paired_csv
 from drfl.flower.progress import log_end, log_progress
 from drfl.flower.server_tasks import carry_out
-from drfl.flower.session import log_members, make_roster, resolve_settings
+from drfl.flower.session import joined_sites, resolve_settings
 from drfl.flower.settings import ServerSettings, read_server
 from drfl.report.run_gains import PAIRED
 from drfl.training.checkpoint.store import REPLIES
@@ -112,20 +109,9 @@ def serve(grid: Grid, path: Path, wait: float | None = None) -> Path:
     notice = settings.protection_notice()
     if notice is not None:
         LOG.warning(notice)
-    audit = settings.open_log(folder, "server", SERVER)
-    roster = make_roster(settings, folder, audit)
-    # From here on the log records how the run ends, even after an error.
-    with AuditedRun(audit, grid, roster, settings.timeout) as audited:
-        joined = gather_members(
-            grid, roster, settings.wait if wait is None else wait, settings.timeout, audit, settings.job.holdout
-        )
-        members = {client: member.identity for client, member in joined.items()}
-        admit(members, settings.sites)
-        if audit is not None:
-            log_members(joined, roster, audit)
-        deployed = Preparation.of(grid, roster, members, settings, folder, audit).run(
-            settings.job, settings.job.holdout
-        )
+    holdout = settings.job.holdout
+    with joined_sites(grid, settings, folder, wait, holdout) as ((_, _, roster, members, audit), audited):
+        deployed = Preparation.of(grid, roster, members, settings, folder, audit).run(settings.job, holdout)
         check_same_settings(out, settings, deployed)
         if is_finished(out):
             # The program was killed after the last result was written, which Flower reports as a failed run.

@@ -57,9 +57,21 @@ def session(grid: Grid, path: Path, wait: float | None, holdout: HoldOut | None 
         DrflError: If sites are missing or exceed their limits.
     """
     folder = path.resolve().parent
-    settings = resolve_settings(read_server(path), folder)
+    with joined_sites(grid, resolve_settings(read_server(path), folder), folder, wait, holdout) as (joined, _):
+        yield joined
+
+
+@contextmanager
+def joined_sites(
+    grid: Grid, settings: ServerSettings, folder: Path, wait: float | None, holdout: HoldOut | None
+) -> Iterator[tuple[Session, AuditedRun]]:
+    """Wait for the sites of a deployment with these settings, see :func:`session`.
+
+    The record of the work is yielded too, for a caller that closes it with another outcome than "completed".
+    """
     audit = settings.open_log(folder, "server", SERVER)
     roster = make_roster(settings, folder, audit)
+    # From here on the log records how the work ends, even after an error.
     with AuditedRun(audit, grid, roster, settings.timeout) as audited:
         seconds = settings.wait if wait is None else wait
         joined = gather_members(grid, roster, seconds, settings.timeout, audit, holdout)
@@ -67,7 +79,7 @@ def session(grid: Grid, path: Path, wait: float | None, holdout: HoldOut | None 
         admit(members, settings.sites)
         if audit is not None:
             log_members(joined, roster, audit)
-        yield Session(settings, folder, roster, members, audit)
+        yield Session(settings, folder, roster, members, audit), audited
         audited.close("completed")
 
 
