@@ -12,6 +12,8 @@ from drfl.cli.options import AssessOptions
 from drfl.core.run_end import OWN_MODELS, has_ended
 from drfl.core.screen import ScreenTable
 from drfl.experiments.assess.assess_runs import assess_run
+from drfl.experiments.assess.predicted_records import predicted_beside, predicted_run
+from drfl.experiments.assess.predictions import read_predictions
 from drfl.experiments.compare.comparison_results import UNDEFINED
 from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.manifest import failed_in, interruption, runs_in
@@ -40,7 +42,16 @@ def assess_command(options: AssessOptions) -> int:
         console.warn(notice)
     auc_interval = auc_interval_of(options.auc_interval)
     runs = [assess_run(folder, options.measure, options.level, auc_interval) for folder in folders]
-    runs += _predicted(runs, options)
+    # Other tools' predictions count as runs: stored ones, and the given ones at each seed of the first algorithm.
+    given = {path.stem: path for path in options.predictions or ()}
+    stored = predicted_beside(options.runs, [run.record for run in runs])
+    records = [record for record in stored if record.algorithm not in given]
+    first = [run.record for run in runs if run.record.algorithm == runs[0].record.algorithm]
+    for name, path in given.items():
+        frame = read_predictions(path)
+        records += [predicted_run(record, frame, name, trust=options.trust) for record in first]  # loads the data
+    measure = None if options.measure is None else runs[0].measure
+    runs += [assess_record(record, measure, options.level, auc_interval=auc_interval) for record in records]
     (pairs, unpaired), seeds = pair_runs(runs), compare_over_seeds(runs, {run.algorithm for run in failed})
     if options.as_json:
         print(json_text({**_content(runs, pairs, unpaired, seeds), "failed": [run._asdict() for run in failed]}))
@@ -55,22 +66,6 @@ def assess_command(options: AssessOptions) -> int:
     for run in failed:
         console.out.print(f"{run.algorithm}, seed {run.seed}: {run.how}, no results", markup=False)
     return 0
-
-
-def _predicted(runs: Sequence[AssessedRun], options: AssessOptions) -> list[AssessedRun]:
-    """Return other tools' predictions as runs: stored ones, and the given ones at each seed of the first algorithm."""
-    from drfl.experiments.assess.predicted_records import predicted_beside, predicted_run
-    from drfl.experiments.assess.predictions import read_predictions
-
-    given = {path.stem: path for path in options.predictions or ()}
-    stored = predicted_beside(options.runs, [run.record for run in runs])
-    records = [record for record in stored if record.algorithm not in given]
-    first = [run.record for run in runs if run.record.algorithm == runs[0].record.algorithm]
-    for name, path in given.items():
-        frame = read_predictions(path)
-        records += [predicted_run(record, frame, name, trust=options.trust) for record in first]  # loads the data
-    measure, auc_interval = None if options.measure is None else runs[0].measure, auc_interval_of(options.auc_interval)
-    return [assess_record(record, measure, options.level, auc_interval=auc_interval) for record in records]
 
 
 def _print_one(run: AssessedRun) -> None:
