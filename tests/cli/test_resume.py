@@ -339,6 +339,8 @@ def test_deeply_nested_configuration_is_refused(tmp_path, capsys):
         (["--resume"], "needs-option", "resume"),
         (["--resume", "--out", "none"], "nothing-to-resume", "none"),
         (["--resume", "--overwrite", "--out", "none"], "conflicting-options", "resume"),
+        (["study.toml", "--resume"], "needs-option", "resume"),
+        (["study.toml", "--resume", "--overwrite", "--out", "none"], "conflicting-options", "resume"),
         (["--resume", "--out", "mine"], "foreign-folder", "mine"),
         (["--checkpoint-every", "-1", "--out", "none"], "invalid-value", "checkpoint_every"),
     ],
@@ -346,9 +348,10 @@ def test_deeply_nested_configuration_is_refused(tmp_path, capsys):
 def test_nothing_to_resume_is_an_error(arguments, code, field, tmp_path, capsys):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/thesis.txt").write_text("mine")
+    (tmp_path / "study.toml").write_text("rounds = 1\n")
     error = refused(["run", *arguments], capsys)
     assert (error.code, error.field) == (code, field)
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["mine", "thesis.txt"]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["mine", "study.toml", "thesis.txt"]
 
 
 def test_same_command_starts_and_resumes(tmp_path):

@@ -17,7 +17,7 @@ from drfl.cli.paper_files import check_paper_files, write_paper_files
 from drfl.cli.to_config import overrides
 from drfl.core.errors import InputError, Notice, StoppedError
 from drfl.core.screen import ScreenTable
-from drfl.core.user_code import block_folder, label_of
+from drfl.core.user_code import label_of
 from drfl.experiments.compare.comparison import (
     Design,
     PreparedComparison,
@@ -41,8 +41,8 @@ from drfl.experiments.config.hyperparameters import algorithm_name
 from drfl.experiments.execution.executor import workers_of_options
 from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.manifest import interruption
-from drfl.experiments.run.resume import check_folder_signatures, find_stored_config
-from drfl.experiments.run.run_directory import check_free, tidy
+from drfl.experiments.run.resume import check_folder
+from drfl.experiments.run.run_directory import tidy
 from drfl.experiments.run.run_warnings import check_strict
 from drfl.experiments.run.runner import StopSignal, parse_seeds
 from drfl.experiments.sweep.results import Sweep
@@ -82,8 +82,15 @@ def compare_command(options: CompareOptions) -> int:
 
     def ended(outcome: Outcome, count: int) -> None:
         bars.close()
-        if not quiet:
-            _print_end(outcome, ready, f"[{count}/{total}] " if workers != 1 else None)
+        if quiet:
+            return
+        head = f"{outcome.algorithm}, seed {outcome.seed}"
+        if workers != 1 and outcome.metrics is not None:  # a single process has shown the progress of the run
+            score = ready.measures[0]
+            metrics = describe(outcome.metrics, score, outcome.note(score.name, ready.clients))
+            console.err.print(f"[{count}/{total}] {head}: {metrics}", markup=False)
+        if outcome.reason:
+            console.err.print(f"{head}: {outcome.reason}", markup=False)
 
     with console.interruptible() as watch, bars:
         comparison = run_comparison(
@@ -118,16 +125,12 @@ def _design(options: CompareOptions) -> tuple[Config, Design, Path | None]:
 
     Options override the configuration file, which replaces the stored configuration.
     """
-    stored = None
-    if options.resume:
-        if options.out is not None and not options.trust:
-            block_folder(options.out)
-        values = {**read_file(options.config, trust=True), **options.settings}
-        check_folder_signatures(options.out, values.get("checkpoint_key"))
-        has_options = any((options.config, options.names, options.seeds, options.settings, options.param))
-        stored = find_stored_config(options.out, "comparison", overwrite=options.overwrite, given=has_options)
-    elif options.out is not None:
-        check_free(options.out, "comparison", overwrite=options.overwrite)
+    values = {**read_file(options.config, trust=True), **options.settings}
+    stored = check_folder(
+        options.out, "comparison", resume=options.resume, overwrite=options.overwrite, trust=options.trust,
+        key=values.get("checkpoint_key"),
+        given=any((options.config, options.names, options.seeds, options.settings, options.param)),
+    )  # fmt: skip
     requested = dict.fromkeys((options.names or "").split(","))
     references = code_references({**options.settings, "algorithms": requested})
     file = read_file(options.config or stored, references, trust=options.trust, resuming=options.resume)
@@ -153,17 +156,6 @@ def _design(options: CompareOptions) -> tuple[Config, Design, Path | None]:
     if options.seeds is not None or not seeds:
         seeds = parse_seeds(options.seeds or SEEDS)
     return config, Design(config, tuple(names), tuple(seeds)), stored
-
-
-def _print_end(outcome: Outcome, ready: PreparedComparison, number: str | None) -> None:
-    """Print how a run ended, with its metrics after its number; None if its progress was shown."""
-    head = f"{outcome.algorithm}, seed {outcome.seed}"
-    if number is not None and outcome.metrics is not None:
-        score = ready.measures[0]
-        metrics = describe(outcome.metrics, score, outcome.note(score.name, ready.clients))
-        console.err.print(f"{number}{head}: {metrics}", markup=False)
-    if outcome.reason:
-        console.err.print(f"{head}: {outcome.reason}", markup=False)
 
 
 def print_headings(comparison: Comparison) -> None:
@@ -208,7 +200,16 @@ def comparison_view(comparison: Comparison, name: str = "") -> ScreenTable:
         comparison: The comparison.
         name: What distinguishes it from others that are shown with it.
     """
-    score, title = comparison.measures[0], ", ".join(filter(None, (_title(comparison), name)))
+    settings, score = comparison.settings, comparison.measures[0]
+    length = f"{settings.rounds} rounds"
+    if settings.until is not None:
+        length = f"until {settings.until}, at most {length}"
+    # Means are over the finished seeds, which an interruption may leave fewer than requested.
+    whole = [name for name in map(label_of, comparison.algorithms) if not failure_text(comparison.outcomes, name)]
+    runs = [sum(outcome.algorithm == name for outcome in comparison.outcomes) for name in whole] or [0]
+    few, many = min(runs), max(runs)
+    seeds = f"mean ± std over {many if few == many else f'{few} to {many}'} seeds" if many > 1 else "one seed"
+    title = ", ".join(filter(None, (comparison.about[0].label, length, seeds, name)))
     view = _view(comparison, score_columns(score, fifth=comparison.clients > FIFTH), title)
     # On a narrow terminal omit the worst fifth, which the report shows.
     if console.out.measure(view, options=console.out.options.update(width=WIDE)).maximum > console.out.width:
@@ -225,21 +226,6 @@ WIDE = 1000
 
 HEADING = 8
 """Characters per line of a column heading."""
-
-
-def _title(comparison: Comparison) -> str:
-    settings = comparison.settings
-    length = f"{settings.rounds} rounds"
-    if settings.until is not None:
-        length = f"until {settings.until}, at most {length}"
-    # Means are over the finished seeds, which an interruption may leave fewer than requested.
-    whole = [name for name in map(label_of, comparison.algorithms) if not failure_text(comparison.outcomes, name)]
-    runs = [sum(outcome.algorithm == name for outcome in comparison.outcomes) for name in whole] or [0]
-    few, many = min(runs), max(runs)
-    seeds = "one seed"
-    if many > 1:
-        seeds = f"mean ± std over {many if few == many else f'{few} to {many}'} seeds"
-    return f"{comparison.about[0].label}, {length}, {seeds}"
 
 
 def _view(comparison: Comparison, shown: Mapping[str, str], title: str | None = None) -> ScreenTable:

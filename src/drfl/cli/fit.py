@@ -12,8 +12,7 @@ from drfl.cli.options import FitOptions
 from drfl.cli.to_config import overrides
 from drfl.core.errors import Notice
 from drfl.core.screen import ScreenTable
-from drfl.core.user_code import block_folder
-from drfl.experiments.config.config import Config, code_references, config_of, read_file
+from drfl.experiments.config.config import code_references, config_of, read_file
 from drfl.experiments.config.data_settings import load_data
 from drfl.experiments.fit.fitted import Fitted
 from drfl.experiments.fit.members import PORTFOLIO, REFERENCES
@@ -21,8 +20,8 @@ from drfl.experiments.fit.personal import GLOBAL
 from drfl.experiments.fit.run_fit import evaluate_every, jobs_of_config, run_fit
 from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.manifest import is_finished
-from drfl.experiments.run.resume import find_stored_config
-from drfl.experiments.run.run_directory import check_free, tidy
+from drfl.experiments.run.resume import check_folder
+from drfl.experiments.run.run_directory import tidy
 from drfl.report.read_run import remark_lines
 from drfl.task.measure import NOTHING, number
 from drfl.training.history import Metrics
@@ -39,7 +38,19 @@ def fit_command(options: FitOptions) -> int:
     """Execute a fit, write and print its results, and return the exit code."""
     out, quiet, resume = options.out, options.as_json, options.resume
     with signals.end_at_once():  # there is nothing to clean up yet
-        config, personal = _config(options)
+        given = dict(options.settings)
+        if options.data:
+            given["data"] = list(map(str, options.data))
+        path = check_folder(
+            out, "fit", resume=resume, overwrite=options.overwrite, trust=options.trust,
+            given=any((given, options.budget, options.personalise)),
+        )  # fmt: skip
+        file = read_file(path, code_references(given), trust=options.trust)
+        personal = bool(file.pop("personalise", False)) or options.personalise
+        if options.budget is not None or path is None:
+            budget = options.budget or BUDGET
+            given |= {"rounds": budget, "evaluate_every": evaluate_every(budget)}
+        config = config_of(file, overrides(given, None, [member.algorithm for member in PORTFOLIO]))
         if out is not None and resume and is_finished(out):
             tidy(out, "fit")
             console.warn(Notice(f"{out} is finished: there is nothing to resume", "nothing-to-resume", str(out)))
@@ -70,26 +81,6 @@ def fit_command(options: FitOptions) -> int:
         return 0
     console.warn(checks.failure)
     return FAILED
-
-
-def _config(options: FitOptions) -> tuple[Config, bool]:
-    """Return the configuration of all runs, and whether clients may get personal models."""
-    path, out, given = None, options.out, dict(options.settings)
-    if options.data:
-        given["data"] = list(map(str, options.data))
-    if options.resume:
-        if out is not None and not options.trust:
-            block_folder(out)
-        has_options = bool(given or options.budget or options.personalise)
-        path = find_stored_config(out, "fit", overwrite=options.overwrite, given=has_options)
-    elif out is not None:
-        check_free(out, "fit", overwrite=options.overwrite)
-    file = read_file(path, code_references(given), trust=options.trust)
-    personal = bool(file.pop("personalise", False)) or options.personalise
-    if options.budget is not None or path is None:
-        budget = options.budget or BUDGET
-        given |= {"rounds": budget, "evaluate_every": evaluate_every(budget)}
-    return config_of(file, overrides(given, None, [member.algorithm for member in PORTFOLIO])), personal
 
 
 def _print(fitted: Fitted) -> None:

@@ -10,7 +10,7 @@ from drfl.cli.to_config import overrides
 from drfl.core.errors import Notice
 from drfl.core.run_end import OWN_MODELS, RESET
 from drfl.core.screen import ScreenTable
-from drfl.core.user_code import block_folder, label_of
+from drfl.core.user_code import label_of
 from drfl.experiments.compare.comparison_results import UNDEFINED, score_columns
 from drfl.experiments.config.about_run import run_toml
 from drfl.experiments.config.build import build
@@ -20,14 +20,13 @@ from drfl.experiments.run.artifacts import json_text, summary
 from drfl.experiments.run.finished import FinishedRun
 from drfl.experiments.run.manifest import failure_of, interruption, is_finished
 from drfl.experiments.run.resume import (
-    check_folder_signatures,
+    check_folder,
     check_stored_config,
     checkpoint_writer,
-    find_stored_config,
     key_of,
     load_resume_point,
 )
-from drfl.experiments.run.run_directory import check_free, claim_folder, tidy
+from drfl.experiments.run.run_directory import claim_folder, tidy
 from drfl.experiments.run.run_warnings import check_strict, warnings_of
 from drfl.experiments.run.runner import execute, write_results
 from drfl.federation.federation import Evaluation
@@ -102,16 +101,12 @@ def run_command(options: RunOptions) -> int:
 
 
 def _config(options: RunOptions) -> Config:
-    path, out = options.config, options.out
-    if options.resume:
-        if out is not None and not options.trust:
-            block_folder(out)
-        values = {**read_file(path, trust=True), **options.settings}
-        check_folder_signatures(out, values.get("checkpoint_key"))
-        has_options = path is not None or bool(options.settings or options.param)
-        path = path or find_stored_config(out, overwrite=options.overwrite, given=has_options)
-    elif out is not None:
-        check_free(out, "run", overwrite=options.overwrite)
+    values = {**read_file(options.config, trust=True), **options.settings}
+    stored = check_folder(
+        options.out, "run", resume=options.resume, overwrite=options.overwrite, trust=options.trust,
+        key=values.get("checkpoint_key"), given=any((options.config, options.settings, options.param)),
+    )  # fmt: skip
+    path = options.config or stored
     # --param without the name of an algorithm applies to the algorithm that runs, which the file may name.
     file = read_file(path, code_references(options.settings), trust=options.trust, resuming=options.resume)
     algorithm = options.settings.get("algorithm") or file.get("algorithm", Config.model_fields["algorithm"].default)

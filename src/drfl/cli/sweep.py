@@ -15,15 +15,12 @@ from drfl.cli.options import SweepOptions
 from drfl.cli.paper_files import check_paper_files
 from drfl.core.errors import StoppedError
 from drfl.core.output_files import write_bytes
-from drfl.core.user_code import block_folder
 from drfl.experiments.compare.outcomes import Outcome
 from drfl.experiments.execution.executor import workers_of_options
 from drfl.experiments.run.artifacts import json_text
-from drfl.experiments.run.resume import check_folder_signatures, find_stored_config
-from drfl.experiments.run.run_directory import check_free
-from drfl.experiments.sweep.results import Sweep
+from drfl.experiments.run.resume import check_folder
 from drfl.experiments.sweep.run_sweep import describe_end, run_sweep
-from drfl.experiments.sweep.study import SweepRun, SweepStudy, read_study
+from drfl.experiments.sweep.study import SweepRun, read_study
 
 
 def sweep_command(options: SweepOptions) -> int:
@@ -32,7 +29,11 @@ def sweep_command(options: SweepOptions) -> int:
     with signals.end_at_once():  # there is nothing to clean up yet
         workers = workers_of_options(options.jobs, options.ray, os.cpu_count() or 1)
         check_paper_files(options.latex, overwrite=options.overwrite)
-        study = _study(options)
+        stored = check_folder(
+            out, "sweep", resume=options.resume, overwrite=options.overwrite, trust=options.trust,
+            key=options.settings.get("checkpoint_key"), given=options.study is not None,
+        )  # fmt: skip
+        study = read_study(options.study or stored or {}, options.settings, trust=options.trust)
     name = "sweep" if options.study is None else options.study.stem
     with console.interruptible() as watch, _progress(len(study.runs), quiet) as ended:
         sweep = run_sweep(
@@ -45,24 +46,20 @@ def sweep_command(options: SweepOptions) -> int:
     if quiet:
         print(json_text({**sweep.summary(), "directory": str(sweep.directory)}))
     else:
-        _print(sweep)
+        for setting, comparison in sweep.comparisons.items():
+            console.out.print(comparison_view(comparison, setting))
+            for legend in comparison.legends:
+                console.out.print(legend, markup=False)
+        failed = sum(outcome.failed for outcome in sweep.outcomes)
+        if failed:
+            console.out.print(f"{failed} of {len(sweep.outcomes)} runs failed; see {sweep.directory / 'sweep.csv'}")
+        if sweep.comparisons:
+            print_headings(next(iter(sweep.comparisons.values())))
+            console.out.print(f"report: {sweep.directory / 'report.html'}", markup=False)
+            console.out.print(f"all runs: {sweep.directory / 'sweep.csv'}", markup=False)
     if options.latex is not None:
         write_bytes(sweep.to_latex().encode(), options.latex)
     return exit_code(sweep, sweep.directory, watch)
-
-
-def _study(options: SweepOptions) -> SweepStudy:
-    """Read the study, or that of the sweep to resume."""
-    out, stored = options.out, None
-    if options.resume:
-        if out is not None and not options.trust:
-            block_folder(out)
-        check_folder_signatures(out, options.settings.get("checkpoint_key"))
-        stored = find_stored_config(out, "sweep", overwrite=options.overwrite, given=options.study is not None)
-    elif out is not None:
-        check_free(out, "sweep", overwrite=options.overwrite)
-    path = options.study or stored
-    return read_study({} if path is None else path, options.settings, trust=options.trust)
 
 
 @contextmanager
@@ -89,17 +86,3 @@ def _progress(total: int, quiet: bool) -> Iterator[Callable[[SweepRun, Outcome, 
             bar.update(task, completed=count, description=describe_end(run, outcome, count, total).partition("] ")[2])
 
         yield live
-
-
-def _print(sweep: Sweep) -> None:
-    for name, comparison in sweep.comparisons.items():
-        console.out.print(comparison_view(comparison, name))
-        for legend in comparison.legends:
-            console.out.print(legend, markup=False)
-    failed = sum(outcome.failed for outcome in sweep.outcomes)
-    if failed:
-        console.out.print(f"{failed} of {len(sweep.outcomes)} runs failed; see {sweep.directory / 'sweep.csv'}")
-    if sweep.comparisons:
-        print_headings(next(iter(sweep.comparisons.values())))
-        console.out.print(f"report: {sweep.directory / 'report.html'}", markup=False)
-        console.out.print(f"all runs: {sweep.directory / 'sweep.csv'}", markup=False)

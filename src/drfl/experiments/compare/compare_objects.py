@@ -17,7 +17,6 @@ from drfl.core import checks
 from drfl.core.errors import InputError, Notice, StoppedError
 from drfl.core.key import Key
 from drfl.core.python_wording import in_python
-from drfl.core.user_code import block_folder
 from drfl.data import ClientData
 from drfl.experiments.assess.predicted_records import predicted_in
 from drfl.experiments.assess.predictions import read_predictions
@@ -43,8 +42,8 @@ from drfl.experiments.compare.run_comparison import check_tracker, run_compariso
 from drfl.experiments.compare.stored_runs import predicted_row
 from drfl.experiments.config.data_settings import DataSettings
 from drfl.experiments.execution.executor import Workers, workers_of
-from drfl.experiments.run.resume import check_folder_signatures, find_stored_config
-from drfl.experiments.run.run_directory import check_free, tidy
+from drfl.experiments.run.resume import check_folder
+from drfl.experiments.run.run_directory import tidy
 from drfl.experiments.run.runner import stop_on_interrupt
 from drfl.federation.algorithm import Algorithm
 from drfl.task.task import Task
@@ -137,16 +136,10 @@ def _run_in_folder(
     modules: Collection[ModuleType],
 ) -> Comparison:
     """Run or resume a comparison in a folder; ``modules`` are the user's modules."""
-    stored_config = None
+    key = design.settings.checkpoint_key
+    stored_config = check_folder(out, "comparison", resume=options.resume, overwrite=options.overwrite, key=key)
     if options.resume:
-        # The folder may come from someone else: a module in it must not be imported in place of another one.
-        block_folder(out)
-        # Check all signatures before any file of the folder is parsed.
-        check_folder_signatures(out, design.settings.checkpoint_key)
-        stored_config = find_stored_config(out, "comparison", overwrite=options.overwrite, given=True)
         design = extended_design(out, design)
-    else:
-        check_free(out, "comparison", overwrite=options.overwrite)
     check_tracker(options.track, workers)
     ready = PreparedComparison.of(design, build, stored_config)._replace(track=options.track)
     # If nothing is left to run, read the results.

@@ -30,8 +30,8 @@ from drfl.experiments.fit.personal import GLOBAL, personalise
 from drfl.experiments.fit.steps import Show, Steps
 from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.manifest import is_finished
-from drfl.experiments.run.resume import find_stored_config
-from drfl.experiments.run.run_directory import check_free, claim_folder
+from drfl.experiments.run.resume import check_folder
+from drfl.experiments.run.run_directory import claim_folder
 from drfl.experiments.run.run_warnings import warnings_of
 from drfl.experiments.run.runner import StopSignal, write_results
 from drfl.task.task import Task
@@ -185,13 +185,10 @@ def fit_objects(
         overwrite: Whether to replace the fit in ``out``.
         progress: Called with a line for every run that ends.
     """
-    if resume:
-        find_stored_config(out, "fit", overwrite=overwrite, given=True)
-        if out is not None and is_finished(out):
-            raise InputError(f"{out} is finished: there is nothing to resume", code="nothing-to-resume", field=str(out))
-    elif out is not None:
-        check_free(out, "fit", overwrite=overwrite)
-    elif overwrite:
+    check_folder(out, "fit", resume=resume, overwrite=overwrite)
+    if resume and out is not None and is_finished(out):
+        raise InputError(f"{out} is finished: there is nothing to resume", code="nothing-to-resume", field=str(out))
+    if overwrite and out is None:
         raise InputError("overwrite requires out, the folder of the fit", code="needs-option", field="out")
     return run_fit(
         jobs(), out, personal=personal, watch=StopSignal(), show=lambda label: nullcontext(()), log=progress,

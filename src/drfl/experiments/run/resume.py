@@ -12,12 +12,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from drfl.core.errors import InputError, Notice
 from drfl.core.files import read_toml
+from drfl.core.user_code import block_folder
 from drfl.experiments.config.about_run import run_toml
 from drfl.experiments.config.ready_run import Running
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.run.artifacts import FREE, decisive_settings, versions
 from drfl.experiments.run.manifest import CHECKPOINT, CONFIG, Kind, check_signatures
-from drfl.experiments.run.run_directory import ClaimedFolder, check_manifest
+from drfl.experiments.run.run_directory import ClaimedFolder, check_free, check_manifest
 from drfl.training.checkpoint import Checkpoints, DamagedError, ResumePoint, read_key, resume_point
 from drfl.training.checkpoint.record import first_fault
 from drfl.training.run_state import CheckpointWriter
@@ -133,18 +134,38 @@ def _value_text(values: Mapping[str, object], name: str) -> str:
     return SHORT.repr(values[name]) if name in values else "no value"
 
 
-def find_stored_config(directory: Path | None, kind: Kind = "run", *, overwrite: bool, given: bool) -> Path | None:
-    """Return the configuration file of the run or comparison to resume; None if there is none yet.
+def check_folder(
+    directory: Path | None,
+    kind: Kind,
+    *,
+    resume: bool,
+    overwrite: bool,
+    given: bool = True,
+    trust: bool = False,
+    key: object = None,
+) -> Path | None:
+    """Check the folder of new or resumed work, before anything in it is used.
 
     Args:
-        directory: Its folder.
-        kind: Which of the two.
+        directory: The folder; None if the user names none.
+        kind: The kind of results.
+        resume: Whether to continue the work in it. Otherwise there must be none, unless the user overwrites it.
         overwrite: Whether the user asked to overwrite the folder.
         given: Whether the user gave a configuration to start with if there is nothing to resume.
+        trust: Whether modules in the folder may be imported.
+        key: The path of the key that signed the work to resume, from an option or from the user's own file; None if
+            there is none.
+
+    Returns:
+        The configuration file of the work to resume; None if there is none yet.
 
     Raises:
-        InputError: If there is nothing to resume.
+        InputError: If there is nothing to resume, a signature is wrong, or the folder cannot be used.
     """
+    if not resume:
+        if directory is not None:
+            check_free(directory, kind, overwrite=overwrite)
+        return None
     if directory is None:
         raise InputError(
             f"--resume requires --out, the folder of the {kind} to resume", code="needs-option", field="resume"
@@ -155,6 +176,11 @@ def find_stored_config(directory: Path | None, kind: Kind = "run", *, overwrite:
             code="conflicting-options",
             field="resume",
         )
+    # The folder may come from someone else: a module in it must not be imported in place of another one.
+    if not trust:
+        block_folder(directory)
+    # Check all signatures before any file of the folder is parsed.
+    check_folder_signatures(directory, key)
     try:
         # Checks that the folder is of this kind and contains no links.
         manifest = check_manifest(directory, kind, resume=True)
@@ -215,7 +241,7 @@ def key_of(settings: RunSettings, directory: Path) -> bytes | None:
     return key
 
 
-def check_folder_signatures(directory: Path | None, path: object) -> None:
+def check_folder_signatures(directory: Path, path: object) -> None:
     """Check that all files that resuming reads in a folder are signed, if the user gives the key.
 
     A key that only the folder's own configuration names proves nothing: an attacker who writes the one can name another
@@ -228,7 +254,7 @@ def check_folder_signatures(directory: Path | None, path: object) -> None:
     Raises:
         InputError: See :func:`drfl.experiments.run.manifest.check_signatures`; or if it is not a key.
     """
-    if directory is not None and path is not None:
+    if path is not None:
         check_signatures(directory, read_key(Path(str(path))))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from drfl.core.errors import InputError, Notice, StoppedError
 from drfl.core.python_wording import in_python
-from drfl.core.user_code import block_folder, label_of
+from drfl.core.user_code import label_of
 from drfl.data import Dataset
 from drfl.engine.ray_cluster import Cluster
 from drfl.experiments.compare.outcomes import Outcome, run_to_outcome
@@ -22,8 +22,8 @@ from drfl.experiments.config.ready_run import Job
 from drfl.experiments.execution.executor import POLL_INTERVAL, Shared, Workers, executor_of, workers_of
 from drfl.experiments.run.artifacts import run_files
 from drfl.experiments.run.manifest import is_finished, read_manifest
-from drfl.experiments.run.resume import check_folder_signatures, find_stored_config, key_of
-from drfl.experiments.run.run_directory import ClaimedFolder, check_free, claim_folder, fill_folder
+from drfl.experiments.run.resume import check_folder, key_of
+from drfl.experiments.run.run_directory import ClaimedFolder, claim_folder, fill_folder
 from drfl.experiments.run.runner import StopSignal, execute, stop_on_interrupt
 from drfl.experiments.sweep.results import Sweep, stored_outcomes, write_sweep
 from drfl.experiments.sweep.study import SweepRun, SweepStudy, read_study
@@ -120,13 +120,8 @@ def sweep_objects(
 ) -> Sweep:
     """See :func:`drfl.sweep`."""
     workers = workers_of(jobs)
-    if resume:
-        # The folder may come from someone else: a module in it must not be imported in place of another one.
-        block_folder(out)
-        check_folder_signatures(out, None if isinstance(study, Path) else study.get("checkpoint_key"))
-        find_stored_config(out, "sweep", overwrite=overwrite, given=True)
-    else:
-        check_free(out, "sweep", overwrite=overwrite)
+    key = None if isinstance(study, Path) else study.get("checkpoint_key")
+    check_folder(out, "sweep", resume=resume, overwrite=overwrite, key=key)
     plan = read_study(study, {})
     total = len(plan.runs)
 
