@@ -199,16 +199,16 @@ def scaffpd_accelerated(
         checks.positive(name, value)
         checks.fraction(name, value)
     tau = 2 / (12 * L_xx + math.sqrt(144 * L_xx**2 + 8 * L_lx**2 * gamma_0 / c))  # 2L²γ_0τ²/c + 12Lτ = 1
-    return _accelerated(tau, gamma_0, growth * mu)
 
+    # A generator inside: if the public function were one, its checks would run only when the first value is requested.
+    def steps(tau: float, gamma: float) -> Iterator[PrimalDualSteps]:
+        theta = 1.0
+        while True:
+            yield PrimalDualSteps(tau, gamma * tau, theta)
+            theta = 1 / math.sqrt(1 + growth * mu * tau)  # √(γ_r/γ_{r+1})
+            gamma, tau = gamma / theta**2, tau * theta
 
-# A separate generator: if the public function were one, its checks would run only when the first value is requested.
-def _accelerated(tau: float, gamma: float, mu: float) -> Iterator[PrimalDualSteps]:
-    theta = 1.0
-    while True:
-        yield PrimalDualSteps(tau, gamma * tau, theta)
-        theta = 1 / math.sqrt(1 + mu * tau)  # √(γ_r/γ_{r+1})
-        gamma, tau = gamma / theta**2, tau * theta
+    return steps(tau, gamma_0)
 
 
 def scaffpd_constant(
