@@ -19,14 +19,11 @@ from drfl.federation.requests import TrainRequest
 from drfl.task.losses import SampleFn
 
 
-def has_convolutions(model: nn.Module) -> bool:
-    """Return whether the model contains a convolution."""
-    return any(isinstance(layer, nn.modules.conv._ConvNd) for layer in model.modules())
-
-
 def has_images(problem: PooledData) -> bool:
     """Return whether the model applies convolutions to images on a CPU."""
-    return problem.x.dim() == 4 and not problem.x.is_cuda and has_convolutions(problem.task.model)
+    if problem.x.dim() != 4 or problem.x.is_cuda:
+        return False
+    return any(isinstance(layer, nn.modules.conv._ConvNd) for layer in problem.task.model.modules())
 
 
 def channels_last(images: Tensor) -> Tensor:
@@ -126,14 +123,11 @@ def multiplications(problem: PooledData, rows: int) -> float:
     return min(rows, pass_size(problem)) * multiplications_per_row(problem)
 
 
-def round_like(values: list[float], like: Tensor) -> list[float]:
-    """Round numbers to the models' type; overflow gives infinity, so the run diverges, while torch would raise."""
-    return torch.tensor(values, dtype=like.dtype).tolist()
-
-
 def step_numbers(request: TrainRequest) -> list[float]:
     """Return η and prox + weight_decay, rounded to the type of the models."""
-    return round_like([request.local.eta, request.prox + request.local.weight_decay], request.w)
+    numbers = [request.local.eta, request.prox + request.local.weight_decay]
+    # Overflow gives infinity, so the run diverges, while torch would raise an error later.
+    return torch.tensor(numbers, dtype=request.w.dtype).tolist()
 
 
 class SGDStep(NamedTuple):
