@@ -14,6 +14,7 @@ from drfl.training.history import ACCURACY_COLUMNS, DIGITS, LEDGER_COLUMNS, csv_
 from drfl_papers import (
     convergence,
     cost_tables,
+    energy_map,
     equal_gradients,
     equal_tables,
     heading,
@@ -64,8 +65,6 @@ def summary(collected: CollectedRuns, command: str) -> dict[str, object]:
         if rounds_to_target.levels(spec):
             extra["targets"] = rounds_to_target.summary(collected)
     if spec.kind == "energy":
-        from drfl_papers import energy_map
-
         extra["energy"] = energy_map.summary(collected)
     return {
         "name": spec.name,
@@ -146,18 +145,6 @@ def check(spec: Specification) -> None:
             raise unknown("x axis", panel.x, plots.AXES, field="x")
 
 
-def check_plan(plan: Plan) -> None:
-    """Make sure, before anything runs, that the parts of the result that depend on the data can be made.
-
-    Raises:
-        InputError: If an energy map lacks its grid, or the model's operations cannot be counted.
-    """
-    if plan.spec.kind == "energy":
-        from drfl_papers import energy_map
-
-        energy_map.check(plan)
-
-
 def write(collected: CollectedRuns, folder: Path, command: str) -> None:
     """Fill an existing, empty folder; the same records give the same bytes.
 
@@ -176,8 +163,6 @@ def write(collected: CollectedRuns, folder: Path, command: str) -> None:
     elif kind == "distance":
         drawn = convergence.draw(collected, folder)
     elif kind == "energy":
-        from drfl_papers import energy_map
-
         drawn = energy_map.draw(collected, folder)
     texts = {
         **_csvs(collected),
@@ -196,8 +181,6 @@ def contents(collected: CollectedRuns) -> tuple[ResultTable, ...]:
     run_groups = runs(collected)
     last_models = (*tables.final(plan, run_groups), *equal_tables.tables(plan, run_groups))
     if plan.spec.kind == "energy":
-        from drfl_papers import energy_map
-
         return (*energy_map.tables(collected), *rounds_to_target.tables(collected), *last_models)
     return (
         *rounds_to_target.tables(collected),
@@ -251,8 +234,6 @@ def _csvs(collected: CollectedRuns) -> dict[str, str]:
     if rounds_to_target.levels(spec):
         texts["reached.csv"] = rounds_to_target.to_csv(collected)
     if spec.kind == "energy":
-        from drfl_papers import energy_map
-
         texts["energy.csv"] = energy_map.to_csv(collected)
     return texts
 

@@ -11,9 +11,9 @@ from drfl.core.screen import ScreenTable
 from drfl.core.user_code import label_of
 from drfl.experiments.config.hyperparameters import algorithm_name, has_parameter, make_algorithm
 from drfl.experiments.run.artifacts import json_text, versions
-from drfl.experiments.run.run_directory import ClaimedFolder, check_free, claim_folder, fill_folder
+from drfl.experiments.run.run_directory import check_free, claim_folder, fill_folder
 from drfl.training.history import csv_text
-from drfl_papers.bench.ranking import BASELINE, JobDifference, rank, ranking, run_suite
+from drfl_papers.bench.ranking import BASELINE, rank, ranking, run_suite
 from drfl_papers.bench.suite import SUITE
 from drfl_papers.commands.options import BenchOptions
 
@@ -38,8 +38,11 @@ def bench_command(options: BenchOptions) -> int:
             code="missing-option",
             field="algorithms",
         )
-    shared = {"weight_decay": 1e-3, "batch": 50}
-    algorithms = {label_of(name): make_algorithm(name, _parameters(name, shared)) for name in names}
+    algorithms = {}
+    for name in names:
+        # All algorithms use every row for reported losses; of the small data this is cheap.
+        rows = {"dual_batch": "full"} if has_parameter(name, "dual_batch") else {}
+        algorithms[label_of(name)] = make_algorithm(name, {"weight_decay": 1e-3, "batch": 50, **rows})
     out, quiet = options.out or RESULTS, options.as_json
     check_free(out, "benchmark", overwrite=True)
     with claim_folder(out, "benchmark", resume=True) as claim:
@@ -48,48 +51,31 @@ def bench_command(options: BenchOptions) -> int:
             workers=options.jobs or os.cpu_count() or 1, progress=console.lines(quiet),
         )  # fmt: skip
         differences = rank(runs)
-        content = _write(differences, chosen, options, claim)
+        plain, order = [difference.to_plain() for difference in differences], ranking(differences)
+        content = {
+            "baseline": BASELINE,
+            "jobs": chosen,
+            "rounds": options.rounds,
+            "seeds": options.seeds,
+            "ranking": [name for name, _, _ in order],
+            "differences": plain,
+            "versions": versions(),
+        }
+        columns = list(plain[0])
+        cells = [["" if row[name] is None else row[name] for name in columns] for row in plain]
+        with fill_folder(claim) as stage:
+            (stage / "bench.json").write_bytes(json_text(content).encode())
+            (stage / "bench.csv").write_bytes(csv_text(columns, cells).encode())
+            claim.finished = True
     if quiet:
         print(json_text({**content, "directory": str(out)}))
-    else:
-        _print(differences, len(chosen), options.seeds, out)
-    return 0
-
-
-def _write(
-    differences: list[JobDifference], chosen: list[str], options: BenchOptions, claim: ClaimedFolder
-) -> dict[str, object]:
-    """Write both files, and return the content of ``bench.json``."""
-    plain = [difference.to_plain() for difference in differences]
-    content = {
-        "baseline": BASELINE,
-        "jobs": chosen,
-        "rounds": options.rounds,
-        "seeds": options.seeds,
-        "ranking": [name for name, _, _ in ranking(differences)],
-        "differences": plain,
-        "versions": versions(),
-    }
-    columns = list(plain[0])
-    rows = [["" if row[name] is None else row[name] for name in columns] for row in plain]
-    with fill_folder(claim) as stage:
-        (stage / "bench.json").write_bytes(json_text(content).encode())
-        (stage / "bench.csv").write_bytes(csv_text(columns, rows).encode())
-        claim.finished = True
-    return content
-
-
-def _parameters(name: str, shared: dict[str, float | int]) -> dict[str, bool | int | float | str | None]:
-    # All algorithms use every row for reported losses; of the small data this is cheap.
-    own = {"dual_batch": "full"} if has_parameter(name, "dual_batch") else {}
-    return {**shared, **own}
-
-
-def _print(differences: list[JobDifference], jobs: int, seeds: int, out: Path) -> None:
-    table = ScreenTable(title=f"difference to {BASELINE}, mean of {jobs} jobs, {seeds} seeds", title_justify="left")
+        return 0
+    title = f"difference to {BASELINE}, mean of {len(chosen)} jobs, {options.seeds} seeds"
+    table = ScreenTable(title=title, title_justify="left")
     for heading in ("algorithm", "worst accuracy, points", "verdict", "worst loss", "verdict"):
         table.add_column(heading)
-    for name, accuracy, loss in ranking(differences):
+    for name, accuracy, loss in order:
         table.add_row(name, accuracy.text, accuracy.verdict, loss.text, loss.verdict)
     console.out.print(table)
     console.out.print(f"all differences: {out / 'bench.csv'}", markup=False)
+    return 0

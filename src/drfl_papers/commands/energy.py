@@ -22,6 +22,7 @@ from drfl.experiments.run.artifacts import json_text, versions
 from drfl.experiments.run.run_directory import check_free, claim_folder, fill_folder
 from drfl.experiments.run.runner import execute, parse_seeds
 from drfl.task.measure import NOTHING
+from drfl.training import figure_style
 from drfl.training.model_selection import TEST
 from drfl_papers.commands.options import EnergyOptions
 from drfl_papers.energy import measurements, output
@@ -156,18 +157,6 @@ OF_THE_MACHINE = ("data_dir", "engine", "device", "threads")
 """Options that select where and how it runs."""
 
 
-class Devices(NamedTuple):
-    """The devices that every client has.
-
-    Args:
-        processor: The processor.
-        radio: The radio.
-    """
-
-    processor: Processor
-    radio: Radio
-
-
 class PlanInputs(NamedTuple):
     """The input of the plan.
 
@@ -196,7 +185,7 @@ def energy_command(options: EnergyOptions) -> int:
         place.link()  # raises an error if the rate is impossible
     radio = Radio(POWER if options.power is None else options.power, options.downlink)
     _processor(options, 0.0)  # checks its numbers before anything runs
-    output.require()
+    figure_style.check()
     config = _config(options)
     name = f"energy-{label_of(config.algorithm)}-{config.dataset}".lower()
     out, overwrite = options.out, options.overwrite
@@ -211,11 +200,10 @@ def energy_command(options: EnergyOptions) -> int:
         processor = _processor(options, CYCLES_PER_FLOP * inputs.study.flops() if cycles is None else cycles)
         # Bytes per round and samples per step do not depend on τ: measure with the smallest, which is fastest.
         payloads = inputs.study.payloads(min(run.tau for run in inputs.runs), places)
-        devices = Devices(processor, radio)
         costs = {place: cost_of(payloads[place.outage], processor, radio, place.link()) for place in places}
         result = plan(inputs.runs, costs)
         result = result._replace(notes=(*inputs.notes, *result.notes))
-        content = _summary(inputs, target, devices, payloads, costs, result)
+        content = _summary(inputs, target, processor, radio, payloads, costs, result)
         texts = {
             "measurements.csv": measurements.to_csv(inputs.runs),
             "plan.csv": output.to_csv(result),
@@ -336,7 +324,8 @@ def _plan_inputs(options: EnergyOptions, config: Config, places: list[LinkCondit
 def _summary(
     inputs: PlanInputs,
     target: float,
-    devices: Devices,
+    processor: Processor,
+    radio: Radio,
     payloads: Mapping[float, Payload],
     costs: Mapping[LinkConditions, Cost],
     result: LocalStepsPlan,
@@ -351,8 +340,8 @@ def _summary(
         "target_worst": target,
         "config": {**job, "algorithms": {config.algorithm: parameters}},
         "source": inputs.source,
-        "processor": vars(devices.processor),
-        "radio": vars(devices.radio),
+        "processor": vars(processor),
+        "radio": vars(radio),
         "payloads": [{"outage": outage, **payload._asdict()} for outage, payload in payloads.items()],
         "plan": [
             {

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from drfl.core.errors import InputError
 from drfl.task.measure import NOTHING
+from drfl.training import figure_style
 from drfl.training.history import csv_text
 from drfl_papers.energy.channel import LinkConditions
 from drfl_papers.energy.planner import LocalStepsPlan, PlannedSteps, StepsCandidate
@@ -79,16 +78,6 @@ METADATA = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
 """Metadata without date and version, so that the same plan gives the same bytes."""
 
 
-def require() -> None:
-    """Raise an InputError unless matplotlib is installed."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise InputError(
-            "the heat map requires matplotlib: pip install 'drfl[experiments]'",
-            code="package-missing",
-            field="matplotlib",
-        )
-
-
 def save_heatmap(plan: LocalStepsPlan, paths: Sequence[Path], title: str = "") -> None:
     """Draw the best number of local steps by SNR and bandwidth.
 
@@ -100,7 +89,7 @@ def save_heatmap(plan: LocalStepsPlan, paths: Sequence[Path], title: str = "") -
     Raises:
         InputError: If matplotlib is missing.
     """
-    require()
+    figure_style.check()
     import matplotlib
     from matplotlib.figure import Figure
 

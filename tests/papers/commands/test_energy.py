@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import json
 import os
 import re
@@ -16,7 +17,7 @@ from tests.support.refusals import check_refusal
 from drfl.cli.app import call
 from drfl.core.errors import DivergedError
 from drfl_papers.commands import energy
-from drfl_papers.energy import Channel, Payload, Processor, Radio, cost_of, output
+from drfl_papers.energy import Channel, Payload, Processor, Radio, cost_of
 
 JOB = ["--clients", "6", "--engine", "loop", "--lr", "0.05", "--target-worst", "0.5", "--rounds", "30", "--seeds", "2"]
 SMALL = [*JOB, "--steps", "2", "8", "--snr", "-5", "20", "--bandwidth", "1e5", "1e7"]
@@ -242,7 +243,7 @@ def test_mistake_is_one_line_with_exit_code_2_and_no_file(arguments, error, tmp_
 
 
 def test_missing_matplotlib_is_refused_before_measuring(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(output.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     check_refusal(["energy", *SMALL], "package-missing", "matplotlib")
     assert list(tmp_path.iterdir()) == []
 

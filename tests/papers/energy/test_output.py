@@ -10,7 +10,7 @@ from tests.support.marks import long_beyond
 from tests.support.refusals import refused
 
 from drfl_papers.energy import Cost, LinkConditions, Measurement, plan
-from drfl_papers.energy.output import require, save_heatmap
+from drfl_papers.energy.output import save_heatmap
 
 
 def a_plan(rounds):
@@ -48,6 +48,4 @@ def test_missing_matplotlib_names_the_remedy(monkeypatch, tmp_path):
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else real(name))
     with refused("package-missing", "matplotlib", "'drfl[experiments]'"):
-        require()
-    with refused("package-missing", "matplotlib"):
         save_heatmap(a_plan({1: 3}), [tmp_path / "a.png"])
