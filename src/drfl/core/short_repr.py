@@ -1,9 +1,20 @@
-"""Short representations of dataclasses: only the fields that differ from their defaults."""
+"""Representations of objects: short ones, and ones that are the same in every process."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
+import reprlib
 from typing import Any
+
+BRIEF = reprlib.Repr()
+BRIEF.maxstring = BRIEF.maxother = 200
+"""Abbreviates values in messages, which should stay on one line."""
+
+
+def stable_repr(thing: object) -> str:
+    """Return the ``repr`` without memory addresses, which differ between processes."""
+    return re.sub(" at 0x[0-9a-f]+", "", repr(thing))
 
 
 def short_repr(self: Any) -> str:  # noqa: ANN401 - any dataclass

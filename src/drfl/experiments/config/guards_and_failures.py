@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from drfl.core.errors import InputError, unknown
 from drfl.core.registry import from_text, text_of
-from drfl.experiments.config.hyperparameters import ADDRESS
+from drfl.core.short_repr import stable_repr
 from drfl.resilience import (
     Aggregator,
     CentredClip,
@@ -106,7 +106,7 @@ def rule_text(known: Mapping[str, Callable[..., object]], rule: object) -> str:
     try:
         return text_of(known, rule)
     except ValueError:
-        return ADDRESS.sub("", repr(rule))
+        return stable_repr(rule)
 
 
 def wrong_type_error(what: str, given: object, example: str, text: str) -> InputError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import re
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
@@ -18,6 +17,7 @@ from drfl.ambiguity import AMBIGUITY_SETS, AmbiguitySet
 from drfl.core import user_code
 from drfl.core.errors import InputError, unknown
 from drfl.core.registry import text_of
+from drfl.core.short_repr import stable_repr
 from drfl.federation import sampling
 from drfl.federation.algorithm import Algorithm
 from drfl.federation.sampling import Sampling
@@ -146,9 +146,6 @@ def _fields(algorithm: str) -> tuple[dataclasses.Field[typing.Any], ...]:
     return dataclasses.fields(typing.cast("typing.Any", algorithm_class(algorithm)))
 
 
-ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-
-
 def to_plain(value: object) -> Value:
     """Return a hyperparameter as files hold it: a number, or the text that it is made from.
 
@@ -199,8 +196,8 @@ def parameters_of(algorithm: Algorithm, clients: int) -> dict[str, Value]:
             parameters[field.name] = to_plain(value)
         except ValueError:
             if value is not field.default:
-                # Memory addresses differ between processes, and would make equal runs look different.
-                parameters[field.name] = ADDRESS.sub("", repr(value))
+                # Memory addresses would make equal runs look different.
+                parameters[field.name] = stable_repr(value)
     if "m" in parameters and parameters["m"] is None:
         parameters["m"] = default_cohort(type(algorithm), clients)
     return parameters

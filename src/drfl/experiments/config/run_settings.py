@@ -14,6 +14,7 @@ from pydantic import (
 )
 
 from drfl.core.errors import InputError
+from drfl.core.short_repr import stable_repr
 from drfl.engine import ENGINES, Auto, Engine
 from drfl.experiments.config.as_published import with_published_settings
 from drfl.experiments.config.guards_and_failures import (
@@ -29,7 +30,7 @@ from drfl.experiments.config.guards_and_failures import (
     step_bound_text,
     wrong_type_error,
 )
-from drfl.experiments.config.hyperparameters import ADDRESS, canonical
+from drfl.experiments.config.hyperparameters import canonical
 from drfl.experiments.config.settings import RunFields
 from drfl.experiments.config.strict import StrictSettings
 from drfl.resilience import Aggregator, FailureModel, Guard, StepBound
@@ -53,7 +54,7 @@ def engine_of(given: object) -> Engine:
 def engine_text(engine: Engine) -> str:
     """Return the name that :func:`engine_of` makes the engine from, or the ``repr`` if it has other options."""
     named = (name for name, make in ENGINES.items() if engine == make())
-    return next(named, ADDRESS.sub("", repr(engine)))
+    return next(named, stable_repr(engine))
 
 
 OBJECTS: Mapping[str, Callable[[object], object]] = {

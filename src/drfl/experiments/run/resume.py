@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from drfl.core.errors import InputError, Notice
 from drfl.core.files import read_toml
+from drfl.core.short_repr import BRIEF
 from drfl.core.user_code import block_folder
 from drfl.experiments.config.about_run import run_toml
 from drfl.experiments.config.ready_run import Running
@@ -28,11 +28,6 @@ ROUNDING = ("threads",)
 
 FILES = "files."
 """The prefix of the user's Python files among the settings."""
-
-SHORT = reprlib.Repr()
-SHORT.maxstring = SHORT.maxother = 200
-"""Formats values of a file in messages, which should stay one line."""
-
 
 Word = Annotated[str, Field(max_length=200, pattern="^[ -~]*$")]
 """A text that a terminal can show: a version or the name of a package."""
@@ -88,7 +83,7 @@ def check_same(job: Running, kept: Mapping[str, object]) -> list[Notice]:
     unset = "not set"
     # Settings and versions that change only the last digits give warnings, not errors.
     pairs |= {
-        name: (SHORT.repr(stored.config.get(name, unset)), repr(own_settings.get(name, unset))) for name in ROUNDING
+        name: (BRIEF.repr(stored.config.get(name, unset)), repr(own_settings.get(name, unset))) for name in ROUNDING
     }
     return [
         Notice(f"the checkpoint was written with {name} {then}, not {this}: digits may differ", "other-version", name)
@@ -131,7 +126,7 @@ def _flat(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:
 
 
 def _value_text(values: Mapping[str, object], name: str) -> str:
-    return SHORT.repr(values[name]) if name in values else "no value"
+    return BRIEF.repr(values[name]) if name in values else "no value"
 
 
 def check_folder(

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import logging
-import re
-import reprlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +17,7 @@ from drfl.core import checks
 from drfl.core.errors import DrflError, InputError, Notice
 from drfl.core.files import read_bytes
 from drfl.core.hashing import digest_of
+from drfl.core.short_repr import BRIEF, stable_repr
 from drfl.federation.algorithm import Algorithm, ambiguity_of, mixture_of
 from drfl.federation.federation import Federation
 from drfl.training.checkpoint import store
@@ -35,12 +34,6 @@ LOG = logging.getLogger("drfl")
 
 SHARE = 0.05
 """Maximum share of the time that checkpoints take by default."""
-
-SHORT = reprlib.Repr()
-SHORT.maxstring = SHORT.maxother = 200
-"""Abbreviates values in messages, which should stay on one line."""
-
-ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 Same = Callable[[Identity], Sequence[Notice]]
 """Checks that a checkpoint belongs to the run to resume, and returns remarks on it.
@@ -90,8 +83,7 @@ def run_identity(algorithm: Algorithm, fed: Federation, settings: Mapping[str, o
 
 def _fields(name: str, thing: object) -> dict[str, object]:
     if not dataclasses.is_dataclass(thing) or isinstance(thing, type):
-        # Memory addresses in a repr differ between processes.
-        return {name: ADDRESS.sub("", repr(thing))}
+        return {name: stable_repr(thing)}
     fields: dict[str, object] = {name: type(thing).__name__}
     for field in dataclasses.fields(thing):
         fields |= _fields(f"{name}.{field.name}", getattr(thing, field.name))
@@ -112,7 +104,7 @@ def check_same(own: Callable[[], Identity], kept: Identity) -> list[Notice]:
     current = own()
     for name in {**current, **kept}:
         if current.get(name) != kept.get(name):
-            before, now = (SHORT.repr(values.get(name, "not set")) for values in (kept, current))
+            before, now = (BRIEF.repr(values.get(name, "not set")) for values in (kept, current))
             raise InputError(
                 f"the checkpoints belong to a run with {name} = {before}, not {now}. Use the original value, or "
                 "another folder.",
