@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from pydantic import BaseModel, ValidationError
-
 from drfl.core.errors import InputError, Notice
-from drfl.core.files import read_json, read_toml
+from drfl.core.files import read_toml
 from drfl.core.user_code import label_of
 from drfl.experiments.compare.comparison_results import Comparison, cell_name
-from drfl.experiments.compare.outcomes import Outcome
+from drfl.experiments.compare.outcomes import Outcome, StoredOutcomes
 from drfl.experiments.compare.run_folders import keep_outcome, recall_outcome, run_in_folder
 from drfl.experiments.config.about_run import AboutRun, comparison_toml
 from drfl.experiments.config.build import JobBuilder, build_job, build_setup
@@ -133,7 +130,7 @@ class PreparedComparison(NamedTuple):
         """
         before: dict[str, object] = {}
         if kept is not None:
-            before = read_toml(kept, follow=False, remedy="start again with --overwrite")
+            before = read_toml(kept, follow=False, remedy=REMEDY)
             rounds = before.get("rounds")
             # A finished comparison may get more rounds.
             if kept.parent.name != CHECKPOINT and isinstance(rounds, int) and rounds < design.settings.rounds:
@@ -233,17 +230,7 @@ def start_comparison(claim: ClaimedFolder, ready: PreparedComparison, warn: Call
     claim.begin(ready.config)
 
 
-class _Finished(BaseModel):
-    """The content of ``outcomes.json``."""
-
-    identity: dict[str, object]
-    outcomes: tuple[Outcome, ...]
-
-    @property
-    def rounds(self) -> object:
-        """The rounds of its runs."""
-        config = self.identity.get("config")
-        return config.get("rounds") if isinstance(config, dict) else None
+REMEDY = "start again with --overwrite"
 
 
 def is_up_to_date(directory: Path, ready: PreparedComparison) -> bool:
@@ -255,7 +242,7 @@ def is_up_to_date(directory: Path, ready: PreparedComparison) -> bool:
     manifest = read_manifest(directory) if directory.is_dir() and is_finished(directory) else None
     if manifest is None or not set(ready.design.cells) <= set(manifest.cells):
         return False
-    return _read_finished(directory).rounds in (None, ready.design.settings.rounds)
+    return StoredOutcomes.read(directory, REMEDY).rounds in (None, ready.design.settings.rounds)
 
 
 def recall_finished(claim: ClaimedFolder, ready: PreparedComparison) -> None:
@@ -268,7 +255,7 @@ def recall_finished(claim: ClaimedFolder, ready: PreparedComparison) -> None:
     """
     if not (claim.directory / OUTCOMES).is_file():
         return
-    finished, cells = _read_finished(claim.directory), ready.design.cells
+    finished, cells = StoredOutcomes.read(claim.directory, REMEDY), ready.design.cells
     if finished.rounds in (None, ready.design.settings.rounds):
         for outcome in read_outcomes(claim.directory, ready):
             name = cell_name(outcome.algorithm, outcome.seed)
@@ -282,23 +269,10 @@ def read_outcomes(directory: Path, ready: PreparedComparison) -> tuple[Outcome, 
     Raises:
         InputError: If its data were others, or the file cannot be read.
     """
-    finished = _read_finished(directory)
+    finished = StoredOutcomes.read(directory, REMEDY)
     # The data may have changed under the same name.
     _check_same(ready, finished.identity, directory / OUTCOMES)
     return finished.outcomes
-
-
-def _read_finished(directory: Path) -> _Finished:
-    path = directory / OUTCOMES
-    content = read_json(path, follow=False, remedy="start again with --overwrite")
-    try:
-        return _Finished.model_validate_json(json.dumps(content))
-    except ValidationError as error:
-        raise InputError(
-            f"cannot read {path} ({type(error).__name__}): start again with --overwrite",
-            code="file-unreadable",
-            field=str(path),
-        ) from None
 
 
 def _check_same(ready: PreparedComparison, kept: Mapping[str, object], path: Path) -> list[Notice]:
@@ -306,9 +280,7 @@ def _check_same(ready: PreparedComparison, kept: Mapping[str, object], path: Pat
     try:
         return check_same(ready.jobs[ready.design.algorithms[0]], kept)
     except DamagedError as error:
-        raise InputError(
-            f"cannot read {path} ({error}): start again with --overwrite", code="file-unreadable", field=str(path)
-        ) from None
+        raise InputError(f"cannot read {path} ({error}): {REMEDY}", code="file-unreadable", field=str(path)) from None
 
 
 def compare(

@@ -202,7 +202,12 @@ class Comparison:
             column(name, self.measures)
         head, rows = table(self, "\\textbf{{{}}}".format, shown)
         if target is not None:
-            texts = _rounds_texts(self.costs_to(target))
+            costs, texts = self.costs_to(target), dict[str, str]()
+            numbers = costs[["reached", "seeds", "rounds", "rounds_high"]].to_numpy(float).tolist()
+            for name, (reached, seeds, rounds, high) in zip(costs.index, numbers, strict=True):
+                half = "" if math.isnan(high) else f" ± {high - rounds:.1f}"
+                # A mean over the runs that reached the target would flatter the algorithm.
+                texts[name] = f"{rounds:.1f}{half}" if reached == seeds else f"{reached:.0f} of {seeds:.0f}"
             head = [*head, f"rounds to {target.strip()}"]
             names = spreads(self.rows, self.measures[0].name)
             rows = [[*row, texts.get(name, NOTHING)] for name, row in zip(names, rows, strict=True)]
@@ -375,16 +380,6 @@ class Comparison:
         return Summary(content)
 
 
-def _rounds_texts(costs: pd.DataFrame) -> dict[str, str]:
-    """Return algorithm → rounds to a target with their interval, or how many seeds reach it."""
-    texts: dict[str, str] = {}
-    numbers = costs[["reached", "seeds", "rounds", "rounds_high"]].to_numpy(float).tolist()
-    for name, (reached, seeds, rounds, high) in zip(costs.index, numbers, strict=True):
-        half = "" if math.isnan(high) else f" ± {high - rounds:.1f}"
-        texts[name] = f"{rounds:.1f}{half}" if reached == seeds else f"{reached:.0f} of {seeds:.0f}"
-    return texts
-
-
 def read_runs(comparison: Comparison, name: str) -> pd.DataFrame:
     """Return a CSV file of all runs of a comparison in one table, see :meth:`Comparison.to_histories`."""
     import pandas as pd
@@ -475,7 +470,13 @@ def table(
     known, worst = spreads(comparison.rows, measures[0].name), f"worst_{measures[0].name}"
     rivals = _rivals(comparison.rows, known)
     winners = {name: {best for kind in rivals for best in best_algorithms(kind, name, measures)} for name in shown}
-    beside = {f"worst_{m.name}": _undefined(comparison, m) for m in measures}
+    # The columns after that of a worst client: heading → algorithm → cell.
+    beside: dict[str, dict[str, dict[str, str]]] = {}
+    for measure in measures:
+        counts = {name: comparison.undefined(measure.name, name) for name in known}
+        shares = {name: undefined_share(of_runs, [comparison.clients]) for name, of_runs in counts.items()}
+        heading = UNDEFINED if measure == measures[0] else f"{measure.words} {UNDEFINED}"
+        beside[f"worst_{measure.name}"] = {heading: shares} if any(map(any, counts.values())) else {}
     if worst in shown:
         # These columns show the uncertainty of the worst client.
         sure, score, intervals = {}, measures[0], first_intervals(comparison.rows)
@@ -518,19 +519,6 @@ def _rivals(outcomes: Sequence[Outcome], known: dict[str, dict[str, Spread]]) ->
         if not outcome.reference and not outcome.failed:
             kinds.setdefault(outcome.personal, {})[outcome.algorithm] = known[outcome.algorithm]
     return [kind for kind in kinds.values() if len(kinds) == 1 or len(kind) > 1]
-
-
-def _undefined(comparison: Comparison, measure: Measure) -> dict[str, dict[str, str]]:
-    """Return the column of the share of clients at which a metric is undefined: heading → algorithm → cell.
-
-    It is empty if there are none.
-    """
-    names = dict.fromkeys(outcome.algorithm for outcome in comparison.rows)
-    counts = {name: comparison.undefined(measure.name, name) for name in names}
-    if not any(map(any, counts.values())):
-        return {}
-    head = UNDEFINED if measure == comparison.measures[0] else f"{measure.words} {UNDEFINED}"
-    return {head: {name: undefined_share(run_counts, [comparison.clients]) for name, run_counts in counts.items()}}
 
 
 def score_columns(score: Measure, *, fifth: bool = False) -> dict[str, str]:

@@ -5,18 +5,24 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from pydantic import BaseModel, ValidationError
 
 from drfl.assessment.equal_clients import EqualClients, equal_clients
 from drfl.core.errors import DivergedError, InputError
+from drfl.core.files import read_json
 from drfl.core.run_end import Marks, failures_text
 from drfl.core.user_code import label_of
 from drfl.experiments.run.finished import FinishedRun
+from drfl.experiments.run.manifest import OUTCOMES
 from drfl.experiments.run.measures import column, deviation
 from drfl.report.read_run import remark_lines
 from drfl.task.measure import NOTHING, Measure, undefined_note
 from drfl.task.metrics import ACCURACY
 from drfl.training.certificate import Certificate
+from drfl.training.checkpoint.record import first_fault
 from drfl.training.history import Metrics, undefined_names
 
 
@@ -88,6 +94,42 @@ class Outcome(NamedTuple):
     def note(self, measure: str, clients: int) -> str:
         """Return the note behind a statistic of a metric, see :func:`drfl.task.measure.undefined_note`."""
         return undefined_note([len(self.undefined.get(measure, ()))], [clients])
+
+
+class StoredOutcomes(BaseModel):
+    """The content of ``outcomes.json``.
+
+    Args:
+        outcomes: How the runs of a comparison or a sweep ended.
+        identity: The identity of a comparison's first run, see :func:`drfl.experiments.run.resume.identity`.
+        failed: The configurations of a sweep's failed runs, by the names of the runs.
+    """
+
+    outcomes: tuple[Outcome, ...]
+    identity: dict[str, object] = {}
+    failed: dict[str, dict[str, object]] = {}
+
+    @property
+    def rounds(self) -> object:
+        """The rounds of a comparison's runs; None if they are not known."""
+        config = self.identity.get("config")
+        return config.get("rounds") if isinstance(config, dict) else None
+
+    @classmethod
+    def read(cls, directory: Path, remedy: str) -> Self:
+        """Read the file of a folder of results.
+
+        Raises:
+            InputError: If it is missing or damaged; ``remedy`` says what to do.
+        """
+        path = directory / OUTCOMES
+        content = read_json(path, follow=False, remedy=remedy)
+        try:
+            return cls.model_validate(content)
+        except ValidationError as error:
+            raise InputError(
+                f"{path} is damaged ({first_fault(error)}): {remedy}", code="damaged-file", field=str(path)
+            ) from None
 
 
 def run_to_outcome(algorithm: str, seed: int, run: Callable[[], FinishedRun]) -> tuple[Outcome, FinishedRun | None]:

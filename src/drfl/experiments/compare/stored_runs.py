@@ -8,16 +8,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from drfl.assessment.equal_clients import EqualClients, equal_clients
 from drfl.core.atomic_files import is_file
 from drfl.core.errors import InputError, unknown
-from drfl.core.files import read_json, read_toml
+from drfl.core.files import read_toml
 from drfl.core.user_code import label_of
 from drfl.experiments.assess.predicted_records import predicted_in
 from drfl.experiments.compare.comparison_results import Comparison, Predicted, cell_name
-from drfl.experiments.compare.outcomes import Outcome
+from drfl.experiments.compare.outcomes import Outcome, StoredOutcomes
 from drfl.experiments.config.about_run import AboutRun
 from drfl.experiments.config.run_settings import OBJECTS, RunSettings
 from drfl.experiments.run.artifacts import LARGEST_PATIENT, round_metrics
@@ -38,8 +38,6 @@ from drfl.training.history import LEDGER_COLUMNS, Metrics, other_columns
 
 if TYPE_CHECKING:
     import pandas as pd
-
-OUTCOMES_OF = TypeAdapter(tuple[Outcome, ...])
 
 REMEDY = "give the folder of a run, a comparison or a sweep"
 
@@ -108,7 +106,11 @@ def _find(pattern: str, found: dict[Path, StoredRun]) -> bool:
         for place, run in () if manifest is None else _runs_in(folder, manifest):
             has_runs = True
             if place.resolve() not in found:
-                found[place.resolve()] = run or _load(place)
+                if run is None:
+                    record = load_run(place, curves=False)
+                    name = str(record.config.get("algorithm"))
+                    run = StoredRun(place, record.config, outcome_of(record), record, name)
+                found[place.resolve()] = run
     return has_runs
 
 
@@ -126,32 +128,19 @@ def _runs_in(folder: Path, manifest: Manifest) -> Iterator[tuple[Path, StoredRun
             yield folder / record.label, StoredRun(folder, record.config, outcome_of(record), record, record.algorithm)
 
 
-def _load(folder: Path) -> StoredRun:
-    record = load_run(folder, curves=False)
-    return StoredRun(folder, record.config, outcome_of(record), record, str(record.config.get("algorithm")))
-
-
 def _failed_runs(folder: Path) -> Iterator[StoredRun]:
     """Yield the failed runs of a comparison or a sweep, which have no folder of their own."""
-    content = read_json(folder / OUTCOMES, follow=False, remedy=REMEDY) if (folder / OUTCOMES).is_file() else {}
-    table = cast("dict[str, object]", content) if isinstance(content, dict) else {}
-    try:
-        outcomes = OUTCOMES_OF.validate_python(table.get("outcomes", ()))
-    except ValidationError:
-        raise InputError(
-            f"{folder / OUTCOMES} is damaged: {REMEDY}", code="damaged-file", field=str(folder / OUTCOMES)
-        ) from None
-    if not any(outcome.failed for outcome in outcomes):
+    if not (folder / OUTCOMES).is_file():
         return
-    shared = read_toml(folder / CONFIG, follow=False, remedy=REMEDY)
-    configs = nested_table(table, "failed")
+    stored = StoredOutcomes.read(folder, REMEDY)
+    failed = [outcome for outcome in stored.outcomes if outcome.failed]
+    shared = read_toml(folder / CONFIG, follow=False, remedy=REMEDY) if failed else {}
     tables = nested_table(shared, "algorithms")
-    for outcome in outcomes:
-        if outcome.failed:
-            name = next((name for name in tables if label_of(name) == outcome.algorithm), outcome.algorithm)
-            place = folder / (outcome.run or cell_name(outcome.algorithm, outcome.seed))
-            own = nested_table(configs, place.name) or {**shared, "algorithm": name, "seed": outcome.seed}
-            yield StoredRun(place, own, outcome, None, str(own.get("algorithm", name)))
+    for outcome in failed:
+        name = next((name for name in tables if label_of(name) == outcome.algorithm), outcome.algorithm)
+        place = folder / (outcome.run or cell_name(outcome.algorithm, outcome.seed))
+        own = stored.failed.get(place.name) or {**shared, "algorithm": name, "seed": outcome.seed}
+        yield StoredRun(place, own, outcome, None, str(own.get("algorithm", name)))
 
 
 def outcome_of(record: RunRecord) -> Outcome:
@@ -299,12 +288,23 @@ def comparison_of(runs: Sequence[StoredRun]) -> Comparison:
             outcomes[cell] = outcome
     algorithms = tuple(dict.fromkeys(name for name, _ in outcomes))
     seeds = tuple(sorted({run.outcome.seed for run in runs}))
-    about = tuple(_about(next(r for r, own in zip(runs, labels, strict=True) if own == label)) for label in algorithms)
+    about: list[AboutRun] = []
+    for label in algorithms:
+        run = next(run for run, own in zip(runs, labels, strict=True) if own == label)
+        config = {k: v for k, v in run.config.items() if k not in ("algorithm", "algorithms", "files")}
+        dataset = None if "data" in config or "dataset" not in config else str(config["dataset"])
+        model, dtype = (str(config.get(name)) for name in ("model", "dtype"))
+        about.append(AboutRun(run.name, run.parameters, dataset, model, dtype, config))
     first = next(run for run in ended if not run.is_predicted)
     summary = cast("RunRecord", first.record).summary
+    plain = {name: value for name, value in first.config.items() if name in RunSettings.model_fields}
+    try:
+        settings = RunSettings.model_validate(plain)
+    except (ValidationError, InputError):  # the text of a user's object
+        settings = RunSettings.model_validate({name: value for name, value in plain.items() if name not in OBJECTS})
     order = {name: place for place, name in enumerate(algorithms)}
     return Comparison(
-        _run_settings(first.config), algorithms, seeds, about, measures_of(summary), int(number(summary, "clients")),
+        settings, algorithms, seeds, tuple(about), measures_of(summary), int(number(summary, "clients")),
         tuple(sorted(outcomes.values(), key=lambda o: (o.seed, order[o.algorithm]))), folders=folders,
         predicted=tuple(predicted),
     )  # fmt: skip
@@ -340,20 +340,3 @@ def _check_test_rows(runs: Sequence[StoredRun]) -> None:
                 code="runs-differ",
                 field=differ or "runs",
             )
-
-
-def _about(run: StoredRun) -> AboutRun:
-    config = {k: v for k, v in run.config.items() if k not in ("algorithm", "algorithms", "files")}
-    own = "data" in config or "dataset" not in config
-    return AboutRun(
-        run.name, run.parameters, None if own else str(config["dataset"]), str(config.get("model")),
-        str(config.get("dtype")), config,
-    )  # fmt: skip
-
-
-def _run_settings(config: Mapping[str, object]) -> RunSettings:
-    plain = {name: value for name, value in config.items() if name in RunSettings.model_fields}
-    try:
-        return RunSettings.model_validate(plain)
-    except (ValidationError, InputError):  # the text of a user's object
-        return RunSettings.model_validate({name: value for name, value in plain.items() if name not in OBJECTS})

@@ -32,8 +32,8 @@ def with_published_settings(values: Mapping[str, object]) -> dict[str, object]:
     if settings.get("as_published") is not True:
         return settings
     for name, published in AS_PUBLISHED.items():
-        given = settings.get(name)
-        if given is not None and given not in (published, [*_several(published)], (*_several(published),), ()):
+        given, several = settings.get(name), published if isinstance(published, list) else [published]
+        if given is not None and given not in (published, several, tuple(several), ()):
             raise InputError(
                 f"as_published sets {name} to {published!r}, but {given!r} was given: remove one of them",
                 code="conflicting-options",
@@ -48,10 +48,6 @@ def with_published_settings(values: Mapping[str, object]) -> dict[str, object]:
                 field=name,
             )
     return settings
-
-
-def _several(value: object) -> list[object]:
-    return value if isinstance(value, list) else [value]
 
 
 def check_step_sizes(algorithm: Algorithm) -> None:

@@ -58,11 +58,22 @@ def with_data_defaults(values: Mapping[str, object]) -> dict[str, object]:
     if settings.get("data_schema") is not None and (
         settings.get("data") is not None or is_hub(settings.get("dataset"))
     ):
-        settings |= _of_schema(settings)
+        schema = TableSchema.read(str(settings["data_schema"]))
+        target, group, task, patient = (settings.get(name) for name in ("target", "group", "task", "patient"))
+        schema.check_options(
+            None if target is None else names_of(target),
+            None if group is None else str(group),
+            names_of(settings.get("drop") or ()),
+            None if task is None else str(task),
+            None if patient is None else str(patient),
+        )
+        settings |= {"target": [column.name for column in schema.targets], "task": schema.task}
+        settings |= {} if schema.client is None else {"group": schema.client}
     task = settings.get("task") or CLASSIFICATION
     free = "zipf-dirichlet" if task == CLASSIFICATION else "iid"
     if settings.get("data") is not None:
-        paths = paths_of(settings["data"])
+        given = settings["data"]
+        paths = [Path(str(path)) for path in (given if isinstance(given, list | tuple) else [given])]
         settings["dataset"] = _label(settings, paths)
         # If there are several files, each one is a client.
         groups = (
@@ -92,25 +103,6 @@ def with_data_defaults(values: Mapping[str, object]) -> dict[str, object]:
     return settings
 
 
-def _of_schema(values: Mapping[str, object]) -> dict[str, object]:
-    """Return target, group and task of the schema, as settings.
-
-    Raises:
-        InputError: If the schema cannot be read, contradicts an option, or cannot be used for the data.
-    """
-    schema = TableSchema.read(str(values["data_schema"]))
-    target, group, task = values.get("target"), values.get("group"), values.get("task")
-    schema.check_options(
-        None if target is None else names_of(target),
-        None if group is None else str(group),
-        names_of(values.get("drop") or ()),
-        None if task is None else str(task),
-        None if (patient := values.get("patient")) is None else str(patient),
-    )
-    found: dict[str, object] = {"target": [column.name for column in schema.targets], "task": schema.task}
-    return found if schema.client is None else {**found, "group": schema.client}
-
-
 def with_loss(values: Mapping[str, object]) -> dict[str, object]:
     """Add the default loss and score of the task."""
     settings, task = dict(values), values.get("task") or CLASSIFICATION
@@ -126,11 +118,6 @@ def with_loss(values: Mapping[str, object]) -> dict[str, object]:
 def _default(values: dict[str, object], name: str, value: object) -> None:
     if values.get(name) is None:
         values[name] = value
-
-
-def paths_of(value: object) -> list[Path]:
-    """Return the paths of the setting ``data``, one or several."""
-    return [Path(str(path)) for path in (value if isinstance(value, list | tuple) else [value])]
 
 
 def names_of(value: object) -> tuple[str, ...]:

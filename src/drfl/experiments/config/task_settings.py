@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
-from pydantic import field_validator
+from pydantic import ValidationInfo, field_validator
 
 from drfl.core import user_code
 from drfl.experiments.config.hyperparameters import canonical
@@ -19,20 +19,13 @@ from drfl.task.models import LOSSES, MODELS
 class TaskSettings(StrictSettings, TaskFields):
     """The model, the loss and the metrics, each by name or as ``FILE.py:NAME``."""
 
-    @field_validator("model")
+    @field_validator("model", "loss")
     @classmethod
-    def _known_model(cls, value: str) -> str:
+    def _known_name(cls, value: str, info: ValidationInfo) -> str:
+        kind = str(info.field_name)
         if not user_code.is_reference(value):
-            return canonical("model", value, MODELS)
-        user_code.load("model", value)
-        return value.strip()
-
-    @field_validator("loss")
-    @classmethod
-    def _known_loss(cls, value: str) -> str:
-        if not user_code.is_reference(value):
-            return canonical("loss", value, LOSSES)
-        user_code.load("loss", value)
+            return canonical(kind, value, MODELS if kind == "model" else LOSSES)
+        user_code.load(kind, value)
         return value.strip()
 
     @field_validator("score")

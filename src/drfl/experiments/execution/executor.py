@@ -57,7 +57,7 @@ class Executor(Protocol):
 
     def __enter__(self) -> Self:
         """Return the executor."""
-        ...
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -66,7 +66,7 @@ class Executor(Protocol):
         ...
 
 
-class LocalExecutor:
+class LocalExecutor(Executor):
     """Makes calls in this process as soon as they are submitted. Errors are raised by ``submit``.
 
     Args:
@@ -88,10 +88,6 @@ class LocalExecutor:
 
     def ask_to_stop(self) -> None:
         """Do nothing: no call is running."""
-
-    def __enter__(self) -> Self:
-        """Return the executor."""
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

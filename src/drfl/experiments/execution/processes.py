@@ -17,13 +17,13 @@ from concurrent.futures import Future
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from types import ModuleType, TracebackType
-from typing import Generic, NamedTuple, Self, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import cloudpickle
 
 from drfl.core.errors import DrflError, InputError
 from drfl.core.user_code import block_folder, blocked_folders
-from drfl.experiments.execution.executor import THREADS, pickle_for_workers
+from drfl.experiments.execution.executor import THREADS, Executor, pickle_for_workers
 from drfl.experiments.execution.shared_tensors import SharedTensors
 from drfl.experiments.run.runner import StopSignal
 
@@ -92,7 +92,7 @@ class MappedObject(Generic[T]):
         return MappedObject, (self._payload,)
 
 
-class Processes:
+class Processes(Executor):
     """Processes on this machine, each with one thread, that make calls in the order of submission.
 
     They ignore signals from the terminal, as the process that makes them decides when they stop. They die with that
@@ -168,10 +168,6 @@ class Processes:
         """Kill the workers."""
         for process in self._processes:
             process.kill()
-
-    def __enter__(self) -> Self:
-        """Return the executor."""
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

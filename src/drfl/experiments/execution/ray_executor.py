@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import cloudpickle
 
 from drfl.core.errors import DrflError, InputError
 from drfl.engine.ray_cluster import LOST, RETRIES, Cluster
-from drfl.experiments.execution.executor import THREADS, pickle_for_workers
+from drfl.experiments.execution.executor import THREADS, Executor, pickle_for_workers
 from drfl.experiments.run.runner import StopSignal
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class StoredObject(Generic[T]):
         """Do nothing: the store drops the object with its last reference."""
 
 
-class RayExecutor:
+class RayExecutor(Executor):
     """Calls on the CPUs of a cluster; see :class:`drfl.experiments.execution.executor.Executor`.
 
     If a worker or machine is lost, its call is repeated up to :data:`drfl.engine.ray_cluster.RETRIES` times. A call
@@ -95,10 +95,6 @@ class RayExecutor:
         for ref in [*self._open]:
             self._ray.cancel(ref, force=True)
         self._open.clear()
-
-    def __enter__(self) -> Self:
-        """Return the executor."""
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

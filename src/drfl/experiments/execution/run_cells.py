@@ -44,7 +44,9 @@ class CellPool:
 
         If the worker is lost, for example because the system ran out of memory, the future fails with an error of drfl.
         """
-        settings, data = training_cells.data_settings_of(cell, self._data_dir) if self._shared else None, None
+        settings = data = None
+        if self._shared and cell.kind == "training":  # others have no data
+            settings = training_cells.config_from_job(cell.job, self._data_dir)
         if settings is None:
             inner = self._executor.submit(_work, cell, self._data_dir)
         else:

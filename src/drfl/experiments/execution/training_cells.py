@@ -15,7 +15,7 @@ from drfl.core.run_end import Marks
 from drfl.experiments.config.about_run import AboutRun
 from drfl.experiments.config.build import build
 from drfl.experiments.config.config import Config, load_config
-from drfl.experiments.config.data_settings import DataSettings, load_latest
+from drfl.experiments.config.data_settings import load_latest
 from drfl.experiments.config.own_data import data_files
 from drfl.experiments.config.ready_run import Job
 from drfl.experiments.execution.cells import Cell
@@ -100,11 +100,12 @@ def train(job: Mapping[str, object], data_dir: Path | None) -> Record:
     Raises:
         InputError: If the job cannot start.
     """
-    config = _config(job, data_dir)
+    config = config_from_job(job, data_dir)
     return run_job(build(config, load_latest(config)))
 
 
-def _config(job: Mapping[str, object], data_dir: Path | None) -> Config:
+def config_from_job(job: Mapping[str, object], data_dir: Path | None) -> Config:
+    """Return the configuration of a cell's job, see :func:`train`."""
     return load_config(None, {**job, "threads": 1, **({"data_dir": data_dir} if data_dir else {})})
 
 
@@ -156,13 +157,3 @@ def rollback_text(record: Record) -> str:
     rollbacks, rounds = (int(cast("int", record.get(name, 0))) for name in ("rollbacks", "rounds"))
     effective = int(cast("int", record.get("effective_rounds", rounds)))
     return Marks(False, rollbacks, rounds, effective).rounds_text if rollbacks else ""
-
-
-def data_settings_of(cell: Cell, data_dir: Path | None) -> DataSettings | None:
-    """Return the data settings of a cell; None if it has no data.
-
-    Args:
-        cell: The cell.
-        data_dir: The folder of the data set's files.
-    """
-    return _config(cell.job, data_dir) if cell.kind == "training" else None

@@ -61,7 +61,12 @@ class Steps:
         start, keep, rounds = None, None, job.settings.rounds
         if self.claim is not None and job.settings.checkpoint_every != 0:
             folder = self.claim.checkpoints / f"step-{self.number}"
-            point = load_resume_point(folder, job, partial(self._warn, name))
+
+            def warn(notice: Notice) -> None:
+                if notice.code != "resumed":  # every run of a resumed fit resumes
+                    self.warn(notice.within(name))
+
+            point = load_resume_point(folder, job, warn)
             start = None if point is None else point.progress
             keep = Checkpoints(folder, partial(identity, job), job.settings.checkpoint_every)
         self.since = 0 if start is None else start.round
@@ -83,7 +88,3 @@ class Steps:
         """Tell how the newest run ended, and the time left if all runs take equally long."""
         left = time_left(self.seconds / max(self.executed, 0.1) * (self.total - self.number))
         self.log(f"[{self.number}/{self.total}] {text}" + (f"; {left}" if self.number < self.total else ""))
-
-    def _warn(self, name: str, notice: Notice) -> None:
-        if notice.code != "resumed":  # every run of a resumed fit resumes
-            self.warn(notice.within(name))

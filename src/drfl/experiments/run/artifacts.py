@@ -86,8 +86,19 @@ def run_files(finished: FinishedRun) -> Iterator[tuple[str, bytes]]:
         models["model-last"] = result.state.w, result.last
     if result.average is not None and result.averaged is not None:
         models["model-averaged"] = result.average.w, result.averaged
+    named = job.about.settings
+    features = None if named.get("features") is None else f"{named['features']} of {named['backbone']}"
+    classes = job.data.classes
     for name, (w, evaluation) in models.items():
-        metrics = {} if evaluation is None else {"metrics": _model_metrics(finished, evaluation)}
+        outcome: dict[str, object] = {}
+        if evaluation is not None and classes is not None and len(classes) == 2:
+            # The positive class of two, and the threshold above which it is predicted.
+            chosen = evaluation.threshold
+            cut = Threshold() if chosen is None else Threshold(chosen, "validation")
+            outcome |= {"positive_class": classes[1]}
+            outcome |= {"threshold": {"probability": cut.probability, **cut._asdict()}}
+        if evaluation is not None:
+            outcome["metrics"] = _model_metrics(finished, evaluation)
         # The state_dict() at w comes from the task's own model, as a copy would duplicate its frozen part, which may
         # be large.
         before = job.task.w0
@@ -96,15 +107,14 @@ def run_files(finished: FinishedRun) -> Iterator[tuple[str, bytes]]:
             state = {key: value.detach().cpu().clone() for key, value in job.task.model.state_dict().items()}
         finally:
             job.task.layout.load(job.task.model, before)
-        threshold = {} if evaluation is None else _threshold(job, evaluation)
         yield (
             f"{name}.safetensors",
             model_bytes(
                 state,
-                {**about, **threshold, **metrics},
+                {**about, **outcome},
                 schema=job.data.schema,
                 standardisation=job.data.standardisation,
-                features=_features(job),
+                features=features,
                 fields=job.data.fields,
             ),
         )
@@ -290,21 +300,6 @@ def task_kind(job: Running) -> TaskName:
             return "regression"
         return "multi-label" if labels[:1].numel() > 1 else "classification"
     return "multi-label" if criterion.allows_unknown else "classification"
-
-
-def _threshold(job: Running, evaluation: Evaluation) -> dict[str, object]:
-    """Return the positive class of two, and the threshold above which it is predicted."""
-    classes, chosen = job.data.classes, evaluation.threshold
-    if classes is None or len(classes) != 2:
-        return {}
-    cut = Threshold() if chosen is None else Threshold(chosen, "validation")
-    return {"positive_class": classes[1], "threshold": {"probability": cut.probability, **cut._asdict()}}
-
-
-def _features(job: Running) -> str | None:
-    """Describe the features that a backbone computed; None if the inputs are the data."""
-    settings = job.about.settings
-    return None if settings.get("features") is None else f"{settings['features']} of {settings['backbone']}"
 
 
 def _model_metrics(finished: FinishedRun, evaluation: Evaluation) -> dict[str, float]:

@@ -7,19 +7,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from drfl.core.errors import InputError, Notice
-from drfl.core.files import read_json
+from drfl.core.errors import Notice
 from drfl.experiments.compare.comparison_results import Comparison, markdown
 from drfl.experiments.compare.outcomes import Outcome
-from drfl.experiments.compare.stored_runs import (
-    OUTCOMES_OF,
-    StoredRun,
-    comparison_of,
-    frame_of,
-)
+from drfl.experiments.compare.stored_runs import StoredRun, comparison_of, frame_of
+from drfl.experiments.config.algorithm_settings import COMMON
 from drfl.experiments.config.config import Config
 from drfl.experiments.run.artifacts import json_text, versions
-from drfl.experiments.run.manifest import OUTCOMES
 from drfl.experiments.sweep.study import SweepRun, SweepStudy
 from drfl.training.history import csv_text
 
@@ -82,7 +76,7 @@ class Sweep:
         groups: dict[str, list[StoredRun]] = {}
         for run, stored in zip(self.runs, self.stored, strict=True):
             own = {**stored.parameters, "algorithm": None, "seed": None}
-            shared = {n: v for n, v in run.changes.items() if n not in own and "." not in n and n not in _OF_ALGORITHM}
+            shared = {n: v for n, v in run.changes.items() if n not in own and "." not in n and n not in COMMON}
             groups.setdefault(", ".join(f"{name} = {value}" for name, value in shared.items()), []).append(stored)
         alive = {name: runs for name, runs in groups.items() if any(run.record is not None for run in runs)}
         return {name: comparison_of(runs) for name, runs in alive.items()}
@@ -122,33 +116,11 @@ class Sweep:
         return "".join(f"<h4>{name}</h4>{each._repr_html_()}" for name, each in self.comparisons.items())
 
 
-_OF_ALGORITHM = ("steps", "batch", "lr", "cohort")
-"""Settings that are parameters of the algorithm."""
-
-
 def _config_of(config: Config) -> dict[str, object]:
     """Return the configuration that a run's folder would hold."""
-    plain = {name: value for name, value in config.to_plain().items() if name not in _OF_ALGORITHM}
+    plain = {name: value for name, value in config.to_plain().items() if name not in COMMON}
     parameters = {name: value for name, value in config.parameters(config.algorithm).items() if value is not None}
     return {**plain, "algorithms": {config.algorithm: parameters}}
-
-
-def stored_outcomes(directory: Path) -> dict[str, Outcome]:
-    """Return the outcomes of the finished sweep in a folder by the names of its runs; empty if there is none.
-
-    Raises:
-        InputError: If the file is damaged.
-    """
-    path = directory / OUTCOMES
-    if not path.is_file():
-        return {}
-    remedy = "start again with --overwrite"
-    content = read_json(path, follow=False, remedy=remedy)
-    try:
-        outcomes = OUTCOMES_OF.validate_python(content["outcomes"] if isinstance(content, dict) else None)
-    except (KeyError, ValueError):
-        raise InputError(f"cannot read {path}: {remedy}", code="file-unreadable", field=str(path)) from None
-    return {outcome.run: outcome for outcome in outcomes}
 
 
 def write_sweep(sweep: Sweep, folder: Path) -> None:

@@ -11,9 +11,10 @@ from drfl.core.python_wording import in_python
 from drfl.core.user_code import label_of
 from drfl.data import Dataset
 from drfl.engine.ray_cluster import Cluster
-from drfl.experiments.compare.outcomes import Outcome, run_to_outcome
+from drfl.experiments.compare.outcomes import Outcome, StoredOutcomes, run_to_outcome
 from drfl.experiments.compare.run_comparison import check_tracker
 from drfl.experiments.compare.run_folders import keep_outcome, recall_outcome, run_in_folder, store_run
+from drfl.experiments.config.algorithm_settings import COMMON
 from drfl.experiments.config.build import Setup, build_job, build_setup
 from drfl.experiments.config.config import Config
 from drfl.experiments.config.data_settings import LATEST, DataKey, load_latest
@@ -21,11 +22,11 @@ from drfl.experiments.config.latest import Latest
 from drfl.experiments.config.ready_run import Job
 from drfl.experiments.execution.executor import POLL_INTERVAL, Shared, Workers, executor_of, workers_of
 from drfl.experiments.run.artifacts import run_files
-from drfl.experiments.run.manifest import is_finished, read_manifest
+from drfl.experiments.run.manifest import OUTCOMES, is_finished, read_manifest
 from drfl.experiments.run.resume import check_folder, key_of
 from drfl.experiments.run.run_directory import ClaimedFolder, claim_folder, fill_folder
 from drfl.experiments.run.runner import StopSignal, execute, stop_on_interrupt
-from drfl.experiments.sweep.results import Sweep, stored_outcomes, write_sweep
+from drfl.experiments.sweep.results import Sweep, write_sweep
 from drfl.experiments.sweep.study import SweepRun, SweepStudy, read_study
 from drfl.training.callbacks import describe
 
@@ -80,9 +81,10 @@ def run_sweep(
         place, "sweep", resume=resume, overwrite=overwrite, numbered=numbered, cells=cells, config=study.toml,
         warn=warn, key=key,
     ) as claim:  # fmt: skip
-        for name, outcome in stored_outcomes(claim.directory).items():
-            if name in names and (outcome.failed or is_finished(claim.directory / name)):
-                keep_outcome(claim, name, outcome)
+        if (claim.directory / OUTCOMES).is_file():
+            for outcome in StoredOutcomes.read(claim.directory, "start again with --overwrite").outcomes:
+                if outcome.run in names and (outcome.failed or is_finished(claim.directory / outcome.run)):
+                    keep_outcome(claim, outcome.run, outcome)
         claim.begin(study.toml)
         outcomes: dict[str, Outcome] = {}
         for run in study.runs:
@@ -215,9 +217,7 @@ def _run_in_pool(
 SETUPS = Latest[Setup]()
 """Clients, task and simulation of the last run in this process, which the next one mostly shares."""
 
-NOT_IN_SETUP: Mapping[str, object] = {
-    "algorithm": "FedAvg", "algorithms": {}, "steps": None, "batch": None, "lr": None, "cohort": None, "files": {},
-}  # fmt: skip
+NOT_IN_SETUP: Mapping[str, object] = {"algorithm": "FedAvg", "algorithms": {}, "files": {}, **dict.fromkeys(COMMON)}
 """Settings of the algorithm, on which the setup does not depend, with values to compare without them."""
 
 
@@ -242,7 +242,8 @@ def _run_here(
     try:
         job = _job(run.config, data)
     except InputError as error:
-        outcome = _refused(run, error)
+        # One impossible point of a grid must not end the others.
+        outcome = Outcome(label_of(run.config.algorithm), run.config.seed, "refused", reason=str(error))
         keep_outcome(claim, run.name, outcome)
         return outcome, None, lines
     outcome = run_in_folder(claim, run.name, lambda: job, watch, warn=lines.append, track=track)
@@ -251,14 +252,7 @@ def _run_here(
 
 def _run_elsewhere(nothing: None, watch: StopSignal, run: SweepRun, data: Shared[Dataset]) -> Answer:
     """Run on another machine, and return the files of the run's folder."""
-    try:
-        job = _job(run.config, data)
-    except InputError as error:
-        return _refused(run, error), None, []
-    outcome, finished = run_to_outcome(run.config.algorithm, run.config.seed, lambda: execute(job))
+    config = run.config
+    # Built inside, so that an impossible point of a grid is an outcome and does not end the others.
+    outcome, finished = run_to_outcome(config.algorithm, config.seed, lambda: execute(_job(config, data)))
     return outcome, None if finished is None else dict(run_files(finished)), []
-
-
-def _refused(run: SweepRun, error: InputError) -> Outcome:
-    # One impossible point of a grid must not end the others.
-    return Outcome(label_of(run.config.algorithm), run.config.seed, "refused", reason=str(error))

@@ -84,7 +84,21 @@ def read_study(
     Raises:
         InputError: If a setting is unknown or impossible, nothing varies, or a setting is given twice.
     """
-    content = _read(study, changes, trust) if isinstance(study, Path) else dict(study)
+    if isinstance(study, Path):
+        content = read_file(study, code_references(changes), trust=trust)
+        folder = results_folder(study)
+        if folder is not None and not trust:
+            # Code that the lists name is treated like that of an ordinary configuration.
+            columns = [
+                {name: each}
+                for table in _tables(content)
+                for name, value in table.items()
+                for each in (value if isinstance(value, list) else [value])
+            ]
+            references = {name: key for column in columns for name, key in code_references(column).items()}
+            user_code.check_received(references, content.get("files"), folder, code_references(changes))
+    else:
+        content = dict(study)
     for table in _tables(content):
         twice = next((name for name in changes if name in table), None)
         if twice is not None:
@@ -102,8 +116,10 @@ def read_study(
         config, without_effect = _configure(fixed, varied, own)
         unused |= without_effect
         effective = {name: value for name, value in varied.items() if name not in without_effect}
-        name = _folder_of(config)
-        runs.setdefault(name, SweepRun(name, config, effective))
+        job = {key: value for key, value in job_from_config(config).items() if key not in FREE}
+        digest = Cell("training", job, cost_of(config)).key[:12]
+        place = f"{label_of(config.algorithm)}-seed{config.seed}-{digest}"
+        runs.setdefault(place, SweepRun(place, config, effective))
     used = {name for run in runs.values() for name in run.changes}
     for name in unused - used:
         raise InputError(
@@ -114,22 +130,6 @@ def read_study(
         path: digest for run in runs.values() for path, digest in run.config.user_files(run.config.algorithm).items()
     }
     return SweepStudy({**content, **({"files": files} if files else {})}, tuple(runs.values()))
-
-
-def _read(path: Path, given: Mapping[str, object], trust: bool) -> dict[str, object]:
-    """Read a study's file. Code that it names in its lists is treated like that of an ordinary configuration."""
-    content = read_file(path, code_references(given), trust=trust)
-    folder = results_folder(path)
-    if folder is not None and not trust:
-        columns = [
-            {name: each}
-            for table in _tables(content)
-            for name, value in table.items()
-            for each in (value if isinstance(value, list) else [value])
-        ]
-        references = {name: key for column in columns for name, key in code_references(column).items()}
-        user_code.check_received(references, content.get("files"), folder, code_references(given))
-    return content
 
 
 def _tables(content: Mapping[str, object]) -> list[dict[str, object]]:
@@ -225,11 +225,6 @@ def _configure(fixed: Mapping[str, object], varied: Changes, own: Collection[str
     overrides = {name: value for name, value in settings.items() if name not in without_effect}
     tables = {"algorithms": {algorithm: table}} if table else {}
     return config_of(fixed, {**overrides, **tables}, own), without_effect
-
-
-def _folder_of(config: Config) -> str:
-    job = {name: value for name, value in job_from_config(config).items() if name not in FREE}
-    return f"{label_of(config.algorithm)}-seed{config.seed}-{Cell('training', job, cost_of(config)).key[:12]}"
 
 
 def _plain(value: object) -> object:

@@ -53,15 +53,8 @@ if TYPE_CHECKING:
     import optuna
 
 
-class _At(NamedTuple):
-    """An algorithm, and the trial that it was made from."""
-
-    algorithm: Algorithm
-    trial: optuna.Trial
-
-
-def _algorithm_at(name: str, space: AlgorithmSpace, table: Mapping[str, Value]) -> _At:
-    """Call a space with these values as suggestions.
+def _algorithm_at(name: str, space: AlgorithmSpace, table: Mapping[str, Value]) -> tuple[Algorithm, optuna.Trial]:
+    """Call a space with these values as suggestions; return the algorithm, and the trial that it was made from.
 
     Raises:
         InputError: If the space fails, or asks for a parameter that the table lacks.
@@ -69,7 +62,7 @@ def _algorithm_at(name: str, space: AlgorithmSpace, table: Mapping[str, Value]) 
     trial = cast("optuna.Trial", import_optuna().trial.FixedTrial(dict(table)))  # spaces cannot tell it from a trial
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".* out of the range of the distribution")  # allowed in a first trial
-        return _At(own_spaces.call_space(name, space, trial), trial)
+        return own_spaces.call_space(name, space, trial), trial
 
 
 @dataclass(frozen=True)
@@ -102,7 +95,7 @@ class ObjectRuns:
         Raises:
             InputError: If the space fails, or asks for a parameter that the point lacks.
         """
-        return _algorithm_at(name, self.space, table).algorithm
+        return _algorithm_at(name, self.space, table)[0]
 
     def job(self, name: str, algorithm: Algorithm, seed: int) -> Job:
         """Build a run that is tested on validation rows only.
@@ -162,7 +155,7 @@ class ObjectSubject:
         """Return the first trial, if its parameters were given."""
         if self.first is None:
             return None
-        trial = _algorithm_at(self.name, self.runs.space, self.first).trial
+        _, trial = _algorithm_at(self.name, self.runs.space, self.first)
         # Parameters outside the space run too, but Optuna cannot learn from them.
         table, places = dict(trial.params), dict(trial.distributions)
         inside = all(places[name]._contains(places[name].to_internal_repr(value)) for name, value in table.items())
