@@ -9,7 +9,7 @@ LOCKED := --quiet --disable-pip-version-check --require-hashes --no-deps --only-
 # drfl itself is this folder, for which pip knows no hash; setuptools is there already, so nothing is fetched to build it
 ITSELF := --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 
-.PHONY: demo test test-all check lint format pages messages docs dist lock clean help
+.PHONY: demo test test-all check lint format pages messages docs deployment dist lock clean help
 
 help:
 	@echo "make demo    set up and run the main job on embedded data"
@@ -20,6 +20,7 @@ help:
 	@echo "make pages   write stored results and lists of the code into the pages of docs/"
 	@echo "make messages  write the wording of all errors and warnings into tests/messages.txt"
 	@echo "make docs    build the documentation site, build/site; strict: a broken link or a missing page fails"
+	@echo "make deployment  try a deployment with real processes on this machine"
 	@echo "make dist    build wheel and source archive in build/dist, each tried in an empty environment"
 	@echo "make lock    renew the lock files (UPGRADE=1: take the newest versions)"
 
@@ -29,16 +30,17 @@ demo: $(VENV)/.user
 # The tests start many processes; where Python is told to keep no bytecode each of them would compile drfl anew.
 export PYTHONDONTWRITEBYTECODE =
 
-# a process a core, each of one thread: the models of the tests are too small to share out
+# a process a core, each of one thread: the models of the tests are too small to share out; neighbours run in the same
+# process, which shares their fixtures, and a process that has nothing left takes tests of another
 test: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal
 
 # stores its result
 test-all: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/test_all.py
 
 check: lint
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -60,6 +62,9 @@ messages: $(VENV)/.dev
 docs: $(VENV)/.dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "open build/site/index.html; its search needs a server: python3 -m http.server -d build/site"
+
+deployment: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/try_deployment.py --quick
 
 dist: $(VENV)/.build
 	$(BIN)/python scripts/dist.py

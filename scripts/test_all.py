@@ -45,7 +45,9 @@ def main() -> int:
     """Run and write; gives pytest's exit code."""
     began, outcomes = time.perf_counter(), Outcomes()
     commit = git("rev-parse", "HEAD") + (" and changes" if git("status", "--porcelain") else "")
-    code = int(pytest.main(["-n", "auto", "-m", "", *sys.argv[1:]], plugins=[outcomes]))
+    # A process more than cores, because some long tests mostly wait for other processes.
+    workers = ["-n", str((os.cpu_count() or 1) + 1), "--dist", "worksteal"]
+    code = int(pytest.main([*workers, "-m", "", *sys.argv[1:]], plugins=[outcomes]))
     content = {
         "command": "make test-all",
         "date": datetime.now(UTC).date().isoformat(),
