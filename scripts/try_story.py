@@ -150,6 +150,13 @@ def begin(place: Path, tables: dict[str, Path], schema: Path) -> Trial:
     return trial
 
 
+def join(trial: Trial, name: str, table: Path, schema: Path) -> None:
+    """Add a site to the deployment, and start its SuperNode."""
+    trial.drfl("add-site", trial.folder, name)
+    give_table(trial, name, table, schema)
+    trial.start_site(name)
+
+
 def give_table(trial: Trial, name: str, table: Path, schema: Path) -> None:
     """Put a site's table and the schema into its folder."""
     shutil.copy(schema, trial.folder / "sites" / name)
@@ -241,28 +248,30 @@ def tell(place: Path, long: bool = False) -> None:
             trial.__enter__()
         with step("train for two rounds; every site receives the model"):
             first = train(trial, "run-1")
-        with step("predict at each site, at the server and in a simulation"):
+        both = "predict at each site, at the server and in a simulation; meanwhile add a fifth site"
+        with step(both), ThreadPoolExecutor(1) as pool:
+            joining = pool.submit(join, trial, "late", tables["late"], schema)
             old = compare_predictions(trial, first, tables)
-        with step("add a fifth site"):
-            trial.drfl("add-site", trial.folder, "late")
+            joining.result()
             trial.sites.append("late")
-            give_table(trial, "late", tables["late"], schema)
-            trial.start_site("late")
             trial.wait_online()
         with step("train the next model from this one, selected by validation rows"):
             second = train(trial, "run-2", seed=1, select="worst", init_from="run-1/model.safetensors")
-        with step("predict with the new model; roll back at one site, and return"):
+        both = "evaluate both models at all sites; meanwhile predict with the new one, roll back, and return"
+        with step(both), ThreadPoolExecutor(1) as pool:
+            evaluation = pool.submit(evaluate, trial, first, second)  # which mostly waits for the sites
             roll_back(trial, old, second)
-        with step("evaluate the old and the new model at all sites, row by row"):
-            evaluate(trial, first, second)
+            evaluation.result()
         if long:
             with step("kill a SuperNode, the server's program and the SuperLink; resume; the same results"):
                 disturb(trial)
         with step("remove a site; check the audit logs; write one report of both runs"):
             logs = [trial.folder / "audit.jsonl", *(trial.folder / "sites" / n / "audit.jsonl" for n in trial.sites)]
-            drfl_command("deploy", "audit", *logs)
+            with ThreadPoolExecutor(1) as pool:
+                audit = pool.submit(drfl_command, "deploy", "audit", *logs)
+                drfl_command("report", first, second, "--out", place / "report.html")
+                audit.result()
             trial.drfl("remove-site", trial.folder, "south")
-            drfl_command("report", first, second, "--out", place / "report.html")
             check((place / "report.html").stat().st_size > 10_000, "the report")
 
 
