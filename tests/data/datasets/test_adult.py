@@ -13,6 +13,8 @@ from tests.support.refusals import refused
 from drfl.core.key import Key
 from drfl.data import ClientData, Natural, describe, load, make_partition
 from drfl.data.datasets import adult, catalogue
+from drfl.data.tables.conform import encode_features
+from drfl.data.tables.table import Table
 from drfl.experiments.config.config import load_config
 
 # Rows of the published files (CC BY 4.0, Becker and Kohavi 1996, https://doi.org/10.24432/C5XW20).
@@ -133,3 +135,19 @@ def test_files_are_cached_and_described_shape_covers_all_rows(bare_machine):
     assert info.found is not None
     assert (info.train, info.test) == tuple(adult.PARTS.values())
     assert set(catalogue.DATASETS["adult"].groupings) == set(adult.GROUPS)
+
+
+@pytest.mark.parametrize("group", ["doctorate", "race"])
+def test_schema_encodes_the_published_columns_like_the_inputs(tmp_path, few, group):
+    data = load("adult", data_dir=write_files(tmp_path, FILES), group=group)
+    lines = [line.rstrip(".") for line in (TRAIN + TEST).splitlines() if "," in line]
+    (tmp_path / "adult.csv").write_text("\n".join([",".join(adult.COLUMNS), *lines]) + "\n")
+    schema = data.schema
+    assert schema is not None
+    table = Table.whole(tmp_path / "adult.csv", schema)
+    assert schema.features == data.columns
+    assert schema.client == (None if group == "doctorate" else group)
+    found = encode_features(schema, table.frame, table.row_names())
+    assert found.tolist() == torch.cat([data.inputs, data.test_inputs]).tolist()
+    whole = Table.whole(tmp_path / "adult.csv", None, ["income"]).frame
+    assert whole["income"].str.strip().isin(adult.INCOMES).all()

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
+from importlib import resources
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from tests.support.refusals import check_refusal
 
+from drfl.cli.app import call
 from drfl.core.key import Key
 from drfl.data import DATASETS, IID, ClientData, Natural, load, make_partition
 from drfl.data.datasets.catalogue import FEATURES
+from drfl.report.test_rows import read
 
 ROWS = {"Cleveland": 303, "Hungary": 261, "Switzerland": 46, "VA Long Beach": 130}
 ILL = {"Cleveland": 139, "Hungary": 98, "Switzerland": 45, "VA Long Beach": 101}
@@ -87,3 +93,36 @@ def test_described_sizes_match_the_natural_partition(heart):
     partition, info = make_partition(heart, Natural(), Key(0)), DATASETS["heart-disease"].info
     assert (info.train, info.test) == (partition.sizes.sum(), sum(map(len, partition.test)))
     assert (info.shape, info.classes, info.partition) == ((13,), heart.classes, Natural.name)
+
+
+@pytest.fixture(scope="module")
+def published():
+    return resources.files("drfl.data.datasets") / "embedded" / "heart_disease.csv"
+
+
+def test_models_predict_from_the_published_table(published, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shared = ["run", "--dataset", "heart-disease", "--metric", "auc", "--rounds"]
+    assert call([*shared, "2", "--out", "r"]) == 0
+    assert call(["predict", "r", str(published), "--out", "p.csv"]) == 0
+    frame, found, tested = pd.read_csv(str(published)), pd.read_csv("p.csv"), read(Path("r/test-rows.safetensors"))
+    rows = tested.rows.numpy()
+    assert found["hospital"].tolist() == frame["hospital"].tolist()
+    assert ((found["prediction"] == (frame["num"] > 0))[rows] == tested.scores["accuracy"].bool().numpy()).all()
+    odds = np.log(found["probability_1"] / found["probability_0"]).to_numpy()[rows]
+    np.testing.assert_allclose(odds, tested.scores["auc.output"], rtol=0, atol=1e-5)
+    # Rows to predict may lack the diagnosis and the hospital. The model can start another run.
+    frame.drop(columns=["num", "hospital"]).to_parquet("new.parquet")
+    assert call(["predict", "r", "new.parquet", "--out", "q.csv"]) == 0
+    assert pd.read_csv("q.csv")["probability_1"].tolist() == found["probability_1"].tolist()
+    assert call([*shared, "1", "--out", "s", "--init-from", "r"]) == 0
+    for code, column, values in (
+        ("unknown-level", "cp", 5),
+        ("unknown-level", "sex", "Male"),
+        ("missing-values", "chol", ""),
+        ("not-a-number", "age", "old"),
+    ):
+        frame.assign(**{column: values}).to_csv("wrong.csv", index=False)
+        check_refusal(["predict", "r", "wrong.csv", "--out", "w.csv"], code, column)
+    frame.drop(columns="chol").to_csv("wrong.csv", index=False)
+    check_refusal(["predict", "r", "wrong.csv", "--out", "w.csv"], "missing-column", "chol")

@@ -15,6 +15,7 @@ from drfl.core.files import open_file
 from drfl.data.dataset import Dataset
 from drfl.data.datasets.archives import Tree, damaged, open_tree
 from drfl.data.tables.columns import one_hot
+from drfl.data.tables.propose import inferred_schema
 
 COLUMNS = (
     "age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation", "relationship", "race",
@@ -73,13 +74,17 @@ def read_adult(paths: Sequence[Path], group: str = DOCTORATE) -> Dataset:
     groups = schooling.eq("Doctorate").map({True: DOCTORATE, False: "others"}) if group == DOCTORATE else frame[group]
     # The group is not an input: a model must not see which client a row belongs to.
     unused = [name for name in COLUMNS if name in (*UNUSED, group, "income")]
-    features = one_hot(frame.drop(columns=unused), "adult")
+    raw = frame.drop(columns=unused)
+    features = one_hot(raw, "adult")
     x = torch.from_numpy(features.to_numpy(dtype=np.float64, copy=True))
     y = torch.from_numpy(frame["income"].eq(INCOMES[1]).to_numpy(dtype=np.int64, copy=True))
+    schema = inferred_schema(
+        raw, {"income": y.numpy()}, "classification", INCOMES, None if group == DOCTORATE else group, None
+    )
     names, n = tuple(groups), len(rows)
     return Dataset(
         "adult", x[:n], y[:n], x[n:], y[n:], 2, names[:n], standardise=True, columns=tuple(features.columns),
-        test_groups=names[n:],
+        test_groups=names[n:], schema=schema,
     )  # fmt: skip
 
 

@@ -37,13 +37,26 @@ from drfl.data.datasets.sources import (
     usual_places,
 )
 from drfl.data.partition.splitting import split_rows
+from drfl.data.tables.schema import Column, TableSchema
+
+CATEGORIES = {"cp": ("1", "2", "3", "4"), "restecg": ("0", "1", "2")}
+NUMBERS = ("age", "sex", "trestbps", "chol", "fbs", "thalach", "exang", "oldpeak")
+YES_NO = ("sex", "fbs", "exang")
 
 # The first category has no column, because it would be redundant: it applies if no other does.
-CATEGORIES = {"cp": ("2", "3", "4"), "restecg": ("1", "2")}
-NUMBERS = ("age", "sex", "trestbps", "chol", "fbs", "thalach", "exang", "oldpeak")
-
-FEATURES = (*NUMBERS, *(f"{name}={value}" for name, values in CATEGORIES.items() for value in values))
+FEATURES = (*NUMBERS, *(f"{name}={value}" for name, values in CATEGORIES.items() for value in values[1:]))
 """The 13 columns of the inputs: ten features, two of which are categorical."""
+
+HEART_SCHEMA = TableSchema(
+    (
+        *(Column(name, "yes/no", levels=("0", "1")) if name in YES_NO else Column(name, "number") for name in NUMBERS),
+        *(Column(name, "category", levels=values) for name, values in CATEGORIES.items()),
+        Column("hospital", "text", role="client"),
+        Column("num > 0", "yes/no", levels=("no", "yes"), role="target"),
+    ),
+    inferred=True,
+)
+"""The columns of the published table, with which models of the data predict."""
 
 
 def heart_disease() -> Dataset:
@@ -60,12 +73,15 @@ def heart_disease() -> Dataset:
     text = (resources.files("drfl.data.datasets") / "embedded" / "heart_disease.csv").read_text(encoding="utf-8")
     rows = list(csv.DictReader(text.splitlines()))
     columns = [[float(row[name]) for row in rows] for name in NUMBERS]
-    for name, values in CATEGORIES.items():
+    for name, (_, *values) in CATEGORIES.items():
         columns += [[float(row[name] == value) for row in rows] for value in values]
     inputs = torch.from_numpy(np.array(columns).T.astype(np.float32))
     targets = torch.tensor([int(row["num"] != "0") for row in rows])
     groups = tuple(row["hospital"] for row in rows)
-    return Dataset("heart-disease", inputs, targets, inputs, targets, 2, groups, standardise=True, test_fraction=1 / 3)
+    return Dataset(
+        "heart-disease", inputs, targets, inputs, targets, 2, groups, standardise=True, schema=HEART_SCHEMA,
+        test_fraction=1 / 3,
+    )  # fmt: skip
 
 
 # Splits that drfl makes itself are part of the data set: they do not depend on the seed of a run.
