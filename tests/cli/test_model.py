@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -147,3 +148,34 @@ def test_tables_in_other_formats(trained):
     for name in ("t.csv", "t.parquet"):
         assert call(["predict", "r/model.safetensors", name, "--out", f"{name}.csv"]) == 0
     assert Path("t.csv.csv").read_bytes() == Path("t.parquet.csv").read_bytes()
+
+
+def test_folder_with_one_model_needs_no_name(trained, capsys):
+    shared = ["compare", "--data", "t.csv", "--schema", "s.toml", "--rounds", "1", "--seeds", "1", "--algorithms"]
+    assert call([*shared, "FedAvg", "--out", "one"]) == 0
+    capsys.readouterr()
+    assert call(["model", "show", "one", "--json"]) == 0
+    found = capsys.readouterr().out
+    assert call(["model", "show", "one/FedAvg-seed0", "--json"]) == 0
+    assert capsys.readouterr().out == found
+    assert call([*shared, "FedAvg,DRFA", "--out", "two"]) == 0
+    # the folder of a deployment has dated folders of runs and fits
+    for name in ("runs/20260101T000000.000000", "fits/20260102T000000.000000"):
+        shutil.copytree("r", Path("deployed") / name)
+    run = ["run", "--data", "t.csv", "--schema", "s.toml", "--rounds", "1", "--out", "n", "--init-from"]
+    for folder, names in (("two", ["DRFA-seed0", "FedAvg-seed0"]), ("deployed", ["fits", "runs"])):
+        for command in (["model", "show"], ["model", "export"], ["predict"], run):
+            table = ["t.csv"] if command == ["predict"] else []
+            check_refusal([*command, folder, *table], "several-models", folder, *names)
+    with refused("several-models", "two", "2"):
+        drfl.load_model("two")
+    assert not Path("n").exists()
+
+
+def test_folder_without_a_model_is_refused(trained):
+    Path("empty").mkdir()
+    Path("begun/checkpoint").mkdir(parents=True)
+    for command in (["model", "show"], ["model", "export"], ["predict"]):
+        for folder in ("empty", "begun"):
+            table = ["t.csv"] if command == ["predict"] else []
+            check_refusal([*command, folder, *table], "no-model", folder)

@@ -19,7 +19,7 @@ app = typer.Typer(
     name="model", cls=CommandGroup, help="Show, export and roll back trained models.", no_args_is_help=True
 )
 
-ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="Model file, or the folder of a run or of a site")]
+ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="Model file, or the folder of its run or of a site")]
 Schema = Annotated[
     Path | None, typer.Option("--schema", help="Schema of the columns, if the model file has only its digest")
 ]

@@ -44,8 +44,8 @@ def load_model(
 
     Args:
         path: A run's ``model.safetensors``, ``model-last.safetensors`` or ``model-averaged.safetensors``, or the folder
-            of a run. At a site of a deployment, the folder with ``site.toml``: the site's current model, with its
-            schema.
+            of a run or a fit. The folder of a comparison, a sweep or a deployment if it has a single run. At a site of
+            a deployment, the folder with ``site.toml``: the site's current model, with its schema.
         module: Module with the architecture that was trained, whose parameters and buffers are overwritten; or the
             reference to the user's model, such as "mine.py:net". None if the file describes the module.
         schema: The schema of the columns, or its file, if the model file has only the schema's digest, as after a
@@ -68,8 +68,8 @@ def load_model(
         >>> algorithms = {"FedAvg": drfl.FedAvg(m=4)}
         >>> result = drfl.compare(algorithms, data, task, rounds=2, seeds=1, out=out, progress=None)
         >>> model = drfl.load_model(f"{out}/FedAvg-seed0/model.safetensors")
-        >>> model.predict_proba(drfl.load("heart-disease").inputs[:3]).shape
-        (3, 2)
+        >>> model.to_torch()(drfl.load("heart-disease").inputs[:3]).shape
+        torch.Size([3, 2])
     """
     file, of_site = find_model(Path(path))
     return Model(read_model_file(file), module, of_site if schema is None else schema, trusted)

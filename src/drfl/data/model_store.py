@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from drfl.core.atomic_files import atomic_write
-from drfl.core.errors import InputError
+from drfl.core.errors import InputError, listing
 from drfl.core.files import SETTINGS_LIMIT, read_json, read_toml, reading, sha256_of
 
 INDEX = "models.json"
@@ -45,14 +45,32 @@ class ModelPlace(NamedTuple):
 
 
 def find_model(path: Path) -> ModelPlace:
-    """Return the model file at a path: a file, or the folder of a run, of a site, or of the models of a site."""
+    """Return the model file at a path: a file, or a folder of a run, a fit, a site, or the models of a site.
+
+    Other folders, such as that of a comparison, a sweep or a deployment, must have a single run.
+    """
     if (path / SITE).is_file():
         data = read_toml(path / SITE).get("data")
         schema = data.get("schema") if isinstance(data, dict) else None
         return ModelPlace(site_store(path).current(), None if schema is None else path / str(schema))
     if (path / INDEX).is_file():
         return ModelPlace(ModelStore(path).current())
-    return ModelPlace(path / RETURNED if path.is_dir() else path)
+    if not path.is_dir() or (path / RETURNED).is_file():
+        return ModelPlace(path / RETURNED if path.is_dir() else path)
+    # The runs of comparisons and sweeps are in the folder itself, those of deployments one level below.
+    runs = sorted(file.parent for depth in ("*", "*/*") for file in path.glob(f"{depth}/{RETURNED}"))
+    if len(runs) == 1:
+        return ModelPlace(runs[0] / RETURNED)
+    if runs:
+        names = listing([str(run.relative_to(path)) for run in runs], "model")
+        raise InputError(
+            f"{path} has {len(runs)} models, in {names}: give the folder of one, such as {runs[-1]}",
+            code="several-models",
+            field=str(path),
+        )
+    unfinished = any(any(path.glob(f"{depth}checkpoint")) for depth in ("", "*/", "*/*/"))
+    remedy = "continue its unfinished run" if unfinished else "give a model file, or the folder of a finished run"
+    raise InputError(f"{path} has no model: {remedy}", code="no-model", field=str(path))
 
 
 def site_store(folder: Path) -> ModelStore:

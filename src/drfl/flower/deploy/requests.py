@@ -15,6 +15,7 @@ from drfl.core.files import read_json, reading
 from drfl.core.screen import Screen, ScreenTable, say
 from drfl.core.user_code import split
 from drfl.data.model_file import read_model_file
+from drfl.data.model_store import find_model
 from drfl.flower.deploy.dated_folders import TIME
 from drfl.flower.deploy.paths import DeploymentFolder
 
@@ -31,12 +32,14 @@ def write_request(
     Args:
         folder: The deployment.
         task: What to do.
-        models: The model files.
+        models: The model files, or folders with one model.
         code: References to models of the user's code, besides that of the job.
 
     Raises:
-        InputError: If a file is not a model file, or is given twice, or a reference is not to a file.
+        InputError: If a file is not a model file, a folder has none or several, a file is given twice, or a reference
+            is not to a file.
     """
+    models = [find_model(model).file for model in models]
     for model in models:
         read_model_file(model)  # an error is cheaper here than in a run
     if len({model.resolve() for model in models}) < len(models):
