@@ -13,6 +13,8 @@ import cloudpickle
 import torch
 from torch import Tensor
 
+from drfl.core.mapped_files import is_mapped, scratch_folder
+
 LARGE = 2**20
 """The size in bytes from which a tensor gets a file."""
 
@@ -42,7 +44,10 @@ class SharedTensors:
         # On Linux the file has no name, and other processes open it through this process's file descriptor. So nothing
         # is left of it, however this process ends.
         named = not Path("/proc/self/fd").is_dir()
-        file = tempfile.NamedTemporaryFile() if named else tempfile.TemporaryFile()  # noqa: SIM115 - close() does
+        # A tensor in a mapped file may be larger than the memory, where /tmp often is.
+        folder = scratch_folder() if is_mapped(tensor) else None
+        make = tempfile.NamedTemporaryFile if named else tempfile.TemporaryFile
+        file = make(dir=folder)
         self._files.append(file)
         tensor.contiguous().flatten().view(torch.uint8).numpy().tofile(file)
         return file.name if named else f"/proc/{os.getpid()}/fd/{file.fileno()}"
