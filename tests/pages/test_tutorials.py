@@ -5,10 +5,12 @@ output.
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from pathlib import Path
 
 import pytest
+from nbclient.exceptions import CellExecutionError
 from scripts import notebook_pages, tutorials
 from tests.support.marks import long_except
 from tests.support.scripts import ROOT
@@ -55,6 +57,18 @@ def test_whole_tutorial_runs_and_shows_the_stored_output(name):
     stored, fresh = read(name), tutorials.executed(read(name))
     for old, new in zip(stored.cells, fresh.cells, strict=True):
         assert kinds(old) == kinds(new), old.source
+
+
+@pytest.mark.long
+def test_failed_cell_leaves_no_program():
+    notebook = read("federation")
+    start = next(k for k, cell in enumerate(notebook.cells) if "start-superlink.sh" in cell.source)
+    notebook.cells[start + 1 :] = [nbformat.v4.new_code_cell("1 / 0")]
+    with pytest.raises(CellExecutionError):
+        tutorials.executed(notebook)
+    for port in (8765, 8771, 8772):
+        with socket.socket() as probe:
+            assert probe.connect_ex(("localhost", port)) != 0
 
 
 def kinds(cell):
