@@ -30,6 +30,7 @@ from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import AnswerLosses, Ask, AskLosses, HoldOut, ModelRecipe
 from drfl.flower.model_losses import answer_losses
 from drfl.flower.records import read, write
+from drfl.flower.settings import read_server
 from drfl.flower.site_policy import SitePolicy
 from drfl.task.models import MODELS
 from drfl.task.task import Task
@@ -126,7 +127,11 @@ def check_same(out, here):
 
 @pytest.mark.long
 def test_the_portfolio_is_judged_as_in_a_simulation(tmp_path):
-    check_same(fit_sites(grid_of(tmp_path), server(tmp_path)), simulated())
+    grid, path = grid_of(tmp_path), server(tmp_path)
+    check_same(fit_sites(grid, path), simulated())
+    job = read_server(path).job
+    # A round of these members takes fewer exchanges than the most that an algorithm may use.
+    assert job.max_requests < max(grid.count.values()) <= deployed_fit.max_requests(job)
 
 
 def test_three_sites_choose_the_member_of_a_simulation_with_its_p_values(two_members, tmp_path, monkeypatch):
@@ -149,6 +154,30 @@ def test_three_sites_choose_the_member_of_a_simulation_with_its_p_values(two_mem
     names = {path.name for path in out.iterdir()}
     assert {"summary.json", "fit.json", "model.safetensors", "report.html", "traffic.json"} <= names
     assert is_finished(out)
+
+
+def test_rows_that_sites_share_are_not_independent(two_members, tmp_path, monkeypatch):
+    fits = []
+
+    def recorded(jobs, *others):
+        fits.append((jobs.independent, fit_module.fit_jobs(jobs, *others)))
+        return fits[-1][1]
+
+    def with_rows_of_a(name, data):
+        parts = (torch.cat(pair) for pair in zip(arrays(name, SIZES[name], 0), arrays("a", 30, 0), strict=True))
+        return ClientData.from_arrays({"b": (*parts,)}, {"b": arrays("b", 40, 1)}) if name == "b" else data
+
+    monkeypatch.setattr(deployed_fit, "fit_jobs", recorded)
+    for place, change in (("apart", lambda name, data: data), ("shared", with_rows_of_a)):
+        for name in SIZES:
+            (tmp_path / place / name).mkdir(parents=True)
+            (tmp_path / place / name / "rows.key").write_bytes(b"k" * 32)
+        policy = SitePolicy(shared_rows_key="rows.key")
+        out = fit_sites(grid_of(tmp_path / place, change=change, policy=policy), server(tmp_path / place, rounds=1))
+        is_apart = place == "apart"
+        assert fits[-1][0] is is_apart
+        assert fits[-1][1].assessment.independent is is_apart
+        assert json.loads((out / "summary.json").read_text())["shared_test_rows"] is not is_apart
 
 
 class Dying(InProcessGrid):

@@ -85,6 +85,11 @@ class Sites(NamedTuple):
         return "" if others else first
 
     @property
+    def shares_test_rows(self) -> bool:
+        """Whether two sites have equal rows, as far as their hashes say, so that test rows may be among them."""
+        return any(notice.code == "shared-rows" for notice in self.notices)
+
+    @property
     def n(self) -> int:
         """N, the number of clients."""
         return len(self.members)

@@ -60,6 +60,11 @@ class Clients(InputDescription, Protocol):
         """Warnings about their data."""
         ...
 
+    @property
+    def shares_test_rows(self) -> bool:
+        """Whether a test row belongs to two clients."""
+        ...
+
     def tensors(self) -> Sequence[Tensor]:
         """Return tensors that identify their data."""
         ...

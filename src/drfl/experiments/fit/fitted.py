@@ -14,7 +14,6 @@ from torch import Tensor
 from drfl.assessment.assess_evaluation import assess_evaluation, worst_interval
 from drfl.assessment.choice import Choice
 from drfl.assessment.row_moments import RowMoments
-from drfl.data import ClientData
 from drfl.experiments.fit.members import Member
 from drfl.experiments.fit.personal import Personalisation
 from drfl.experiments.run.artifacts import round_metrics
@@ -92,7 +91,7 @@ class Fitted:
     def assessment(self) -> Assessment:
         """Intervals of the clients' true scores on the test rows, and of the worst client's."""
         job = self.finished.job
-        independent = not (isinstance(job.data, ClientData) and job.data.shares_test_rows)
+        independent = not job.data.shares_test_rows
         return assess_evaluation(self.result.evaluation, job.fed.measures, job.data.names, independent=independent)
 
     @property

@@ -181,7 +181,7 @@ def summary(finished: FinishedRun) -> dict[str, object]:
         "test_rows": finished.test_rows,
         "initial_model": finished.initial_model,
         **({} if job.origin.start is None else {"init_from": dict(job.origin.start)}),
-        "shared_test_rows": isinstance(job.fed, Simulation) and job.fed.data.shares_test_rows,
+        "shared_test_rows": job.data.shares_test_rows,
         "final": _end({**last.metrics.as_dict(score), **last.others}, certified, last.certificate),
         "last": round_metrics(last.last_metrics.as_dict(score)),
         "averaged": averaged,

@@ -162,12 +162,13 @@ def check_probes(folder: DeploymentFolder) -> Iterator[CheckResult]:
 
 
 def check_limits(folder: DeploymentFolder) -> Iterator[CheckResult]:
-    """Suggest limits on the sites' reports, and state how many requests a run needs.
+    """Suggest limits on the sites' reports, and state how many requests a run and a fit need.
 
     Raises:
         InputError: If ``server.toml`` or the audit log cannot be read.
     """
     from drfl.flower.deploy.limits import propose  # imported here because it imports torch
+    from drfl.flower.deployed_fit import RUNS, max_requests
     from drfl.flower.settings import read_server
 
     settings = read_server(folder.settings)
@@ -185,10 +186,11 @@ def check_limits(folder: DeploymentFolder) -> Iterator[CheckResult]:
         yield advice("limits", Notice(text, "proposed-limits", "sites"), tuple(proposal.toml().splitlines()))
     elif not proposal.notices:
         yield success("limits", "server.toml has limits for all sites")
-    requests = settings.job.max_requests
+    requests, rounds, of_fit = settings.job.max_requests, settings.job.rounds, max_requests(settings.job)
     text = (
-        f"a run of {settings.job.rounds} rounds sends each site up to {requests:,} requests. If a site limits them, "
-        f"policy.requests_a_day = {2 * requests} allows one run a day and one restart"
+        f"a run of {rounds} rounds sends each site up to {requests:,} requests, and a fit of {RUNS} such runs, "
+        f"{RUNS * rounds:,} rounds, up to {of_fit:,}. If a site limits them, policy.requests_a_day = {2 * requests} "
+        f"allows one run a day and one restart, and {2 * of_fit} one fit and one restart"
     )
     yield advice("requests", Notice(text, "requests-of-a-run", "requests_a_day"))
 
