@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from nbclient.exceptions import CellExecutionError
 from scripts import notebook_pages, tutorials
 from tests.support.marks import long_except
 from tests.support.scripts import ROOT
@@ -61,6 +60,9 @@ def test_whole_tutorial_runs_and_shows_the_stored_output(name):
 
 @pytest.mark.long
 def test_failed_cell_leaves_no_program():
+    import nbformat
+    from nbclient.exceptions import CellExecutionError
+
     notebook = read("federation")
     start = next(k for k, cell in enumerate(notebook.cells) if "start-superlink.sh" in cell.source)
     notebook.cells[start + 1 :] = [nbformat.v4.new_code_cell("1 / 0")]
