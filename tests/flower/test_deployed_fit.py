@@ -131,7 +131,7 @@ def test_the_portfolio_is_judged_as_in_a_simulation(tmp_path):
     check_same(fit_sites(grid, path), simulated())
     job = read_server(path).job
     # A round of these members takes fewer exchanges than the most that an algorithm may use.
-    assert job.max_requests < max(grid.count.values()) <= deployed_fit.max_requests(job)
+    assert job.max_requests < max(grid.count.values()) <= job.max_fit_requests
 
 
 def test_three_sites_choose_the_member_of_a_simulation_with_its_p_values(two_members, tmp_path, monkeypatch):

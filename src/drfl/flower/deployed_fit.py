@@ -20,7 +20,7 @@ from drfl.experiments.config.build import VALIDATION
 from drfl.experiments.fit.fit import fit_jobs
 from drfl.experiments.fit.fitted import Fitted
 from drfl.experiments.fit.judge import Judge
-from drfl.experiments.fit.members import PORTFOLIO, Member, with_member
+from drfl.experiments.fit.members import Member, with_member
 from drfl.experiments.fit.run_fit import check_members, evaluate_every, fit_files
 from drfl.experiments.fit.steps import Steps
 from drfl.experiments.fit.validation_rows import ComparedLosses, scored_by_loss
@@ -152,16 +152,6 @@ class DeployedFit:
         """See :class:`drfl.experiments.fit.members.FitRuns`."""
         # A federation per model: one that has tested another model would use its result for a site that is offline.
         return [self.prepared.federation(None).evaluate(w) for w in models]
-
-
-RUNS = len(PORTFOLIO) + 1 + len(DeployedFit.references)
-"""Runs of a fit."""
-
-
-def max_requests(job: DeployedConfig) -> int:
-    """Return the maximum number of requests to a site in a fit without faults."""
-    # The judge asks for the losses of the initial model, of each member, and of all of them, and each member is tested.
-    return RUNS * job.max_requests + 2 * len(PORTFOLIO) + 2
 
 
 def fit_sites(grid: Grid, path: Path, wait: float | None = None) -> Path:

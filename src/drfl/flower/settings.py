@@ -34,6 +34,7 @@ from drfl.experiments.config.hyperparameters import canonical, parameters_of
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.config.settings import DataFields
 from drfl.experiments.config.task_settings import TaskSettings
+from drfl.experiments.fit.members import PORTFOLIO
 from drfl.federation.algorithm import Algorithm
 from drfl.flower.messages import HoldOut, site_name
 from drfl.flower.site_policy import SitePolicy
@@ -222,6 +223,10 @@ def read_site(path: Path) -> SiteSettings:
     return read(path, SiteSettings)
 
 
+FIT_RUNS = len(PORTFOLIO) + 1
+"""Runs of a fit at sites: one per member, and one on all rows. References cannot be trained there."""
+
+
 class DeployedConfig(TaskSettings, AlgorithmSettings, RunSettings):
     """The configuration of a run whose data stay at the sites.
 
@@ -242,6 +247,12 @@ class DeployedConfig(TaskSettings, AlgorithmSettings, RunSettings):
         """The maximum number of requests to a site in a run without faults, including those before the first round."""
         # A round has at most three exchanges, and a round with too few replies repeats them.
         return 10 + 3 * self.rounds * (1 + (self.repeats or 0))
+
+    @property
+    def max_fit_requests(self) -> int:
+        """The maximum number of requests to a site in a fit without faults."""
+        # Losses of the initial model, of each member, and of all of them are requested, and each member is tested.
+        return FIT_RUNS * self.max_requests + 2 * len(PORTFOLIO) + 2
 
     @field_validator("model", "loss", mode="before")
     @classmethod

@@ -14,7 +14,6 @@ from drfl.flower.deploy import check
 from drfl.flower.deploy.init import DeploymentPlan, write
 from drfl.flower.deploy.limits import propose
 from drfl.flower.deploy.paths import DeploymentFolder
-from drfl.flower.deployed_fit import max_requests
 from drfl.flower.settings import read_server
 
 
@@ -95,7 +94,7 @@ def test_check_prints_the_proposal_and_requests_of_a_run(tmp_path):
     assert [one.text.code for one in found] == ["unprotected-sites", "proposed-limits", "requests-of-a-run"]
     assert tomllib.loads("\n".join(found[1].details))["sites"][1]["rows"] == 14
     job = read_server(folder.settings).job
-    numbers = (job.rounds, job.max_requests, 7, 7 * job.rounds, max_requests(job), 2 * max_requests(job))
+    numbers = (job.rounds, job.max_requests, 7, 7 * job.rounds, job.max_fit_requests, 2 * job.max_fit_requests)
     assert quotes(found[2].text.replace(",", ""), *map(str, numbers))
     call(["deploy", "check", str(folder.root), "--write"])
     assert [one.subject for one in check.check_limits(folder)] == ["limits", "requests"]

@@ -168,8 +168,7 @@ def check_limits(folder: DeploymentFolder) -> Iterator[CheckResult]:
         InputError: If ``server.toml`` or the audit log cannot be read.
     """
     from drfl.flower.deploy.limits import propose  # imported here because it imports torch
-    from drfl.flower.deployed_fit import RUNS, max_requests
-    from drfl.flower.settings import read_server
+    from drfl.flower.settings import FIT_RUNS, read_server
 
     settings = read_server(folder.settings)
     notice = settings.protection_notice()
@@ -186,11 +185,11 @@ def check_limits(folder: DeploymentFolder) -> Iterator[CheckResult]:
         yield advice("limits", Notice(text, "proposed-limits", "sites"), tuple(proposal.toml().splitlines()))
     elif not proposal.notices:
         yield success("limits", "server.toml has limits for all sites")
-    requests, rounds, of_fit = settings.job.max_requests, settings.job.rounds, max_requests(settings.job)
+    requests, rounds, of_fit = settings.job.max_requests, settings.job.rounds, settings.job.max_fit_requests
     text = (
-        f"a run of {rounds} rounds sends each site up to {requests:,} requests, and a fit of {RUNS} such runs, "
-        f"{RUNS * rounds:,} rounds, up to {of_fit:,}. If a site limits them, policy.requests_a_day = {2 * requests} "
-        f"allows one run a day and one restart, and {2 * of_fit} one fit and one restart"
+        f"a run of {rounds} rounds sends each site up to {requests:,} requests, and a fit of {FIT_RUNS} such runs, "
+        f"{FIT_RUNS * rounds:,} rounds, up to {of_fit:,}. If a site limits them, policy.requests_a_day = "
+        f"{2 * requests} allows one run a day and one restart, and {2 * of_fit} one fit and one restart"
     )
     yield advice("requests", Notice(text, "requests-of-a-run", "requests_a_day"))
 
