@@ -8,6 +8,7 @@ from drfl.data.dataset import Dataset, Pixels
 from drfl.data.datasets.catalogue import DATASETS, DatasetInfo, describe, load, load_pixels
 from drfl.data.datasets.formats import read_idx, write_idx
 from drfl.data.model import Model, load_model
+from drfl.data.model_file import split_weights
 from drfl.data.partition.natural import Natural, make_partition, split_groups
 from drfl.data.partition.partition import Partition, PartitionMethod
 from drfl.data.partition.partitioners import IID, PARTITIONS, DirichletDrop, OneClass, ZipfDirichlet
@@ -45,5 +46,6 @@ __all__ = [
     "make_partition",
     "read_idx",
     "split_groups",
+    "split_weights",
     "write_idx",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from drfl.core.errors import InputError
+from drfl.core.errors import DrflWarning, InputError, Notice
 from drfl.core.files import parse_json, read_tensors, reading
 from drfl.data.standardisation import Standardisation
 from drfl.data.tables.schema import TableSchema
@@ -212,3 +213,20 @@ def _names(about: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
     )
     _require(len(set(names)) == len(names), f"'{key}' names something twice")
     return tuple(names)
+
+
+def split_weights(tensors: Mapping[str, Tensor]) -> tuple[Standardisation | None, dict[str, Tensor]]:
+    """Return tensors that were read without their metadata, with None for the standardisation.
+
+    This gives a warning, because ``safetensors.torch.load_file`` drops the metadata, which hold the input preparation.
+    Use :func:`drfl.load_model` to read both.
+
+    Args:
+        tensors: Tensors by name.
+
+    Returns:
+        None for the standardisation, and the weights.
+    """
+    text = "these tensors do not contain the input preparation. Pass the file's path to drfl.load_model"
+    warnings.warn(DrflWarning(Notice(text, "no-preparation")), stacklevel=2)
+    return None, dict(tensors)
