@@ -177,7 +177,7 @@ def test_code_named_in_a_file_is_not_executed(tmp_path, monkeypatch):
     own = ["--dataset", "heart-disease", "--model", "mine.py:net"]
     assert call(["run", *own, "--rounds", "2", "--out", "r"]) == 0
     Path("ran").unlink()
-    path, x = "r/model.safetensors", drfl.load("heart-disease").inputs[:5]
+    path, x = "r/model.safetensors", [[63, 1, 145, 233, 1, 150, 0, 2.3, 1, 2]] * 5
     model = drfl.load_model(path)
     with refused("untrusted-code", "module"):
         model.predict(x)
@@ -186,7 +186,7 @@ def test_code_named_in_a_file_is_not_executed(tmp_path, monkeypatch):
         drfl.load_model(path, trusted=["0" * 64]).predict(x)
     code = (
         "import sys, drfl\n"
-        "x = drfl.load('heart-disease').inputs[:5]\n"
+        "x = [[63, 1, 145, 233, 1, 150, 0, 2.3, 1, 2]] * 5\n"
         "drfl.load_model('r/model.safetensors')\n"
         "import os; assert not os.path.exists('ran')\n"
         "print(*drfl.load_model('r/model.safetensors', 'mine.py:net').predict(x))\n"
