@@ -25,14 +25,25 @@ RUN = """
 import resource, sys
 from pathlib import Path
 from drfl.cli.app import call
-limit, out, *options = sys.argv[1:]
-if int(limit):
-    # It counts what the process allocates or could change, but neither files that it maps for reading nor shared ones.
-    resource.setrlimit(resource.RLIMIT_DATA, (int(limit), int(limit)))
-code = call(["run", "--algorithm", "FedAvg", "--cohort", "2", "--rounds", "2", "--out", out, *options])
-print("used", 1024 * int(Path("/proc/self/status").read_text().partition("VmData:")[2].split()[0]))
-sys.exit(code)
+limit, *command = sys.argv[1:]
+if __name__ == "__main__":  # workers import this file
+    if int(limit):
+        # It counts what the process allocates or could change, but neither files that it maps for reading nor shared
+        # ones. Each worker inherits it.
+        resource.setrlimit(resource.RLIMIT_DATA, (int(limit), int(limit)))
+    code = call(command)
+    print("used", 1024 * int(Path("/proc/self/status").read_text().partition("VmData:")[2].split()[0]))
+    sys.exit(code)
 """
+
+TRAIN = ["run", "--algorithm", "FedAvg", "--cohort", "2", "--rounds", "2"]
+COMPARE = ["compare", "--algorithms", "FedAvg,DRFA", "--seeds", "1", "--cohort", "2", "--rounds", "2"]
+COMMANDS = {
+    "run": TRAIN,
+    "compare": COMPARE,
+    "two processes": [*COMPARE, "--jobs", "2"],
+    "fit": ["fit", "--budget", "2"],
+}
 
 
 def write(folder, megabytes, shape=(250,)):
@@ -50,12 +61,19 @@ def write(folder, megabytes, shape=(250,)):
     return folder
 
 
-def train(limit, out, folder):
-    """Run the command in a process with an allocation limit (0: none), and return its final results."""
-    options = ["--data", str(folder), "--target", "y", "--group", "site"]
+def with_data(command, folder, out):
+    """Return the command with a folder of arrays and an output folder."""
+    data = [str(folder)] if command[0] == "fit" else ["--data", str(folder)]
+    return [*command, *data, "--target", "y", "--group", "site", "--out", str(out)]
+
+
+def train(limit, out, folder, command=TRAIN):
+    """Run a command in processes with an allocation limit (0: none) each, and return what the first one holds."""
     environment = {**os.environ, "TMPDIR": str(folder.parent), "OMP_NUM_THREADS": "1"}
+    script = folder.parent / "train.py"
+    script.write_text(RUN)
     done = subprocess.run(
-        [sys.executable, "-c", RUN, str(limit), str(out), *options],
+        [sys.executable, str(script), str(limit), *with_data(command, folder, out)],
         check=False, capture_output=True, text=True, env=environment, timeout=1200,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
@@ -70,9 +88,10 @@ def test_file_of_2_gb_needs_600_mb(tmp_path, shape):
 
 
 @pytest.mark.long
-def test_run_does_not_allocate_the_file(tmp_path):
-    idle = train(0, tmp_path / "idle", write(tmp_path / "small", 1))
-    train(idle + 240_000_000, tmp_path / "run", write(tmp_path / "large", 300))
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_process_allocates_the_file(command, tmp_path):
+    idle = train(0, tmp_path / "idle", write(tmp_path / "small", 1), COMMANDS[command])
+    train(idle + 270_000_000, tmp_path / "run", write(tmp_path / "large", 350), COMMANDS[command])
 
 
 def arrays(seed=0, n=60):
@@ -111,13 +130,21 @@ def test_mapped_files_give_the_same_data(tmp_path):
     np.testing.assert_array_equal(np.load(tmp_path / "folder" / "inputs.npy"), content["inputs"])
 
 
-def test_runs_are_identical_to_the_byte(tmp_path):
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [
+        ("run", "history.csv"),
+        pytest.param("compare", "compare.csv", marks=pytest.mark.long),
+        pytest.param("two processes", "compare.csv", marks=pytest.mark.long),
+        pytest.param("fit", "clients.csv", marks=pytest.mark.long),
+    ],
+)
+def test_results_are_identical_to_the_byte(command, file, tmp_path):
     np.savez_compressed(tmp_path / "same.npz", **arrays())
     save(tmp_path / "same", arrays())
     for name in ("same.npz", "same"):
-        options = ["--data", str(tmp_path / name), "--target", "y", "--group", "site", "--rounds", "3", "--cohort", "2"]
-        assert call(["run", *options, "--algorithm", "DRDM", "--out", str(tmp_path / "out" / name)]) == 0
-    first, second = ((tmp_path / "out" / name / "history.csv").read_bytes() for name in ("same.npz", "same"))
+        assert call(with_data(COMMANDS[command], tmp_path / name, tmp_path / "out" / name)) == 0
+    first, second = ((tmp_path / "out" / name / file).read_bytes() for name in ("same.npz", "same"))
     assert first == second
 
 
