@@ -137,7 +137,8 @@ def check_algorithm_type(algorithm: object, name: str = "algorithm") -> None:
         text = f"'{name}' is the class {kind}. Pass an object such as {kind}(m=10)"
         raise InputError(text, code="wrong-type", field=name)
     if not (callable(getattr(algorithm, "round", None)) and hasattr(algorithm, "local")):
-        text = f"'{name}' must be an algorithm such as drfl.DRFA(m=10), got {algorithm!r:.60}"
+        kind = type(algorithm).__name__
+        text = f"'{name}' must be an algorithm such as drfl.DRFA(m=10), got an object of type {kind}"
         raise InputError(text, code="wrong-type", field=name)
     check_local(algorithm.local)  # pyright: ignore[reportAttributeAccessIssue]
     if isinstance(algorithm, Robust) and algorithm.ambiguity is not None:
