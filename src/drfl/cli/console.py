@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -73,6 +74,43 @@ def progress(label: str, quiet: bool = False) -> Iterator[Callback]:
             yield live
     else:
         yield callbacks.Progress(label)
+
+
+@contextmanager
+def progress_of_jobs(quiet: bool) -> Iterator[Callable[[int, int, str, float], None]]:
+    """Yield a function that shows a finished job: how many have ended, their total, a line, and the share of the work.
+
+    The time left follows from that share, which counts from the start of this context. A terminal gets a live bar,
+    other outputs get the line of each job unless it is empty, and ``quiet`` shows nothing.
+    """
+    start = time.monotonic()
+
+    def left(share: float) -> str:
+        return callbacks.time_left((time.monotonic() - start) * (1 - share) / share) if 0 < share < 1 else ""
+
+    if quiet:
+        yield lambda finished, total, line, share: None
+    elif err.is_terminal:
+        columns = (
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[left]}", markup=False),
+        )
+        with Progress(*columns, console=err, transient=True) as bar:
+            task = bar.add_task("", total=None, left="")
+
+            def live(finished: int, total: int, line: str, share: float) -> None:
+                bar.update(task, completed=finished, total=total, description=line, left=left(share))
+
+            yield live
+    else:
+
+        def plain(finished: int, total: int, line: str, share: float) -> None:
+            if line:
+                err.print(", ".join(filter(None, (f"[{finished}/{total}] {line}", left(share)))), markup=False)
+
+        yield plain
 
 
 def lines(quiet: bool) -> Callable[[str], None] | None:

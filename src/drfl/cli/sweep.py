@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from drfl.cli import console, signals
 from drfl.cli.compare import comparison_view, exit_code, print_headings
@@ -35,7 +31,14 @@ def sweep_command(options: SweepOptions) -> int:
         )  # fmt: skip
         study = read_study(options.study or stored or {}, options.settings, trust=options.trust)
     name = "sweep" if options.study is None else options.study.stem
-    with console.interruptible() as watch, _progress(len(study.runs), quiet) as ended:
+    with console.interruptible() as watch, console.progress_of_jobs(quiet) as show:
+        stored_runs: list[int] = []
+
+        def ended(run: SweepRun, outcome: Outcome, count: int) -> None:
+            stored_runs.append(count - 1)  # the first one counts
+            total, before = len(study.runs), stored_runs[0]
+            show(count, total, describe_end(run, outcome), (count - before) / (total - before))
+
         sweep = run_sweep(
             study, out or Path("runs") / name, watch, workers, ended=ended, warn=console.warn, resume=options.resume,
             overwrite=options.overwrite, numbered=out is None, track=options.track,
@@ -60,29 +63,3 @@ def sweep_command(options: SweepOptions) -> int:
     if options.latex is not None:
         write_bytes(sweep.to_latex().encode(), options.latex)
     return exit_code(sweep, sweep.directory, watch)
-
-
-@contextmanager
-def _progress(total: int, quiet: bool) -> Iterator[Callable[[SweepRun, Outcome, int], None]]:
-    """Show the finished runs and the time left.
-
-    A terminal gets a live bar, other outputs get a line per run, and ``quiet`` shows nothing.
-    """
-    if quiet:
-        yield lambda run, outcome, count: None
-        return
-    if not console.err.is_terminal:
-
-        def plain(run: SweepRun, outcome: Outcome, count: int) -> None:
-            console.err.print(describe_end(run, outcome, count, total), markup=False)
-
-        yield plain
-        return
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}", markup=False))
-    with Progress(*columns, console=console.err, transient=True) as bar:
-        task = bar.add_task("", total=total)
-
-        def live(run: SweepRun, outcome: Outcome, count: int) -> None:
-            bar.update(task, completed=count, description=describe_end(run, outcome, count, total).partition("] ")[2])
-
-        yield live

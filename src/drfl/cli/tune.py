@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import os
 import shlex
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from drfl.cli import console, signals
 from drfl.cli.options import TuneOptions, flag
@@ -22,17 +18,15 @@ from drfl.experiments.execution.executor import workers_of_options
 from drfl.experiments.execution.run_cells import CellPool, make_pool
 from drfl.experiments.execution.training_cells import run_cell
 from drfl.experiments.run.artifacts import json_text
-from drfl.experiments.run.measures import MetricColumn
 from drfl.experiments.tuning.configured import prepare
 from drfl.experiments.tuning.confirmation import SEEDS, Confirmation, check_seeds, confirm, headline
 from drfl.experiments.tuning.job import changes_of, chosen_methods, resolve
 from drfl.experiments.tuning.output import check_place, content, make_place, write
 from drfl.experiments.tuning.own_spaces import spaces_of
-from drfl.experiments.tuning.run_searches import EndedTrial, run
+from drfl.experiments.tuning.run_searches import run
 from drfl.experiments.tuning.search import Search
 from drfl.experiments.tuning.suggestion import Trial
 from drfl.task.measure import undefined_share
-from drfl.training.callbacks import time_left
 
 RESULTS = Path("evidence/results/tuning")
 
@@ -85,8 +79,14 @@ def tune_command(options: TuneOptions) -> int:
         def pool() -> CellPool:
             return make_pool(workers, run_cell, data_dir, shared=True)
 
-        with _progress(search.criterion.shown, quiet) as ended:
-            trials = run(search, folder, pool=pool, ended=ended, watch=watch)
+        with console.progress_of_jobs(quiet) as show:
+            trials = run(
+                search,
+                folder,
+                pool=pool,
+                ended=lambda end: show(end.finished, end.total, end.line(search.criterion.shown), end.share),
+                watch=watch,
+            )
         confirmations = confirm(
             search,
             trials,
@@ -150,43 +150,3 @@ def _print(
     if words := headline(confirmations, column):
         console.out.print(words, markup=False, highlight=False)
     console.out.print(f"hyperparameters: {path}", markup=False)
-
-
-@contextmanager
-def _progress(column: MetricColumn, quiet: bool) -> Iterator[Callable[[EndedTrial], None]]:
-    """Show the finished trials and the time left.
-
-    A terminal gets a live bar, other outputs get a line per trial, and ``quiet`` shows nothing.
-    """
-    start = time.monotonic()
-    if quiet:
-        yield lambda end: None
-    elif console.err.is_terminal:
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[left]}"),
-        )
-        with Progress(*columns, console=console.err, transient=True) as bar:
-            task = bar.add_task("trials", total=None, left="")
-
-            def live(end: EndedTrial) -> None:
-                left = _left(end, start)
-                bar.update(task, description=end.line(column), completed=end.finished, total=end.total, left=left)
-
-            yield live
-    else:
-
-        def plain(end: EndedTrial) -> None:
-            parts = [f"[{end.finished}/{end.total}] {end.line(column)}", _left(end, start)]
-            console.err.print(", ".join(filter(None, parts)), markup=False)
-
-        yield plain
-
-
-def _left(end: EndedTrial, start: float) -> str:
-    """Estimate the time left from the cost of the runs since the start."""
-    if end.finished == end.total:
-        return ""
-    return time_left((time.monotonic() - start) * (1 - end.share) / end.share)

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import os
 import shlex
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from drfl.cli import console, signals
 from drfl.core.errors import InputError
 from drfl.core.files import read_text
 from drfl.core.screen import ScreenTable
 from drfl.experiments.execution.executor import workers_of_options
-from drfl.experiments.execution.run_cells import CompletedCell
 from drfl.experiments.run.artifacts import json_text
-from drfl.training.callbacks import time_left
 from drfl_papers import energy_map, output
 from drfl_papers.commands.options import ReproduceOptions
 from drfl_papers.data_source import Source, Sources
@@ -71,14 +65,14 @@ def reproduce_command(options: ReproduceOptions) -> int:
     def keep(collected: CollectedRuns, folder: Path) -> None:
         written[collected.plan.spec.name] = str(folder)
 
-    with console.interruptible("now: finished cells are stored") as watch, _progress(quiet) as done:
+    with console.interruptible("now: finished cells are stored") as watch, console.progress_of_jobs(quiet) as show:
         reproduce(
             plans,
             out,
             " ".join(words),
             workers=workers,
             data_dir=options.data_dir,
-            done=done,
+            done=lambda cell: show(cell.finished, cell.total, cell.line, cell.share),
             written=keep,
             watch=watch,
         )
@@ -131,37 +125,3 @@ def _report(written: Mapping[str, str], skipped: Sequence[str], quiet: bool) -> 
         console.out.print(f"{table}", markup=False)
     for sentence in skipped:
         console.err.print(f"not run: {sentence}", markup=False)
-
-
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[CompletedCell], None]]:
-    """Show cells done and time left: a live bar on a terminal, else one line per cell."""
-    start = time.monotonic()
-    if quiet:
-        yield lambda done: None
-    elif console.err.is_terminal:
-        columns = (TextColumn("cells"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"))
-        with Progress(*columns, console=console.err, transient=True) as bar:
-            task = bar.add_task("cells", total=None, left="")
-
-            def live(done: CompletedCell) -> None:
-                bar.update(task, completed=done.finished, total=done.total, left=_left(done, start))
-
-            yield live
-    else:
-
-        def plain(done: CompletedCell) -> None:
-            if not done.was_stored:
-                job = done.cell.job
-                run = f"{job.get('algorithm')}, seed {job.get('seed')}: {done.record.get('stopped')}"
-                line = f"[{done.finished}/{done.total}] {run}; {_left(done, start)}"
-                console.err.print(line, markup=False)
-
-        yield plain
-
-
-def _left(done: CompletedCell, start: float) -> str:
-    """Estimate the time left from the cost of the work since the start."""
-    if not 0 < done.share < 1:
-        return "writing files" if done.share else ""
-    return time_left((time.monotonic() - start) * (1 - done.share) / done.share)

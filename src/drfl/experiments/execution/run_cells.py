@@ -141,6 +141,13 @@ class CompletedCell(NamedTuple):
     total: int
     share: float
 
+    @property
+    def line(self) -> str:
+        """How the cell ended; empty if its record was stored before."""
+        job = self.cell.job
+        end = f"{job.get('algorithm')}, seed {job.get('seed')}: {self.record.get('stopped')}"
+        return "" if self.was_stored else end
+
 
 def run_all_cells(
     wanted: Iterable[Cell],

@@ -131,7 +131,7 @@ def sweep_objects(
         progress(in_python(line))
 
     def ended(run: SweepRun, outcome: Outcome, count: int) -> None:
-        show(describe_end(run, outcome, count, total))
+        show(f"[{count}/{total}] {describe_end(run, outcome)}")
 
     with stop_on_interrupt() as watch:
         sweep = run_sweep(
@@ -146,12 +146,11 @@ def sweep_objects(
     return sweep
 
 
-def describe_end(run: SweepRun, outcome: Outcome, count: int, total: int) -> str:
+def describe_end(run: SweepRun, outcome: Outcome) -> str:
     """Describe a run that ended in one line."""
-    head = f"[{count}/{total}] {run.label}: "
     if outcome.metrics is None:
-        return f"{head}{outcome.stopped}: {outcome.reason}"
-    return head + describe(outcome.metrics, run.config.measures[0])
+        return f"{run.label}: {outcome.stopped}: {outcome.reason}"
+    return f"{run.label}: {describe(outcome.metrics, run.config.measures[0])}"
 
 
 def _run_in_turn(
