@@ -122,10 +122,9 @@ def _print(
     search: Search, trials: Mapping[str, Sequence[Trial]], confirmations: Mapping[str, Confirmation], path: Path
 ) -> None:
     column = search.criterion.shown
-    table = ScreenTable(
-        title=f"{search.name}, {search.trials} trials each, validation rows, {search.repeats} seeds",
-        title_justify="left",
-    )
+    seeds = "one seed" if search.repeats == 1 else f"{search.repeats} seeds"
+    title = f"{search.name}, {search.trials} trials each, validation rows, {seeds}"
+    table = ScreenTable(title=title, title_justify="left")
     table.add_column("algorithm")
     has_undefined = any(search.best(tried).note for tried in trials.values())
     for heading in (column.label, "default", *([UNDEFINED] if has_undefined else [])):
