@@ -104,8 +104,18 @@ class Trial:
         wait_for(lambda: listens(self.port), "the SuperLink")
 
     def wait_online(self) -> None:
-        """Wait until all sites are there."""
-        wait_for(self.online, "the sites")
+        """Wait until all sites are there, and start SuperNodes that have ended again, as systemd would.
+
+        For about a minute the SuperLink holds a SuperNode that was killed to be alive, and turns its successor away.
+        """
+
+        def are_online() -> bool:
+            for name, program in list(self.programs.items()):
+                if name != "superlink" and program.poll() is not None:
+                    self.start_site(name)
+            return self.online()
+
+        wait_for(are_online, "the sites")
 
     def start_site(self, name: str, *arguments: str) -> subprocess.Popen:
         """Start a site's SuperNode."""
