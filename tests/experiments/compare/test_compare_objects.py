@@ -367,7 +367,7 @@ def test_diverged_run_does_not_stop_the_others(tmp_path):
         ({"algorithms": {"a.": drfl.FedAvg(m=3)}}, ("invalid-name", "a.")),
         ({"algorithms": {3: drfl.FedAvg(m=3)}}, ("invalid-name", "3")),
         ({"algorithms": {"a": drfl.FedAvg}}, ("wrong-type", "a", "FedAvg")),
-        ({"algorithms": {"a": "FedAvg"}}, ("wrong-type", "a", "'FedAvg'")),
+        ({"algorithms": {"a": "FedAvg"}}, ("wrong-type", "a", "str")),
         ({"algorithms": {"a": drfl.FedAvg(m=30)}}, ("out-of-range", "m")),
         ({"data": drfl.Simulation(DATA, TASK)}, ("wrong-type", "data", "Simulation", "drfl.ClientData")),
         ({"data": lambda seed: 3}, ("wrong-type", "data", "data(0)", "int", "drfl.ClientData")),
