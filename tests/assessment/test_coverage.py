@@ -36,7 +36,7 @@ FEW = (
     (settings.RARE, one_model, 200),
     (settings.RANKS[0], one_model, 200),
     *((settings.DELONG[i], client_intervals, 1_000) for i in (3, 8, 10, 12, 13, 14)),
-    (settings.DELONG[1], one_model, 8),
+    (settings.DELONG[1], one_model, 20),
     *((settings.TWO_RANKS[i], gains_of_clients, 1_000) for i in (0, 3, 7, 8, 9)),
     (settings.RATES[0], one_model, 100),
     (settings.HOSPITALS_4, two_models_at_99, 120),
@@ -74,7 +74,7 @@ def test_invalid_methods_are_detected(setting, way):
 @pytest.mark.long
 def test_statements_hold_on_all_settings():
     cases = [case for case in settings.OURS if case.demanded and case.setting not in settings.LARGE]
-    found = [tallied(c.setting, c.ways, min(100, c.federations // 50), Key(1)) for c in cases]
+    found = [tallied(c.setting, c.ways, min(200, c.federations // 50), Key(1)) for c in cases]
     assert rejected([tally for tallies in found for tally in tallies]) == []
 
 

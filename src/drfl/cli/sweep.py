@@ -32,12 +32,12 @@ def sweep_command(options: SweepOptions) -> int:
         study = read_study(options.study or stored or {}, options.settings, trust=options.trust)
     name = "sweep" if options.study is None else options.study.stem
     with console.interruptible() as watch, console.progress_of_jobs(quiet) as show:
-        stored_runs: list[int] = []
+        total, stored_runs = len(study.runs), None
 
         def ended(run: SweepRun, outcome: Outcome, count: int) -> None:
-            stored_runs.append(count - 1)  # the first one counts
-            total, before = len(study.runs), stored_runs[0]
-            show(count, total, describe_end(run, outcome), (count - before) / (total - before))
+            nonlocal stored_runs
+            stored_runs = count - 1 if stored_runs is None else stored_runs  # those before the first one that ends now
+            show(count, total, describe_end(run, outcome), (count - stored_runs) / (total - stored_runs))
 
         sweep = run_sweep(
             study, out or Path("runs") / name, watch, workers, ended=ended, warn=console.warn, resume=options.resume,

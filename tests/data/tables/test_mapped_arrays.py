@@ -91,7 +91,7 @@ def test_file_of_2_gb_needs_600_mb(tmp_path, shape):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_process_allocates_the_file(command, tmp_path):
     idle = train(0, tmp_path / "idle", write(tmp_path / "small", 1), COMMANDS[command])
-    train(idle + 270_000_000, tmp_path / "run", write(tmp_path / "large", 350), COMMANDS[command])
+    train(idle + 240_000_000, tmp_path / "run", write(tmp_path / "large", 300), COMMANDS[command])
 
 
 def arrays(seed=0, n=60):
@@ -133,17 +133,18 @@ def test_mapped_files_give_the_same_data(tmp_path):
 @pytest.mark.parametrize(
     ("command", "file"),
     [
-        ("run", "history.csv"),
-        pytest.param("compare", "compare.csv", marks=pytest.mark.long),
-        pytest.param("two processes", "compare.csv", marks=pytest.mark.long),
-        pytest.param("fit", "clients.csv", marks=pytest.mark.long),
+        (["run", "--algorithm", "DRDM", "--rounds", "3", "--cohort", "2"], "history.csv"),
+        pytest.param(COMMANDS["compare"], "compare.csv", marks=pytest.mark.long),
+        pytest.param(COMMANDS["two processes"], "compare.csv", marks=pytest.mark.long),
+        pytest.param(COMMANDS["fit"], "clients.csv", marks=pytest.mark.long),
     ],
+    ids=COMMANDS,
 )
 def test_results_are_identical_to_the_byte(command, file, tmp_path):
     np.savez_compressed(tmp_path / "same.npz", **arrays())
     save(tmp_path / "same", arrays())
     for name in ("same.npz", "same"):
-        assert call(with_data(COMMANDS[command], tmp_path / name, tmp_path / "out" / name)) == 0
+        assert call(with_data(command, tmp_path / name, tmp_path / "out" / name)) == 0
     first, second = ((tmp_path / "out" / name / file).read_bytes() for name in ("same.npz", "same"))
     assert first == second
 

@@ -28,7 +28,7 @@ ORDERS = ("DMY", "MDY")
 
 
 class NumberForm(NamedTuple):
-    """How numbers are written; "" is no mark between thousands."""
+    """How numbers are written; "" means that thousands have no mark between them."""
 
     decimal: str
     thousands: str

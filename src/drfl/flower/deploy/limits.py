@@ -63,7 +63,7 @@ def propose(folder: DeploymentFolder) -> ProposedLimits:
         return ProposedLimits({}, (Notice(text, "no-reports", "sites"),))
     total = sum(rows for rows, _ in reports.values())
     classes = max(needed for _, needed in reports.values())
-    # Twice the share of equal sites leaves room for sites that differ in size. It is no limit for one or two sites.
+    # Twice the share of equal sites leaves room for sites that differ in size. One or two sites get no limit.
     share = max(SHARE, round(2 / len(names), 3)) if len(names) > 2 else None
     notices, limits = [], {}
     for site in settings.sites:
