@@ -4,12 +4,14 @@
 
 FedAvg and dual DRDM run with ``safeguard="best"`` (the default) and ``"start"``, tested at the beginning and at the end
 only. The two take turns, and the ratio of times is the median over the pairs. Bytes include those of the probes at the
-start and of the check at the end. The script prints a table and writes results/safeguard.json.
+start and of the check at the end. The script prints a table and writes results/safeguard.json. A call for one of the
+jobs replaces only this job in that file.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from statistics import median
 
@@ -47,15 +49,16 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=script.sized(5, 1))
     parser.add_argument("--jobs", default=",".join(JOBS))
     options = parser.parse_args()
-    jobs = {}
+    jobs, file = {}, options.out / "safeguard.json"
+    if file.exists() and options.jobs != ",".join(JOBS):
+        jobs = json.loads(file.read_text())["jobs"]
     for job in options.jobs.split(","):
         fed = simulation(job, options.data_dir)
-        jobs[job] = {name: measured(fed, name, options.rounds, options.repeats) for name in ALGORITHMS}
-        for name, found in jobs[job].items():
-            print(job, name, found, flush=True)
-    given = f"--rounds {options.rounds} --repeats {options.repeats} --jobs {options.jobs}"
-    command = f"python benchmarks/safeguard.py --data-dir DIR {given}"
-    store(options.out, "safeguard", command, {"rounds": options.rounds, "repeats": options.repeats, "jobs": jobs})
+        given = {"rounds": options.rounds, "repeats": options.repeats}
+        jobs[job] = {**given, **{name: measured(fed, name, **given) for name in ALGORITHMS}}
+        print(job, jobs[job], flush=True)
+    command = "python benchmarks/safeguard.py --data-dir DIR --rounds ROUNDS --repeats REPEATS --jobs JOB"
+    store(options.out, "safeguard", command, {"jobs": jobs})
 
 
 if __name__ == "__main__":

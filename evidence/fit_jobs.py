@@ -2,13 +2,18 @@
 
     python evidence/fit_jobs.py --data-dir DIR --adult FILE [--jobs NAME,…] [--seeds N] [--smoke]
 
+Jobs whose names begin with "bench " are those of `drfl bench`, with its 50 rounds: a seed redraws their partition and
+test rows as well. In the others a seed redraws the initial model, the cohorts and the minibatches.
+
 At each seed the fit chooses a member from validation rows. Then every member is trained on all training rows, from the
 same initial model, and tested on the test rows. results/fit_jobs/runs.csv has a row per job, seed and model: the
-members ("chosen" is 1 for the choice), "personal" (the choice with personal models), "local only" and "pooled". The
-columns behind are the worst validation loss in the selection stage, the p-value of the choice and the test results.
+members ("chosen" is 1 for the choice), "personal" (the choice with personal models), "local only", "pooled" and
+"initial" (the initial model). The columns behind are the worst validation loss in the selection stage, the p-value of
+the choice and the test results.
 
-results/fit_jobs/table.md has the means over the seeds: the worst client of FedAvg, of the choice, of the member that is
-the best in hindsight and of the others, and in how many seeds the choice had a lower worst accuracy than FedAvg. FILE
+results/fit_jobs/table.md has the means over the seeds, and paired 95 % t-intervals of differences between the choice
+and the member that is the best in hindsight (by its mean over the seeds), FedAvg, local training and the initial model.
+A difference is marked if it is significant after Holm's correction over all jobs and the last three comparisons. FILE
 is adult.csv of the PyPI package ``fairness`` 0.1.8. The script appends rows and skips the seeds that it has.
 """
 
@@ -17,35 +22,69 @@ from __future__ import annotations
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent / "promise"))
 
 import jobs as suite
 import numpy as np
 import torch
+from scipy import stats
 
 import kept
 import script
+from drfl.assessment.seeds import holm
 from drfl.core.errors import DivergedError
+from drfl.data import ClientData
 from drfl.experiments.fit.fitted import Fitted
 from drfl.experiments.fit.members import PORTFOLIO, REFERENCES, FitJobs
 from drfl.experiments.fit.run_fit import evaluate_every, jobs_of_objects, run_fit
 from drfl.experiments.run.artifacts import versions
 from drfl.experiments.run.runner import StopSignal, execute
 from drfl.federation.federation import Evaluation
+from drfl.task.task import Task
 from drfl.training.history import Metrics
+from drfl_papers.bench import suite as bench
+from promise_tables import interval
 
 RESULTS = Path(__file__).parent / "results" / "fit_jobs"
 JOBS = (
     "hospitals", "adult-doctorate", "adult-education", "adult-hours", "digits-dirichlet", "mnist-two-classes",
-    "mnist-swapped-labels",
+    "mnist-swapped-labels", *(f"bench {job.name}" for job in bench.SUITE),
 )  # fmt: skip
+BENCH_ROUNDS = script.sized(50, 1)
 COLUMNS = (
     "job", "seed", "model", "chosen", "validation_loss", "p", "worst_percent", "avg_percent", "worst_loss", "avg_loss",
 )  # fmt: skip
 WORST, LOSS = 3, 5
 """Places of two measures behind the key."""
-PERSONAL = "personal"
+PERSONAL, LOCAL, INITIAL = "personal", "local only", "initial"
+
+
+class Prepared(NamedTuple):
+    """A job at a seed.
+
+    Args:
+        data: its clients.
+        task: its model.
+        rounds: of communication.
+        m: cohort size; None = the algorithm's own.
+    """
+
+    data: ClientData
+    task: Task
+    rounds: int
+    m: int | None
+
+
+def prepared(name: str, seed: int, folders: suite.Folders) -> Prepared:
+    if name.startswith("bench "):
+        job = next(job for job in bench.SUITE if f"bench {job.name}" == name)
+        data = job.clients(seed)
+        return Prepared(data, bench.task(data, seed), BENCH_ROUNDS, None)
+    job = suite.JOBS[name]
+    data = job.clients(folders)
+    return Prepared(data, job.task(data, seed), job.rounds, job.m)
 
 
 def tested(evaluation: Evaluation) -> list[str]:
@@ -72,10 +111,9 @@ def in_hindsight(jobs: FitJobs, k: int) -> list[str]:
 
 def measured(name: str, seed: int, folders: suite.Folders) -> dict[str, list[str]]:
     """The columns behind the key, by model."""
-    job = suite.JOBS[name]
-    data = job.clients(folders)
-    settings = {"rounds": job.rounds, "evaluate_every": evaluate_every(job.rounds), "seed": seed, "threads": 1}
-    jobs = jobs_of_objects(data, job.task(data, seed), settings, {"cohort": job.m, "batch": 50})
+    data, task, rounds, m = prepared(name, seed, folders)
+    settings = {"rounds": rounds, "evaluate_every": evaluate_every(rounds), "seed": seed, "threads": 1}
+    jobs = jobs_of_objects(data, task, settings, {"cohort": m, "batch": 50})
     found = fitted(jobs)
     rows = {}
     for k, row in enumerate(found.members):
@@ -86,38 +124,95 @@ def measured(name: str, seed: int, folders: suite.Folders) -> dict[str, list[str
     for key, (label, _) in REFERENCES.items():
         test = found.references[key]
         rows[label] = ["", "", "", *([""] * 4 if test is None else tested(test))]
+    final = jobs.final.fed
+    rows[INITIAL] = ["", "", "", *tested(final.evaluate(final.w0))]
     return rows
 
 
-def table(rows: kept.Rows) -> str:
+MEMBERS = [member.name for member in PORTFOLIO]
+
+
+class Measured:
+    """The stored test results of a job, one value per seed.
+
+    Args:
+        rows: All stored rows.
+        job: The name of the job.
+    """
+
+    def __init__(self, rows: kept.Rows, job: str) -> None:
+        self.job, self._rows = job, rows
+        seeds = dict.fromkeys(key[1] for key in rows if key[0] == job)
+        self.chosen = {seed: next(n for n in MEMBERS if rows[job, seed, n][0] == "1") for seed in seeds}
+
+    def column(self, place: int, model: str) -> np.ndarray:
+        """A measure of a model at each seed; "fit" is the choice."""
+        names = {seed: chosen if model == "fit" else model for seed, chosen in self.chosen.items()}
+        return np.array([float(self._rows[self.job, seed, name][place] or "nan") for seed, name in names.items()])
+
+    def best(self, place: int) -> str:
+        """The member that is the best in hindsight, by its mean over the seeds."""
+        sign = 1 if place == WORST else -1
+        return max(MEMBERS, key=lambda name: np.nan_to_num(sign * self.column(place, name), nan=-np.inf).mean())
+
+
+def means(jobs: list[Measured]) -> str:
     """Means over the seeds, with the accuracy of the worst client in percent and its loss."""
-    names = [member.name for member in PORTFOLIO]
-    shown = ("FedAvg", "fit", "best member", PERSONAL, "local only", "pooled")
-    lines = [
-        f"| {' | '.join(('job', 'seeds', 'choices', *shown, 'worse than FedAvg'))} |",
-        "| --- | ---: | --- |" + " ---: |" * 7,
-    ]
-    for job in dict.fromkeys(key[0] for key in rows):
-        seeds = list(dict.fromkeys(key[1] for key in rows if key[0] == job))
-        chosen = {seed: next(n for n in names if rows[job, seed, n][0] == "1") for seed in seeds}
-
-        def column(place: int, model: str, job: str = job, chosen: dict[str, str] = chosen) -> np.ndarray:
-            """A measure of a model at each seed."""
-            found = (rows[job, seed, chosen[seed] if model == "fit" else model][place] for seed in chosen)
-            return np.array([float(text or "nan") for text in found])
-
-        worst = {name: column(WORST, name) for name in (*names, "fit", *shown[3:])}
-        best = max(names, key=lambda name, worst=worst: np.nan_to_num(worst[name], nan=-1).mean())
+    shown = ("FedAvg", "fit", "best member", PERSONAL, LOCAL, "pooled")
+    lines = [f"| {' | '.join(('job', 'choices', *shown))} |", "| --- | --- |" + " ---: |" * 6]
+    for job in jobs:
+        best = job.best(WORST)
         cells = [
-            f"{worst[model].mean():.1f} ({column(LOSS, model).mean():.3f})"
+            f"{job.column(WORST, model).mean():.1f} ({job.column(LOSS, model).mean():.3f})"
             for model in (best if name == "best member" else name for name in shown)
         ]
         cells[2] += f", {best}"
-        counts = ", ".join(f"{list(chosen.values()).count(name)} × {name}" for name in names if name in chosen.values())
-        worse = int((worst["fit"] < worst["FedAvg"]).sum())
-        lines.append(f"| {job} | {len(seeds)} | {counts} | {' | '.join(cells)} | {worse} of {len(seeds)} |")
-    note = "Accuracy of the worst client in %, and in brackets the loss of the worst client; means over the seeds."
-    return f"{note}\n\n" + "\n".join(lines) + "\n"
+        chosen = list(job.chosen.values())
+        counts = ", ".join(f"{chosen.count(name)} × {name}" for name in MEMBERS if name in chosen)
+        lines.append(f"| {job.job} | {counts} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def differences(jobs: list[Measured], place: int) -> tuple[str, int]:
+    """Differences of the choice from four models, and the number of jobs without one from the best in hindsight."""
+    digits, sign = (1, 1) if place == WORST else (3, -1)
+    found: dict[tuple[str, str], np.ndarray] = {}
+    for job in jobs:
+        for other in ("best", "FedAvg", LOCAL, INITIAL):
+            model = job.best(place) if other == "best" else other
+            found[job.job, other] = job.column(place, "fit") - job.column(place, model)
+    tested = [key for key, values in found.items() if key[1] != "best" and values.any()]
+    adjusted = dict(zip(tested, holm([_p(found[key]) for key in tested]), strict=True))
+    level = 0
+    lines = ["| job | seeds | − best member | − FedAvg | − local only | − initial |", "| --- |" + " ---: |" * 5]
+    for job in jobs:
+        cells = []
+        for other in ("best", "FedAvg", LOCAL, INITIAL):
+            values = found[job.job, other]
+            mean, half = interval(list(values)) if values.any() else (0.0, 0.0)
+            level += other == "best" and abs(mean) <= half
+            mark = ""
+            if adjusted.get((job.job, other), 1.0) < 0.05:
+                mark = " better" if sign * mean > 0 else " worse"
+            cells.append(f"{mean:+.{digits}f} ± {half:.{digits}f}{mark}")
+        lines.append(f"| {job.job} | {len(job.chosen)} | {' | '.join(cells)} |")
+    return "\n".join(lines), level
+
+
+def _p(values: np.ndarray) -> float:
+    return float(stats.ttest_1samp(values, 0).pvalue) if values.std() else 0.0
+
+
+def table(rows: kept.Rows) -> str:
+    """The contents of table.md."""
+    jobs = [Measured(rows, job) for job in dict.fromkeys(key[0] for key in rows)]
+    parts = ["Accuracy of the worst client in %, and in brackets its loss; means over the seeds.", means(jobs)]
+    jobs = [job for job in jobs if len(job.chosen) > 1]
+    for place, title in ((WORST, "Accuracy of the worst client, points"), (LOSS, "Loss of the worst client")):
+        lines, level = differences(jobs, place)
+        note = f"The interval of the difference to the best member contains 0 on {level} of {len(jobs)} jobs."
+        parts += [f"{title}: fit minus another model, with the 95 % t-interval. {note}", lines]
+    return "\n\n".join(parts) + "\n"
 
 
 def main() -> None:
@@ -131,7 +226,7 @@ def main() -> None:
     rows = kept.known(path, 3)
     for job in options.jobs.split(","):
         for seed in map(str, range(options.seeds)):
-            if (job, seed, PERSONAL) not in rows:
+            if (job, seed, INITIAL) not in rows:
                 found = measured(job, int(seed), folders)
                 rows |= {(job, seed, model): row for model, row in found.items()}
                 kept.save(path, COLUMNS, rows)

@@ -6,6 +6,8 @@
 The parts are:
 
 - ``defaults`` runs every algorithm on every job.
+- ``safeguard`` does the same at five seeds, and adds the initial model's largest training loss. Its stored rows have
+  the safeguard that checks the returned model; those of ``defaults`` have ``safeguard="start"``.
 - ``steps`` runs dual DRDM with a quarter to four times the step size that it finds.
 - ``trials`` and ``dual`` search for better step sizes on held-out training rows of the convex jobs.
 - ``tuned`` runs the best of these.
@@ -23,7 +25,7 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent / "promise"))
 
@@ -48,6 +50,7 @@ NAMES = script.sized(
 )
 FACTORS = script.sized((0.25, 0.5, 2.0, 4.0), (0.5,))
 TUNING_SEEDS, TUNED_SEEDS = script.sized(((100, 101), range(5)), ((100,), range(2)))
+SAFEGUARD_SEEDS = 5
 GAMMAS = script.sized((1e-4, 1e-3, 1e-2, 1e-1), (1e-2,))
 SEARCHED = script.sized(tuple(suite.JOBS), ("hospitals", "adult-hours"))
 """The jobs of all parts but the first."""
@@ -71,6 +74,7 @@ class Cell(NamedTuple):
         gamma: the dual step size; None = the built-in rule.
         seed: of the run.
         validation: whether it trains on four fifths of the training rows and is tested on the rest.
+        safeguard: the rule for the step size.
     """
 
     job: str
@@ -79,6 +83,7 @@ class Cell(NamedTuple):
     gamma: float | None = None
     seed: int = 0
     validation: bool = False
+    safeguard: Literal["best", "start"] = "start"
 
     def key(self) -> tuple[str, ...]:
         """The first columns of its row."""
@@ -122,7 +127,8 @@ def measured(cell: Cell) -> list[str]:
         lr = cell.factor * float(found.eta)
     try:
         result = run(
-            algorithm_of(cell, job, lr), fed, rounds=job.rounds, seed=cell.seed, evaluate_every=job.rounds
+            algorithm_of(cell, job, lr), fed, rounds=job.rounds, seed=cell.seed, evaluate_every=job.rounds,
+            safeguard=cell.safeguard,
         )  # fmt: skip
     except DivergedError:
         return [f"{lr or 0:.6g}", *[""] * (len(COLUMNS) - 6)]
@@ -137,12 +143,27 @@ def measured(cell: Cell) -> list[str]:
     return [f"{eta:.6g}", halved, *tested]
 
 
+def measured_with_start(cell: Cell) -> list[str]:
+    """The columns behind the key, and the initial model's largest training loss."""
+    job = suite.JOBS[cell.job]
+    data = clients(cell.job, _folders[0], cell.validation)
+    fed = Simulation(data, job.task(data, cell.seed))
+    return [*measured(cell), f"{saddle.worst(fed, fed.w0, job.decay):.6f}"]
+
+
 def seeds(job: str) -> range:
     return range(suite.JOBS[job].seeds)
 
 
 def defaults(names: list[str]) -> list[Cell]:
     return [Cell(job, a, seed=seed) for job in names for a in NAMES for seed in seeds(job)]
+
+
+def safeguarded(names: list[str]) -> list[Cell]:
+    return [
+        Cell(job, a, seed=seed, safeguard="best")
+        for job in names for a in NAMES for seed in seeds(job)[:SAFEGUARD_SEEDS]
+    ]  # fmt: skip
 
 
 def steps(names: list[str]) -> list[Cell]:
@@ -213,6 +234,7 @@ def parts(names: list[str], out: Path) -> dict[str, tuple[str, Callable[[], list
     searched = [name for name in names if name in SEARCHED]
     return {
         "defaults": ("defaults.csv", lambda: defaults(names)),
+        "safeguard": ("safeguard.csv", lambda: safeguarded(names)),
         "steps": ("steps.csv", lambda: steps(searched)),
         "trials": ("trials.csv", lambda: trials(searched)),
         "dual": ("trials.csv", lambda: dual_trials(searched, out)),
@@ -223,8 +245,8 @@ def parts(names: list[str], out: Path) -> dict[str, tuple[str, Callable[[], list
 def main() -> None:
     parser = script.parser(__doc__, RESULTS, data=True)
     script.add_adult(parser)
-    parser.add_argument("--parts", default="defaults,steps,trials,dual,tuned,saddle,tables")
-    parser.add_argument("--jobs", default=",".join(suite.JOBS))
+    parser.add_argument("--parts", default="defaults,safeguard,steps,trials,dual,tuned,saddle,tables")
+    parser.add_argument("--jobs", default=",".join(script.sized(tuple(suite.JOBS), (*SEARCHED, "kmnist-cnn"))))
     parser.add_argument("--algorithms", default=",".join(NAMES))
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
@@ -234,7 +256,10 @@ def main() -> None:
         if part in known:
             file, made = known[part]
             cells = {cell.key(): cell for cell in made() if cell.algorithm in options.algorithms.split(",")}
-            kept.fill(options.out / file, COLUMNS, cells, measured, workers)
+            if part == "safeguard":
+                kept.fill(options.out / file, (*COLUMNS, "start_train_worst"), cells, measured_with_start, workers)
+            else:
+                kept.fill(options.out / file, COLUMNS, cells, measured, workers)
         elif part == "saddle":
             convex = [name for name in names if suite.JOBS[name].convex and name in SEARCHED]
             saddle.fill(options.out / "saddle.csv", convex, folders)

@@ -17,6 +17,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.tables import markdown
 
+from drfl.assessment.seeds import holm
+
 RESULTS = Path(__file__).parent / "results" / "promise"
 CALLED = {"ScaffPD": "SCAFF-PD", "DualDRDM": "dual DRDM"}
 """What the page calls an algorithm, where that is not its name."""
@@ -278,11 +280,72 @@ def saddles() -> str:
     return markdown(head, rows)
 
 
+def changes(job: str) -> dict[str, tuple[float, float]]:
+    """By how much the safeguard changes the largest training objective: mean and half-width of the 95 % interval."""
+    before, after = rows_of("defaults"), rows_of("safeguard")
+    found = {}
+    for name in dict.fromkeys(row["algorithm"] for row in own(after, job=job)):
+        both = pairs("train_worst", *(own(rows, job=job, algorithm=name) for rows in (after, before)))
+        if len(both) > 1:
+            found[name] = interval([a - b for a, b in both])
+    return found
+
+
+def excesses(job: str) -> dict[str, float]:
+    """Largest training objective above the upper bound of the saddle value, in percent of it: mean over seeds."""
+    upper = next((float(row["upper"]) for row in rows_of("saddle") if row["job"] == job), None)
+    rows = own(rows_of("safeguard"), job=job)
+    if upper is None:
+        return {}
+    names = dict.fromkeys(row["algorithm"] for row in rows)
+    means = {name: statistics.fmean(column(own(rows, algorithm=name), "train_worst")) for name in names}
+    return {name: 100 * (mean / upper - 1) for name, mean in means.items()}
+
+
+def safeguard() -> str:
+    """The safeguard that checks the returned model: what it changes, and the targets with it."""
+    head = [
+        "job", "above the start", "lowest change", "highest change", "dual DRDM − FedAvg, worst test loss",
+        "p (Holm)", "over the saddle value, %",
+    ]  # fmt: skip
+    rows = rows_of("safeguard")
+    names = [job["job"] for job in jobs() if len(own(rows, job=job["job"], algorithm="FedAvg")) > 1]
+    losses = {
+        name: [
+            a - b for a, b in pairs("worst_loss", *(own(rows, job=name, algorithm=a) for a in ("DualDRDM", "FedAvg")))
+        ]
+        for name in names
+    }  # fmt: skip
+    tested = [name for name in names if len(losses[name]) >= 5]
+    p = dict(zip(tested, holm([stats.ttest_1samp(losses[name], 0).pvalue for name in tested]), strict=True))
+    lines = []
+    for name in names:
+        ended = [row for row in own(rows, job=name) if row["train_worst"]]
+        above = sum(float(row["train_worst"]) > float(row["start_train_worst"]) for row in ended)
+        changed = changes(name)
+        lines_of = {
+            a: f"{mean:+.3f} ± {half:.3f}, {CALLED.get(a, a)}" if abs(mean) >= 5e-4 else "none"
+            for a, (mean, half) in changed.items()
+        }
+        least, most = (end(changed, key=lambda a: changed[a][0]) for end in (min, max))
+        mean, half = interval(losses[name])
+        excess = excesses(name)
+        over = "–"
+        if excess:
+            best = min(excess, key=lambda a: excess[a])
+            over = f"{excess['DualDRDM']:.1f}; {CALLED.get(best, best)} {excess[best]:.1f}"
+        corrected = f"{p[name]:.2g}" if name in p else "–"
+        cells = [f"{above} of {len(ended)}", lines_of[least], lines_of[most], f"{mean:+.3f} ± {half:.3f}"]
+        lines.append([name, *cells, corrected, over])
+    return markdown(head, lines)
+
+
 def text() -> str:
     """All that is stored, as Markdown."""
     parts = {
         "jobs": suite, "worst client, defaults": worst_defaults, "average, defaults": average_defaults,
         "worst client, tuned": worst_tuned, "dual DRDM": targets, "above the saddle value, %": saddles,
+        "the safeguard": safeguard,
     }  # fmt: skip
     return "\n\n".join(f"## {title}\n\n{part()}" for title, part in parts.items()) + "\n"
 
@@ -293,6 +356,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "defaults.average": average_defaults,
     "defaults.targets": targets,
     "defaults.saddle": saddles,
+    "defaults.safeguard": safeguard,
     "defaults.returned": returned,
     "defaults.rules": rules,
     "defaults.windows": windows,

@@ -33,7 +33,7 @@ class Framework:
     Args:
         module: the adapter, ``peer.<module>``.
         settings: workers × threads of torch in each; ``engine`` for drfl alone.
-        package: what pip is to install; empty = drfl's own environment.
+        package: what pip is to install, the framework first; empty = drfl's own environment.
         needs: its dependencies, where pip is to install ``package`` without those that it names.
         empty: modules that it imports and that nothing here uses, put there as empty files.
         workers: what a worker is here.
@@ -59,7 +59,13 @@ FRAMEWORKS = {
     ),
     "plain PyTorch": Framework("plain", (ONE, TWO)),
     "Flower": Framework("flower", (PAIR, TWO), "flwr[simulation]==1.41.0", workers="ray actors"),
-    "pfl": Framework("pfl", (PAIR, TWO), "pfl==0.6.0", workers="worker processes"),
+    "pfl": Framework(
+        "pfl",
+        (PAIR, TWO),
+        # With what drfl imports, because the models of model_jobs.py are loaded from a module that uses it.
+        "pfl==0.6.0 cloudpickle pydantic safetensors tomli-w",
+        workers="worker processes",
+    ),
     "fluke": Framework(
         "fluke",
         (ONE, TWO),
@@ -98,7 +104,7 @@ def install(framework: Framework, venvs: Path) -> str:
     if framework.needs:
         steps += [[*pip, *framework.needs.split()], [*pip, "--no-deps", framework.package]]
     else:
-        steps += [[*pip, framework.package]]
+        steps += [[*pip, *framework.package.split()]]
     for step in steps:
         made = subprocess.run(step, capture_output=True, text=True, check=False)
         if made.returncode:

@@ -40,6 +40,11 @@ class StepCost(NamedTuple):
 class Counter(TorchDispatchMode):
     """Counts the operations that torch runs, and the multiplications in products and in convolutions."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # With True, the first operation would load torch's compiler, which takes over a second.
+        return False
+
     def __init__(self) -> None:
         super().__init__()
         self.operations, self.products, self.convolutions = 0, 0.0, 0.0

@@ -273,6 +273,11 @@ def check_gradient(trained: Mapping[str, Tensor], losses: Callable[[Mapping[str,
 class _ReadWatcher(TorchDispatchMode):
     """Records whether code reads values of tensors, as ``if x > 0``, ``x.item()`` and ``torch.equal`` do."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # With True, the first operation would load torch's compiler, which takes over a second.
+        return False
+
     CALLS = ("aten._local_scalar_dense.default", "aten.is_nonzero.default", "aten.equal.default")
 
     def __init__(self) -> None:

@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import queue
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Collection
@@ -113,11 +114,8 @@ class Processes(Executor):
         context = multiprocessing.get_context("spawn")
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         stop_pipe, self._stop = context.Pipe(duplex=False)
-        # Not passed as an argument of the process: multiprocessing writes arguments before the process reads them, and
-        # waits for ever if they exceed the pipe's buffer and the process dies first.
-        self._first = pickle_for_workers((what, blocked_folders()), modules, self._tensors.dumps)
         self._lost = False
-        self._processes, self._threads = [], []
+        self._processes, self._threads, pipes = [], [], []
         before = {name: os.environ.get(name) for name in THREADS}
         os.environ.update(dict.fromkeys(THREADS, "1"))  # workers read them when they load their libraries
         # The first process would start the tracker, which would unblock the signals that are blocked next.
@@ -130,10 +128,8 @@ class Processes(Executor):
                 process = context.Process(target=_work, args=(worker_end, stop_pipe))
                 process.start()
                 worker_end.close()
-                thread = threading.Thread(target=self._serve, args=(parent_end,), daemon=True)
-                thread.start()
                 self._processes.append(process)
-                self._threads.append(thread)
+                pipes.append(parent_end)
         except BaseException:
             self.kill()
             raise
@@ -145,6 +141,18 @@ class Processes(Executor):
                     os.environ.pop(name, None)
                 else:
                     os.environ[name] = value
+        try:
+            # While the workers load their libraries. Not passed as an argument of the process: multiprocessing writes
+            # arguments before the process reads them, and waits for ever if they exceed the pipe's buffer and the
+            # process dies first.
+            self._first = pickle_for_workers((what, blocked_folders()), modules, self._tensors.dumps)
+        except BaseException:
+            self.kill()
+            raise
+        for pipe in pipes:
+            thread = threading.Thread(target=self._serve, args=(pipe,), daemon=True)
+            thread.start()
+            self._threads.append(thread)
 
     def submit(self, function: Callable[..., T], *arguments: object) -> Future[T]:
         """See :class:`drfl.experiments.execution.executor.Executor`.
@@ -220,6 +228,15 @@ class Processes(Executor):
 
 
 def _work(pipe: Connection, asked: Connection) -> None:
+    """Answer calls until the parent closes the pipe."""
+    _answer_calls(pipe, asked)
+    # Skip the end of the interpreter: unloading the libraries takes most of a second, for which the parent waits.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def _answer_calls(pipe: Connection, asked: Connection) -> None:
     # Ctrl-C reaches all processes of a terminal, but the parent alone decides whether runs may finish.
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
