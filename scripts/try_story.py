@@ -193,8 +193,7 @@ def roll_back(trial: Trial, old: dict[str, np.ndarray], run: Path) -> None:
 
 def evaluate(trial: Trial, first: Path, second: Path) -> None:
     """Test the old and the new model at all sites; the old one gets the results of its run."""
-    models = [run / "model.safetensors" for run in (first, second)]
-    results = json.loads(trial.drfl("evaluate", trial.folder, *models, "--json").stdout)
+    results = json.loads(trial.drfl("evaluate", trial.folder, first, second, "--json").stdout)
     check(not results["missing"] and len(results["models"]) == 3, f"evaluation: {results['missing']}")
     sites = {site["site"]: site for site in results["models"][0]["sites"]}
     clients = pd.read_csv(first / "clients.csv").set_index("client")
@@ -256,7 +255,7 @@ def tell(place: Path, long: bool = False) -> None:
             trial.sites.append("late")
             trial.wait_online()
         with step("train the next model from this one, selected by validation rows"):
-            second = train(trial, "run-2", seed=1, select="worst", init_from="run-1/model.safetensors")
+            second = train(trial, "run-2", seed=1, select="worst", init_from="run-1")
         both = "evaluate both models at all sites; meanwhile predict with the new one, roll back, and return"
         with step(both), ThreadPoolExecutor(1) as pool:
             evaluation = pool.submit(evaluate, trial, first, second)  # which mostly waits for the sites

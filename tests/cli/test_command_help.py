@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
@@ -60,6 +61,26 @@ def test_short_help_fits_a_screen(path, help_of):
 def test_long_help_names_every_parameter(path, help_of):
     printed = help_of(*path, "--help-all").split()
     assert [name for name in names(COMMANDS[path]) if not any(name in word for word in printed)] == []
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_no_markup_is_read_into_a_help_text(path, help_of):
+    """rich would read the brackets of "drfl[onnx]" as a style, and print "drfl"."""
+    command, printed = COMMANDS[path], help_of(*path, "--help-all")
+    _, described = re.split(r"\n\s*\n", printed.split("╭")[0].strip(), maxsplit=1)
+    assert described.split() == command.help.split()
+    shown = re.sub(r"[│╭╮╰╯─]", " ", printed).split()
+    texts = {param.opts[0]: param.help for param in command.params if param.help and not param.hidden}
+    assert {name: text for name, text in texts.items() if not set(text.split()) <= set(shown)} == {}
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_paragraph_of_a_description_fills_its_lines(path, help_of):
+    """A line is broken only if the next word does not fit; docstrings have longer lines than a terminal of 80."""
+    lines = help_of(*path, "--help").split("╭")[0].rstrip().splitlines()
+    for line, following in itertools.pairwise(lines):
+        if line.strip() and following.strip():
+            assert len(line.rstrip()) + 1 + len(following.split()[0]) > 79, line
 
 
 @pytest.mark.parametrize("path", [(), ("deploy",), *COMMANDS], ids=" ".join)

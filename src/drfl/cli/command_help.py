@@ -25,6 +25,9 @@ class Command(TyperCommand):
 
     def __init__(self, name: str | None, *, params: Sequence[Any] | None = None, **attributes: Any) -> None:  # noqa: ANN401
         params = [*(params or ())]
+        # The lines of a docstring are longer than many terminals, so a paragraph is broken into lines only once.
+        paragraphs = (attributes.get("help") or "").split("\n\n")
+        attributes["help"] = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
         self.rare = {param.name for param in params if getattr(param, "hidden", False)}
         for param in params:
             param.hidden = False

@@ -182,7 +182,10 @@ def fit(
 @app.command(cls=Command)
 def evaluate(
     directory: Place,
-    models: Annotated[list[Path], typer.Argument(metavar="MODEL...", help="Model files; the first is the baseline")],
+    models: Annotated[
+        list[Path],
+        typer.Argument(metavar="MODEL...", help="Model files, or folders of runs; the first is the baseline"),
+    ],
     references: Annotated[
         list[str] | None,
         typer.Option("--model", help="Code of a model that the job does not name: FILE.py:NAME; repeatable"),
@@ -214,7 +217,7 @@ def evaluate(
 def deliver(
     directory: Place,
     model: Annotated[
-        Path | None, typer.Argument(metavar="MODEL", help="Model file (default: the model of the run)")
+        Path | None, typer.Argument(metavar="MODEL", help="Model file, or folder of a run (default: the run)")
     ] = None,
 ) -> int:
     """Send a model to all sites, signed with the server's key.

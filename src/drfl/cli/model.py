@@ -83,7 +83,7 @@ def export(
     reference: Reference = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file")] = False,
 ) -> int:
-    """Write a model as ONNX, with its standardisation; needs drfl[onnx]."""
+    """Write a model as ONNX, with its standardisation; needs the extra 'onnx'."""
     with signals.raise_on_signal():
         from drfl.core.output_files import check_output
         from drfl.data.model import load_model
