@@ -190,6 +190,17 @@ def parallel() -> str:
     )
 
 
+def safeguard() -> str:
+    """The cost of the checks of the returned model."""
+    rows = []
+    for job, found in stored("safeguard")["jobs"].items():
+        for name, cost in found.items():
+            if isinstance(cost, dict):
+                time, least, most, sent = (f"{cost[key]:.2f}" for key in ("time_ratio", "least", "most", "bytes_ratio"))
+                rows.append([job, name, time, f"{least} to {most}", sent])
+    return markdown(["job", "algorithm", "time", "range", "bytes"], rows, text=2)
+
+
 def sweep() -> str:
     """Compare a sweep with a loop of runs."""
     found = stored("sweep")
@@ -455,6 +466,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "speed.auto": auto,
     "speed.loaded": loaded,
     "speed.parallel": parallel,
+    "speed.safeguard": safeguard,
     "speed.sweep": sweep,
     "speed.server": server,
     "speed.overhead": overhead,

@@ -194,7 +194,7 @@ def differences(jobs: list[Measured], place: int) -> tuple[str, int]:
             mark = ""
             if adjusted.get((job.job, other), 1.0) < 0.05:
                 mark = " better" if sign * mean > 0 else " worse"
-            cells.append(f"{mean:+.{digits}f} ± {half:.{digits}f}{mark}")
+            cells.append(f"{round(mean, digits) + 0.0:+.{digits}f} ± {half:.{digits}f}{mark}")
         lines.append(f"| {job.job} | {len(job.chosen)} | {' | '.join(cells)} |")
     return "\n".join(lines), level
 

@@ -340,6 +340,12 @@ def safeguard() -> str:
     return markdown(head, lines)
 
 
+def fits() -> str:
+    """How `drfl fit` compares with other models on each job, see fit_jobs.py."""
+    paragraphs = (RESULTS.parent / "fit_jobs/table.md").read_text(encoding="utf-8").strip().split("\n\n")
+    return "\n\n".join(paragraphs[2:])
+
+
 def text() -> str:
     """All that is stored, as Markdown."""
     parts = {
@@ -362,5 +368,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "defaults.windows": windows,
     "defaults.kappas": kappas,
     "defaults.tuned": worst_tuned,
+    "fit.jobs": fits,
 }
 """Page and block → what stands there."""
