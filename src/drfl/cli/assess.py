@@ -74,11 +74,10 @@ def _print_one(run: AssessedRun) -> None:
         console.out.print(no_assessment(run), markup=False)
         return
     measure = assessment.measure
-    table = ScreenTable(title=f"{run.record.label}: {measure.words}", title_justify="left")
-    for head, flush in (("client", "left"), ("test rows", "right"), (measure.words, "right")):
-        table.add_column(head, justify=flush)  # pyright: ignore[reportArgumentType]
-    table.add_column(f"{_percent(assessment.level)} interval", justify="right")
-    table.add_column("could be the worst")
+    table = ScreenTable(
+        "client", "test rows", measure.words, f"{_percent(assessment.level)} interval", "could be the worst",
+        title=f"{run.record.label}: {measure.words}", text=("client", "could be the worst"),
+    )  # fmt: skip
     most = run.record.display_limit(MOST)
     for i in assessment.order[:most]:  # the worst first
         if math.isnan(assessment.values[i]):
@@ -120,19 +119,18 @@ def _print_several(
 ) -> None:
     known = [(run, run.assessment) for run in runs if run.assessment is not None]
     if known:
-        measure, has_undefined = known[0][1].measure, any(assessment.undefined for _, assessment in known)
-        undefined = [UNDEFINED] if has_undefined else []
-        table = ScreenTable(title=f"The worst client's {measure.words}", title_justify="left")
-        level = f"{_percent(known[0][1].level)} interval"
-        for head in ("run", "measured worst", measure.unit or "value", level, "could be worst", *undefined):
-            is_text = head in ("run", "measured worst")
-            no_wrap = has_undefined and head in ("run", UNDEFINED)
-            table.add_column(head, justify="left" if is_text else "right", no_wrap=no_wrap)
+        measure, level = known[0][1].measure, f"{_percent(known[0][1].level)} interval"
+        undefined = [UNDEFINED] if any(assessment.undefined for _, assessment in known) else []
+        table = ScreenTable(
+            "run", "measured worst", measure.unit or "value", level, "could be worst", *undefined,
+            title=f"The worst client's {measure.words}", text=("run", "measured worst"),
+            no_wrap=("run", UNDEFINED) if undefined else (),
+        )  # fmt: skip
         for run, assessment in known:
             i, n = assessment.order[0], len(assessment.names)
             interval = measure.interval(assessment.worst.low, assessment.worst.high)
             candidates = f"{assessment.candidates.sum()} of {n}"
-            share = [undefined_share([len(assessment.undefined)], [n])] if has_undefined else []
+            share = [undefined_share([len(assessment.undefined)], [n])] if undefined else []
             worst = f"{assessment.names[i]} ({assessment.samples[i]:,} rows)"
             value = measure.number(assessment.values[i])
             table.add_row(run.record.label, worst, value, interval, candidates, *share)
@@ -142,26 +140,19 @@ def _print_several(
             console.out.print(no_assessment(run), markup=False)
     for line in dict.fromkeys(line for run in runs for line in _beside(run)):
         console.out.print(line, markup=False)
-    _print_gains(runs, pairs, unpaired, seeds)
-
-
-def _print_gains(
-    runs: Sequence[AssessedRun], pairs: Sequence[PairedRuns], unpaired: Sequence[str], seeds: Sequence[SeedComparison]
-) -> None:
-    """Print how the runs compare with the first, on the same test rows and over seeds."""
     if pairs:
         first, measure = pairs[0].first.record, pairs[0].gain.measure
-        level, has_undefined = pairs[0].gain.level, any(pair.gain.undefined for pair in pairs)
-        title = f"Compared with {first.algorithm}, seed {first.seed}, row by row: the worst client's {measure.words}"
-        table = ScreenTable(title=title, title_justify="left")
-        heads = ("algorithm", "gain", f"{_percent(level)} interval", "verdict", "better at", "worse at")
-        for head in (*heads, *([UNDEFINED] if has_undefined else [])):
-            table.add_column(head, justify="left" if head in ("algorithm", "verdict") else "right")
+        undefined = [UNDEFINED] if any(pair.gain.undefined for pair in pairs) else []
+        level = f"{_percent(pairs[0].gain.level)} interval"
+        table = ScreenTable(
+            "algorithm", "gain", level, "verdict", "better at", "worse at", *undefined, text=("algorithm", "verdict"),
+            title=f"Compared with {first.algorithm}, seed {first.seed}, row by row: the worst client's {measure.words}",
+        )  # fmt: skip
         for pair in pairs:
             worst, gain = pair.gain.worst, pair.gain
             value, interval = signed_interval(measure, worst.value, worst.low, worst.high)
             counts = (f"{len(names)} of {len(gain.names)}" for names in (gain.better, gain.worse))
-            share = [undefined_share([len(gain.undefined)], [len(gain.names)])] if has_undefined else []
+            share = [undefined_share([len(gain.undefined)], [len(gain.names)])] if undefined else []
             table.add_row(pair.second.record.algorithm, value, interval, worst.shown, *counts, *share)
         console.out.print(table)
         console.out.print(
@@ -173,11 +164,11 @@ def _print_gains(
         console.out.print(f"not compared row by row: {reason}", markup=False)
     if seeds:
         measure = next(run.assessment.measure for run in runs if run.assessment is not None)
-        title = f"Compared with {seeds[0].first} over seeds: the worst client's {measure.words}"
-        table = ScreenTable(title=title, title_justify="left")
         undefined = [UNDEFINED] if any(row.undefined for row in seeds) else []
-        for head in ("algorithm", "mean gain", "95 % t-interval", "seeds", "verdict", *undefined):
-            table.add_column(head, justify="left" if head in ("algorithm", "verdict") else "right")
+        table = ScreenTable(
+            "algorithm", "mean gain", "95 % t-interval", "seeds", "verdict", *undefined, text=("algorithm", "verdict"),
+            title=f"Compared with {seeds[0].first} over seeds: the worst client's {measure.words}",
+        )  # fmt: skip
         for row in seeds:
             value, interval = signed_interval(measure, row.gain.mean, row.gain.low, row.gain.high)
             share = [row.undefined] if undefined else []

@@ -231,12 +231,13 @@ HEADING = 8
 def _view(comparison: Comparison, shown: Mapping[str, str], title: str | None = None) -> ScreenTable:
     """Return a table of some columns; the one with a title also has the rounds to the target."""
     head, rows = table(comparison, lambda text: Text(text, "bold"), shown)
-    # Vertical lines between seven columns would leave too few of 80 characters for the numbers.
-    view = ScreenTable(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     reached = title is not None and comparison.settings.until is not None
-    view.add_column(head[0], no_wrap=True)
-    for text in (*head[1:], *(["rounds to target"] if reached else [])):
-        view.add_column("\n".join(textwrap.wrap(text, HEADING, break_long_words=False)), justify="right")
+    numbers = (*head[1:], *(["rounds to target"] if reached else []))
+    wrapped = ("\n".join(textwrap.wrap(text, HEADING, break_long_words=False)) for text in numbers)
+    # Vertical lines between seven columns would leave too few of 80 characters for the numbers.
+    view = ScreenTable(
+        head[0], *wrapped, title=title, text=head[:1], no_wrap=head[:1], box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
     names = spreads(comparison.rows, comparison.measures[0].name)  # in the order of the table
     for name, cells in zip(names, rows, strict=True):
         row = list(cells)

@@ -177,8 +177,8 @@ def _missing_words(schema: TableSchema) -> dict[str, list[str]]:
     return {name: [*dict.fromkeys(texts)] for name, texts in words.items()}
 
 
-def _print_reading(found: Description) -> None:
-    """Print how each file was read, and what was read as missing."""
+def _print(found: Description, out: Path | None) -> None:
+    # Sites have many files, so list them by how they were read, and columns by their words for missing values.
     by_form: dict[str, list[str]] = {}
     for path, form in found.files.items():
         by_form.setdefault("cells with types" if form is None else form.words(), []).append(Path(path).name)
@@ -191,10 +191,6 @@ def _print_reading(found: Description) -> None:
             by_words.setdefault(shown, []).append(name)
         for words, names in by_words.items():
             say(f"read as missing: {words}, in {', '.join(names)}")
-
-
-def _print(found: Description, out: Path | None) -> None:
-    _print_reading(found)
     positive = None if found.schema is None or found.schema.classes is None else found.schema.classes[-1]
     for site in found.sites:
         of_class = "" if site.positive is None else f", {site.positive:,} of class '{positive}'"

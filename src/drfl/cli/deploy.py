@@ -86,14 +86,24 @@ def check(
         from drfl.flower.deploy.paths import SiteFolder, find_folder
 
         place = find_folder(directory)
-        if write and (isinstance(place, SiteFolder) or site is not None):
-            raise InputError(
-                "--write adds limits to server.toml: give the folder of the deployment, without --site",
-                code="wrong-folder",
-                field="--write",
-            )
-        if write and not isinstance(place, SiteFolder):
-            return _write_limits(place)
+        if write:
+            if isinstance(place, SiteFolder) or site is not None:
+                raise InputError(
+                    "--write adds limits to server.toml: give the folder of the deployment, without --site",
+                    code="wrong-folder",
+                    field="--write",
+                )
+            from drfl.flower.deploy import limits
+
+            proposal = limits.propose(place)
+            for notice in proposal.notices:
+                say(f"drfl: {notice}", err=True)
+            if proposal.limits:
+                old = limits.write(place, proposal.limits)
+                say(f"server.toml: added limits for {', '.join(proposal.limits)}; old file: {old}")
+            else:
+                say("server.toml: no limits to add")
+            return 0
         if isinstance(place, SiteFolder):
             if site is not None:
                 raise InputError(
@@ -376,21 +386,6 @@ def audit(
             for finding in findings:
                 say(f"{finding.kind:8} {finding.text}")
     return 0 if good else 1
-
-
-def _write_limits(folder: DeploymentFolder) -> int:
-    from drfl.flower.deploy.limits import propose
-    from drfl.flower.deploy.limits import write as write_limits
-
-    proposal = propose(folder)
-    for notice in proposal.notices:
-        say(f"drfl: {notice}", err=True)
-    if proposal.limits:
-        old = write_limits(folder, proposal.limits)
-        say(f"server.toml: added limits for {', '.join(proposal.limits)}; old file: {old}")
-    else:
-        say("server.toml: no limits to add")
-    return 0
 
 
 def _require() -> None:

@@ -85,10 +85,10 @@ def fit_command(options: FitOptions) -> int:
 
 def _print(fitted: Fitted) -> None:
     job, score = fitted.finished.job, fitted.finished.job.fed.measures[0]
-    view = ScreenTable(title="members, trained without the validation rows", title_justify="left")
-    view.add_column("member")
-    for heading in ("worst validation loss", "p", f"worst {score.words}"):
-        view.add_column(heading, justify="right")
+    view = ScreenTable(
+        "member", "worst validation loss", "p", f"worst {score.words}", text=("member",),
+        title="members, trained without the validation rows",
+    )  # fmt: skip
     for candidate, p, test, row in zip(
         fitted.candidates, fitted.choice.p.tolist(), fitted.tests, fitted.members, strict=True
     ):
@@ -102,10 +102,10 @@ def _print(fitted: Fitted) -> None:
     lines = [f"{c.member.name} {c.excluded}" for c in fitted.candidates if c.excluded]
     for text in (*lines, f"chosen: {fitted.reason}"):
         console.out.print(text, markup=False)
-    view = ScreenTable(title=f"test rows, {job.data.n} clients, {job.settings.rounds} rounds", title_justify="left")
-    view.add_column("model")
-    for heading in (f"worst {score.words}", f"average {score.words}", "worst loss"):
-        view.add_column(heading, justify="right")
+    view = ScreenTable(
+        "model", f"worst {score.words}", f"average {score.words}", "worst loss", text=("model",),
+        title=f"test rows, {job.data.n} clients, {job.settings.rounds} rounds",
+    )  # fmt: skip
     references = {REFERENCES[key][0]: test for key, test in fitted.references.items()}
     for name, test in {"fit": fitted.result.evaluation, **references}.items():
         if test is not None:

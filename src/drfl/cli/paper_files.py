@@ -65,11 +65,11 @@ def write_paper_files(
         InputError: If a file cannot be written, or the target is not one.
     """
     if target is not None:
-        title = f"first evaluated round with {target}, mean and 95 % interval"
-        view = ScreenTable(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        view.add_column("algorithm", no_wrap=True)
-        for heading in ("reached", *COSTS):
-            view.add_column(heading, justify="right")
+        view = ScreenTable(
+            "algorithm", "reached", *COSTS, text=("algorithm",), no_wrap=("algorithm",),
+            title=f"first evaluated round with {target}, mean and 95 % interval",
+            box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0),
+        )  # fmt: skip
         for name, row in comparison.costs_to(target).iterrows():
             reached = f"{row['reached']:.0f} of {row['seeds']:.0f}"
             view.add_row(comparison.marked(str(name)), reached, *(shown(row[cost]) for cost, shown in COSTS.items()))

@@ -44,7 +44,16 @@ def run_command(options: RunOptions) -> int:
     """Execute a run, write and print its results, and return the exit code."""
     out, resume, quiet = options.out, options.resume, options.as_json
     with signals.end_at_once():  # there is nothing to clean up yet
-        config = _config(options)
+        values = {**read_file(options.config, trust=True), **options.settings}
+        stored = check_folder(
+            out, "run", resume=resume, overwrite=options.overwrite, trust=options.trust,
+            key=values.get("checkpoint_key"), given=any((options.config, options.settings, options.param)),
+        )  # fmt: skip
+        path = options.config or stored
+        file = read_file(path, code_references(options.settings), trust=options.trust, resuming=resume)
+        # --param without the name of an algorithm applies to the algorithm that runs, which the file may name.
+        algorithm = options.settings.get("algorithm") or file.get("algorithm", Config.model_fields["algorithm"].default)
+        config = config_of(file, overrides(options.settings, options.param, [str(algorithm)]))
         default = Path("runs") / f"{label_of(config.algorithm)}-{config.data_label}-seed{config.seed}".lower()
         key = key_of(config, out or default)
     # Loading may download, which takes long and needs a clean-up: a signal raises an exception here.
@@ -100,32 +109,6 @@ def run_command(options: RunOptions) -> int:
     return watch.code
 
 
-def _config(options: RunOptions) -> Config:
-    values = {**read_file(options.config, trust=True), **options.settings}
-    stored = check_folder(
-        options.out, "run", resume=options.resume, overwrite=options.overwrite, trust=options.trust,
-        key=values.get("checkpoint_key"), given=any((options.config, options.settings, options.param)),
-    )  # fmt: skip
-    path = options.config or stored
-    # --param without the name of an algorithm applies to the algorithm that runs, which the file may name.
-    file = read_file(path, code_references(options.settings), trust=options.trust, resuming=options.resume)
-    algorithm = options.settings.get("algorithm") or file.get("algorithm", Config.model_fields["algorithm"].default)
-    return config_of(file, overrides(options.settings, options.param, [str(algorithm)]))
-
-
-def _step_size(finished: FinishedRun) -> str | None:
-    """Describe the step size, for example "η = 0.045, from curvature 22.2 at client-07"; None if the user gave it."""
-    size, names = finished.result.step_size, finished.job.data.names
-    if size is None:
-        return None
-    text = f"η = {float(size.eta):.3g}"
-    if int(size.client) >= 0:
-        text += f", from curvature {float(size.curvature):.3g} at {names[int(size.client)]}"
-    if int(size.lowered):
-        text += f", halved {int(size.lowered)} {'time' if int(size.lowered) == 1 else 'times'}"
-    return text + (f"; {RESET}, {finished.result.marks.rounds_text}" if finished.result.rollbacks else "")
-
-
 def _print(finished: FinishedRun, directory: Path) -> None:
     about, result = finished.job.about, finished.result
     row, returned, score = result.history.last, result.returned, result.history.score
@@ -135,18 +118,14 @@ def _print(finished: FinishedRun, directory: Path) -> None:
     if result.averaged is not None:
         rows["averaged"] = (result.averaged, result.averaged_certificate)
     counts = {name: undefined_counts(evaluation)[:1] for name, (evaluation, _) in rows.items()}
-    has_gap, has_undefined, clients = (
-        finished.job.certify is not None,
-        any(map(any, counts.values())),
-        [finished.job.data.n],
-    )
-    what = f"{label_of(about.algorithm)} on {about.label}"
-    table = ScreenTable(title=f"{what}, {finished.job.data.n} clients, {result.rounds} rounds", title_justify="left")
-    table.add_column("iterate")
-    headings = score_columns(result.history.score, fifth=True).values()
+    has_gap, has_undefined = finished.job.certify is not None, any(map(any, counts.values()))
+    clients, headings = [finished.job.data.n], score_columns(score, fifth=True).values()
     more = (*([UNDEFINED] if has_undefined else []), "avg loss", "worst loss", *(["gap"] if has_gap else []))
-    for heading in (*headings, *more):
-        table.add_column(heading, justify="right", no_wrap=heading == UNDEFINED)
+    what = f"{label_of(about.algorithm)} on {about.label}"
+    table = ScreenTable(
+        "iterate", *headings, *more, text=("iterate",), no_wrap=(UNDEFINED,),
+        title=f"{what}, {finished.job.data.n} clients, {result.rounds} rounds",
+    )  # fmt: skip
     for name, (evaluation, certificate) in rows.items():
         m = Metrics.of(evaluation, score)
         table.add_row(
@@ -166,9 +145,15 @@ def _print(finished: FinishedRun, directory: Path) -> None:
     for name, (_, certificate) in rows.items():
         if has_gap and name in (returned, "averaged"):
             console.out.print(f"{name}: {console.certificate(certificate)}")
-    step_size = _step_size(finished)
-    if step_size is not None:
-        console.out.print(step_size, markup=False)
+    size = result.step_size
+    if size is not None:  # otherwise the user gave η and knows it
+        text = f"η = {float(size.eta):.3g}"
+        if int(size.client) >= 0:
+            text += f", from curvature {float(size.curvature):.3g} at {finished.job.data.names[int(size.client)]}"
+        if int(size.lowered):
+            text += f", halved {int(size.lowered)} {'time' if int(size.lowered) == 1 else 'times'}"
+        text += f"; {RESET}, {result.marks.rounds_text}" if result.rollbacks else ""
+        console.out.print(text, markup=False)
     if finished.stopped == "target":
         by = result.selection if result.stopped_on == "validation" else None
         note = undefined_note(counts[returned] if by is None else [len(by.undefined)], clients)

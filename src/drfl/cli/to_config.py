@@ -53,14 +53,25 @@ def overrides(
                 ) from None
         values["faults"] = shares
     parsed = _parse_params(params or (), names)
-    for option, target in COMMON.items():
-        if option in values:
-            _check_used(option, target, names, parsed)
+    for option, parameter in COMMON.items():
+        if option not in values:
+            continue
+        takers = [name for name in names if has_parameter(name, parameter)]
+        if not takers:
+            raise InputError(
+                f"--{option} has no effect on {', '.join(names)}: remove it", code="unused-option", field=option
+            )
+        rivals = [param for param in parsed if param.name == parameter]
+        if all(any(rival.algorithm in (None, name) for rival in rivals) for name in takers):
+            texts = " ".join(f"--param {rival.text}" for rival in rivals)
+            raise InputError(
+                f"--{option} has no effect beside {texts}: remove one of them", code="unused-option", field=option
+            )
     tables: dict[str, dict[str, object]] = {}
     # Values for one algorithm come last, so that they override those for all.
-    for parameter in sorted(parsed, key=lambda param: param.algorithm is not None):
-        for name in names if parameter.algorithm is None else [parameter.algorithm]:
-            tables.setdefault(name, {})[parameter.name] = parameter.value
+    for param in sorted(parsed, key=lambda param: param.algorithm is not None):
+        for name in names if param.algorithm is None else [param.algorithm]:
+            tables.setdefault(name, {})[param.name] = param.value
     return {**values, "algorithms": tables} if tables else values
 
 
@@ -96,21 +107,6 @@ def _parse_params(texts: Sequence[str], names: Sequence[str]) -> list[_Param]:
             )
         seen[key] = param.text
     return params
-
-
-def _check_used(option: str, parameter: str, names: Sequence[str], params: Sequence[_Param]) -> None:
-    """Raise an error if an option has no effect on any algorithm that runs."""
-    takers = [name for name in names if has_parameter(name, parameter)]
-    if not takers:
-        raise InputError(
-            f"--{option} has no effect on {', '.join(names)}: remove it", code="unused-option", field=option
-        )
-    rivals = [param for param in params if param.name == parameter]
-    if all(any(rival.algorithm in (None, name) for rival in rivals) for name in takers):
-        texts = " ".join(f"--param {rival.text}" for rival in rivals)
-        raise InputError(
-            f"--{option} has no effect beside {texts}: remove one of them", code="unused-option", field=option
-        )
 
 
 def _plain(text: str) -> object:

@@ -35,7 +35,13 @@ def tune_command(options: TuneOptions) -> int:
     """Search hyperparameters, write and print them, and return the exit code."""
     with signals.end_at_once():  # there is nothing to clean up yet
         workers = workers_of_options(options.jobs, options.ray, os.cpu_count() or 1)
-        quiet, changes = options.as_json, _changes(options)
+        quiet, changes = options.as_json, changes_of(options.changes or [])
+        given = {} if options.rounds is None else {"rounds": options.rounds}
+        for key, value in {**given, **options.settings}.items():
+            if key in changes:
+                text = f"{flag(key)} and --set {key} set the same value: remove one of them"
+                raise InputError(text, code="given-twice", field=key)
+            changes[key] = str(value) if isinstance(value, Path) else value
         check_seeds(options.confirm_seeds)
         own = [name.strip() for name in (options.names or "").split(",")]
         job = resolve(options.job, changes, stand_in=options.stand_in, trust=options.trust, algorithms=own)
@@ -105,31 +111,16 @@ def tune_command(options: TuneOptions) -> int:
     return 0 if "rounds" in ends else console.BROKEN
 
 
-def _changes(options: TuneOptions) -> dict[str, object]:
-    """Return the keys of the job that options change."""
-    changes = changes_of(options.changes or [])
-    given = {} if options.rounds is None else {"rounds": options.rounds}
-    for key, value in {**given, **options.settings}.items():
-        if key in changes:
-            raise InputError(
-                f"{flag(key)} and --set {key} set the same value: remove one of them", code="given-twice", field=key
-            )
-        changes[key] = str(value) if isinstance(value, Path) else value
-    return changes
-
-
 def _print(
     search: Search, trials: Mapping[str, Sequence[Trial]], confirmations: Mapping[str, Confirmation], path: Path
 ) -> None:
     column = search.criterion.shown
     seeds = "one seed" if search.repeats == 1 else f"{search.repeats} seeds"
-    title = f"{search.name}, {search.trials} trials each, validation rows, {seeds}"
-    table = ScreenTable(title=title, title_justify="left")
-    table.add_column("algorithm")
     has_undefined = any(search.best(tried).note for tried in trials.values())
-    for heading in (column.label, "default", *([UNDEFINED] if has_undefined else [])):
-        table.add_column(heading, justify="right")
-    table.add_column("chosen")
+    table = ScreenTable(
+        "algorithm", column.label, "default", *([UNDEFINED] if has_undefined else []), "chosen",
+        title=f"{search.name}, {search.trials} trials each, validation rows, {seeds}", text=("algorithm", "chosen"),
+    )  # fmt: skip
     for name, tried in trials.items():
         chosen = search.best(tried)
         text = " ".join(f"{key}={value}" for key, value in chosen.table.items()) or "the defaults"

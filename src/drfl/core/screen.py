@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.style import StyleType
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
 from drfl.core.errors import printable
@@ -55,13 +55,25 @@ class ScreenTable(Table):
     """A table whose cells are one-line plain text. Pass :class:`rich.text.Text` for anything else.
 
     Args:
-        headers: Column headings.
+        headings: Column headings.
         title: Text above the table.
+        text: Headings of the columns with text. The others have numbers, which end at the right. None = all have text.
+        no_wrap: Headings of the columns whose cells never take several lines.
         options: Options of :class:`rich.table.Table`.
     """
 
-    def __init__(self, *headers: Column | str, title: str | None = None, **options: Any) -> None:  # noqa: ANN401
-        super().__init__(*headers, title=None if title is None else plain(title), **options)
+    def __init__(
+        self,
+        *headings: str,
+        title: str | None = None,
+        text: Collection[str] | None = None,
+        no_wrap: Collection[str] = (),
+        **options: Any,  # noqa: ANN401 - as in the base class
+    ) -> None:
+        super().__init__(title=None if title is None else plain(title), title_justify="left", **options)
+        for heading in headings:
+            justify = "left" if text is None or heading in text else "right"
+            self.add_column(heading, justify=justify, no_wrap=heading in no_wrap)
 
     def add_column(self, header: RenderableType = "", *args: Any, **options: Any) -> None:  # noqa: ANN401
         """Add a column. If the table is too wide, long cells take several lines, and no text is cut."""

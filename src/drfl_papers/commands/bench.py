@@ -71,9 +71,7 @@ def bench_command(options: BenchOptions) -> int:
         print(json_text({**content, "directory": str(out)}))
         return 0
     title = f"difference to {BASELINE}, mean of {len(chosen)} jobs, {options.seeds} seeds"
-    table = ScreenTable(title=title, title_justify="left")
-    for heading in ("algorithm", "worst accuracy, points", "verdict", "worst loss", "verdict"):
-        table.add_column(heading)
+    table = ScreenTable("algorithm", "worst accuracy, points", "verdict", "worst loss", "verdict", title=title)
     for name, accuracy, loss in order:
         table.add_row(name, accuracy.text, accuracy.verdict, loss.text, loss.verdict)
     console.out.print(table)

@@ -220,11 +220,8 @@ def energy_command(options: EnergyOptions) -> int:
         print(json_text({**content, "directory": str(claim.directory)}))
         return 0
     title = f"{job}: local steps with the least energy to {100 * target:g} % worst accuracy"
-    view = ScreenTable(title=title, title_justify="left")
-    view.add_column("bandwidth", justify="right")
+    view = ScreenTable("bandwidth", *(f"{snr:g} dB" for snr in snrs), title=title, text=())
     cells = output.grid(result)
-    for snr in snrs:
-        view.add_column(f"{snr:g} dB", justify="right")
     for bandwidth in bandwidths:
         best = (cells[snr, bandwidth].best for snr in snrs)
         view.add_row(output.hertz(bandwidth), *(NOTHING if b is None else f"{b.tau} ({b.joules:.3g} J)" for b in best))

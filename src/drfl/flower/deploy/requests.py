@@ -85,9 +85,8 @@ def print_evaluation(results: Mapping[str, Any], request: Path) -> None:
         return format(scale * float(cast("float", value)), f"{sign}.{digits}f") if known else "–"
 
     unit = ", %" if score["percent"] else ""
-    table = ScreenTable(title=f"{score['name']}{unit}, with simultaneous 95 % intervals", title_justify="left")
-    table.add_column("site")
-    table.add_column("test rows", justify="right")
+    title = f"{score['name']}{unit}, with simultaneous 95 % intervals"
+    table = ScreenTable("site", "test rows", title=title, text=("site",))
     for model in models:
         table.add_column(model["label"], justify="right")
     by_model = [{site["site"]: site for site in model["sites"]} for model in models]

@@ -36,7 +36,7 @@ def print_result(path: Path) -> None:
     if not isinstance(summary, dict) or not isinstance(final := summary.get("final"), dict):
         return
     title = f"{summary.get('algorithm')}, {summary.get('clients')} sites, {summary.get('rounds')} rounds"
-    table = ScreenTable(title=title, title_justify="left")
+    table = ScreenTable(title=title)
     # A deployment writes the same summary as a simulation.
     measures = parts.measures_of(summary)
     headings = {
