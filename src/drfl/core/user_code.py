@@ -51,9 +51,26 @@ def load(kind: str, reference: str) -> object:
             library. Calling a function such as ``os.system`` could do harm.
     """
     place, name = split(kind, reference)
-    if not place.endswith(SUFFIX) and _is_standard(place):
+    if place.endswith(SUFFIX):
+        module = _from_file(kind, reference, Path(place))
+    elif _is_standard(place):
         raise _standard(kind, reference)
-    module = _from_file(kind, reference, Path(place)) if place.endswith(SUFFIX) else _by_name(kind, reference, place)
+    else:
+        try:
+            module = importlib.import_module(place)
+        except UntrustedCodeError:
+            raise
+        except Exception as error:
+            missing = error.name if isinstance(error, ModuleNotFoundError) else None
+            # The module itself is missing, not something that it imports.
+            if missing is not None and (place == missing or place.startswith(f"{missing}.")):
+                raise InputError(
+                    f"{kind} '{reference}': module {place} is not installed. Install the package, or name a file as "
+                    f"{place.replace('.', '/')}.py:…",
+                    code="package-missing",
+                    field=place,
+                ) from None
+            raise _broken(kind, reference, Path(place), error) from error
     if getattr(module, "__file__", None) is None:  # for example a built-in module
         raise InputError(
             f"{kind} '{reference}': {place} is not a file of Python code. Name a function or class of your own.",
@@ -356,25 +373,6 @@ def _from_file(kind: str, reference: str, path: Path) -> ModuleType:
         del sys.modules[name]
         raise _broken(kind, reference, path, error) from error
     return module
-
-
-def _by_name(kind: str, reference: str, name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except UntrustedCodeError:
-        raise
-    except ModuleNotFoundError as error:
-        # The module itself is missing, not something that it imports.
-        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise InputError(
-                f"{kind} '{reference}': module {name} is not installed. Install the package, or name a file as "
-                f"{name.replace('.', '/')}.py:…",
-                code="package-missing",
-                field=name,
-            ) from None
-        raise _broken(kind, reference, Path(name), error) from error
-    except Exception as error:
-        raise _broken(kind, reference, Path(name), error) from error
 
 
 def _broken(kind: str, reference: str, path: Path, error: Exception) -> InputError:

@@ -79,34 +79,33 @@ def train(
                 client.prepared = dict(method.prepare(client.model(client.start), client.data, client.context()))
     models = Models.empty(request)
     ends: dict[int, dict[str, Tensor]] = {}
-    one_by_one = not vectorise or type(method) in _serial.get(problem.task, ())
-    for group in _groups(batches, one_by_one=one_by_one):
+    vectorise &= type(method) not in _serial.get(problem.task, ())
+    # A group takes equally many samples in each step, so that no minibatch is padded.
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for j, count in enumerate(batches.counts.tolist()):
+        sizes = (count,) if batches.by_step is None else tuple(batches.by_step[j].tolist())
+        groups.setdefault(sizes if vectorise else (j,), []).append(j)
+    for group in groups.values():
         _train_group(problem, batches, request, clients, group, models, ends)
+    states = None if work.states is None else torch.empty_like(work.states)
+    messages = w.new_empty(k, layout.message_size) if layout.message_size else None
     for j, client in enumerate(clients):
         client.take(ends[j])
-    states, messages = _after_steps(work, clients, models.w)
+        if messages is None and states is None:
+            continue
+        model, context = client.model(models.w[j]), client.context()
+        if messages is not None:
+            with hook_errors(method, "message"):
+                messages[j] = flatten(method.message(model, client.data, context), layout.message, w)
+        if states is not None:
+            with hook_errors(method, "remember"):
+                states[j] = layout.row(models.w[j], client.state | method.remember(model, client.data, context))
     if bool(layout.private.any()):
         mask = layout.private.to(w.device)
         for table in models:
             if table is not None:
                 table[:, mask] = w[mask]
     return Trained(models, states, messages)
-
-
-def _after_steps(work: MethodWork, clients: Sequence[_Client], w: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """Return what the clients store (k, s) and what they send besides their models w (k, d), (k, e)."""
-    method, layout = work.method, work.layout
-    states = None if work.states is None else torch.empty_like(work.states)
-    messages = w.new_empty(len(clients), layout.message_size) if layout.message_size else None
-    for j, client in enumerate(clients if (states, messages) != (None, None) else ()):
-        model, context = client.model(w[j]), client.context()
-        if messages is not None:
-            with hook_errors(method, "message"):
-                messages[j] = flatten(method.message(model, client.data, context), layout.message, w)
-        if states is not None:
-            with hook_errors(method, "remember"):
-                states[j] = layout.row(w[j], client.state | method.remember(model, client.data, context))
-    return states, messages
 
 
 class _Client:
@@ -154,18 +153,6 @@ def own_model(problem: PooledData, work: MethodWork, w: Tensor, row: Tensor | No
 
 def _overrides(method: LocalMethod, name: str) -> bool:
     return getattr(type(method), name) is not getattr(LocalMethod, name)
-
-
-def _groups(batches: Batches, *, one_by_one: bool) -> list[list[int]]:
-    """Group the clients whose steps have equally many samples, so that no minibatch is padded."""
-    k = len(batches.counts)
-    if one_by_one:
-        return [[j] for j in range(k)]
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for j in range(k):
-        sizes = (int(batches.counts[j]),) if batches.by_step is None else tuple(batches.by_step[j].tolist())
-        groups.setdefault(sizes, []).append(j)
-    return list(groups.values())
 
 
 def _train_group(

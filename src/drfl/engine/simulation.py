@@ -95,22 +95,21 @@ class Simulation(Federation):
         precision: str = "full",
         first: int = 0,
     ) -> None:
-        if isinstance(engine, str | type):
-            raise InputError(
-                f"engine={engine!r} must be an engine object such as Loop() or Stacked()",
-                code="wrong-type",
-                field="engine",
-            )
-        _check_types(data, task)
-        _check_complete(data)
+        _check_arguments(data, task, engine)
         place, dtype = device_of(device), task.layout.dtype
 
         def bring(t: Tensor) -> Tensor:
             # Integer labels and raw pixels keep their type.
             return t.to(place, dtype) if t.is_floating_point() else t.to(place)
 
+        self._given = task
         self.engine: Engine = Auto() if engine is None else engine
-        self._given, self._passes = task, _engine_of_passes(task, self.engine)
+        # The engine for loss reports, gradients and tests.
+        self._passes: Engine = self.engine
+        if task.criterion.of_batch:
+            LOG.info("the loss is one of a whole batch, so reports and tests are computed one client after another")
+            # Only the loop computes all rows of a client in one pass, without fillers.
+            self._passes = Loop()
         task = task if data.fields is None else task.reading(data.fields)
         task = task if place.type == "cpu" else task.to(place, dtype)
         inputs, test_inputs = bring(data.inputs), bring(data.test_inputs)
@@ -133,7 +132,13 @@ class Simulation(Federation):
         task = task.resolved(train.x, train.y, ignoring=ignoring)
         train, test = train._replace(task=task, masses=masses), test._replace(task=task, masses=test_masses)
         # Before autocast is set, so that features are computed in the model's type. Tests never use autocast.
-        train, self._test = _behind_backbone(train, test)
+        parts = None if task.noisy else split(task)
+        if parts is not None and is_narrower(parts.backbone, train.x):
+            inputs = features(parts.backbone, train.x)
+            # Training and test rows often share one pool, so its features are computed once.
+            test_inputs = inputs if test.x is train.x else features(parts.backbone, test.x)
+            train, test = train._replace(task=parts.task, x=inputs), test._replace(task=parts.task, x=test_inputs)
+        self._test = test
         if precision not in PRECISIONS:
             raise InputError(
                 f"precision '{precision}' must be one of {', '.join(PRECISIONS)}",
@@ -451,16 +456,14 @@ class Simulation(Federation):
         return Evaluation(score, tests.loss, rows.sizes, tuple(others), sums, tests.threshold)
 
 
-def _engine_of_passes(task: Task, engine: Engine) -> Engine:
-    """Return the engine for loss reports, gradients and tests."""
-    if not task.criterion.of_batch:
-        return engine
-    LOG.info("the loss is one of a whole batch, so reports and tests are computed one client after another")
-    # Only the loop computes all rows of a client in one pass, without fillers.
-    return Loop()
-
-
-def _check_types(data: object, task: object) -> None:
+def _check_arguments(data: ClientData, task: Task, engine: Engine | None) -> None:
+    """Refuse arguments of another type, and inputs with missing values."""
+    if isinstance(engine, str | type):
+        raise InputError(
+            f"engine={engine!r} must be an engine object such as Loop() or Stacked()",
+            code="wrong-type",
+            field="engine",
+        )
     for name, thing, kind in (("data", data, ClientData), ("task", task, Task)):
         if not isinstance(thing, kind):
             # A description of data gives the samples of any seed, and a simulation needs those of one.
@@ -468,9 +471,6 @@ def _check_types(data: object, task: object) -> None:
             raise InputError(
                 f"{name} is a {type(thing).__name__}: give a drfl.{kind.__name__}{made}", code="wrong-type", field=name
             )
-
-
-def _check_complete(data: ClientData) -> None:
     if data.has_missing:
         raise InputError(
             "inputs have missing values: standardise the inputs, which replaces missing values by the "
@@ -554,14 +554,3 @@ def _trial_rows(problem: PooledData, numbers: int) -> tuple[Tensor, Tensor, int]
     # A small model processes more rows in negligible time.
     index = [*alone, *range(2, min(n, max(4, min(64, 2**22 // problem.task.layout.d))))]
     return x[index], problem.y[index], len(alone)
-
-
-def _behind_backbone(train: PooledData, test: PooledData) -> tuple[PooledData, PooledData]:
-    """Replace the inputs of the problems by the features of a frozen backbone, if the model has one."""
-    parts = None if train.task.noisy else split(train.task)
-    if parts is None or not is_narrower(parts.backbone, train.x):
-        return train, test
-    inputs = features(parts.backbone, train.x)
-    # Training and test rows often share one pool, so its features are computed once.
-    test_inputs = inputs if test.x is train.x else features(parts.backbone, test.x)
-    return train._replace(task=parts.task, x=inputs), test._replace(task=parts.task, x=test_inputs)

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache
 from inspect import get_annotations, isfunction
-from typing import ClassVar, get_origin
 
 import torch
 from torch import Tensor
@@ -77,7 +76,9 @@ def check_class(kind: type) -> None:
     known = {name for c in kind.__mro__ if c not in of_user for name in vars(c)}
     hooks = [name for name in HOOKS if hasattr(kind, name) and not _overrides(kind, name)]
     for c in of_user:
-        fields = [name for name, kind_of in get_annotations(c).items() if not _is_class_variable(kind_of)]
+        # With `from __future__ import annotations`, annotations are texts, so compare the texts of all.
+        kinds = {name: str(annotation).partition("[")[0] for name, annotation in get_annotations(c).items()}
+        fields = [name for name, text in kinds.items() if "ClassVar" not in text]
         if fields and "__dataclass_fields__" not in vars(c):
             raise InputError(
                 f"{c.__name__} has the field '{fields[0]}', but is not a dataclass, so the field cannot be set. Put "
@@ -121,9 +122,3 @@ def is_of_user(c: type) -> bool:
 def _overrides(kind: type, name: str) -> bool:
     """Whether a class replaces the default of a function, which is that of the first class that defines it."""
     return sum(name in vars(c) for c in kind.__mro__) > 1
-
-
-def _is_class_variable(annotation: object) -> bool:
-    # With `from __future__ import annotations`, annotations are texts.
-    text = annotation if isinstance(annotation, str) else ""
-    return "ClassVar" in text.partition("[")[0] or annotation is ClassVar or get_origin(annotation) is ClassVar

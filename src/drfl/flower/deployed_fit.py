@@ -18,7 +18,6 @@ from drfl.assessment.row_moments import RowMoments
 from drfl.core.errors import DrflError, InputError
 from drfl.experiments.config.build import VALIDATION
 from drfl.experiments.fit.fit import fit_jobs
-from drfl.experiments.fit.fitted import Fitted
 from drfl.experiments.fit.judge import Judge
 from drfl.experiments.fit.members import Member, with_member
 from drfl.experiments.fit.run_fit import check_members, evaluate_every, fit_files
@@ -195,7 +194,12 @@ def fit_sites(grid: Grid, path: Path, wait: float | None = None) -> Path:
                 "traffic.json": fed.traffic_json(steps.since),
             }
             write_results(final, claim, files)
-    _log_choice(fitted)
+    for row in fitted.members:
+        p = "" if row["p"] is None else f", p = {row['p']:.2g}"
+        text = row["excluded"] or f"worst validation loss {row['worst_validation_loss']:.4g}{p}"
+        LOG.info("%s: %s", row["name"], text)
+    LOG.info("chosen: %s", fitted.reason)
+    LOG.info("there are no references: the sites' rows cannot be pooled, and models of single sites are not tested")
     log_end(final, out)
     return out
 
@@ -214,12 +218,3 @@ def check_job(job: DeployedConfig) -> None:
                 code="unused-option",
                 field=name,
             )
-
-
-def _log_choice(fitted: Fitted) -> None:
-    for row in fitted.members:
-        p = "" if row["p"] is None else f", p = {row['p']:.2g}"
-        text = row["excluded"] or f"worst validation loss {row['worst_validation_loss']:.4g}{p}"
-        LOG.info("%s: %s", row["name"], text)
-    LOG.info("chosen: %s", fitted.reason)
-    LOG.info("there are no references: the sites' rows cannot be pooled, and models of single sites are not tested")

@@ -88,7 +88,16 @@ class Evaluations:
         missing = {names[client]: reason for client, reason in reasons.items()}
         usable = dict[int, AnswerTests]()
         for client, answer in sorted(answers.items()):
-            if _is_usable(answer, len(models), measures):
+            tests = [*answer.tests, *([] if answer.scores is None else [answer.scores])]
+            is_possible_answer = (
+                len(answer.tests) == len(models)
+                and all(is_possible(test, measures) for test in tests)
+                and all(
+                    are_possible_pairs(tests[0], test, both, measures)
+                    for test, both in zip(tests[1:], answer.products, strict=True)
+                )
+            )
+            if is_possible_answer:
                 usable[client] = answer
             else:
                 missing[names[client]] = "its results contradict themselves"
@@ -130,16 +139,6 @@ class Evaluations:
         assert other is not None
         sums = (each.numpy() for each in (one[places, 0], other[:, 0], tested.products[:, 0]))
         return assess_gain(score, tested.names, *sums)
-
-
-def _is_usable(answer: AnswerTests, models: int, measures: Sequence[Metric]) -> bool:
-    tests = [*answer.tests, *([] if answer.scores is None else [answer.scores])]
-    if len(answer.tests) != models or not all(is_possible(test, measures) for test in tests):
-        return False
-    return all(
-        are_possible_pairs(tests[0], test, both, measures)
-        for test, both in zip(tests[1:], answer.products, strict=True)
-    )
 
 
 def _collect(label: str, parts: Mapping[str, tuple[SiteTest, Products | None]]) -> TestedModel:

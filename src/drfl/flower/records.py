@@ -116,7 +116,21 @@ def read(content: RecordDict, kind: type[M]) -> M:
     Raises:
         ProtocolError: If the records contain another message, or one of another protocol version.
     """
-    fields, arrays = _fields_and_vectors(content, kind.limit)
+    record, arrays = content.get(MESSAGE), content.get(VECTORS)
+    if not isinstance(record, ConfigRecord):
+        raise ProtocolError("a message does not consist of drfl's records")
+    # Check the version first, because everything else may differ between versions.
+    protocol, fields = record.get("protocol"), record.get("fields")
+    if type(protocol) is not int or protocol != PROTOCOL:
+        raise ProtocolError(
+            f"the other end does not use version {PROTOCOL} of drfl's protocol. Install the same drfl at both ends"
+        )
+    # An unknown record could carry data out of a site unnoticed.
+    if not isinstance(arrays, ArrayRecord) or set(content) - {AUDIT} != {MESSAGE, VECTORS}:
+        raise ProtocolError("a message does not consist of drfl's records")
+    # Check the length before parsing, which takes time before it fails.
+    if set(record) != {"protocol", "fields"} or not isinstance(fields, bytes) or len(fields) > kind.limit:
+        raise ProtocolError("the fields of a message are missing or too long")
     unread, encoded = dict(arrays), dict[Tensor, int | float]()
 
     def tensor(field: type, value: object) -> Tensor:
@@ -147,26 +161,6 @@ def read(content: RecordDict, kind: type[M]) -> M:
     if msgspec.msgpack.encode(message, enc_hook=encoded.__getitem__) != fields:
         raise ProtocolError("a message is not in drfl's encoding: a field may be missing or occur twice")
     return message
-
-
-def _fields_and_vectors(content: RecordDict, limit: int) -> tuple[bytes, ArrayRecord]:
-    """Return the encoded fields of a message and its vectors."""
-    record, arrays = content.get(MESSAGE), content.get(VECTORS)
-    if not isinstance(record, ConfigRecord):
-        raise ProtocolError("a message does not consist of drfl's records")
-    # Check the version first, because everything else may differ between versions.
-    protocol, fields = record.get("protocol"), record.get("fields")
-    if type(protocol) is not int or protocol != PROTOCOL:
-        raise ProtocolError(
-            f"the other end does not use version {PROTOCOL} of drfl's protocol. Install the same drfl at both ends"
-        )
-    # An unknown record could carry data out of a site unnoticed.
-    if not isinstance(arrays, ArrayRecord) or set(content) - {AUDIT} != {MESSAGE, VECTORS}:
-        raise ProtocolError("a message does not consist of drfl's records")
-    # Check the length before parsing, which takes time before it fails.
-    if set(record) != {"protocol", "fields"} or not isinstance(fields, bytes) or len(fields) > limit:
-        raise ProtocolError("the fields of a message are missing or too long")
-    return fields, arrays
 
 
 def digest_of_content(content: RecordDict) -> str:

@@ -165,7 +165,17 @@ class Transport:
                         del in_transit[message]
                         self.held_shifts.pop(client, None)
                         waiting[client].schedule_retry()
-        self._give_up(waiting, period)
+        online = self.roster.nodes(self.grid) if waiting else {}
+        offline = sorted(client for client, pending in waiting.items() if pending.node is None and client not in online)
+        if offline:
+            names = ", ".join(self.roster.names[client] for client in offline)
+            LOG.warning(Notice(f"these sites were offline for {period}: {names}", "sites-missing"))
+        # They get no strike, because the server does not wait for them anyway until they are back.
+        self.offline |= set(offline)
+        for client in sorted(waiting.keys() - set(offline)):
+            if waiting[client].node is not None:
+                self._log("silent", client, waiting[client], reason=f"no reply within {period}")
+            self.record_unusable(client, "silent", f" gave no reply within {period}")
         self.traffic.exchanges += 1
         self.traffic.seconds += time.monotonic() - start
         return exchanged
@@ -263,7 +273,7 @@ class Transport:
     ) -> None:
         """Process a reply; remove its client from ``waiting`` unless it has to be asked again."""
         pending, reply = waiting[client], received_reply.reply
-        is_only_test = pending.request is None
+        request = pending.request
         if reply is not None and reply.has_error():
             cause = error_reason(reply)
             # It is unknown now whether the site holds its shift, so the next message contains it.
@@ -291,10 +301,15 @@ class Transport:
             pending.schedule_retry()
             return
         del waiting[client]
-        if not is_only_test:
+        if request is not None:
             # Count the cost as a simulation does, so that the ledgers agree.
-            sizes = (part.numel() * part.element_size() if part.ndim else SCALAR_BYTES for part in answer.parts)
-            exchanged.cost.up(1, sum(sizes) - _unsent(pending.request))
+            size = sum(part.numel() * part.element_size() if part.ndim else SCALAR_BYTES for part in answer.parts)
+            if isinstance(request, TrainRequest) and request.work is not None:
+                # Private parameters and states do not count: in a simulation, no client sends them.
+                work = request.work
+                private = int(work.layout.private.sum()) * request.w.element_size()
+                size -= _models(request) * private + (0 if work.states is None else work.states.nbytes)
+            exchanged.cost.up(1, size)
             exchanged.cost.gradient_evaluations += answer.gradients
             exchanged.cost.loss_evaluations += answer.losses
         self.traffic.answers += 1
@@ -331,11 +346,29 @@ class Transport:
         answer = read(content, Answer)
         if self.audit is not None:
             self.roster.check_head(ask.client, read_head(content))
-        if answer.lacking and (pending.has_shift or ask.version in ("", "zero")):  # the site would be asked for ever
-            raise ProtocolError("it claims to lack the shift, which was sent with the request")
-        if not answer.lacking:
-            answer = msgspec.structs.replace(answer, parts=_with_private(request, answer.parts))
-            _check(ask, request, answer)
+        if answer.lacking:
+            if pending.has_shift or ask.version in ("", "zero"):  # the site would be asked for ever
+                raise ProtocolError("it claims to lack the shift, which was sent with the request")
+            return answer
+        answer = msgspec.structs.replace(answer, parts=_with_private(request, answer.parts))
+        if (answer.test is not None) != ask.test:
+            problem = "the test result is missing" if ask.test else "it has a test result that was not requested"
+            raise ProtocolError(problem)
+        if (answer.also is not None) != (ask.also is not None):
+            raise ProtocolError("the second test result is missing, or was not requested")
+        if (answer.validation is not None) != ask.validates:
+            raise ProtocolError("the test result on validation rows is missing, or was not requested")
+        if request is None:
+            if answer.parts:
+                raise ProtocolError("it has vectors, although only a test was requested")
+            return answer
+        # A part that the request does not need has a place in Replies, but is not sent.
+        rest, wanted = iter(answer.parts), request.empty_reply()[1:]
+        parts = (*(None if part is None else next(rest, None) for part in wanted), *rest)
+        # NaN and outliers are left to drfl.resilience.Protected.
+        reason = misfit(request, parts)
+        if reason is not None:
+            raise ProtocolError(str(reason))
         return answer
 
     def _log(self, event: str, client: int, pending: PendingRequest, **what: Value) -> None:
@@ -348,20 +381,6 @@ class Transport:
         """Log the digest and head of a reply."""
         if self.audit is not None:
             self._log(event, client, pending, **digest_and_head(received_reply), **what)
-
-    def _give_up(self, waiting: Mapping[int, PendingRequest], period: str) -> None:
-        """Log the clients that did not answer in time, and do not wait for offline clients until they are back."""
-        online = self.roster.nodes(self.grid) if waiting else {}
-        offline = sorted(client for client, pending in waiting.items() if pending.node is None and client not in online)
-        if offline:
-            names = ", ".join(self.roster.names[client] for client in offline)
-            LOG.warning(Notice(f"these sites were offline for {period}: {names}", "sites-missing"))
-        # Give them no strike, because the server does not wait for clients in `gone` anyway.
-        self.offline |= set(offline)
-        for client in sorted(waiting.keys() - set(offline)):
-            if waiting[client].node is not None:
-                self._log("silent", client, waiting[client], reason=f"no reply within {period}")
-            self.record_unusable(client, "silent", f" gave no reply within {period}")
 
 
 def _models(request: TrainRequest) -> int:
@@ -379,39 +398,3 @@ def _with_private(request: Request | None, parts: tuple[Tensor, ...]) -> tuple[T
     if any(part.shape != (int((~private).sum()),) or part.dtype != request.w.dtype for part in parts[:count]):
         raise ProtocolError(str(Reason.SHAPE))
     return *(request.w.masked_scatter(~private, part) for part in parts[:count]), *parts[count:]
-
-
-def _unsent(request: Request | None) -> int:
-    """Return the bytes in the parts of a reply that the ledger does not count: private parameters and states."""
-    if not isinstance(request, TrainRequest) or request.work is None:
-        return 0
-    work = request.work
-    state = 0 if work.states is None else work.states.nbytes
-    return state + _models(request) * int(work.layout.private.sum()) * request.w.element_size()
-
-
-def _check(ask: Ask, request: Request | None, answer: Answer) -> None:
-    """Check that an answer has the parts, shapes and types of the request.
-
-    NaN and outliers are left to :class:`drfl.resilience.Protected`.
-
-    Raises:
-        ProtocolError: If it does not.
-    """
-    if (answer.test is not None) != ask.test:
-        raise ProtocolError("the test result is missing" if ask.test else "it has a test result that was not requested")
-    if (answer.also is not None) != (ask.also is not None):
-        raise ProtocolError("the second test result is missing, or was not requested")
-    if (answer.validation is not None) != ask.validates:
-        raise ProtocolError("the test result on validation rows is missing, or was not requested")
-    if request is None:
-        if answer.parts:
-            raise ProtocolError("it has vectors, although only a test was requested")
-        return
-    parts: tuple[Tensor | None, ...] = answer.parts
-    # A part that the request does not need has a place in Replies, but is not sent.
-    rest, wanted = iter(parts), request.empty_reply()[1:]
-    parts = (*(None if part is None else next(rest, None) for part in wanted), *rest)
-    reason = misfit(request, parts)
-    if reason is not None:
-        raise ProtocolError(str(reason))

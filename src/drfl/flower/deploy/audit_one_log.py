@@ -83,8 +83,23 @@ class ServerRuns:
                 yield self._problem(f"the run has no site '{record['site']}'", "unknown-site", record)
             elif event == "joined":
                 self.joined.add(str(record["site"]))
-            elif event in ("closing", "parted", "finished"):
-                yield from self._end(record)
+            # A run closes, its sites leave, and it ends, in this order.
+            elif event == "closing":
+                if self.closing is not None or record.get("run") != self.run:
+                    yield self._problem("it closes another run, or closes this run twice", "wrong-end", record)
+                if record.get("outcome") != "failed":  # an error may end a run in the middle of an exchange
+                    yield from self._without_outcome(self.pending)
+                self.pending, self.closing = {}, record
+            elif event == "parted":
+                if self.closing is None or record["site"] in self.parted:
+                    text = f"the run is not closed yet, or '{record['site']}' left it twice"
+                    yield self._problem(text, "wrong-end", record)
+                self.parted.add(str(record["site"]))
+            elif event == "finished":
+                ends = None if self.closing is None else [self.closing.get(name) for name in ("run", "outcome")]
+                if ends != [record.get("run"), record.get("outcome")]:
+                    yield self._problem("it does not match how the run was closed", "wrong-end", record)
+                self.run = None
             else:
                 yield from self._exchange(record)
         if self.run is not None:
@@ -118,25 +133,6 @@ class ServerRuns:
                 if record.get("stream") is None or self.usable.get((name, what)) != record["stream"]:
                     text = f"it uses a reply of '{name}' that was not received or was rejected"
                     yield self._problem(text, "used-without-reply", record)
-
-    def _end(self, record: Record) -> Iterator[Finding]:
-        """Check that a run closes, its sites leave and it ends, in this order."""
-        if record["event"] == "closing":
-            if self.closing is not None or record.get("run") != self.run:
-                yield self._problem("it closes another run, or closes this run twice", "wrong-end", record)
-            if record.get("outcome") != "failed":  # an error may end a run in the middle of an exchange
-                yield from self._without_outcome(self.pending)
-            self.pending, self.closing = {}, record
-        elif record["event"] == "parted":
-            if self.closing is None or record["site"] in self.parted:
-                text = f"the run is not closed yet, or '{record['site']}' left it twice"
-                yield self._problem(text, "wrong-end", record)
-            self.parted.add(str(record["site"]))
-        else:
-            ends = None if self.closing is None else [self.closing.get(name) for name in ("run", "outcome")]
-            if ends != [record.get("run"), record.get("outcome")]:
-                yield self._problem("it does not match how the run was closed", "wrong-end", record)
-            self.run = None
 
     def _without_outcome(self, requests: dict[object, Record]) -> Iterator[Finding]:
         for request in requests.values():

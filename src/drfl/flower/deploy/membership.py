@@ -107,7 +107,12 @@ def add_site(
                 if key is not None:
                     site.public_key.parent.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(key, site.public_key)
-            _make_keys(folder, name)
+            # The script makes only the keys that are missing, so a repeated call changes nothing.
+            command = ["sh", "./make-keys.sh", "--add", name]
+            process = subprocess.run(command, cwd=folder.root, capture_output=True, text=True)
+            if process.returncode:
+                reason = (process.stderr or process.stdout).strip()
+                raise DrflError(f"make-keys.sh failed: {reason}", code="command-failed", field="make-keys.sh")
             keys.check_usable(folder, site.public_key)
             if not site.node.exists():
                 node = keys.register(folder, name, site.public_key)
@@ -188,19 +193,6 @@ def _free_port(folder: DeploymentFolder) -> int:
     for path in folder.root.glob("sites/*/superlink.env"):
         used += [int(line.removeprefix("PORT=")) for line in read_text(path).splitlines() if line.startswith("PORT=")]
     return max(port for port in used if port == used[0] or port >= FIRST_SITE_PORT) + 1
-
-
-def _make_keys(folder: DeploymentFolder, name: str) -> None:
-    """Make the missing keys of a site.
-
-    Raises:
-        DrflError: If ``make-keys.sh`` fails.
-    """
-    command = ["sh", "./make-keys.sh", "--add", name]
-    process = subprocess.run(command, cwd=folder.root, capture_output=True, text=True)
-    if process.returncode:
-        reason = (process.stderr or process.stdout).strip()
-        raise DrflError(f"make-keys.sh failed: {reason}", code="command-failed", field="make-keys.sh")
 
 
 def _edit_compose(folder: DeploymentFolder, name: str, port: int, add: bool) -> None:
