@@ -67,8 +67,41 @@ def check_module(module: nn.Module) -> None:
     """
     if isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
         raise model_error(f"{type(module).__name__} distributes batches over devices itself. Pass model.module.")
-    for name, layer in module.named_modules():
-        _check_layer(_named(name, layer), layer)
+    # Running statistics are not parameters, and averaging them over clients is undefined (BatchNorm's counter is even
+    # an integer). Randomised activations and alpha dropout draw from a global generator, so results would depend on the
+    # engine; plain dropout gets keyed random numbers. In eval() mode, all these layers are constant and allowed.
+    for module_name, layer in module.named_modules():
+        name = _named(module_name, layer)
+        if isinstance(layer, torch.jit.ScriptModule):
+            raise model_error(
+                f"{name} is compiled by torch.jit, which fixes its parameters. Pass the nn.Module itself."
+            )
+        if any(map(nn.parameter.is_lazy, (*layer.parameters(recurse=False), *layer.buffers(recurse=False)))):
+            raise model_error(
+                f"{name} has no sizes yet. Call the model once on a batch of inputs, or build it with explicit sizes."
+            )
+        if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
+            raise model_error(f"{name} rescales its weight in the forward pass. Build it without max_norm.")
+        # Statistics that are parameters, as in drfl.task.batch_norm, change only in local steps.
+        has_statistics = (
+            isinstance(getattr(layer, "running_mean", None), Tensor) and "running_mean" not in layer._parameters
+        )
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and not has_statistics:
+            raise model_error(f"{name} mixes the samples of a batch. {GROUP_NORM_REMEDY}.")
+        if has_statistics and layer.training:
+            is_instance_norm = isinstance(layer, nn.modules.instancenorm._InstanceNorm)
+            remedy = "Build it with track_running_stats=False" if is_instance_norm else GROUP_NORM_REMEDY
+            keep = "" if is_instance_norm else "keep them with drfl.models.with_federated_batch_norm(model) and FedBN, "
+            raise model_error(
+                f"{name} has running statistics, which this layer cannot average over clients. {remedy}, {keep}or "
+                "freeze them with .eval()."
+            )
+        is_random = isinstance(layer, nn.AlphaDropout | nn.FeatureAlphaDropout) and layer.p > 0
+        if layer.training and (is_random or isinstance(layer, nn.RReLU)):
+            raise model_error(
+                f"{name} draws from a global generator, so results would depend on the engine. Use nn.Dropout, for "
+                "which drfl supplies keyed random numbers, or turn the layer off with .eval()."
+            )
     devices = {str(tensor.device) for tensor in (*module.parameters(), *module.buffers())}
     if "meta" in devices:
         raise model_error("the model's parameters are on device 'meta' and have no values. Build the model on 'cpu'.")
@@ -84,44 +117,6 @@ def check_module(module: nn.Module) -> None:
                 f"'{name}' in the model's state_dict is {kind}, which cannot be saved in a model file. Make it a dense "
                 "tensor, or register it with persistent=False."
             )
-
-
-def _check_layer(name: str, layer: nn.Module) -> None:
-    """Refuse a layer that cannot be federated.
-
-    Running statistics are not parameters, and averaging them over clients is undefined (BatchNorm's counter is even an
-    integer). Randomised activations and alpha dropout draw from a global generator, so results would depend on the
-    engine. For plain dropout, :class:`drfl.task.task.Task` uses keyed random numbers. In ``eval()`` mode, all these
-    layers are constant and therefore allowed.
-    """
-    if isinstance(layer, torch.jit.ScriptModule):
-        raise model_error(f"{name} is compiled by torch.jit, which fixes its parameters. Pass the nn.Module itself.")
-    if any(map(nn.parameter.is_lazy, (*layer.parameters(recurse=False), *layer.buffers(recurse=False)))):
-        raise model_error(
-            f"{name} has no sizes yet. Call the model once on a batch of inputs, or build it with explicit sizes."
-        )
-    if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and layer.max_norm is not None:
-        raise model_error(f"{name} rescales its weight in the forward pass. Build it without max_norm.")
-    # Statistics that are parameters, as in drfl.task.batch_norm, change only in local steps.
-    has_statistics = (
-        isinstance(getattr(layer, "running_mean", None), Tensor) and "running_mean" not in layer._parameters
-    )
-    if isinstance(layer, nn.modules.batchnorm._BatchNorm) and not has_statistics:
-        raise model_error(f"{name} mixes the samples of a batch. {GROUP_NORM_REMEDY}.")
-    if has_statistics and layer.training:
-        is_instance_norm = isinstance(layer, nn.modules.instancenorm._InstanceNorm)
-        remedy = "Build it with track_running_stats=False" if is_instance_norm else GROUP_NORM_REMEDY
-        keep = "" if is_instance_norm else "keep them with drfl.models.with_federated_batch_norm(model) and FedBN, "
-        raise model_error(
-            f"{name} has running statistics, which this layer cannot average over clients. {remedy}, {keep}or freeze "
-            "them with .eval()."
-        )
-    is_random = isinstance(layer, nn.AlphaDropout | nn.FeatureAlphaDropout) and layer.p > 0
-    if layer.training and (is_random or isinstance(layer, nn.RReLU)):
-        raise model_error(
-            f"{name} draws from a global generator, so results would depend on the engine. Use nn.Dropout, for which "
-            "drfl supplies keyed random numbers, or turn the layer off with .eval()."
-        )
 
 
 class ForwardPass(NamedTuple):

@@ -98,7 +98,14 @@ def add_site(
     with ExitStack() as undo:
         if not root.exists():
             undo.callback(shutil.rmtree, root, ignore_errors=True)
-        texts = site_files(plan, name, _free_port(folder))
+        # A loopback port that no other site of the deployment uses, as sites may share a machine.
+        used = [FIRST_SITE_PORT - 1, address.port]
+        for path in folder.root.glob("sites/*/superlink.env"):
+            ports = (line for line in read_text(path).splitlines() if line.startswith("PORT="))
+            used += [int(port.removeprefix("PORT=")) for port in ports]
+        # Ports below those of the sites do not count, such as the usual one of the SuperLink.
+        port = max(port for port in used if port == used[0] or port >= FIRST_SITE_PORT) + 1
+        texts = site_files(plan, name, port)
         write_files(root, {file: text for file, text in texts.items() if not (root / file).exists()})
         root.chmod(0o700)  # the folder will contain a private key
         if not address.insecure:
@@ -185,14 +192,6 @@ def _check_no_run(folder: DeploymentFolder) -> None:
             code="run-in-progress",
             field="SITE",
         )
-
-
-def _free_port(folder: DeploymentFolder) -> int:
-    """Return a loopback port that no other site of the deployment uses, as sites may share a machine."""
-    used = [FIRST_SITE_PORT - 1, folder.address().port]
-    for path in folder.root.glob("sites/*/superlink.env"):
-        used += [int(line.removeprefix("PORT=")) for line in read_text(path).splitlines() if line.startswith("PORT=")]
-    return max(port for port in used if port == used[0] or port >= FIRST_SITE_PORT) + 1
 
 
 def _edit_compose(folder: DeploymentFolder, name: str, port: int, add: bool) -> None:
