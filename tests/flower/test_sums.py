@@ -16,7 +16,8 @@ from drfl.data import ClientData
 from drfl.data.row_scores import products
 from drfl.engine import Loop, Simulation
 from drfl.flower import messages
-from drfl.flower.client_app import Site, client_app, compute_answer
+from drfl.flower.client_app import Site, client_app
+from drfl.flower.compute_answer import compute_answer
 from drfl.flower.deployed_federation import measures_of
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import Answer, Ask, ModelRecipe

@@ -19,18 +19,16 @@ from drfl.core.hashing import digest_of
 from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.data.checks import data_warnings
-from drfl.data.checks.clients import unlabelled_rows
-from drfl.data.partition.splitting import pieces
 from drfl.data.row_scores import RowScores
 from drfl.data.warm_start import differing_tensor, warm_start
 from drfl.engine import client_steps
 from drfl.engine.auto import Auto, choice
-from drfl.engine.base import Engine, PooledData, Selective, Summing, Tests
+from drfl.engine.base import Engine, Selective, Summing, Tests
 from drfl.engine.batches import Batches, ClientRows, draw, draw_epochs
 from drfl.engine.devices import device_of
 from drfl.engine.evaluation import evaluate_outputs
-from drfl.engine.frozen_layers import features, is_narrower, split
 from drfl.engine.loop_engine import Loop
+from drfl.engine.prepared_pools import prepare
 from drfl.engine.score_rows import at_threshold, row_scores, sums_of, youden
 from drfl.engine.sgd import has_images
 from drfl.engine.stacked import Stacked
@@ -54,7 +52,6 @@ from drfl.federation.requests import (
 from drfl.federation.sampling import Cohort
 from drfl.optim.local import LocalSGD
 from drfl.task.client_model import ClientModel
-from drfl.task.losses import Loss
 from drfl.task.measure import Rows
 from drfl.task.task import Task
 
@@ -95,13 +92,29 @@ class Simulation(Federation):
         precision: str = "full",
         first: int = 0,
     ) -> None:
-        _check_arguments(data, task, engine)
+        if isinstance(engine, str | type):
+            raise InputError(
+                f"engine={engine!r} must be an engine object such as Loop() or Stacked()",
+                code="wrong-type",
+                field="engine",
+            )
+        for name, thing, kind in (("data", data, ClientData), ("task", task, Task)):
+            if not isinstance(thing, kind):
+                # A description of data gives the samples of any seed, and a simulation needs those of one.
+                made = f", such as {name}.for_seed(0)" if hasattr(thing, "for_seed") else ""
+                raise InputError(
+                    f"{name} is a {type(thing).__name__}: give a drfl.{kind.__name__}{made}",
+                    code="wrong-type",
+                    field=name,
+                )
+        if data.has_missing:
+            raise InputError(
+                "inputs have missing values: standardise the inputs, which replaces missing values by the "
+                "mean of the column",
+                code="missing-values",
+                field="standardise",
+            )
         place, dtype = device_of(device), task.layout.dtype
-
-        def bring(t: Tensor) -> Tensor:
-            # Integer labels and raw pixels keep their type.
-            return t.to(place, dtype) if t.is_floating_point() else t.to(place)
-
         self._given = task
         self.engine: Engine = Auto() if engine is None else engine
         # The engine for loss reports, gradients and tests.
@@ -110,35 +123,7 @@ class Simulation(Federation):
             LOG.info("the loss is one of a whole batch, so reports and tests are computed one client after another")
             # Only the loop computes all rows of a client in one pass, without fillers.
             self._passes = Loop()
-        task = task if data.fields is None else task.reading(data.fields)
-        task = task if place.type == "cpu" else task.to(place, dtype)
-        inputs, test_inputs = bring(data.inputs), bring(data.test_inputs)
-        if inputs.dtype == torch.int64 and data.fields is None and not _takes_whole_numbers(task, inputs[:2]):
-            inputs, test_inputs = inputs.to(dtype), test_inputs.to(dtype)
-        train = PooledData(task, inputs, bring(data.targets))
-        test = PooledData(task, test_inputs, bring(data.test_targets))
-        # Training and test rows often share one pool, which is then checked once.
-        shared = test.x is train.x and test.y is train.y
-        for problem in (train,) if shared else (train, test):
-            # The check must detect a model that branches on values or on its batch size. So its rows include those with
-            # the largest and smallest values.
-            reads = task.check(*_trial_rows(problem, SCANNED))
-            if reads:  # the model reads values, so rare values matter
-                task.check(*_trial_rows(problem, problem.x.numel()))
-            task.check_targets(problem.x, problem.y)
-        data, masses, test_masses = counted_rows(data, task.criterion)
-        pools = ((train.y, masses), (test.y, test_masses))
-        ignoring = any(m is not None and bool(task.criterion.ignores(y).any()) for y, m in pools)
-        task = task.resolved(train.x, train.y, ignoring=ignoring)
-        train, test = train._replace(task=task, masses=masses), test._replace(task=task, masses=test_masses)
-        # Before autocast is set, so that features are computed in the model's type. Tests never use autocast.
-        parts = None if task.noisy else split(task)
-        if parts is not None and is_narrower(parts.backbone, train.x):
-            inputs = features(parts.backbone, train.x)
-            # Training and test rows often share one pool, so its features are computed once.
-            test_inputs = inputs if test.x is train.x else features(parts.backbone, test.x)
-            train, test = train._replace(task=parts.task, x=inputs), test._replace(task=parts.task, x=test_inputs)
-        self._test = test
+        data, task, train, self._test = prepare(data, task, place)
         if precision not in PRECISIONS:
             raise InputError(
                 f"precision '{precision}' must be one of {', '.join(PRECISIONS)}",
@@ -454,103 +439,3 @@ class Simulation(Federation):
         score, *others = tests.values
         sums = sums_of(self.measures, rows, tests, self._patients)
         return Evaluation(score, tests.loss, rows.sizes, tuple(others), sums, tests.threshold)
-
-
-def _check_arguments(data: ClientData, task: Task, engine: Engine | None) -> None:
-    """Refuse arguments of another type, and inputs with missing values."""
-    if isinstance(engine, str | type):
-        raise InputError(
-            f"engine={engine!r} must be an engine object such as Loop() or Stacked()",
-            code="wrong-type",
-            field="engine",
-        )
-    for name, thing, kind in (("data", data, ClientData), ("task", task, Task)):
-        if not isinstance(thing, kind):
-            # A description of data gives the samples of any seed, and a simulation needs those of one.
-            made = f", such as {name}.for_seed(0)" if hasattr(thing, "for_seed") else ""
-            raise InputError(
-                f"{name} is a {type(thing).__name__}: give a drfl.{kind.__name__}{made}", code="wrong-type", field=name
-            )
-    if data.has_missing:
-        raise InputError(
-            "inputs have missing values: standardise the inputs, which replaces missing values by the "
-            "mean of the column",
-            code="missing-values",
-            field="standardise",
-        )
-
-
-def counted_rows(data: ClientData, loss: Loss) -> tuple[ClientData, Tensor | None, Tensor | None]:
-    """Drop test and validation rows for which the loss ignores every target.
-
-    Training rows are kept: local steps draw their minibatches from all rows, as a torch loop does. Only rows without
-    any known label, see :data:`drfl.task.losses.BINARY`, are dropped there too, and the data get a notice.
-
-    Returns:
-        The data, and the weights of the rows of the training pool and of the test pool, see
-        :meth:`drfl.task.losses.Loss.masses`.
-
-    Raises:
-        InputError: If no target of a client counts in one of the parts; the message names the client.
-    """
-    masses = loss.masses(data.targets)
-    test_masses = masses if data.test_targets is data.targets else loss.masses(data.test_targets)
-    parts = {"training": (data.train, data.targets, masses), "test": (data.test, data.test_targets, test_masses)}
-    if data.validation is not None:
-        parts["validation"] = (data.validation, data.targets, masses)
-    unknown, filtered = loss.allows_unknown, dict[str, tuple[Tensor, ...]]()
-    for part, (lists, targets, mass) in parts.items():
-        if mass is None:
-            continue
-        rows = ClientRows.of(lists)
-        is_empty = rows.totals(mass[rows.index]) == 0
-        if bool(is_empty.any()):
-            name = data.names[int(is_empty.nonzero()[0])]
-            reason = "all of them are unknown" if unknown else f"it ignores {loss.ignored} and classes of weight 0"
-            raise InputError(
-                f"client '{name}': the loss counts none of its {part} targets, because {reason}. Remove the client, or "
-                "give it other rows.",
-                code="no-rows",
-                field=name,
-            )
-        counts = ~loss.ignores(targets).reshape(len(targets), -1).all(1).cpu()[rows.index]
-        if (part != "training" or unknown) and not bool(counts.all()):
-            remaining = rows.only(counts)
-            name = "train" if part == "training" else part
-            filtered[name] = pieces(remaining.index.to(lists[0].device), remaining.sizes)
-    if unknown and filtered:
-        data = dataclasses.replace(data, notices=(*data.notices, *unlabelled_rows(data)))
-    return dataclasses.replace(data, **filtered) if filtered else data, masses, test_masses
-
-
-def _takes_whole_numbers(task: Task, x: Tensor) -> bool:
-    """Return whether a model accepts integer inputs, as one with an embedding does; a linear layer does not."""
-    try:
-        # The model may draw random numbers, as dropout does, but the global generators must not change.
-        with torch.no_grad(), torch.random.fork_rng([x.device] if x.is_cuda else []):
-            task.outputs(task.layout.views(task.w0), x.clone())
-    except IndexError:  # an embedding lacks an entry, which the task's check reports
-        return True
-    except Exception:  # the model may have another fault, which its check finds
-        return False
-    return True
-
-
-SCANNED = 2**22
-"""Numbers of a pool among which rows for the check of a model are selected."""
-
-
-def _trial_rows(problem: PooledData, numbers: int) -> tuple[Tensor, Tensor, int]:
-    """Return inputs and targets of rows for a trial, and how many of the first rows are tried individually."""
-    x, n = problem.x, len(problem.x)
-    # A stride avoids reading all of a large pool.
-    step = max(1, x.numel() // numbers)
-    rows = x[::step].reshape(-1, max(1, x[:1].numel())).float()
-    alone = [0, 1 % n]
-    if rows.numel():
-        sizes = rows.norm(dim=1)
-        extremes = (rows.amax(1).argmax(), rows.amin(1).argmin(), sizes.argmax(), sizes.argmin())
-        alone = list(dict.fromkeys([*alone, *(step * int(row) for row in extremes)]))
-    # A small model processes more rows in negligible time.
-    index = [*alone, *range(2, min(n, max(4, min(64, 2**22 // problem.task.layout.d))))]
-    return x[index], problem.y[index], len(alone)
