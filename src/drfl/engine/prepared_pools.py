@@ -53,8 +53,16 @@ def prepare(data: ClientData, task: Task, place: torch.device) -> PreparedPools:
     task = task if data.fields is None else task.reading(data.fields)
     task = task if place.type == "cpu" else task.to(place, dtype)
     inputs, test_inputs = bring(data.inputs), bring(data.test_inputs)
-    if inputs.dtype == torch.int64 and data.fields is None and not _takes_whole_numbers(task, inputs[:2]):
-        inputs, test_inputs = inputs.to(dtype), test_inputs.to(dtype)
+    if inputs.dtype == torch.int64 and data.fields is None:
+        # A model with an embedding accepts integers, one that begins with a linear layer does not.
+        try:
+            # The model may draw random numbers, as dropout does, but the global generators must not change.
+            with torch.no_grad(), torch.random.fork_rng([inputs.device] if inputs.is_cuda else []):
+                task.outputs(task.layout.views(task.w0), inputs[:2].clone())
+        except IndexError:  # an embedding lacks an entry, which the task's check reports
+            pass
+        except Exception:  # the model may have another fault, which its check finds
+            inputs, test_inputs = inputs.to(dtype), test_inputs.to(dtype)
     train = PooledData(task, inputs, bring(data.targets))
     test = PooledData(task, test_inputs, bring(data.test_targets))
     # Training and test rows often share one pool, which is then checked once.
@@ -122,19 +130,6 @@ def counted_rows(data: ClientData, loss: Loss) -> tuple[ClientData, Tensor | Non
     if unknown and filtered:
         data = dataclasses.replace(data, notices=(*data.notices, *unlabelled_rows(data)))
     return dataclasses.replace(data, **filtered) if filtered else data, masses, test_masses
-
-
-def _takes_whole_numbers(task: Task, x: Tensor) -> bool:
-    """Return whether a model accepts integer inputs, as one with an embedding does; a linear layer does not."""
-    try:
-        # The model may draw random numbers, as dropout does, but the global generators must not change.
-        with torch.no_grad(), torch.random.fork_rng([x.device] if x.is_cuda else []):
-            task.outputs(task.layout.views(task.w0), x.clone())
-    except IndexError:  # an embedding lacks an entry, which the task's check reports
-        return True
-    except Exception:  # the model may have another fault, which its check finds
-        return False
-    return True
 
 
 def _trial_rows(problem: PooledData, numbers: int) -> tuple[Tensor, Tensor, int]:

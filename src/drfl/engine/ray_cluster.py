@@ -54,58 +54,50 @@ class Cluster(NamedTuple):
             import ray
         except ModuleNotFoundError:
             raise InputError(MISSING, code="package-missing", field="ray") from None
-        if not ray.is_initialized():
-            address = self.address or os.environ.get("RAY_ADDRESS") or LOCAL
-            options = {"log_to_driver": False, "logging_level": "ERROR"}
-            if address == LOCAL:
-                options |= {"num_cpus": self.cpus or os.cpu_count(), "include_dashboard": False}
-            else:
-                _reach(address)
-            main = threading.current_thread() is threading.main_thread()
-            before = signal.getsignal(signal.SIGTERM)
-            try:
-                ray.init(address=address, **options)
-            except (OSError, RuntimeError, ValueError) as error:
-                why = " ".join(str(error).split()).partition(". ")[0]
+        if ray.is_initialized():
+            return ray
+        address = self.address or os.environ.get("RAY_ADDRESS") or LOCAL
+        options = {"log_to_driver": False, "logging_level": "ERROR"}
+        if address == LOCAL:
+            options |= {"num_cpus": self.cpus or os.cpu_count(), "include_dashboard": False}
+        else:
+            # Ray itself would try a wrong address for minutes.
+            host, _, port = address.rpartition(":")
+            if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 2**16:
                 raise InputError(
-                    f"cannot use the Ray cluster at {address} ({why:.200})", code="cluster-unreachable", field=address
+                    f"'{address}' is not a valid Ray address. Use HOST:PORT of the cluster's head, or {LOCAL}.",
+                    code="invalid-value",
+                    field="ray",
+                )
+            try:
+                with socket.create_connection((host, int(port)), PATIENCE) as connection:
+                    connection.settimeout(PATIENCE)
+                    connection.sendall(_HELLO)
+                    reply = connection.recv(9)
+            except OSError as error:
+                why = error.strerror or str(error)
+                raise InputError(
+                    f"no Ray cluster replies at {address} ({why}). Start one with 'ray start --head'.",
+                    code="cluster-unreachable",
+                    field=address,
                 ) from None
-            finally:
-                if main and before is not None:  # Ray installs its own handler
-                    signal.signal(signal.SIGTERM, before)
+            # A gRPC server replies with its settings. Other servers close the connection or send something else.
+            if len(reply) < 4 or reply[3] != _SETTINGS:
+                raise InputError(
+                    f"the server at {address} is not a Ray cluster. Use HOST:PORT of the cluster's head.",
+                    code="cluster-unreachable",
+                    field=address,
+                )
+        main = threading.current_thread() is threading.main_thread()
+        before = signal.getsignal(signal.SIGTERM)
+        try:
+            ray.init(address=address, **options)
+        except (OSError, RuntimeError, ValueError) as error:
+            why = " ".join(str(error).split()).partition(". ")[0]
+            raise InputError(
+                f"cannot use the Ray cluster at {address} ({why:.200})", code="cluster-unreachable", field=address
+            ) from None
+        finally:
+            if main and before is not None:  # Ray installs its own handler
+                signal.signal(signal.SIGTERM, before)
         return ray
-
-
-def _reach(address: str) -> None:
-    """Check that a gRPC server, as of a cluster's head, replies at HOST:PORT.
-
-    Raises:
-        InputError: If the address is malformed or no such server replies.
-    """
-    # Ray itself would try a wrong address for minutes.
-    host, _, port = address.rpartition(":")
-    if not host or "/" in host or not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise InputError(
-            f"'{address}' is not a valid Ray address. Use HOST:PORT of the cluster's head, or {LOCAL}.",
-            code="invalid-value",
-            field="ray",
-        )
-    try:
-        with socket.create_connection((host, int(port)), PATIENCE) as connection:
-            connection.settimeout(PATIENCE)
-            connection.sendall(_HELLO)
-            reply = connection.recv(9)
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise InputError(
-            f"no Ray cluster replies at {address} ({why}). Start one with 'ray start --head'.",
-            code="cluster-unreachable",
-            field=address,
-        ) from None
-    # A gRPC server replies with its settings. Other servers close the connection or send something else.
-    if len(reply) < 4 or reply[3] != _SETTINGS:
-        raise InputError(
-            f"the server at {address} is not a Ray cluster. Use HOST:PORT of the cluster's head.",
-            code="cluster-unreachable",
-            field=address,
-        )

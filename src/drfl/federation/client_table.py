@@ -387,7 +387,21 @@ class ClientTable:
         if len(set(numbers)) < len(numbers):
             raise ValueError("a client appears twice in one update")
         touched: dict[int, dict[int, Row]] = {}
-        file = self._file or self._overflow(numbers)
+        file = self._file
+        if file is None and self.device.type == "cpu":
+            # Rows that are already in memory stay there until they are replaced.
+            row_bytes, written_rows = self._like.numel() * self._like.element_size(), sum(map(len, self._blocks))
+            size = row_bytes * (written_rows + sum(self._row(client) is None for client in numbers))
+            free = free_memory() if size > LARGE else None
+            # New rows are stored in a file if the table takes more than half of the memory that it could use.
+            if free is not None and 2 * size > free + row_bytes * written_rows:
+                folder = scratch_folder()
+                text = (
+                    f"the server's vectors per client need {size / 2**30:.1f} GiB, more than half of the free memory, "
+                    f"so new ones are stored in a file in '{folder}'. Choose another folder with table_dir."
+                )
+                LOG.warning(Notice(text, "table-in-file", "table_dir"))
+                file = RowFile(folder, self._like)
         for client, row in zip(numbers, rows, strict=True):
             if row.shape != self._like.shape or row.dtype != self.dtype or row.device != self.device:
                 kind = f"{row.dtype} of shape {tuple(row.shape)} on {row.device}"
@@ -406,26 +420,6 @@ class ClientTable:
         if known is not None and added:
             known = torch.from_numpy(np.insert(known.numpy(), known.numpy().searchsorted(added), added))
         return ClientTable(self.n, self._like, tuple(blocks), file, known)
-
-    def _overflow(self, clients: Sequence[int]) -> RowFile | None:
-        """Return a file for new rows if those in memory would take more than half of the memory that they could use.
-
-        Rows that are already in memory stay there until they are replaced.
-        """
-        row = self._like.numel() * self._like.element_size()
-        size = row * (sum(map(len, self._blocks)) + sum(self._row(client) is None for client in clients))
-        if size <= LARGE or self.device.type != "cpu":
-            return None
-        free = free_memory()
-        if free is None or 2 * size <= free + row * sum(map(len, self._blocks)):
-            return None
-        folder = scratch_folder()
-        text = (
-            f"the server's vectors per client need {size / 2**30:.1f} GiB, more than half of the free memory, so new "
-            f"ones are stored in a file in '{folder}'. Choose another folder with table_dir."
-        )
-        LOG.warning(Notice(text, "table-in-file", "table_dir"))
-        return RowFile(folder, self._like)
 
     def _pieces(self) -> list[slice]:
         return column_slices(CHUNK, self._like)

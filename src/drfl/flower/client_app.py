@@ -284,7 +284,9 @@ def row_hashes(site: Site, run: int) -> RecordDict:
     return write(hash_rows(site.data, key, run))
 
 
-WORK: dict[str, Callable[[Site, Message, Context], RecordDict]] = {
+SiteWork = Callable[[Site, Message, Context], RecordDict]
+
+WORK: dict[str, SiteWork] = {
     ROWS_KIND: lambda site, _, context: row_hashes(site, context.run_id),
     DELIVERY_KIND: lambda site, message, _: write(
         receive_model(site, read(message.content, Delivery), read(identity(site), SiteIdentity))
@@ -293,16 +295,6 @@ WORK: dict[str, Callable[[Site, Message, Context], RecordDict]] = {
     LOSSES_KIND: lambda site, message, _: write(answer_losses(site, read(message.content, AskLosses))),
 }
 """What a site does for each kind of query. Its policy applies to all of them, and its log records them."""
-
-
-def _answering(
-    load: Callable[[Context], Site], what: str, work: Callable[[Site, Message, Context], RecordDict]
-) -> Callable[[Message, Context], Message]:
-    def answer(message: Message, context: Context) -> Message:
-        site = load(context)
-        return audited_reply(message, context, site, what, lambda: work(site, message, context))
-
-    return answer
 
 
 def client_app(load: Callable[[Context], Site]) -> ClientApp:
@@ -340,8 +332,12 @@ def client_app(load: Callable[[Context], Site]) -> ClientApp:
                 raise
         return Message(content, reply_to=message)
 
-    for what, work in WORK.items():
-        client.query(what)(_answering(load, what, work))
+    for name, function in WORK.items():
+
+        @client.query(name)  # The defaults keep the name and function of this pass of the loop.
+        def answer(message: Message, context: Context, what: str = name, work: SiteWork = function) -> Message:
+            site = load(context)
+            return audited_reply(message, context, site, what, lambda: work(site, message, context))
 
     @client.query("closing")
     def close(message: Message, context: Context) -> Message:

@@ -58,8 +58,11 @@ def compute_answer(site: Site, ask: Ask, request: Request | None, memory: Record
     # Without validation rows, as one site's rows must not choose the threshold of rates.
     trained = data if held is None else replace(held, validation=None)
     fed = Simulation(trained, task, engine=engine, device=site.device, first=ask.client)
-    work = None if ask.method is None else _method_work(site, ask, ask.method, fed)
-    w = _own_model(fed, work, ask.w) if work is not None and ask.own else ask.w
+    client = torch.tensor([0])  # the only client of this process, whatever its index in the deployment
+    work, w = None if ask.method is None else _method_work(site, ask, ask.method, fed), ask.w
+    if work is not None and ask.own:
+        store = None if work.states is None else ClientTable.of(1, client, work.states)
+        w = fed.own_models(OwnModels(w, work.method, store))[client][0]
     # The test and the request use the same w, so their order does not matter.
     test = also = both = validation = None
     if ask.validates:
@@ -77,8 +80,7 @@ def compute_answer(site: Site, ask: Ask, request: Request | None, memory: Record
             both = tuple((first, second) for first, second in products(rows, other, fed.measures).tolist())
     parts, shift_version = (), ""
     if request is not None:
-        # The only client of this process has index 0, whatever its index in the deployment.
-        request = replace(request, cohort=torch.tensor([0]))
+        request = replace(request, cohort=client)
         if isinstance(request, TrainRequest):
             request = replace(request, work=work)
         parts = _parts(site, request, fed.ask(request))
@@ -110,13 +112,6 @@ def _method_work(site: Site, ask: Ask, sent: SentMethod, fed: Simulation) -> Met
     if layout.size:
         row = SiteStates(site.folder, site.name).read(sent.number, ask.w.new_empty(layout.size))[None]
     return MethodWork(method, layout, row, {each.name: each.values.reshape(each.shape) for each in ask.context})
-
-
-def _own_model(fed: Simulation, work: MethodWork, w: Tensor) -> Tensor:
-    """Return the client's own model (d,) for the global model w."""
-    client = torch.tensor([0])
-    store = None if work.states is None else ClientTable.of(1, client, work.states)
-    return fed.own_models(OwnModels(w, work.method, store))[client][0]
 
 
 def _parts(site: Site, request: Request, reply: Replies | Losses | Gradients) -> tuple[Tensor, ...]:

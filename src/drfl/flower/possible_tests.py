@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from drfl.assessment.possible_sums import CLOSE, possible_products, possible_sums
-from drfl.flower.messages import Answer, AnswerLosses, LossSums, Products, SiteTest
+from drfl.flower.messages import Answer, AnswerLosses, Products, SiteTest
 from drfl.task.measure import Measure, Rows
 
 
@@ -58,24 +58,18 @@ def are_possible_losses(answer: AnswerLosses, models: int, rows: int) -> bool:
     first, *others = answer.losses
     # A model may have losses that are not finite, and is then not chosen.
     finite = [each for each in answer.losses if math.isfinite(each.mean)]
-    return all(_is_possible_spread(each, answer.sizes) for each in (*finite, *answer.gains)) and all(
-        _are_possible_gains(first, other, gain) for other, gain in zip(others, answer.gains, strict=True)
-    )
-
-
-def _is_possible_spread(sums: LossSums, sizes: float) -> bool:
-    # The second inequality is that of Cauchy and Schwarz.
-    known = all(map(math.isfinite, (sums.mean, sums.squares, sums.cross))) and sums.squares >= 0
-    return known and abs(sums.cross) <= math.sqrt(sums.squares * sizes) * (1 + CLOSE) + CLOSE
-
-
-def _are_possible_gains(first: LossSums, other: LossSums, gain: LossSums) -> bool:
-    """Return whether differences of two models' losses are possible with the losses."""
-    known = (first.mean, other.mean, first.squares, other.squares, gain.squares)
-    if not all(map(math.isfinite, known)):
-        return False
-    room = CLOSE * max(1.0, abs(first.mean), abs(other.mean))
-    a, b, difference = (math.sqrt(each.squares) for each in (first, other, gain))
-    slack = CLOSE * max(1.0, a, b)
-    is_mean = abs(first.mean - other.mean - gain.mean) <= room
-    return is_mean and abs(a - b) - slack <= difference <= a + b + slack
+    for each in (*finite, *answer.gains):
+        known = all(map(math.isfinite, (each.mean, each.squares, each.cross))) and each.squares >= 0
+        # The second inequality is that of Cauchy and Schwarz.
+        if not known or not abs(each.cross) <= math.sqrt(each.squares * answer.sizes) * (1 + CLOSE) + CLOSE:
+            return False
+    for other, gain in zip(others, answer.gains, strict=True):
+        if not all(map(math.isfinite, (first.mean, other.mean, first.squares, other.squares, gain.squares))):
+            return False
+        # The gains are the differences of the losses, so their lengths as vectors satisfy the triangle inequality.
+        a, b, difference = (math.sqrt(each.squares) for each in (first, other, gain))
+        room, slack = CLOSE * max(1.0, abs(first.mean), abs(other.mean)), CLOSE * max(1.0, a, b)
+        is_mean = abs(first.mean - other.mean - gain.mean) <= room
+        if not is_mean or not abs(a - b) - slack <= difference <= a + b + slack:
+            return False
+    return True

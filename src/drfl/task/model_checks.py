@@ -178,7 +178,18 @@ def check_forward(model: nn.Module, trained: Mapping[str, Tensor], x: Tensor, co
             f"{label} changes its tensor '{changed[0]}' in the forward pass, but only training may change a model. "
             "Use a layer without state, or .eval()."
         )
-    _check_output(label, outputs, len(x))
+    if not isinstance(outputs, Tensor) or not outputs.dim() or outputs.is_complex():
+        if isinstance(outputs, Mapping):
+            kind, remedy = f"a {type(outputs).__name__} with {', '.join(map(repr, outputs))}", "one of its tensors"
+        elif isinstance(outputs, tuple | list):
+            kind = f"a {type(outputs).__name__} of {len(outputs)}"
+            remedy = "one of its tensors, as in LSTM(…)[0][:, -1]"
+        elif isinstance(outputs, Tensor):
+            kind = f"a {outputs.dtype} tensor of shape {tuple(outputs.shape)} for {len(x)} samples"
+            remedy = "real numbers for each sample"
+        else:
+            kind, remedy = f"a {type(outputs).__name__}", "a tensor"
+        raise model_error(f"{label} returns {kind}. Its forward method must return {remedy}.")
     if _differs(outputs, call(rows)):
         # If the state of the generators is the same, the model has a state that changes between calls.
         if torch.equal(generators, _generators(x)):
@@ -197,21 +208,6 @@ def check_forward(model: nn.Module, trained: Mapping[str, Tensor], x: Tensor, co
         for j, output in enumerate(alone):
             _check_alone(label, outputs, output, j, watcher.has_read)
     return ForwardPass(outputs, alone, watcher.has_read)
-
-
-def _check_output(label: str, outputs: object, samples: int) -> None:
-    if isinstance(outputs, Tensor) and outputs.dim() and not outputs.is_complex():
-        return
-    if isinstance(outputs, Mapping):
-        kind, remedy = f"a {type(outputs).__name__} with {', '.join(map(repr, outputs))}", "one of its tensors"
-    elif isinstance(outputs, tuple | list):
-        kind, remedy = f"a {type(outputs).__name__} of {len(outputs)}", "one of its tensors, as in LSTM(…)[0][:, -1]"
-    elif isinstance(outputs, Tensor):
-        kind = f"a {outputs.dtype} tensor of shape {tuple(outputs.shape)} for {samples} samples"
-        remedy = "real numbers for each sample"
-    else:
-        kind, remedy = f"a {type(outputs).__name__}", "a tensor"
-    raise model_error(f"{label} returns {kind}. Its forward method must return {remedy}.")
 
 
 def _check_alone(label: str, outputs: Tensor, alone: Tensor, j: int, reads: bool) -> None:
