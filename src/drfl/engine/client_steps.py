@@ -73,6 +73,7 @@ def train(
     method, w, k = work.method, request.w, len(request.cohort)
     received = ClientModel.of(problem.task, w, problem.autocast)
     clients = [_Client(problem, request, work, received, rows, j) for j in range(k)]
+    # The default computes nothing, so skip the models and contexts that it would get.
     if _overrides(method, "prepare"):
         with hook_errors(method, "prepare"):
             for client in clients:
@@ -101,6 +102,7 @@ def train(
             with hook_errors(method, "remember"):
                 states[j] = layout.row(models.w[j], client.state | method.remember(model, client.data, context))
     if bool(layout.private.any()):
+        # Private parameters do not leave a client. With the server's numbers in their place, the models can be averaged.
         mask = layout.private.to(w.device)
         for table in models:
             if table is not None:
@@ -192,6 +194,7 @@ def _train_group(
         if whole is not None and part is not None:
             whole[index] = part
     for place, j in enumerate(group):
+        # A clone, because a view would keep the tensors of the whole group in memory.
         ends[j] = {name: values[place].clone() for name, values in changed.items()}
 
 
@@ -214,6 +217,7 @@ def _local_steps(
     part = request.only(index)
     fixed = fixed_part(part)
     constants = {} if fixed is None else dict(layout.views(fixed.expand_as(U)))
+    # The proximal term pulls towards the server's model, which has no counterpart of a client's state.
     of_model, of_state = local_step(request), local_step(replace(request, prox=0.0))
     optimiser_states, taken = {name: of_model.start(value) for name, value in views.items()}, dict.fromkeys(views, 0)
     gradient = _Gradient(problem, method, request.w, dict(work.context), vectorised=len(group) > 1)
@@ -242,9 +246,11 @@ def _local_steps(
             taken[name] += 1
             step: LocalStep = of_state if name.startswith(OWN) else of_model
             step.step(views[name], g, constants.get(name), optimiser_states[name], taken[name])
+        # Running statistics follow no gradient: the pass over the minibatch has computed their new values.
         for name, value in statistics.items():
             if name in changes:
                 views[name].copy_(value)
+        # All parameters of a client are views of its row of U, so the projection changes them all.
         if local.radius is not None:
             U.mul_((local.radius / U.norm(dim=1, keepdim=True)).clamp(max=1))
         if total is not None:

@@ -35,6 +35,7 @@ class Batch:
     def __init__(
         self, inputs: Tensor, targets: Tensor, weights: Tensor | None, augmented: Callable[[int], Tensor]
     ) -> None:
+        # Other views are computed on request, because most methods need none.
         self.inputs, self.targets, self._weights, self._augmented = inputs, targets, weights, augmented
 
     def view(self, number: int) -> Tensor:
@@ -59,6 +60,7 @@ class ClientRowsView:
     """
 
     def __init__(self, inputs: Callable[[], Tensor], targets: Callable[[], Tensor]) -> None:
+        # Functions, because most methods never look at all rows, which are copied from the pool.
         self._inputs, self._targets = inputs, targets
 
     @cached_property
@@ -246,6 +248,7 @@ class MethodLayout(NamedTuple):
                     code="wrong-type",
                     field=name,
                 )
+        # One mask over the model's vector, because a row of the client store has the private entries in its order.
         mask = torch.cat([torch.full((model.parameters[name].numel(),), name in private) for name in model.names])
         shapes = {name: tuple(value.shape) for name, value in state.items()}
         names = tuple(name for name in model.names if name in private)
@@ -255,6 +258,7 @@ class MethodLayout(NamedTuple):
     def size(self) -> int:
         """Length of a row of the client store; 0 if the clients have nothing to store."""
         entries = int(self.private.sum()) + sum(map(prod, self.state.values()))
+        # One more number marks a row as written, because a state may well consist of zeros.
         return 1 + entries if entries else 0
 
     @property
@@ -268,6 +272,7 @@ class MethodLayout(NamedTuple):
             return w, {name: value.detach().clone() for name, value in method.state(received).items()}
         count = 1 + int(self.private.sum())
         if count > 1:
+            # A copy, because all clients of the cohort start from the same vector.
             w = w.clone()
             w[self.private.to(w.device)] = row[1:count]
         return w, unflatten(row[count:], self.state)
@@ -283,6 +288,7 @@ def flatten(tensors: Named, shapes: Shapes, like: Tensor) -> Tensor:
     Raises:
         InputError: If a tensor is missing or has another shape.
     """
+    # A tensor that the method did not declare would be lost, so it is an error like a missing one.
     for name in shapes.keys() ^ tensors.keys():
         raise InputError(
             f"a tensor '{name}' is {'missing' if name in shapes else 'not expected'}: the method must return "
@@ -297,6 +303,7 @@ def flatten(tensors: Named, shapes: Shapes, like: Tensor) -> Tensor:
                 code="wrong-shape",
                 field=name,
             )
+    # The empty vector first, because torch.cat needs at least one tensor.
     return torch.cat([like.new_empty(0), *(tensors[name].detach().reshape(-1).to(like) for name in shapes)])
 
 

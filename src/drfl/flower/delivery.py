@@ -53,10 +53,12 @@ def deliver(
             code="file-too-large",
             field="deliver",
         )
+    # The time is part of the signed statement, so that nobody can deliver an older model of the server again.
     signed = datetime.now(UTC).isoformat(timespec="milliseconds")
     message = Delivery(model, signed)
     if key is not None:
         message = Delivery(model, signed, key.sign(message.statement))
+    # All sites share one encoded message, because the model may have a gigabyte.
     contents = dict.fromkeys(range(len(roster.names)), write(message))
     receipts, reasons = ask_once(grid, roster, contents, DELIVERY, DELIVERY_KIND, Receipt, timeout, audit)
     outcome: dict[str, str] = {}
@@ -77,6 +79,7 @@ def deliver_result(
     is_wanted = settings.key is not None if settings.deliver is None else settings.deliver
     if not is_wanted or not finished.has_ended or finished.checks.failure is not None:
         return {}
+    # The bytes of the run's own file, so that its digest is that of the file at the sites.
     model = dict(run_files(finished))["model.safetensors"]
     outcome = deliver(grid, roster, model, settings.signing_key(folder), settings.timeout, audit)
     return {FILE: json_text(outcome, indent=2) + "\n"}

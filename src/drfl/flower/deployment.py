@@ -250,6 +250,7 @@ class Preparation:
 
     def _members(self, holdout: HoldOut | None) -> Mapping[int, SiteIdentity]:
         """Return the sites' descriptions for runs with these validation rows."""
+        # Without validation rows sites train on all their rows, so none count as held out in weights and sizes.
         if holdout is not None:
             return self.members
         return {client: msgspec.structs.replace(member, held_out=0) for client, member in self.members.items()}

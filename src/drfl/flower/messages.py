@@ -147,6 +147,7 @@ class ModelRecipe(Message, frozen=True):
 
     def __post_init__(self) -> None:
         files = {file.name for file in self.code}
+        # Sites approve code by the digests of these files, so no reference may name any other.
         for name in (self.model, self.loss, *self.metrics):
             if is_reference(name) and name.rpartition(":")[0] not in files:
                 raise ValueError("a reference is not to one of the files")
@@ -234,6 +235,7 @@ class SentTensor(Message, frozen=True):
     values: Tensor
 
     def __post_init__(self) -> None:
+        # Vectors in a message are one-dimensional, and reshape() must not fail in the middle of a request.
         if math.prod(self.shape) != self.values.numel() or not self.values.dim():
             raise ValueError("a tensor does not have as many values as its shape says")
 

@@ -116,6 +116,8 @@ def describe_model(
         known, known_loss = next(iter(names), own), loss if code is None else code.loss_of(loss)
         classes = int(module["arguments"]["classes"]) if "arguments" in module else len(file.classes or ())
     built = None
+    # A site keeps models of code that it has approved, for its own programs. Without running the code, drfl can check
+    # only that the weights are finite.
     if is_approved:
         model, w = ModelRecipe("", "", dtype, 0), torch.cat([value.double().flatten() for value in weights])
     elif known is None or known_loss is None or (code is None and loss not in LOSSES):
@@ -130,6 +132,7 @@ def describe_model(
         metrics = (score,) if code is None else code.metrics
         model = ModelRecipe(known, known_loss, dtype, classes, metrics=metrics, code=() if code is None else code.files)
         built = task_of(model, file.shape, None if code is None else code.folder)
+        # A copy, because the weights that the code creates are compared with those of the file below.
         loaded = copy.deepcopy(built.model)
         load_weights(loaded, file.weights)
         w = dataclasses.replace(built, model=loaded).w0

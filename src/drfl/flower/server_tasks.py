@@ -50,6 +50,7 @@ def deliver_model(
     own = job_code(read_server(path).job, path.resolve().parent, code)
     described = describe_model(read_model_file(model), own)
     with session(grid, path, wait) as (settings, folder, roster, members, audit):
+        # Sites check this too. Here the operator sees the reason before the model is sent to anyone.
         for client, member in members.items():
             described.check_fits(member, roster.names[client])
         outcome = deliver(grid, roster, content, settings.signing_key(folder), settings.timeout, audit)
@@ -95,6 +96,7 @@ def evaluate_models(
             for client, member in members.items():
                 each.check_fits(member, roster.names[client])
         request = AskTests(tuple(FinishedModel(each.model, each.w, each.standardisation) for each in described))
+        # All sites share one encoded message, because it contains all models.
         contents = dict.fromkeys(members, write(request))
         answers, reasons = ask_once(grid, roster, contents, TESTS, TESTS_KIND, AnswerTests, settings.timeout, audit)
         has_labels = all(member.majority is not None for member in members.values())

@@ -80,11 +80,13 @@ def joined_sites(
         if audit is not None:
             log_members(joined, roster, audit)
         yield Session(settings, folder, roster, members, audit), audited
+        # Not reached after an error, which AuditedRun records as the outcome.
         audited.close("completed")
 
 
 def log_members(joined: Mapping[int, JoinedSite], roster: Roster, audit: AuditLog) -> None:
     """Write the participants and their descriptions of themselves to the server's log."""
+    # Digest and head are those of the site's message, so that an audit can find its line in the site's log.
     for client, (member, digest, head) in sorted(joined.items()):
         values = {"name": member.name, "rows": member.train, "data": member.digest, "digest": digest}
         values |= {"classes": member.classes, "head": None if head is None else str(head)}

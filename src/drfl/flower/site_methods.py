@@ -73,6 +73,7 @@ def sent_method(method: LocalMethod, row: Tensor | None) -> SentMethod:
     options = []
     for field in dataclasses.fields(method) if dataclasses.is_dataclass(method) else ():
         value = getattr(method, field.name)
+        # Other fields, such as functions, cannot be sent: the site's own code gives them their defaults.
         if field.init and isinstance(value, OPTIONS):
             options.append((field.name, value))
     number = 0 if row is None else int(row[0])
@@ -102,6 +103,7 @@ def load_method(sent: SentMethod, policy: SitePolicy, folder: Path) -> LocalMeth
         RefusedError: If the site has not approved the code, or has another version of it.
         InputError: If the name or an option is unknown.
     """
+    # A site never receives code. It runs its own copy, if its policy approves the digest.
     if sent.sha256:
         file = sent.name.rpartition(":")[0]
         policy.check_code([(file, sent.sha256)], folder)
@@ -139,6 +141,7 @@ class SiteStates:
     """
 
     def __init__(self, folder: Path, site: str) -> None:
+        # Quoted, because a name such as "../x" must not lead out of the folder.
         self.site, self.folder = site, folder / STATES / quote(site, safe="")
 
     def read(self, number: int, like: Tensor) -> Tensor:
@@ -170,9 +173,11 @@ class SiteStates:
                 file.write(secrets.token_bytes(32))
             key.chmod(0o600)
         digest = hashlib.blake2b(row.numpy().tobytes(), digest_size=6, key=read_bytes(key, follow=False)).digest()
+        # 0 stands for the start value. Six bytes fit exactly into the float64 in which messages carry the number.
         number = 1 + int.from_bytes(digest, "big")
         with atomic_write(self.folder / f"{number}.safetensors") as file:
             file.write(save({"row": row}))
+        # A server may resume from an earlier round, so keep as many older states as there is room for.
         files = sorted(self.folder.glob("*.safetensors"), key=lambda path: path.stat().st_mtime_ns)
         most = max(FEWEST, MOST_BYTES // max(1, row.nbytes))
         for path in files[: max(0, len(files) - most)]:

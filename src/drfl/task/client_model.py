@@ -102,10 +102,12 @@ class ClientModel:
                 tensors[f"{name}.seeds" if name else "seeds"] = self._seeds
         # A second pass in a step continues from the statistics of the first.
         tensors |= self.statistics
+        # The layers belong to the task's model, which tests use too, so they record statistics during this call only.
         for norm in self._norms.values():
             norm.is_step = True
         try:
             with (
+                # The cache would keep copies of parameters, which local steps change in place.
                 torch.autocast(x.device.type, self._autocast, cache_enabled=False) if self._autocast else nullcontext()
             ):
                 outputs = functional_call(self.task.model, tensors, (x,))
@@ -129,10 +131,12 @@ class ClientModel:
             outputs = self(x)
         finally:
             hook.remove()
+        # Those of the last call, as a model may use its head several times.
         return inputs[-1], outputs
 
     def gradient(self, loss: Callable[[ClientModel], Tensor]) -> Tensor:
         """Compute the gradient (d,) of a loss () at these parameters, such as ``batch.loss``; it is a constant."""
+        # torch.func.grad, because a method's loss may itself run under vmap over the clients.
         gradients = torch.func.grad(
             lambda parameters: loss(ClientModel(self.task, parameters, self._seeds, self._autocast))
         )(self.parameters)
