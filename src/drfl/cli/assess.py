@@ -16,7 +16,6 @@ from drfl.experiments.assess.predicted_records import predicted_beside, predicte
 from drfl.experiments.assess.predictions import read_predictions
 from drfl.experiments.compare.comparison_results import UNDEFINED
 from drfl.experiments.run.artifacts import json_text
-from drfl.experiments.run.manifest import failed_in, interruption, runs_in
 from drfl.report.read_run import constant_line, threshold_line
 from drfl.report.run_gains import (
     AssessedRun,
@@ -36,10 +35,7 @@ MOST = 30
 
 def assess_command(options: AssessOptions) -> int:
     """Assess runs, print intervals and comparisons, and return the exit code."""
-    folders = [folder for path in options.runs for folder in runs_in(path)]
-    failed = [run for path in options.runs for run in failed_in(path)]
-    for notice in filter(None, map(interruption, options.runs)):
-        console.warn(notice)
+    folders, failed = console.runs_to_read(options.runs)
     auc_interval = auc_interval_of(options.auc_interval)
     runs = [assess_run(folder, options.measure, options.level, auc_interval) for folder in folders]
     # Other tools' predictions count as runs: stored ones, and the given ones at each seed of the first algorithm.

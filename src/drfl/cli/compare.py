@@ -15,7 +15,7 @@ from drfl.cli import console, signals
 from drfl.cli.options import CompareOptions
 from drfl.cli.paper_files import check_paper_files, write_paper_files
 from drfl.cli.to_config import overrides
-from drfl.core.errors import InputError, Notice, StoppedError
+from drfl.core.errors import InputError, StoppedError
 from drfl.core.screen import ScreenTable
 from drfl.core.user_code import label_of
 from drfl.experiments.compare.comparison import (
@@ -42,7 +42,6 @@ from drfl.experiments.execution.executor import workers_of_options
 from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.manifest import interruption
 from drfl.experiments.run.resume import check_folder
-from drfl.experiments.run.run_directory import tidy
 from drfl.experiments.run.run_warnings import check_strict
 from drfl.experiments.run.runner import StopSignal, parse_seeds
 from drfl.experiments.sweep.results import Sweep
@@ -70,8 +69,7 @@ def compare_command(options: CompareOptions) -> int:
     ready = ready._replace(track=options.track)
     check_strict(config.strict, ready.warnings)
     if out is not None and resume and is_up_to_date(out, ready) and not options.predictions:
-        tidy(out, "comparison")
-        console.warn(Notice(f"{out} is finished: there is nothing to resume", "nothing-to-resume", str(out)))
+        console.warn_finished(out, "comparison")
         return 0
     predictions = read_all(options.predictions or ())
     place, total, bars = out or Path("runs") / f"compare-{config.data_label}", len(design.cells), ExitStack()

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from drfl.cli import signals
 from drfl.core import screen
+from drfl.core.errors import Notice
 from drfl.core.screen import Screen
+from drfl.experiments.run.manifest import Kind, failed_in, interruption, runs_in
+from drfl.experiments.run.run_directory import tidy
 from drfl.experiments.run.runner import StopSignal
+from drfl.report.read_run import FailedRun
 from drfl.task.measure import NOTHING
 from drfl.training import callbacks
 from drfl.training.certificate import Certificate
@@ -122,6 +127,29 @@ def warn(line: str) -> None:
     """Print a line on stderr, also if stdout gets only JSON."""
     screen.warnings.append(line)
     err.print(line, markup=False)
+
+
+def runs_to_read(paths: Sequence[Path]) -> tuple[list[Path], list[FailedRun]]:
+    """Return the folders of the finished runs below some folders, and the failed runs; warn if some are missing.
+
+    Raises:
+        InputError: If a folder has no finished run, or cannot be read.
+    """
+    folders = [folder for path in paths for folder in runs_in(path)]
+    failed = [run for path in paths for run in failed_in(path)]
+    for notice in filter(None, map(interruption, paths)):
+        warn(notice)
+    return folders, failed
+
+
+def warn_finished(folder: Path, kind: Kind = "run") -> None:
+    """Warn that a folder is finished, so that there is nothing to resume.
+
+    Raises:
+        InputError: If the remains of a process that was killed cannot be removed from the folder.
+    """
+    tidy(folder, kind)
+    warn(Notice(f"{folder} is finished: there is nothing to resume", "nothing-to-resume", str(folder)))
 
 
 def percent(fraction: float) -> str:

@@ -10,7 +10,6 @@ from pathlib import Path
 from drfl.cli import console, signals
 from drfl.cli.options import FitOptions
 from drfl.cli.to_config import overrides
-from drfl.core.errors import Notice
 from drfl.core.screen import ScreenTable
 from drfl.experiments.config.config import code_references, config_of, read_file
 from drfl.experiments.config.data_settings import load_data
@@ -21,7 +20,6 @@ from drfl.experiments.fit.run_fit import evaluate_every, jobs_of_config, run_fit
 from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.manifest import is_finished
 from drfl.experiments.run.resume import check_folder
-from drfl.experiments.run.run_directory import tidy
 from drfl.report.read_run import remark_lines
 from drfl.task.measure import NOTHING, number
 from drfl.training.history import Metrics
@@ -52,8 +50,7 @@ def fit_command(options: FitOptions) -> int:
             given |= {"rounds": budget, "evaluate_every": evaluate_every(budget)}
         config = config_of(file, overrides(given, None, [member.algorithm for member in PORTFOLIO]))
         if out is not None and resume and is_finished(out):
-            tidy(out, "fit")
-            console.warn(Notice(f"{out} is finished: there is nothing to resume", "nothing-to-resume", str(out)))
+            console.warn_finished(out, "fit")
             return 0
     # Loading may download, which takes long and needs a clean-up: a signal raises an exception here.
     jobs = jobs_of_config(config, load_data(config, console.lines(quiet)))

@@ -9,7 +9,6 @@ from drfl.cli.options import ReportOptions
 from drfl.cli.paper_files import check_paper_files, write_paper_files
 from drfl.core.errors import InputError
 from drfl.core.output_files import check_output
-from drfl.experiments.run.manifest import failed_in, interruption, runs_in
 
 PAGE = Path("report.html")
 """The page to write by default."""
@@ -32,10 +31,7 @@ def report_command(options: ReportOptions) -> int:
         if path is not None:
             check_output(path, name, overwrite=options.overwrite)
     check_paper_files(options.latex, options.figure, options.x_axis, overwrite=options.overwrite)
-    folders = [folder for path in options.runs for folder in runs_in(path)]
-    failed = [run for path in options.runs for run in failed_in(path)]
-    for notice in filter(None, map(interruption, options.runs)):
-        console.warn(notice)
+    folders, failed = console.runs_to_read(options.runs)
     if any(choice is not None for choice in (options.latex, options.figure, options.costs_to)):
         from drfl.experiments.compare.stored_runs import comparison_of, find_runs
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from drfl.cli import console, signals
 from drfl.cli.options import RunOptions
 from drfl.cli.to_config import overrides
-from drfl.core.errors import Notice
 from drfl.core.run_end import OWN_MODELS, RESET
 from drfl.core.screen import ScreenTable
 from drfl.core.user_code import label_of
@@ -26,7 +25,7 @@ from drfl.experiments.run.resume import (
     key_of,
     load_resume_point,
 )
-from drfl.experiments.run.run_directory import claim_folder, tidy
+from drfl.experiments.run.run_directory import claim_folder
 from drfl.experiments.run.run_warnings import check_strict, warnings_of
 from drfl.experiments.run.runner import execute, write_results
 from drfl.federation.federation import Evaluation
@@ -65,8 +64,7 @@ def run_command(options: RunOptions) -> int:
         if out is not None and resume:
             check_stored_config(out, job)
         if out is not None and resume and is_finished(out):
-            tidy(out)
-            console.warn(Notice(f"{out} is finished: there is nothing to resume", "nothing-to-resume", str(out)))
+            console.warn_finished(out)
             failure = failure_of(out)
             if failure is None:
                 return 0

@@ -102,7 +102,7 @@ def train(
             with hook_errors(method, "remember"):
                 states[j] = layout.row(models.w[j], client.state | method.remember(model, client.data, context))
     if bool(layout.private.any()):
-        # Private parameters do not leave a client. With the server's numbers in their place, the models can be averaged.
+        # Private parameters stay at a client. With the server's numbers in their place, the models can be averaged.
         mask = layout.private.to(w.device)
         for table in models:
             if table is not None:

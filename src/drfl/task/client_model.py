@@ -107,7 +107,6 @@ class ClientModel:
             norm.is_step = True
         try:
             with (
-                # The cache would keep copies of parameters, which local steps change in place.
                 torch.autocast(x.device.type, self._autocast, cache_enabled=False) if self._autocast else nullcontext()
             ):
                 outputs = functional_call(self.task.model, tensors, (x,))
