@@ -45,6 +45,7 @@ def call(arguments: Sequence[str]) -> int:
     A user's mistake is reported in one line on stderr. With ``--json`` an object with its code and field is also
     printed on stdout.
     """
+    # The arguments may be what is wrong, so look at the words instead of parsing them.
     as_json = "--json" in arguments
     screen.warnings.clear()
     try:
@@ -124,6 +125,7 @@ def _as_input_error(error: Exception) -> DrflError | None:
 
 
 def _complain(error: DrflError, exit_code: int, as_json: bool) -> int:
+    # One line, whatever a file or a library has put into the text.
     message = " ".join(str(error).split())
     say(f"drfl: {message}", err=True)
     if as_json:

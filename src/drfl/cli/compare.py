@@ -123,6 +123,7 @@ def _design(options: CompareOptions) -> tuple[Config, Design, Path | None]:
 
     Options override the configuration file, which replaces the stored configuration.
     """
+    # Only for the key of the folder: the code that the file names is checked below, but not loaded here.
     values = {**read_file(options.config, trust=True), **options.settings}
     stored = check_folder(
         options.out, "comparison", resume=options.resume, overwrite=options.overwrite, trust=options.trust,

@@ -26,6 +26,8 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
+# The commands below import what they need when they run, because pandas takes a second to load.
+
 Paths = Annotated[
     list[Path], typer.Argument(metavar="PATHS", help="Tables (CSV, TSV, Parquet, Excel, npz), or folders of them")
 ]

@@ -24,6 +24,8 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
+# The commands below import what they need when they run, because Flower and torch take seconds to load.
+
 Place = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the deployment")]
 Number = Annotated[str, typer.Argument(metavar="RUN", help="Number of the run, as printed by 'drfl deploy run'")]
 Detach = Annotated[bool, typer.Option("--detach", help="Submit the run, print its number and exit")]
@@ -396,6 +398,7 @@ def _require() -> None:
 
 def _deployment(directory: Path) -> DeploymentFolder:
     """Find the deployment of a command that needs Flower."""
+    # First, so that a missing Flower is reported before the folder is read.
     _require()
     from drfl.flower.deploy.paths import find_deployment
 
@@ -412,6 +415,7 @@ def _submit(directory: Path, detach: bool, wait: float | None, *, is_fit: bool) 
     from drfl.flower.deploy.runs import FIT, submit
 
     number = submit(folder, wait, FIT if is_fit else None)
+    # With --detach the number is the result of the command, which a script reads on stdout.
     say(f"run {number} submitted", err=not detach)
     if detach:
         say(f"follow it with: drfl deploy follow {directory} {number}", err=True)

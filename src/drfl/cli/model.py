@@ -19,6 +19,8 @@ app = typer.Typer(
     name="model", cls=CommandGroup, help="Show, export and roll back trained models.", no_args_is_help=True
 )
 
+# The commands below import what they need when they run, because torch takes seconds to load.
+
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="Model file, or the folder of its run or of a site")]
 Schema = Annotated[
     Path | None, typer.Option("--schema", help="Schema of the columns, if the model file has only its digest")

@@ -169,6 +169,7 @@ def command(
             settings = {name: value for name, value in all_settings.items() if value is not None}
             return function(options(**values, settings=settings) if names else options(**values))
 
+        # typer makes the options of a command from its signature and annotations.
         vars(call)["__signature__"] = inspect.Signature(parameters)
         call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         if several:

@@ -166,7 +166,7 @@ def standardisation_of(
     for client, name in enumerate(parts) if wanted is False else ():
         if members[client].counts is not None:
             raise InputError(
-                f"    site '{name}' has missing values, which only standardisation can replace. Remove "
+                f"site '{name}' has missing values, which only standardisation can replace. Remove "
                 "standardise = false from server.toml, or remove the missing values",
                 code="missing-values",
                 field=name,
