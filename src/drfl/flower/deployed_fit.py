@@ -101,7 +101,6 @@ class RowsAtSites:
         )
 
     def _moments(self, sums: Mapping[int, tuple[AnswerLosses, LossSums]]) -> RowMoments:
-        """Put the sums of all sites together."""
         columns = np.zeros((len(RowMoments._fields), self.prepared.sites.n))
         for client, (answer, each) in sums.items():
             columns[:, client] = (answer.rows, answer.units, each.mean, each.squares, each.cross, answer.sizes)

@@ -34,7 +34,18 @@ def audit(paths: Sequence[Path], keys: TrustedKeys | None = None, without: Seque
             yield Finding("problem", Notice(str(error), error.code, error.field))
     servers, sites = ([log for log in logs if log.role == role] for role in ("server", "site"))
     server = servers[0] if len(servers) == 1 else None
-    names = {log.path: log.name if server is None else _name_in_server_toml(log, server) for log in sites}
+    names: dict[Path, str | None] = {log.path: log.name for log in sites}
+    if server is not None:
+        for log in sites:
+            # The server's records use the names in server.toml, which may differ from those in the sites' logs.
+            joined = [
+                record for record in server.records if record["event"] == "joined" and record.get("name") == log.name
+            ]
+            known = list(dict.fromkeys(str(record.get("site")) for record in joined))
+            if len(known) > 1:  # several sites report this name, so identify the site by the heads of its log
+                heads = set(map(str, log.heads))
+                known = list(dict.fromkeys(str(record.get("site")) for record in joined if record.get("head") in heads))
+            names[log.path] = known[0] if len(known) == 1 else None
     for log in logs:
         name = SERVER if log.role == "server" else names[log.path] or log.name
         findings = [*limit_findings(check_records(log)), *check_signatures(log, name, trusted)]
@@ -57,7 +68,6 @@ def audit(paths: Sequence[Path], keys: TrustedKeys | None = None, without: Seque
 def _compare_all(
     server: LogContent, sites: Sequence[LogContent], names: dict[Path, str | None], without: Sequence[str]
 ) -> Iterator[Finding]:
-    # The server's records use the names in server.toml.
     by_name: dict[str, LogContent] = {}
     for log in sites:
         name = names[log.path]
@@ -86,13 +96,3 @@ def _compare_all(
         else:
             text = f"{name}: the log of this site is missing. Give it too, or use --without {name}"
             yield make_finding(server, "problem", text, "missing-log")
-
-
-def _name_in_server_toml(log: LogContent, server: LogContent) -> str | None:
-    """Return the name in server.toml of the site that wrote a log, which may differ from the name in the log."""
-    joined = [record for record in server.records if record["event"] == "joined" and record.get("name") == log.name]
-    names = list(dict.fromkeys(str(record.get("site")) for record in joined))
-    if len(names) > 1:  # several sites report this name, so identify the site by the heads of its log
-        heads = set(map(str, log.heads))
-        names = list(dict.fromkeys(str(record.get("site")) for record in joined if record.get("head") in heads))
-    return names[0] if len(names) == 1 else None
