@@ -211,13 +211,14 @@ def evaluate(
     """
     with signals.raise_on_signal():
         folder = _deployment(directory)
+        from drfl.flower.deploy.paths import EVALUATION_FILE
         from drfl.flower.deploy.requests import print_evaluation, read_results, write_request
         from drfl.flower.deploy.runs import submit
 
         request = write_request(folder, "evaluate", models, references or ())
         code = _follow(directory, submit(folder, request=request), is_task=True)
         if code == 0:
-            results = read_results(request, "evaluation.json")
+            results = read_results(request, EVALUATION_FILE)
             if as_json:
                 print(json.dumps({**results, "folder": str(request)}))
             else:
@@ -239,6 +240,7 @@ def deliver(
     """
     with signals.raise_on_signal():
         folder = _deployment(directory)
+        from drfl.flower.deploy.paths import DELIVERY_FILE, RECEIVED
         from drfl.flower.deploy.requests import read_results, write_request
         from drfl.flower.deploy.runs import submit
 
@@ -248,10 +250,10 @@ def deliver(
         code = _follow(directory, submit(folder, request=request), is_task=True)
         if code:
             return code
-        sites = read_results(request, "delivery.json")["sites"]
+        sites = read_results(request, DELIVERY_FILE)["sites"]
         for name, outcome in sites.items():
             say(f"{name}: {outcome}")
-    return 0 if set(sites.values()) == {"received"} else 1
+    return 0 if set(sites.values()) == {RECEIVED} else 1
 
 
 @app.command(cls=Command)

@@ -15,15 +15,13 @@ from drfl.experiments.run.artifacts import json_text, run_files
 from drfl.experiments.run.finished import FinishedRun
 from drfl.flower.ask_once import ask_once
 from drfl.flower.client_app import DELIVERY, DELIVERY_KIND
+from drfl.flower.deploy.paths import DELIVERY_FILE, RECEIVED
 from drfl.flower.messages import MOST_MODEL_BYTES, Delivery, Receipt
 from drfl.flower.nodes import Roster
 from drfl.flower.records import write
 from drfl.flower.settings import ServerSettings
 
 LOG = logging.getLogger("drfl.flower")
-
-FILE = "delivery.json"
-"""File in a run's folder with the outcome of its delivery."""
 
 
 def deliver(
@@ -63,7 +61,7 @@ def deliver(
     receipts, reasons = ask_once(grid, roster, contents, DELIVERY, DELIVERY_KIND, Receipt, timeout, audit)
     outcome: dict[str, str] = {}
     for client, name in enumerate(roster.names):
-        outcome[name] = "received" if client in receipts else reasons[client]
+        outcome[name] = RECEIVED if client in receipts else reasons[client]
         if client in reasons:
             text = f"{name} did not receive the model: {reasons[client]}"
             LOG.warning(Notice(text, "model-not-received", name))
@@ -82,4 +80,4 @@ def deliver_result(
     # The bytes of the run's own file, so that its digest is that of the file at the sites.
     model = dict(run_files(finished))["model.safetensors"]
     outcome = deliver(grid, roster, model, settings.signing_key(folder), settings.timeout, audit)
-    return {FILE: json_text(outcome, indent=2) + "\n"}
+    return {DELIVERY_FILE: json_text(outcome, indent=2) + "\n"}

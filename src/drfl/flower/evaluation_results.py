@@ -15,6 +15,7 @@ from drfl.core.errors import DrflError
 from drfl.core.files import sha256_of
 from drfl.experiments.run.artifacts import exact_text, json_text, sum_columns
 from drfl.federation.federation import Evaluation
+from drfl.flower.deploy.paths import EVALUATION_FILE
 from drfl.flower.deployed_federation import combined
 from drfl.flower.messages import AnswerTests, Products, SiteTest
 from drfl.flower.model_description import DescribedModel
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 OWN_SCORES = "site's own scores"
 """Name of the row for the scores of the sites."""
 
-SUMMARY, CLIENTS, PAIRED = "evaluation.json", "clients.csv", "paired.csv"
-"""Files of an evaluation."""
+CLIENTS, PAIRED = "clients.csv", "paired.csv"
+"""Files of an evaluation, besides its summary."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,7 +219,7 @@ def evaluation_files(evaluations: Evaluations, models: Sequence[Path]) -> dict[s
         CLIENTS: csv_text(columns, rows),
         **({PAIRED: csv_text(PAIRED_COLUMNS, paired)} if paired else {}),
         # Last, because a folder with this file is complete.
-        SUMMARY: json_text(summary, indent=2) + "\n",
+        EVALUATION_FILE: json_text(summary, indent=2) + "\n",
     }
 
 

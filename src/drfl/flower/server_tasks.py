@@ -15,7 +15,8 @@ from drfl.data.model_file import read_model_file
 from drfl.experiments.run.artifacts import json_text
 from drfl.flower.ask_once import ask_once
 from drfl.flower.client_app import TESTS, TESTS_KIND
-from drfl.flower.delivery import FILE, deliver
+from drfl.flower.delivery import deliver
+from drfl.flower.deploy.paths import DELIVERY_FILE
 from drfl.flower.deploy.requests import REQUEST_FILE
 from drfl.flower.deployed_federation import measures_of
 from drfl.flower.evaluation_results import Evaluations, evaluation_files
@@ -54,7 +55,7 @@ def deliver_model(
         for client, member in members.items():
             described.check_fits(member, roster.names[client])
         outcome = deliver(grid, roster, content, settings.signing_key(folder), settings.timeout, audit)
-    with atomic_write(out / FILE) as file:
+    with atomic_write(out / DELIVERY_FILE) as file:
         file.write((json_text(outcome, indent=2) + "\n").encode())
 
 

@@ -13,6 +13,12 @@ from drfl.flower.deploy.dated_folders import FITS, newest_run
 
 _REVOKED = re.compile(r"(.+)-[0-9]{8}T[0-9]{6}\.[0-9]{6}\.pub")
 
+DELIVERY_FILE, EVALUATION_FILE = "delivery.json", "evaluation.json"
+"""Files with the results of a delivery and of an evaluation."""
+
+RECEIVED = "received"
+"""Outcome of a delivery to a site, see :func:`drfl.flower.delivery.deliver`."""
+
 
 class Address(NamedTuple):
     """The address of the SuperLink.

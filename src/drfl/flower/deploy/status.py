@@ -12,14 +12,11 @@ from drfl.core.errors import DrflError, InputError
 from drfl.core.files import read_json, read_text, sha256_of
 from drfl.experiments.run.manifest import CHECKPOINT
 from drfl.flower.deploy.flower_cli import run_flwr
-from drfl.flower.deploy.paths import DeploymentFolder
+from drfl.flower.deploy.paths import DELIVERY_FILE, RECEIVED, DeploymentFolder
 from drfl.flower.deploy.runs import list_runs
 from drfl.training.checkpoint.store import NAME
 
-MODEL, DELIVERY = "model.safetensors", "delivery.json"
-
-RECEIVED = "received"
-"""Outcome of a delivery to a site, see :func:`drfl.flower.delivery.deliver`."""
+MODEL = "model.safetensors"
 
 
 class SiteStatus(NamedTuple):
@@ -131,7 +128,7 @@ def status_of(folder: DeploymentFolder) -> DeploymentStatus:
 def _delivered_models(root: Path) -> dict[str, str]:
     """Return the digest of the last model that each site received."""
     found = []
-    for path in (*root.glob(f"*/{DELIVERY}"), *root.glob(f"*/*/{DELIVERY}")):
+    for path in (*root.glob(f"*/{DELIVERY_FILE}"), *root.glob(f"*/*/{DELIVERY_FILE}")):
         with suppress(InputError):
             content = read_json(path)
             if isinstance(content, dict) and isinstance(content.get("sites"), dict):
