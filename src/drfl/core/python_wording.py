@@ -28,6 +28,7 @@ def in_python(text: str) -> str:
         name = match[1].replace("-", "_")
         return f"{name}=True" if name in SWITCHES else name
 
+    # Whole commands first, because they contain options.
     plain = OPTION.sub(argument, COMMAND.sub("the same call with resume=True", text))
     return Notice(plain, text.code, text.field) if isinstance(text, Notice) else plain
 
@@ -40,6 +41,7 @@ def with_python_wording(function: Callable[P, T]) -> Callable[P, T]:
         try:
             return function(*args, **options)
         except DrflError as error:
+            # The same exception with another text, so that its type, code and traceback stay.
             error.args = tuple(in_python(part) if isinstance(part, str) else part for part in error.args)
             raise
 

@@ -42,6 +42,7 @@ class JobCode(NamedTuple):
         """
         recorded = str(module.get("reference"))
         wanted: Mapping[str, str] = module.get("sha256", {})
+        # Compare digests, not paths: the model may have been trained on a machine with other folders.
         main = wanted.get(Path(recorded.rpartition(":")[0]).as_posix())
         for reference, known in self.models.items():
             is_same = main == known[Path(reference.rpartition(":")[0]).as_posix()]
