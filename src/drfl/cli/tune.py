@@ -39,8 +39,9 @@ def tune_command(options: TuneOptions) -> int:
         given = {} if options.rounds is None else {"rounds": options.rounds}
         for key, value in {**given, **options.settings}.items():
             if key in changes:
-                text = f"{flag(key)} and --set {key} set the same value: remove one of them"
-                raise InputError(text, code="given-twice", field=key)
+                raise InputError(
+                    f"{flag(key)} and --set {key} set the same value: remove one of them", code="given-twice", field=key
+                )
             changes[key] = str(value) if isinstance(value, Path) else value
         check_seeds(options.confirm_seeds)
         own = [name.strip() for name in (options.names or "").split(",")]

@@ -352,8 +352,9 @@ class Transport:
             return answer
         answer = msgspec.structs.replace(answer, parts=_with_private(request, answer.parts))
         if (answer.test is not None) != ask.test:
-            problem = "the test result is missing" if ask.test else "it has a test result that was not requested"
-            raise ProtocolError(problem)
+            raise ProtocolError(
+                "the test result is missing" if ask.test else "it has a test result that was not requested"
+            )
         if (answer.also is not None) != (ask.also is not None):
             raise ProtocolError("the second test result is missing, or was not requested")
         if (answer.validation is not None) != ask.validates:
