@@ -102,6 +102,7 @@ class ClientData:
                 code="count-mismatch",
                 field="names",
             )
+        # Results and draws are filed under the names.
         if len(set(self.names)) < len(self.names):
             raise InputError(
                 "two clients have the same name. Give each client its own name", code="duplicate-name", field="names"
@@ -130,6 +131,7 @@ class ClientData:
                 code="count-mismatch",
                 field="columns",
             )
+        # One list of patients must fit the row numbers of both parts.
         if self.patients is not None and not (
             self.test_inputs is self.inputs and self.patients.shape == (len(self.inputs),)
         ):
@@ -216,6 +218,7 @@ class ClientData:
 
     @property
     def _may_miss(self) -> bool:
+        # Standardising has replaced missing values by the mean.
         return self.schema is not None and self.schema.has_missing and self.standardisation is None
 
     @property
@@ -549,6 +552,7 @@ class ClientData:
             if getattr(reading, name) is not None:
                 raise InputError(f"{name} has no effect on a data frame: remove it", code="unused-option", field=name)
         table, proposed = Table("the table", frame), tuple[Notice, ...]()
+        # Without options, a data frame is taken as its user has read it.
         if schema is None and reading != DETECT and group is not None:
             names = [*(name for name in (group, patient) if name is not None), *text_columns(targets or ())]
             if features is not None:

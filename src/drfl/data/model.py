@@ -112,20 +112,7 @@ class Model:
                     code="schema-differs",
                     field="schema",
                 )
-        self._module = self._made(module, trusted)
-        names = self._raw_names
-        if names is not None:
-            self.feature_names_in_ = np.array(names, dtype=object)
-            self.n_features_in_ = len(names)
-        elif len(file.shape) == 1 and file.dtype.is_floating_point and file.fields is None:
-            self.n_features_in_ = file.shape[0]
-
-    def __repr__(self) -> str:
-        return f"<Model for {self.kind}, {self._file.path}>"
-
-    def _made(self, module: nn.Module | str | None, trusted: Collection[str]) -> nn.Module | None:
-        """Return the module with the weights of the file; None if it cannot be made without running code."""
-        file, about = self._file, self.about.get("module", {})
+        about = self.about.get("module", {})
         if module is None and "architecture" in self.about:
             module = build(self.about["architecture"]).eval()
             check_sizes(module, file.shape, torch.get_default_dtype() if file.dtype.is_floating_point else file.dtype)
@@ -137,10 +124,19 @@ class Model:
             # The module's own types are those before the run converted it.
             kinds = {value.dtype for value in self.weights.values() if value.is_floating_point()}
             module = made.to(kinds.pop()) if len(kinds) == 1 else made
-        if module is None:
-            return None
-        load_weights(module, self.weights)
-        return module.eval()
+        if module is not None:
+            load_weights(module, self.weights)
+        # Without running code, some modules cannot be made. Such a model still tells what it is.
+        self._module = None if module is None else module.eval()
+        names = self._raw_names
+        if names is not None:
+            self.feature_names_in_ = np.array(names, dtype=object)
+            self.n_features_in_ = len(names)
+        elif len(file.shape) == 1 and file.dtype.is_floating_point and file.fields is None:
+            self.n_features_in_ = file.shape[0]
+
+    def __repr__(self) -> str:
+        return f"<Model for {self.kind}, {self._file.path}>"
 
     def _is_trusted(self, trusted: Collection[str]) -> bool:
         """Return whether the code that the file names has trusted digests, in the file and on this machine."""
@@ -150,6 +146,7 @@ class Model:
             return False
         if not set(map(str, digests.values())) <= set(trusted):
             return False
+        # The code must also be that on this machine, because that is what would run.
         user_code.check_received({reference: "model"}, digests, self._file.path.resolve().parent)
         return True
 
@@ -212,11 +209,16 @@ class Model:
         if not file.dtype.is_floating_point:
             example = torch.zeros(ROWS, *file.shape, dtype=file.dtype)
         elif self.standardisation is not None:
+            # Rows in the range of the training rows, where rounding errors are those of real rows.
             normal = torch.randn(ROWS, *file.shape, dtype=torch.float64, generator=generator)
             example = normal * self.standardisation.scale + self.standardisation.mean
         else:
             example = torch.rand(ROWS, *file.shape, generator=generator).to(_dtype_of(self.module))
-        write_onnx(self.to_torch(), self.kind, example, Path(path))
+        if self.kind == "regression":
+            write_onnx(self.to_torch(), "predictions", example, Path(path))
+        else:
+            answering = nn.Sequential(self.to_torch(), _Probabilities(self.kind))
+            write_onnx(answering, "probabilities", example, Path(path))
 
     def encode(self, rows: Any, row_name: RowName | None = None, place: str = "the table") -> Tensor:  # noqa: ANN401
         """Encode rows as the trained module was given them, before they are standardised.
@@ -241,6 +243,7 @@ class Model:
         if hasattr(rows, "columns") and hasattr(rows, "iloc"):
             table = Table(place, rows.rename(columns=str))
             schema = self.schema
+            # A user's data frame may have texts for numbers and words for missing values, like a file.
             rows = table if schema is None else table.prepared(schema.texts, schema.reading, row_name)
         if isinstance(rows, Table):  # the reader has prepared it
             return torch.from_numpy(self._encode_frame(rows.frame, row_name, place))
@@ -259,6 +262,7 @@ class Model:
 
             return self.encode(pd.DataFrame(values, columns=list(names or ())).infer_objects(), row_name, place)
         kind = np.float64 if file.dtype.is_floating_point else np.int64
+        # Tokens are whole numbers, and rounding others would hide a mistake.
         if values.dtype.kind not in "biuf" or (kind is np.int64 and values.dtype.kind == "f"):
             raise InputError(f"{place} holds {values.dtype}, not numbers", code="wrong-type", field="rows")
         inputs = torch.from_numpy(values.astype(kind, order="C"))
@@ -313,6 +317,7 @@ class Model:
                 parts.append(module(*args, **kwargs).double())
         found, classes = torch.cat(parts), self._file.classes
         width = 1 if found.dim() < 2 else found.shape[1]
+        # One output stands for two classes.
         if self.kind == "classification" and classes is not None and max(2, width) != len(classes):
             raise InputError(
                 f"{self._file.path} is damaged: the model has {width} outputs, and the file names {len(classes)} "
@@ -331,6 +336,7 @@ class Model:
         if names is None:
             count = self.about["task"].get("outputs", 2)
             return np.arange(max(2, count) if self.kind == "classification" else count)
+        # As in scikit-learn, predictions are the labels of the table, which were numbers.
         if all(name.isascii() and name.isdecimal() and name == str(int(name)) for name in names):
             return np.array([int(name) for name in names])
         return np.array(names, dtype=object)
@@ -358,13 +364,7 @@ class Model:
 
     def probabilities(self, outputs: np.ndarray) -> np.ndarray:
         """Convert what :meth:`outputs` returns to what :meth:`predict_proba` returns."""
-        values = torch.from_numpy(outputs)
-        if self.kind == "multi-label":
-            return values.sigmoid().numpy()
-        if values.dim() < 2 or values.shape[1] == 1:
-            positive = values.reshape(len(values)).sigmoid()
-            return torch.stack([1 - positive, positive], 1).numpy()
-        return values.softmax(1).numpy()
+        return _Probabilities(self.kind)(torch.from_numpy(outputs)).numpy()
 
     def predict(self, rows: Any) -> np.ndarray:  # noqa: ANN401
         """Predict the class, the labels or the number of each row.
@@ -389,10 +389,30 @@ class Model:
         if self.kind == "multi-label":
             return (outputs > 0).astype(np.int64)
         if outputs.ndim < 2 or outputs.shape[1] == 1:
+            # One output is the log-odds of the second class.
             return self.classes_[(outputs.reshape(len(outputs)) > self.threshold.log_odds).astype(int)]
         if outputs.shape[1] == 2:
+            # The difference of two logits is the log-odds.
             return self.classes_[(outputs[:, 1] - outputs[:, 0] > self.threshold.log_odds).astype(int)]
         return self.classes_[outputs.argmax(1)]
+
+
+class _Probabilities(nn.Module):
+    """The probabilities (n, k) of classes or labels, from a module's outputs."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, outputs: Tensor) -> Tensor:
+        """Return one column per class or label."""
+        if self.kind == "multi-label":
+            return outputs.sigmoid()
+        # One output is the log-odds of the second of two classes.
+        if outputs.dim() < 2 or outputs.shape[1] == 1:
+            positive = outputs.reshape(-1, 1).sigmoid()
+            return torch.cat([1 - positive, positive], 1)
+        return outputs.softmax(1)
 
 
 class _Prepared(nn.Module):

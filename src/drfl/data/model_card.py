@@ -11,6 +11,9 @@ from drfl.task.metrics import METRICS
 Card = dict[str, list[str]]
 """Sections in the order of Mitchell et al. (2019), each with its sentences."""
 
+MOST = 8
+"""Number of columns, and of classes, that a card names."""
+
 
 def card(model: Model) -> Card:
     """Return the card of a model.
@@ -25,21 +28,52 @@ def card(model: Model) -> Card:
     rows = f"{training.get('rows', '?'):,} rows" if isinstance(training.get("rows"), int) else "rows"
     start = training.get("init_from")
     where = f"{metrics.get('clients', training.get('clients', '?'))} clients"
+    module = about.get("module", {})
+    name = str(module.get("reference", module.get("class", "a module")))
+    if "architecture" not in about:
+        name += " (code that is not in the file)"
+    inputs = "its inputs"
+    if hasattr(model, "feature_names_in_"):
+        more = model.n_features_in_ - MOST
+        inputs = ", ".join(map(str, model.feature_names_in_[:MOST])) + (f" and {more} more columns" if more > 0 else "")
+    target = "" if model.schema is None else f" of {', '.join(column.name for column in model.schema.targets)}"
+    classes = "" if model.kind == "regression" else f" ({', '.join(map(str, model.classes_[:MOST]))})"
+    threshold, cut = list[str](), model.threshold
+    if about.get("positive_class") is not None:
+        how = "this is the default"
+        if cut.chosen_on is not None:
+            how = f"it maximises sensitivity plus specificity on {cut.chosen_on} rows"
+        positive = f"'{about['positive_class']}' is predicted above a probability of {cut.probability:.4g}"
+        threshold = [f"Threshold: {positive}; {how}."]
+    preparation = []
+    if model.schema is not None:
+        origin = "inferred from the training rows" if model.schema.inferred else "given"
+        preparation.append(f"{len(model.schema.features)} encoded columns by a schema that was {origin}.")
+        missing = [column.name for column in model.schema.columns if column.is_feature and column.missing]
+        if missing:
+            preparation.append(f"Missing values become the mean, with an indicator, in {', '.join(missing[:MOST])}.")
+    if model.standardisation is not None:
+        preparation.append("Columns are standardised by mean and standard deviation of the training rows.")
+    if about["preparation"].get("features") is not None:
+        preparation.append(f"Inputs are features of images: {about['preparation']['features']}.")
     return {
         "Model details": [
-            f"{_module(about)}, {sum(value.numel() for value in model.weights.values()):,} numbers",
+            f"{name}, {sum(value.numel() for value in model.weights.values()):,} numbers",
             f"trained by drfl {about.get('drfl', '?')} with {training.get('algorithm', '?')}, "
             f"{training.get('rounds', '?')} rounds, seed {training.get('seed', '?')}",
             f"run {about.get('run', '?')}" + (f", schema {about['schema'][:12]}" if about.get("schema") else ""),
         ],
-        "Intended use": [_use(model), "The file does not say who may use the model for which decision."],
+        "Intended use": [
+            f"{model.kind.capitalize()}{target}{classes} from {inputs}.",
+            "The file does not say who may use the model for which decision.",
+        ],
         "Factors": [f"Metrics are per client, over {where}. Other groups were not tested."],
-        "Metrics": [f"Score: {task.get('score', '?')}; loss: {task.get('loss', '?')}.", *_threshold(model)],
+        "Metrics": [f"Score: {task.get('score', '?')}; loss: {task.get('loss', '?')}.", *threshold],
         "Evaluation data": [f"Test rows of the same {where}, which the training did not see."],
         "Training data": [
             f"{training.get('data', '?')}: {rows} of {training.get('clients', '?')} clients.",
             *([f"The model started from the file with the SHA-256 {start}."] if start else []),
-            *_preparation(model),
+            *preparation,
         ],
         "Quantitative analyses": _results(model, metrics),
         "Ethical considerations": [
@@ -53,46 +87,6 @@ def card(model: Model) -> Card:
     }
 
 
-def _module(about: Mapping[str, Any]) -> str:
-    module = about.get("module", {})
-    name = str(module.get("reference", module.get("class", "a module")))
-    return f"{name} (code that is not in the file)" if "architecture" not in about else name
-
-
-def _use(model: Model) -> str:
-    names = "its inputs"
-    if hasattr(model, "feature_names_in_"):
-        shown = [str(name) for name in model.feature_names_in_[:8]]
-        names = ", ".join(shown) + (f" and {model.n_features_in_ - 8} more columns" if model.n_features_in_ > 8 else "")
-    target = "" if model.schema is None else f" of {', '.join(column.name for column in model.schema.targets)}"
-    classes = "" if model.kind == "regression" else f" ({', '.join(map(str, model.classes_[:8]))})"
-    return f"{model.kind.capitalize()}{target}{classes} from {names}."
-
-
-def _threshold(model: Model) -> list[str]:
-    positive, cut = model.about.get("positive_class"), model.threshold
-    if positive is None:
-        return []
-    how = "this is the default"
-    if cut.chosen_on is not None:
-        how = f"it maximises sensitivity plus specificity on {cut.chosen_on} rows"
-    return [f"Threshold: '{positive}' is predicted above a probability of {cut.probability:.4g}; {how}."]
-
-
-def _preparation(model: Model) -> list[str]:
-    found = []
-    if model.schema is not None:
-        inferred = "inferred from the training rows" if model.schema.inferred else "given"
-        missing = [column.name for column in model.schema.columns if column.is_feature and column.missing]
-        found.append(f"{len(model.schema.features)} encoded columns by a schema that was {inferred}.")
-        if missing:
-            found.append(f"Missing values become the mean, with an indicator, in {', '.join(missing[:8])}.")
-    if model.standardisation is not None:
-        found.append("Columns are standardised by mean and standard deviation of the training rows.")
-    features = model.about["preparation"].get("features")
-    return found if features is None else [*found, f"Inputs are features of images: {features}."]
-
-
 def _results(model: Model, metrics: Mapping[str, Any]) -> list[str]:
     score = str(model.about.get("task", {}).get("score"))
     percent = METRICS[score].percent if score in METRICS else False
@@ -101,6 +95,7 @@ def _results(model: Model, metrics: Mapping[str, Any]) -> list[str]:
         value = metrics.get(name)
         if not isinstance(value, int | float):
             return "unknown"
+        # A loss is never in per cent, even if the score is.
         return f"{100 * value:.1f} %" if percent and not name.endswith("loss") else f"{value:.4g}"
 
     if not metrics:

@@ -109,9 +109,9 @@ def model_bytes(
         preparation["fields"] = asdict(fields)
     # The document is in the file's metadata, as a second file could get lost.
     document = {"format_version": FORMAT, **about, "preparation": preparation}
-    return save(
-        {name: value.contiguous() for name, value in state.items()}, {KEY: json.dumps(document, allow_nan=False)}
-    )
+    # NaN is not JSON, and other readers would refuse it.
+    metadata = {KEY: json.dumps(document, allow_nan=False)}
+    return save({name: value.contiguous() for name, value in state.items()}, metadata)
 
 
 def read_model_file(path: Path) -> ModelFile:
@@ -157,13 +157,24 @@ def _checked(path: Path, weights: dict[str, Tensor], about: Mapping[str, Any]) -
     """Check the entries of a document that decide how the model is used. Exceptions are those of a damaged file."""
     preparation = about["preparation"]
     shape, dtype = tuple(about["inputs"]["shape"]), TYPES.get(about["inputs"]["dtype"])
+    # For isinstance, true is a whole number too.
     _require(all(type(size) is int and size > 0 for size in shape), "the shape of an input is not one of numbers")
+    # A crafted file must not make the reader allocate a huge row.
     _require(math.prod(shape) <= LARGEST_ROW, f"an input has more than {LARGEST_ROW:,} values")
     if dtype is None:
         raise ValueError("the type of inputs is unknown")
     kind = about["task"]["kind"]
     _require(kind in KINDS, "the kind of task is unknown")
-    columns, classes = (_names(about, key) for key in ("columns", "classes"))
+    names = dict[str, tuple[str, ...] | None]()
+    for key in ("columns", "classes"):
+        texts = about.get(key)
+        _require(
+            texts is None or (isinstance(texts, list) and all(isinstance(text, str) for text in texts)),
+            f"'{key}' is not a list of texts",
+        )
+        _require(texts is None or len(set(texts)) == len(texts), f"'{key}' names something twice")
+        names[key] = None if texts is None else tuple(texts)
+    columns, classes = names["columns"], names["classes"]
     _require(columns is None or shape == (len(columns),), "the names of the columns do not match the inputs")
     _require(classes is None or len(classes) <= MOST_CLASSES, "there are too many classes")
     digest = about.get("schema", "")
@@ -173,7 +184,9 @@ def _checked(path: Path, weights: dict[str, Tensor], about: Mapping[str, Any]) -
     schema, inferred = None, preparation.get("inferred", False)
     _require(isinstance(inferred, bool), "it is unknown whether the schema is inferred")
     if preparation.get("schema") is not None:
+        # The plain form of a schema is that of a file for people, which does not say who made it.
         schema = replace(TableSchema.of(preparation["schema"]), inferred=inferred)
+        # Sites recognise a schema by its digest.
         _require(schema.digest == digest, "the schema does not have its digest")
         _require(shape == (len(schema.features),), "the schema does not match the inputs")
     standardisation = None
@@ -191,6 +204,7 @@ def _checked(path: Path, weights: dict[str, Tensor], about: Mapping[str, Any]) -
     _require(chosen_on is None or isinstance(chosen_on, str), "the origin of the threshold is not a text")
     for name in ("module", "metrics", "training"):
         _require(isinstance(about.get(name, {}), dict), f"'{name}' is not an object")
+    # The card of the model formats these values.
     for value in (*about.get("metrics", {}).values(), *about.get("training", {}).values()):
         _require(value is None or isinstance(value, str) or abs(value) < 1e300, "a result is not a finite number")
     return ModelFile(
@@ -202,17 +216,6 @@ def _checked(path: Path, weights: dict[str, Tensor], about: Mapping[str, Any]) -
 def _require(is_right: bool, problem: str) -> None:
     if not is_right:
         raise ValueError(problem)
-
-
-def _names(about: Mapping[str, Any], key: str) -> tuple[str, ...] | None:
-    names = about.get(key)
-    if names is None:
-        return None
-    _require(
-        isinstance(names, list) and all(isinstance(name, str) for name in names), f"'{key}' is not a list of texts"
-    )
-    _require(len(set(names)) == len(names), f"'{key}' names something twice")
-    return tuple(names)
 
 
 def split_weights(tensors: Mapping[str, Tensor]) -> tuple[Standardisation | None, dict[str, Tensor]]:

@@ -116,6 +116,7 @@ class ModelStore:
                     field="signed",
                 )
             model = StoredModel(digest, signed, datetime.now(UTC).isoformat(timespec="seconds"))
+            # Write through to the disk: after a power cut the index must not name an incomplete file.
             with atomic_write(self.folder / model.file) as file:
                 file.write(content)
                 file.flush()

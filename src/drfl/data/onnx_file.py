@@ -24,30 +24,10 @@ ROWS = 7
 """Rows with which the file is checked."""
 
 
-class _Answering(nn.Module):
-    """A model whose results are probabilities, or numbers in regression."""
-
-    def __init__(self, model: nn.Module, kind: str) -> None:
-        super().__init__()
-        self.model, self.kind = model, kind
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return (n, k) probabilities or numbers for inputs (n, …)."""
-        outputs = self.model(inputs)
-        if self.kind == "regression":
-            return outputs
-        if self.kind == "multi-label":
-            return outputs.sigmoid()
-        if outputs.dim() < 2 or outputs.shape[1] == 1:
-            positive = outputs.reshape(-1, 1).sigmoid()
-            return torch.cat([1 - positive, positive], 1)
-        return outputs.softmax(1)
-
-
-def write_onnx(module: nn.Module, kind: str, example: Tensor, path: Path) -> None:
+def write_onnx(module: nn.Module, output: str, example: Tensor, path: Path) -> None:
     """Write a module with its preparation as ONNX, and check the file with onnxruntime.
 
-    The input is ``inputs`` (n, …), the output ``probabilities`` (n, k), or ``predictions`` in regression.
+    The input is ``inputs`` (n, …), and ``output`` is the name of the result.
 
     Raises:
         InputError: If the packages are not installed, or torch cannot convert the module.
@@ -62,13 +42,13 @@ def write_onnx(module: nn.Module, kind: str, example: Tensor, path: Path) -> Non
             code="package-missing",
             field=error.name,
         ) from None
-    answering = _Answering(module, kind).eval()
-    output = "predictions" if kind == "regression" else "probabilities"
+    module = module.eval()
+    # The exporter reports each step, and what is wrong is in the exception.
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings(action="ignore"):
             program = torch.onnx.export(
-                answering, (example,), input_names=["inputs"], output_names=[output], dynamo=True, verbose=False,
+                module, (example,), input_names=["inputs"], output_names=[output], dynamo=True, verbose=False,
                 dynamic_shapes=({0: torch.export.Dim("rows")},),
             )  # fmt: skip
         assert program is not None
@@ -79,7 +59,7 @@ def write_onnx(module: nn.Module, kind: str, example: Tensor, path: Path) -> Non
             f"cannot convert the model to ONNX: {reason}", code="unsupported-model", field="model"
         ) from error
     with torch.no_grad():
-        expected = answering(example).double().numpy()
+        expected = module(example).double().numpy()
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     found = np.asarray(session.run(None, {"inputs": example.numpy()})[0], dtype=np.float64)
     if np.abs(found - expected).max() > TOLERANCE * max(1.0, float(np.abs(expected).max())):

@@ -56,14 +56,20 @@ class Moments:
         for some in rows.split(size):
             x = inputs[some].double()
             known = ~x.isnan()
-            if not bool(known.all()):
-                parts.append(_of_known(x, known))
-                continue
             # Differences from the first row make the variance of a constant column exactly 0.
-            difference = x - x[0]
-            mean = difference.mean(0)
-            variance = (difference - mean).square().mean(0)
-            parts.append(Moments(len(x), (x[0] + mean).cpu(), variance.cpu()))
+            if bool(known.all()):
+                difference = x - x[0]
+                mean = difference.mean(0)
+                variance = (difference - mean).square().mean(0)
+                parts.append(Moments(len(x), (x[0] + mean).cpu(), variance.cpu()))
+                continue
+            # With missing values, they are differences from the first known value of each column.
+            counts = known.sum(0).double()
+            first = torch.where(counts > 0, x[known.int().argmax(0), torch.arange(x.shape[1], device=x.device)], 0.0)
+            difference = torch.where(known, x - first, 0.0)
+            mean = difference.sum(0) / counts.clamp(min=1)
+            variance = torch.where(known, difference - mean, 0.0).square().sum(0) / counts.clamp(min=1)
+            parts.append(Moments(len(x), (first + mean).cpu(), variance.cpu(), counts.cpu()))
         return combine(parts)
 
     def check(self, name: str) -> None:
@@ -81,16 +87,6 @@ class Moments:
             code="invalid-statistics",
             field=name,
         )
-
-
-def _of_known(x: Tensor, known: Tensor) -> Moments:
-    """Compute the moments of the known values of x (k, p)."""
-    counts = known.sum(0).double()
-    first = torch.where(counts > 0, x[known.int().argmax(0), torch.arange(x.shape[1], device=x.device)], 0.0)
-    difference = torch.where(known, x - first, 0.0)
-    mean = difference.sum(0) / counts.clamp(min=1)
-    variance = torch.where(known, difference - mean, 0.0).square().sum(0) / counts.clamp(min=1)
-    return Moments(len(x), (first + mean).cpu(), variance.cpu(), counts.cpu())
 
 
 def combine(parts: Sequence[Moments], capped: bool = False) -> Moments:

@@ -22,7 +22,7 @@ from drfl.data.tables.conform import SchemaRows, encode, level_text, stripped, t
 from drfl.data.tables.levels import check_levels, level_notices
 from drfl.data.tables.patients import check_spelling, numbered, repeated_ids
 from drfl.data.tables.propose import propose
-from drfl.data.tables.schema import NUMBERS, WITH_LEVELS, Column, TableSchema
+from drfl.data.tables.schema import NUMBERS, WITH_LEVELS, TableSchema
 from drfl.data.tables.table import Table
 from drfl.data.tables.table_files import client_of_rows, patients_of_tables
 from drfl.data.tables.table_paths import files_of, unread_notices
@@ -92,6 +92,7 @@ def check_files(
         try:
             table = Table.by_schema(path, schema, reading)
         except InputError as error:
+            # Other files are checked nevertheless.
             found.append(FileCheck(path, None, (error,)))
             continue
         rows = encode(schema, table.frame, table.row_names(), str(path))
@@ -106,6 +107,7 @@ def check_files(
         found.append(FileCheck(path, len(table.frame), tuple(problems), table.form))
         tables.append(table)
         parts.append(rows)
+    # Warnings compare clients, for which all their rows are needed.
     if not strict or any(file.problems for file in found):
         return Check(tuple(found), ())
     clients = client_of_rows(tables, schema.client) or ["all rows"] * len(parts[0].targets)
@@ -164,6 +166,7 @@ def describe(
         rows = encode(schema, table.frame, table.row_names(), table.place)
         problems += rows.problems
         parts.append(rows)
+        # Wrong cells are among the problems of the schema already.
         used.append(table._replace(frame=with_answers(table.frame, targets, str, table.place)[0]))
     try:
         clients = client_of_rows(used, group) or ["all rows"] * len(parts[0].targets)
@@ -240,33 +243,34 @@ def _warnings(
 
 
 def _site(schema: TableSchema, frame: pd.DataFrame, name: str, patients: int | None) -> SiteSummary:
-    columns = {
-        column.name: _column(column, frame[column.name]) for column in schema.columns if column.name in frame.columns
-    }
+    import pandas as pd
+
+    columns = dict[str, ColumnSummary]()
+    for column in schema.columns:
+        if column.name not in frame.columns:
+            continue
+        texts = stripped(frame[column.name])
+        is_missing = texts.isna() | texts.isin(column.missing)
+        known, count = texts[~is_missing], int(is_missing.sum())
+        if column.type in WITH_LEVELS:
+            counts = known.map(level_text).value_counts()
+            # Values that the schema leaves out come after its levels.
+            beside = [str(text) for text in sorted(counts.index) if text not in column.levels]
+            found = {level: int(counts.get(level, 0)) for level in (*column.levels, *beside)}
+            columns[column.name] = ColumnSummary(column.type, count, found)
+            continue
+        bounds = None
+        if column.type in NUMBERS:
+            numbers = pd.to_numeric(known, errors="coerce").dropna()
+            bounds = (f"{numbers.min():g}", f"{numbers.max():g}") if len(numbers) else None
+        else:
+            days = days_of(known, column.date_order).values
+            days = days[~np.isnan(days)]
+            if len(days):
+                low, high = (str(pd.Timestamp(day, unit="D").date()) for day in (days.min(), days.max()))
+                bounds = low, high
+        columns[column.name] = ColumnSummary(column.type, count, None, bounds)
     positive, classes = None, schema.classes
     if classes is not None and len(classes) == 2:
         positive = (columns[schema.targets[0].name].levels or {}).get(classes[1], 0)
     return SiteSummary(name, len(frame), positive, columns, patients)
-
-
-def _column(column: Column, cells: pd.Series) -> ColumnSummary:
-    import pandas as pd
-
-    texts = stripped(cells)
-    is_missing = texts.isna() | texts.isin(column.missing)
-    known = texts[~is_missing]
-    count = int(is_missing.sum())
-    if column.type in WITH_LEVELS:
-        counts = known.map(level_text).value_counts()
-        beside = [str(text) for text in sorted(counts.index) if text not in column.levels]
-        found = {level: int(counts.get(level, 0)) for level in (*column.levels, *beside)}
-        return ColumnSummary(column.type, count, found)
-    if column.type in NUMBERS:
-        numbers = pd.to_numeric(known, errors="coerce").dropna()
-        bounds = (f"{numbers.min():g}", f"{numbers.max():g}") if len(numbers) else None
-    else:
-        days = days_of(known, column.date_order).values
-        days = days[~np.isnan(days)]
-        extremes = [str(pd.Timestamp(day, unit="D").date()) for day in (days.min(), days.max())] if len(days) else []
-        bounds = (extremes[0], extremes[1]) if extremes else None
-    return ColumnSummary(column.type, count, None, bounds)

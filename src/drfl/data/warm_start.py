@@ -70,13 +70,28 @@ def warm_start(task: Task, clients: InputDescription, path: Path) -> WarmStart:
     """
     path = find_model(path).file
     file = read_model_file(path)
-    _check_compatible(file, clients)
+    if file.shape != tuple(clients.shape):
+        raise _differs(file, f"it takes inputs of shape {file.shape}, and the clients have {tuple(clients.shape)}")
+    own, new = file.schema_digest, clients.schema_digest
+    # A schema that drfl inferred from rows has their values as levels, so other rows give another one.
+    is_declared = file.schema is None or not file.schema.inferred
+    if own and new and is_declared and own != new:
+        raise _differs(file, f"its schema is {own[:8]}…, and that of the clients is {new[:8]}…", "schema-differs")
+    for what, before, now in (("columns", file.columns, clients.columns), ("classes", file.classes, clients.classes)):
+        if before is not None and now is not None and before != now:
+            odd = [name for name in (*before, *now) if (name in before) != (name in now)] or list(now)
+            names = listing([f"'{name}'" for name in odd], "name")
+            raise _differs(file, f"its {what} are others, or in another order: {names}")
     model = copy.deepcopy(task.model)
     # The file of a run in float64 starts one in float32 too.
     dtype = {name: value.dtype for name, value in model.state_dict().items()}
     weights = {name: value.to(dtype.get(name, value.dtype)) for name, value in file.weights.items()}
     load_weights(model, weights)
-    first = _first_layer(model)
+    # The first layer gets the columns. Layers before it may change their shape alone.
+    first = model
+    while isinstance(first, nn.Sequential):
+        layers = (layer for layer in first if not isinstance(layer, nn.Flatten | nn.Identity))
+        first = next(layers, nn.Identity())
     if isinstance(first, nn.Linear):
         _rescale(first, file.standardisation, clients.standardisation)
     origin = {"path": str(path), "sha256": sha256_of(path), "run": str(file.about.get("run", ""))}
@@ -96,34 +111,12 @@ def differing_tensor(task: Task, weights: Mapping[str, Tensor], w: Tensor) -> st
     )
 
 
-def _check_compatible(file: ModelFile, clients: InputDescription) -> None:
-    if file.shape != tuple(clients.shape):
-        raise _differs(file, f"it takes inputs of shape {file.shape}, and the clients have {tuple(clients.shape)}")
-    own, new = file.schema_digest, clients.schema_digest
-    is_declared = file.schema is None or not file.schema.inferred
-    if own and new and is_declared and own != new:
-        raise _differs(file, f"its schema is {own[:8]}…, and that of the clients is {new[:8]}…", "schema-differs")
-    for what, before, now in (("columns", file.columns, clients.columns), ("classes", file.classes, clients.classes)):
-        if before is not None and now is not None and before != now:
-            odd = [name for name in (*before, *now) if (name in before) != (name in now)] or list(now)
-            names = listing([f"'{name}'" for name in odd], "name")
-            raise _differs(file, f"its {what} are others, or in another order: {names}")
-
-
 def _differs(file: ModelFile, problem: str, code: str = "model-differs") -> InputError:
     return InputError(
         f"init_from: {file.path} does not fit the clients: {problem}. Give a model of the same columns and classes",
         code=code,
         field="init_from",
     )
-
-
-def _first_layer(model: nn.Module) -> nn.Module:
-    """Return the layer that gets the columns, through layers that change their shape alone."""
-    while isinstance(model, nn.Sequential):
-        layers = (layer for layer in model if not isinstance(layer, nn.Flatten | nn.Identity))
-        model = next(layers, nn.Identity())
-    return model
 
 
 def _rescale(layer: nn.Linear, before: Standardisation | None, now: Standardisation | None) -> None:

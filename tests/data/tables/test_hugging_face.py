@@ -17,7 +17,7 @@ from PIL import Image
 from tests.support.refusals import check_refusal, refused
 
 from drfl.cli.app import call
-from drfl.data.tables import hugging_face
+from drfl.data.tables import hugging_face, hugging_face_names
 from drfl.data.tables.hugging_face import Columns, read_saved
 from drfl.data.tables.schema import Column, TableSchema
 from drfl.experiments.config import own_data
@@ -181,9 +181,9 @@ def hub(monkeypatch):
     found = Hub()
     monkeypatch.setattr(datasets, "load_dataset", found.load_dataset)
     monkeypatch.setattr(huggingface_hub, "HfApi", lambda: found)
-    hugging_face.pin_revision.cache_clear()
+    hugging_face_names.pin_revision.cache_clear()
     yield found
-    hugging_face.pin_revision.cache_clear()
+    hugging_face_names.pin_revision.cache_clear()
 
 
 HUB = ["run", "--target", "ill", "--group", "site", "--drop", "signs", "--rounds", "1", "--steps", "1"]
@@ -195,7 +195,7 @@ def test_newest_commit_is_recorded_and_reused(hub, capsys):
     assert tomllib.loads(Path("r/config.toml").read_text())["dataset"] == pinned
     assert json.loads(Path("r/summary.json").read_text())["dataset"] == pinned
     assert "no fixed revision" not in capsys.readouterr().err
-    hugging_face.pin_revision.cache_clear()
+    hugging_face_names.pin_revision.cache_clear()
     hub.commit = NEW
     assert call(["run", "r/config.toml", "--out", "again"]) in (0, 1)
     assert call([*HUB, "--dataset", "hf:clinic/heart:small", "--out", "r", "--resume"]) == 0, "its own commit stays"
@@ -220,7 +220,7 @@ def test_unreachable_hub_is_reported_once(hub, capsys):
 
 def test_empty_revision_is_refused():
     with refused("invalid-name", "dataset"):
-        hugging_face.hub_name("hf:clinic/heart@")
+        hugging_face_names.hub_name("hf:clinic/heart@")
 
 
 def test_hub_data_set_in_the_command(monkeypatch, capsys):

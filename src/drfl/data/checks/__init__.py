@@ -6,7 +6,7 @@ from drfl.core.errors import Notice
 from drfl.data.checks.clients import client_warnings, label_warnings, unlabelled_rows
 from drfl.data.checks.columns import column_warnings
 from drfl.data.checks.raw_table import RawTable
-from drfl.data.checks.rows import row_warnings
+from drfl.data.checks.rows import copy_warnings, near_copy_warnings
 from drfl.data.checks.targets import target_warnings
 from drfl.data.client_data import ClientData
 
@@ -32,7 +32,8 @@ def data_warnings(data: ClientData, by_class: bool = False) -> tuple[Notice, ...
     table = RawTable.of(data)
     if table is not None:
         found += column_warnings(table, data.standardisation is None, by_class)
-        found += row_warnings(table)
+        # Copies are near-copies too, and one warning about them is enough.
+        found += copy_warnings(table) or near_copy_warnings(table)
     if not by_class:
         found += target_warnings(data, table)
     return tuple(found)

@@ -77,11 +77,22 @@ class RawTable:
         names = [f"column {k}" for k in range(p)] if data.columns is None else [f"column '{k}'" for k in data.columns]
         known = None
         if data.schema is not None and data.schema.has_missing and data.columns is not None:
-            values, kept = _without_indicators(values, data.columns)
-            names, resolution = [names[k] for k in kept], resolution[kept]
+            # An indicator of missing values follows the features of its own column, whose names begin alike. A table
+            # that was standardised has the mean in place of these values.
+            indicators = [
+                k
+                for k, name in enumerate(data.columns)
+                if k and name.endswith(MISSING) and data.columns[k - 1].startswith(name.removesuffix(MISSING))
+            ]
+            values = values.copy()  # float64 inputs share their memory with the clients' data
+            for k in indicators:
+                values[values[:, k] > 0.5, k - 1] = np.nan
+            kept = [k for k in range(p) if k not in indicators]
+            values, names, resolution = values[:, kept], [names[k] for k in kept], resolution[kept]
             known = ~np.isnan(values)
         if known is None or known.all():
             return cls(values, targets, tuple(train), tuple(test), data.names, tuple(names), resolution)
+        # First client by client. What a client never measures gets the median of all.
         for rows in [np.union1d(*parts) for parts in zip(train, test, strict=True)]:
             values[rows] = _filled(values[rows])
         return cls(_filled(values), targets, tuple(train), tuple(test), data.names, tuple(names), resolution, known)
@@ -124,25 +135,8 @@ class RawTable:
     def is_whole(self) -> np.ndarray:
         """(p,) whether a column is known to hold whole numbers only."""
         whole = (np.abs(self.values - self.values.round()) <= np.maximum(self.resolution, 1e-9)).all(0)
+        # Coarser rounding would hide digits behind the point.
         return whole & (self.resolution < 0.25)
-
-
-def _without_indicators(values: np.ndarray, columns: Sequence[str]) -> tuple[np.ndarray, list[int]]:
-    """Remove indicators of missing values, put NaN in place of these values, and return the remaining columns too.
-
-    A table that was standardised has the mean in place of missing values.
-    """
-    values = values.copy()
-    # An indicator follows the features of its own column, whose names begin alike.
-    indicators = [
-        k
-        for k, name in enumerate(columns)
-        if k and name.endswith(MISSING) and columns[k - 1].startswith(name.removesuffix(MISSING))
-    ]
-    for k in indicators:
-        values[values[:, k] > 0.5, k - 1] = np.nan
-    kept = [k for k in range(len(columns)) if k not in indicators]
-    return values[:, kept], kept
 
 
 def _filled(values: np.ndarray) -> np.ndarray:

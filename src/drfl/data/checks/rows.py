@@ -27,12 +27,8 @@ MOST_CLIENTS = 100
 """Clients at which near-copies are looked for."""
 
 
-def row_warnings(table: RawTable) -> list[Notice]:
-    """Warn of rows that occur more than once."""
-    return _copies(table) or _near_copies(table)
-
-
-def _copies(table: RawTable) -> list[Notice]:
+def copy_warnings(table: RawTable) -> list[Notice]:
+    """Warn of clients whose rows occur more than once, and of pairs of clients that share rows."""
     rows = np.concatenate(table.rows)
     owners = table.owner[rows]
     whole = canonical_rows(table.values[rows], table.targets[rows])
@@ -48,13 +44,19 @@ def _copies(table: RawTable) -> list[Notice]:
     # Rows of coarse answers coincide as often between clients as within one.
     rate_between = between / pairs_between if pairs_between else 0.0
     expected = rate_between * sizes * (sizes - 1) / 2
-    odd = [
-        i
-        for i in np.argsort(-inside)
-        if inside[i] >= LEAST
-        and inside[i] > EXCESS * (expected[i] + ROOM)
-        and inside[i] > EXCESS * (_coincidences(whole[owners == i], table.names[i]) + ROOM)
-    ]
+    odd = []
+    for i in np.argsort(-inside):
+        if inside[i] < LEAST or inside[i] <= EXCESS * (expected[i] + ROOM):
+            continue
+        # If the columns were independent, this many pairs of rows would be equal by coincidence.
+        generator = Key(0).fold("coincidences", table.names[i]).generator()
+        pairs = 0.0
+        for _ in range(SHUFFLES):
+            shuffled = generator.permuted(whole[owners == i], axis=0)
+            each = np.unique(_hashes(shuffled), return_counts=True)[1]
+            pairs += float((each * (each - 1) / 2).sum())
+        if inside[i] > EXCESS * (pairs / SHUFFLES + ROOM):
+            odd.append(i)
     test = np.zeros(len(table.values), bool)
     test[np.concatenate(table.test)] = True
     kind_in_training = np.zeros(len(totals), bool)
@@ -69,16 +71,6 @@ def _copies(table: RawTable) -> list[Notice]:
     advice = "remove the copies, or the test rows measure what the model has memorised"
     found = warning("copies", "rows that occur more than once", cases, [table.names[i] for i in odd], "client", advice)
     return found + _between(table, cells, counts, inside, sizes)
-
-
-def _coincidences(rows: np.ndarray, name: str) -> float:
-    """Estimate the number of pairs of equal rows if the columns were independent."""
-    generator = Key(0).fold("coincidences", name).generator()
-    pairs = 0.0
-    for _ in range(SHUFFLES):
-        counts = np.unique(_hashes(generator.permuted(rows, axis=0)), return_counts=True)[1]
-        pairs += float((counts * (counts - 1) / 2).sum())
-    return pairs / SHUFFLES
 
 
 def _between(
@@ -114,7 +106,7 @@ def _between(
     return warning("shared-rows", "clients share equal rows", cases, cases, "pair", advice)
 
 
-def _near_copies(table: RawTable) -> list[Notice]:
+def near_copy_warnings(table: RawTable) -> list[Notice]:
     """Warn of clients whose test rows are far nearer to training rows than independent rows would be."""
     odd = []
     for i in table.large[:MOST_CLIENTS]:

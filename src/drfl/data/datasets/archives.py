@@ -56,6 +56,7 @@ class Tree:
         if self._archive is None:
             return sorted(path.relative_to(self.path).as_posix() for path in self.path.glob(pattern))
         fits = re.compile(re.escape(self._top + pattern).replace(r"\*", "[^/]+"))
+        # An archive can list a name twice.
         return sorted({name.removeprefix(self._top) for name in self._archive.namelist() if fits.fullmatch(name)})
 
     def read(self, name: str) -> bytes:

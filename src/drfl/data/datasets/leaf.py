@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from drfl.core.errors import InputError
 from drfl.core.files import parse_json, read_bytes
 from drfl.data.dataset import Dataset, TaskName
 from drfl.data.datasets.shakespeare import VOCABULARY
-from drfl.data.tables.hugging_face import is_saved
+from drfl.data.tables.hugging_face_names import is_saved
 from drfl.data.tables.table_paths import is_table_file
 from drfl.data.tables.targets import check_values, columns_of, encoded
 
@@ -99,8 +99,29 @@ def _users(files: Sequence[Path]) -> list[_Rows]:
     seen, found = dict[str, Path](), list[_Rows]()
     for path in files:
         content = parse_json(read_bytes(path, limit=None), path)
-        users, counts, data = _content(path, content)
+        if not isinstance(content, dict) or any(key not in content for key in KEYS):
+            lacking = next((key for key in KEYS if not isinstance(content, dict) or key not in content), KEYS[0])
+            raise InputError(
+                f"{path} is not in LEAF's format: it has no '{lacking}'. A file has {', '.join(KEYS)}",
+                code="unsupported-file",
+                field=lacking,
+            )
+        users, counts, data = (content[key] for key in KEYS)
+        for key, fits in (
+            ("users", isinstance(users, list) and all(isinstance(user, str) for user in users)),
+            ("num_samples", isinstance(counts, list) and all(type(count) is int for count in counts)),
+            ("user_data", isinstance(data, dict)),
+        ):
+            if not fits:
+                raise InputError(f"{path}: '{key}' has the wrong type", code="wrong-type", field=key)
+        if len(users) != len(counts):
+            raise InputError(
+                f"{path} has {len(users)} users, but num_samples has {len(counts)} numbers",
+                code="count-mismatch",
+                field="num_samples",
+            )
         for user, count in zip(users, counts, strict=True):
+            # A second entry would replace the rows of the first.
             if user in seen:
                 raise InputError(
                     f"user '{user}' is in {seen[user]} and in {path}, or twice in one file: give each user once",
@@ -109,36 +130,11 @@ def _users(files: Sequence[Path]) -> list[_Rows]:
                 )
             seen[user] = path
             rows = _rows(str(path), user, data.get(user), count)
-            if len(rows.targets):
+            if len(rows.targets):  # a user without rows cannot be a client
                 found.append(rows)
     if not found:
         raise InputError(f"{files[0].parent} has no user with rows", code="no-rows", field=str(files[0].parent))
     return found
-
-
-def _content(path: Path, content: object) -> tuple[list[str], list[int], dict[str, Any]]:
-    if not isinstance(content, dict) or any(key not in content for key in KEYS):
-        lacking = next((key for key in KEYS if not isinstance(content, dict) or key not in content), KEYS[0])
-        raise InputError(
-            f"{path} is not in LEAF's format: it has no '{lacking}'. A file has {', '.join(KEYS)}",
-            code="unsupported-file",
-            field=lacking,
-        )
-    users, counts, data = (content[key] for key in KEYS)
-    for key, fits in (
-        ("users", isinstance(users, list) and all(isinstance(user, str) for user in users)),
-        ("num_samples", isinstance(counts, list) and all(type(count) is int for count in counts)),
-        ("user_data", isinstance(data, dict)),
-    ):
-        if not fits:
-            raise InputError(f"{path}: '{key}' has the wrong type", code="wrong-type", field=key)
-    if len(users) != len(counts):
-        raise InputError(
-            f"{path} has {len(users)} users, but num_samples has {len(counts)} numbers",
-            code="count-mismatch",
-            field="num_samples",
-        )
-    return users, counts, data
 
 
 def _rows(place: str, user: str, data: object, count: int) -> _Rows:
@@ -149,25 +145,21 @@ def _rows(place: str, user: str, data: object, count: int) -> _Rows:
         problem = f"there are {len(x)} inputs and {len(y)} targets, but num_samples says {count}"
         raise _user_error(place, user, problem, "count-mismatch")
     if x and all(isinstance(text, str) for text in x):
-        return _Rows(place, user, *_tokens(place, user, x, y))
+        for row, (text, following) in enumerate(zip(x, y, strict=True)):
+            if len(text) != len(x[0]) or not isinstance(following, str) or len(following) != 1:
+                problem = (
+                    "drfl reads texts of one length whose target is the next character, as in LEAF's Shakespeare data; "
+                    f"found '{text[:40]}' with the target {following!r:.40}"
+                )
+                raise _user_error(place, user, problem, "unsupported-data", row)
+        # As in drfl's own Shakespeare data, except that other characters become blanks, which keeps the length.
+        texts = [f"{text}{following}" for text, following in zip(x, y, strict=True)]
+        blank = PLACES[" "]
+        tokens = np.array([[PLACES.get(character, blank) for character in text] for text in texts], dtype=np.int64)
+        return _Rows(place, user, tokens[:, :-1], tokens[:, -1])
     inputs = _numbers(place, user, "x", x).astype(np.float32)
     words = bool(y) and all(isinstance(word, str) for word in y)
     return _Rows(place, user, inputs, np.array(y, dtype=object) if words else _numbers(place, user, "y", y))
-
-
-def _tokens(place: str, user: str, x: list[str], y: list[object]) -> tuple[np.ndarray, np.ndarray]:
-    """Return texts as tokens (n, T), and the next characters (n,)."""
-    for row, (text, following) in enumerate(zip(x, y, strict=True)):
-        if len(text) != len(x[0]) or not isinstance(following, str) or len(following) != 1:
-            problem = (
-                "drfl reads texts of one length whose target is the next character, as in LEAF's Shakespeare data; "
-                f"found '{text[:40]}' with the target {following!r:.40}"
-            )
-            raise _user_error(place, user, problem, "unsupported-data", row)
-    # As in drfl's own Shakespeare data, except that other characters become blanks, which keeps the length.
-    texts = [f"{text}{following}" for text, following in zip(x, y, strict=True)]
-    tokens = np.array([[PLACES.get(character, PLACES[" "]) for character in text] for text in texts], dtype=np.int64)
-    return tokens[:, :-1], tokens[:, -1]
 
 
 def _numbers(place: str, user: str, key: str, values: list[object]) -> np.ndarray:
@@ -176,10 +168,12 @@ def _numbers(place: str, user: str, key: str, values: list[object]) -> np.ndarra
         found = np.array(values)
     except ValueError:
         found = np.array([], dtype=object)
+    # True and 1 are one class.
     if found.dtype.kind == "b":
         found = found.astype(np.int64)
     if found.dtype.kind in "iuf" and np.isfinite(found).all():
         return found
+    # Find the row at fault, which numpy does not name.
     shapes: list[tuple[int, ...]] = []
     for row, value in enumerate(values):
         try:

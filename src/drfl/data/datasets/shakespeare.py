@@ -87,6 +87,7 @@ def roles(text: str, title: str) -> Iterator[tuple[str, str]]:
         "PLAY: ROLE" and its speeches, joined by spaces.
     """
     said: dict[str, list[str]] = {}
+    # A blank line ends a speech.
     paragraphs = [lines for part in re.split(r"\n\s*\n", text) if (lines := part.strip().splitlines())]
     for (head, *rest), following in zip(paragraphs, [*paragraphs[1:], [""]], strict=False):
         name = _HEAD.fullmatch(head.strip())

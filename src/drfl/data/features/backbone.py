@@ -72,6 +72,7 @@ def resnet18(classes: int, norm: Norm = "batch", width: int = 64) -> nn.Sequenti
     model = nn.Sequential(layers)
     for layer in model.modules():
         if isinstance(layer, nn.Conv2d):
+            # As in torchvision, whose weights these layers take.
             nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
     return model
 
@@ -116,7 +117,32 @@ class Backbone:
         """Build the frozen network that weights belong to, which the names of the parameters tell."""
         try:
             with torch.random.fork_rng(devices=[]):  # initial weights are drawn, then overwritten
-                found = _network(name, state)
+                if "fc.weight" in state and "layer1.0.conv1.weight" in state:
+                    norm = "batch" if "bn1.running_mean" in state else "group"
+                    classes, width = len(state["fc.weight"]), len(state["conv1.weight"])
+                    large = {"layer4.1.conv2.weight": (8 * width, 8 * width, 3, 3), "fc.weight": (classes, 8 * width)}
+                    _check_large(state, large)
+                    found = Backbone(name, resnet18(classes, norm, width), 3, scale=IMAGENET_SCALE)
+                elif "_fc.weight" in state and "_blocks.0._depthwise_conv.weight" in state:
+                    classes, width = len(state["_fc.weight"]), len(state["_conv_stem.weight"])
+                    large = {"_conv_head.weight": (40 * width, 10 * width, 1, 1), "_fc.weight": (classes, 40 * width)}
+                    _check_large(state, large)
+                    found = Backbone(name, efficientnet_lite0(classes, width), 3, scale=LITE_SCALE)
+                elif set(state) == CNN_KEYS:
+                    channels, quarter = state["0.weight"].shape[1], state["5.weight"].shape[1] // 32
+                    classes, width = len(state["7.weight"]), 32 * quarter
+                    large = {"0.weight": (16, channels, 3, 3), "5.weight": (500, width), "7.weight": (classes, 500)}
+                    _check_large(state, large)
+                    # Any image whose sides divided by 4 have this product has the same parameters.
+                    model = cnn((channels, 4, 4 * quarter), classes)
+                    found = Backbone(name, cast(nn.Sequential, model), channels, quarter)
+                else:
+                    raise InputError(
+                        f"backbone '{name}' is not supported: its weights are not those of ResNet-18 (with "
+                        "torchvision's names), EfficientNet-Lite0 or the model 'cnn'",
+                        code="unsupported-file",
+                        field="backbone",
+                    )
             found.model.load_state_dict(state, strict=True)
         except (RuntimeError, IndexError, KeyError, TypeError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
@@ -225,30 +251,3 @@ def _check_large(state: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ..
     for name, shape in shapes.items():
         if state[name].shape != shape or not state[name].numel():
             raise RuntimeError(f"{name} has shape {tuple(state[name].shape)}, expected {shape}")
-
-
-def _network(name: str, state: Mapping[str, Tensor]) -> Backbone:
-    if "fc.weight" in state and "layer1.0.conv1.weight" in state:
-        norm = "batch" if "bn1.running_mean" in state else "group"
-        classes, width = len(state["fc.weight"]), len(state["conv1.weight"])
-        large = {"layer4.1.conv2.weight": (8 * width, 8 * width, 3, 3), "fc.weight": (classes, 8 * width)}
-        _check_large(state, large)
-        return Backbone(name, resnet18(classes, norm, width), 3, scale=IMAGENET_SCALE)
-    if "_fc.weight" in state and "_blocks.0._depthwise_conv.weight" in state:
-        classes, width = len(state["_fc.weight"]), len(state["_conv_stem.weight"])
-        large = {"_conv_head.weight": (40 * width, 10 * width, 1, 1), "_fc.weight": (classes, 40 * width)}
-        _check_large(state, large)
-        return Backbone(name, efficientnet_lite0(classes, width), 3, scale=LITE_SCALE)
-    if set(state) == CNN_KEYS:
-        channels, quarter = state["0.weight"].shape[1], state["5.weight"].shape[1] // 32
-        classes = len(state["7.weight"])
-        large = {"0.weight": (16, channels, 3, 3), "5.weight": (500, 32 * quarter), "7.weight": (classes, 500)}
-        _check_large(state, large)
-        model = cnn((channels, 4, 4 * quarter), classes)
-        return Backbone(name, cast(nn.Sequential, model), channels, quarter)
-    raise InputError(
-        f"backbone '{name}' is not supported: its weights are not those of ResNet-18 (with torchvision's "
-        "names), EfficientNet-Lite0 or the model 'cnn'",
-        code="unsupported-file",
-        field="backbone",
-    )

@@ -13,7 +13,7 @@ from drfl.core.errors import InputError
 from drfl.core.key import Key
 from drfl.data import Dataset
 from drfl.data.features.entk import choose, entk, penultimate
-from drfl.data.features.images import Images, check_images, digest, is_one_pool, load_or_make
+from drfl.data.features.images import Images, check_images, digest, load_or_make
 from drfl.data.features.pretraining import Log, load_backbone, no_log
 from drfl.data.features.recipe import Recipe
 
@@ -51,7 +51,8 @@ def featurise(
     check_images(dataset)
     if dataset.inputs.shape[2:] == (recipe.resize, recipe.resize):  # already this size: share the cache entry
         recipe = replace(recipe, resize=None)
-    backbone, shared = load_backbone(recipe.backbone, log), is_one_pool(dataset)
+    backbone = load_backbone(recipe.backbone, log)
+    shared = isinstance(dataset, Dataset) and dataset.is_one_pool
     rows = {"inputs": len(dataset.inputs)} | ({} if shared else {"test_inputs": len(dataset.test_inputs)})
 
     def make() -> dict[str, Tensor]:

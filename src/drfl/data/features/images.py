@@ -92,8 +92,3 @@ def check_images(images: Images) -> None:
             code="unsupported-data",
             field="dataset",
         )
-
-
-def is_one_pool(images: Images) -> bool:
-    """Return whether there is no separate test part, see `drfl.data.Dataset`."""
-    return isinstance(images, Dataset) and images.is_one_pool

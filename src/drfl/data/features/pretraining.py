@@ -110,6 +110,7 @@ def train(architecture: Architecture, dataset: Images, training: Training, log: 
     parts = -(-len(dataset.targets) // training.batch)
     optimiser = torch.optim.AdamW(backbone.model.parameters(), training.lr, weight_decay=training.weight_decay)
     schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 1e-3, parts * training.epochs)
+    # Backbones are frozen when they are built.
     backbone.model.requires_grad_(True)
     accuracy = 0.0
     for epoch in range(1, training.epochs + 1):

@@ -97,6 +97,7 @@ def parse_backbone(text: str) -> str | StandInBackbone | Path:
         # Tables have no images to train a backbone on.
         if name.startswith(f"{architecture}-") and name in backbone_names():
             return StandInBackbone(architecture, name.removeprefix(f"{architecture}-"))
+    # This is a path with another ending, not a misspelt name.
     if any(mark in text for mark in "/\\"):
         raise InputError(
             f"backbone '{text}' is a path, but its name does not end in {' or '.join(ENDINGS)}",

@@ -71,6 +71,7 @@ def split_groups(
     known = [str(value) for value in values.tolist()]
     order = client_order(known)
     names = tuple(known[i] for i in order)
+    # A stable sort keeps the rows of each group in order.
     by_value = np.split(np.argsort(codes, kind="stable").astype(np.int64), np.cumsum(np.bincount(codes))[:-1])
     rows = [by_value[i] for i in order]
     labels = [None if y is None else y[mine] for mine in rows]
@@ -108,6 +109,7 @@ def without_small_groups(dataset: Dataset, least: int) -> Dataset:
     """
     if dataset.groups is None:
         return dataset
+    # A client is judged by all of its rows.
     names, counts = np.unique(np.array([*dataset.groups, *(dataset.test_groups or ())]), return_counts=True)
     small = counts < least
     if dataset.patients is not None:
@@ -116,6 +118,7 @@ def without_small_groups(dataset: Dataset, least: int) -> Dataset:
         small |= each[np.searchsorted(units, names)] < 2
     few = f"fewer than {least} rows" + ("" if dataset.patients is None else ", or with one patient")
     if np.count_nonzero(~small) < 2:
+        # The two largest, because two clients are needed.
         largest = " and ".join(f"{count:,}" for count in np.sort(counts)[:-3:-1])
         raise InputError(
             f"min_rows leaves out clients with {few}, and {np.count_nonzero(~small)} of {len(names)} remain. At least "

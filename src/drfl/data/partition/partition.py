@@ -80,6 +80,7 @@ class Partition:
             return NotImplemented
         if (self.names, self.recipe) != (other.names, other.recipe):
             return False
+        # The comparison of a dataclass fails for arrays, whose == has many values.
         pairs = zip(self.train + self.test, other.train + other.test, strict=True)
         return all(np.array_equal(mine, theirs) for mine, theirs in pairs)
 
@@ -152,6 +153,7 @@ class Partition:
 
 def _indices_from_json(client: dict[str, object], part: str) -> np.ndarray:
     values = client.get(part)
+    # Larger numbers would overflow int64, and true is no index.
     if not isinstance(values, list) or not all(type(value) is int and abs(value) < 2**63 for value in values):
         raise InputError(
             f"client '{client['name']}' must have a list '{part}' of integers", code="damaged-file", field=part
@@ -161,6 +163,7 @@ def _indices_from_json(client: dict[str, object], part: str) -> np.ndarray:
 
 def client_names(n: int) -> tuple[str, ...]:
     """Return the names ``client-00``, ``client-01``, … numbered from 0 like all client indices in drfl."""
+    # With equal widths, names sort like numbers.
     width = len(str(n - 1))
     return tuple(f"client-{i:0{width}d}" for i in range(n))
 

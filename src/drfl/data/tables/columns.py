@@ -26,6 +26,11 @@ RowName = Callable[[int], str]
 """Function that names the row with this index, such as "all.csv, line 2"."""
 
 
+def row_names_of(place: str) -> RowName:
+    """Return a function that names the rows of a place by their numbers from 1."""
+    return lambda row: f"{place}, row {row + 1}"
+
+
 def check_known(
     place: str,
     known: Sequence[str],
@@ -87,7 +92,7 @@ def check_blanks(frame: pd.DataFrame, row_name: RowName, remedy: str = BLANK_REM
         )
 
 
-NUMBERS = 0.6
+SHARE_OF_NUMBERS = 0.6
 """A text column with at least this share of numbers is taken to be a column of numbers with errors."""
 
 NA_WORDS = ("NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "#N/A", "<NA>")
@@ -111,7 +116,8 @@ def check_numbers(features: pd.DataFrame, row_name: RowName) -> None:
     for name in (name for name in features if not is_numeric_dtype(features[name])):
         cells = features[name].astype(str)
         is_number = pd.to_numeric(cells, errors="coerce").notna().to_numpy()
-        if is_number.mean() >= NUMBERS:
+        # Most cells are numbers, so the others are errors, not words.
+        if is_number.mean() >= SHARE_OF_NUMBERS:
             row = int((~is_number).argmax())
             raise InputError(
                 f"{row_name(row)}, column '{name}': expected a number, found '{cells.iloc[row]}' "
@@ -120,8 +126,9 @@ def check_numbers(features: pd.DataFrame, row_name: RowName) -> None:
                 code="not-a-number",
                 field=str(name),
             )
+        # As words, each date or amount would become a column of its own.
         for what, pattern in WRITTEN.items():
-            if cells.str.fullmatch(pattern).mean() >= NUMBERS:
+            if cells.str.fullmatch(pattern).mean() >= SHARE_OF_NUMBERS:
                 row = int((cells.str.fullmatch(pattern).to_numpy(dtype=bool) & ~is_number).argmax())
                 remedy = (
                     "make a schema, which reads dates, with 'drfl data describe'"
@@ -136,11 +143,26 @@ def check_numbers(features: pd.DataFrame, row_name: RowName) -> None:
                 )
 
 
+def check_no_text(features: pd.DataFrame, place: str) -> None:
+    """Check that no column holds text, which each site would encode by its own words."""
+    from pandas.api.types import is_numeric_dtype
+
+    for name in features:
+        if not is_numeric_dtype(features[name]):
+            raise InputError(
+                f"{place}, column '{name}': text needs a schema, so that all sites encode it alike. Make one with "
+                "'drfl data describe', give it to every site, and set schema in site.toml",
+                code="not-a-number",
+                field=str(name),
+            )
+
+
 def check_size(features: pd.DataFrame, row_name: RowName) -> None:
     """Check that no number is infinite or too large."""
     from pandas.api.types import is_numeric_dtype
 
     for name in (name for name in features if is_numeric_dtype(features[name])):
+        # Negated, so that a value that is not a number fails too.
         bad = ~(np.abs(features[name].to_numpy(dtype=np.float64)) < LARGEST)
         if bad.any():
             raise InputError(
@@ -155,6 +177,7 @@ def values_of(column: pd.Series) -> np.ndarray:
     """Return (n,) numbers or booleans, or words as text; NaN if all cells are blank."""
     from pandas.api.types import is_numeric_dtype
 
+    # A column of blanks has no type of its own.
     if column.isna().all():
         return np.full(len(column), np.nan)
     return column.to_numpy() if is_numeric_dtype(column) else column.astype(str).to_numpy(dtype=object)
@@ -180,11 +203,16 @@ def one_hot(features: pd.DataFrame, place: str) -> pd.DataFrame:
     return pd.get_dummies(features, columns=words, drop_first=True, dtype=float) if words else features
 
 
+def folded(name: str) -> str:
+    """Return a name without differences in case and blanks, which people overlook."""
+    return " ".join(name.split()).casefold()
+
+
 def check_alike(names: Sequence[str]) -> None:
     """Check that no two names of clients differ only in case or blanks, which would split one client into two."""
     seen: dict[str, str] = {}
     for name in names:
-        plain = " ".join(name.split()).casefold()
+        plain = folded(name)
         if not plain:
             raise InputError("a row's group is empty: give every row a group", code="missing-values", field="group")
         if plain in seen:

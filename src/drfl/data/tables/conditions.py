@@ -50,8 +50,10 @@ class Condition(NamedTuple):
         column, comparison = found["quoted"] or found["plain"], found["comparison"]
         if found["number"] is not None:
             number = float(found["number"])
+            # 1e999 is infinite, and a comparison with it would have one answer.
             return cls(column, comparison, number) if np.isfinite(number) else None
         word = found["single"] or found["double"] or found["word"]
+        # Texts have no order.
         return cls(column, comparison, word.strip()) if comparison in ("==", "!=") else None
 
     @classmethod
@@ -61,6 +63,7 @@ class Condition(NamedTuple):
         Returns:
             None if the target is a column, or no condition.
         """
+        # A column may be called "price > 9": its name wins.
         if target in columns or not re.search("[<>=!]", target):
             return None
         found = cls.parse(target)
@@ -81,6 +84,7 @@ class Condition(NamedTuple):
         Args:
             values: (n,) numbers; for a condition on a text 0 if the value is this text, and another number if not.
         """
+        # The caller has replaced the text itself by 0.
         value = 0.0 if isinstance(self.value, str) else self.value
         return np.where(np.isnan(values), np.nan, COMPARISONS[self.comparison](values, value))
 

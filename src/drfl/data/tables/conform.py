@@ -55,7 +55,21 @@ def conform(schema: TableSchema, table: pd.DataFrame, row_name: RowName, place: 
 def encode(schema: TableSchema, table: pd.DataFrame, row_name: RowName, place: str = "the table") -> SchemaRows:
     """Encode a table and list all its problems, see :func:`conform`."""
     names, n = [str(name) for name in table.columns], len(table)
-    conditions, problems = _conditions(schema, names, place)
+    # Targets that are no columns of the table state conditions on its columns.
+    conditions, problems = dict[str, Condition](), list[InputError]()
+    for column in schema.targets:
+        try:
+            condition = Condition.of(column.name, names, place) if len(column.levels) == 2 else None
+        except InputError as error:
+            problems.append(error)
+            continue
+        if condition is None:
+            continue
+        conditions[column.name] = condition
+        if any(condition.column == other.name and other.is_feature for other in schema.columns):
+            text = f"column '{condition.column}' decides the target '{column.name}', so it cannot be a feature: set "
+            text += 'role = "excluded" in the schema'
+            problems.append(InputError(text, code="conflicting-options", field=condition.column))
     if not problems:
         problems = _column_problems(schema.columns, names, place, conditions)
     inputs, targets, wrong = list[np.ndarray](), list[np.ndarray](), np.zeros(n, bool)
@@ -70,6 +84,7 @@ def encode(schema: TableSchema, table: pd.DataFrame, row_name: RowName, place: s
             targets.append(condition.holds(cells.values))
             continue
         if column.name not in names:
+            # The missing column is already a problem. NaN keeps the others in place.
             inputs += [np.full(n, np.nan)] * len(column.features)
             targets += [np.full(n, np.nan)] if column.role == "target" else []
             continue
@@ -140,6 +155,7 @@ def answers_of(
     """Return the answers to a condition, (n,) "no", "yes" and None, or 0, 1 and NaN; and the problems of the cells."""
     read = _Cells.of_condition(condition, cells, ("",))
     holds = condition.holds(read.values)
+    # Position 2 is for unknown values.
     named = np.array([*ANSWERS, None], dtype=object)[np.nan_to_num(holds, nan=2).astype(int)]
     return (named if words else holds), read.problems(row_name)
 
@@ -149,25 +165,6 @@ def target_tensor(schema: TableSchema, targets: np.ndarray) -> tuple[Tensor, int
     if schema.classes is not None:
         return torch.from_numpy(targets), len(schema.classes)
     return torch.from_numpy(targets.astype(np.float32)), len(schema.targets)
-
-
-def _conditions(schema: TableSchema, names: Sequence[str], place: str) -> tuple[dict[str, Condition], list[InputError]]:
-    """Return the conditions among the targets that are no columns of a table, and their problems."""
-    conditions, problems = dict[str, Condition](), list[InputError]()
-    for column in schema.targets:
-        try:
-            condition = Condition.of(column.name, names, place) if len(column.levels) == 2 else None
-        except InputError as error:
-            problems.append(error)
-            continue
-        if condition is None:
-            continue
-        conditions[column.name] = condition
-        if any(condition.column == other.name and other.is_feature for other in schema.columns):
-            text = f"column '{condition.column}' decides the target '{column.name}', so it cannot be a feature: set "
-            text += 'role = "excluded" in the schema'
-            problems.append(InputError(text, code="conflicting-options", field=condition.column))
-    return conditions, problems
 
 
 def _column_problems(
@@ -229,9 +226,11 @@ class _Cells(NamedTuple):
 
         is_number = is_numeric_dtype(cells) and not is_bool_dtype(cells) and not is_complex_dtype(cells)
         if is_datetime64_any_dtype(cells):
+            # As text, so that dates in typed files are read like those in text files.
             cells = cells.dt.strftime("%Y-%m-%dT%H:%M:%S.%f%z").astype(object)
         if not is_number:
             cells = stripped(cells)
+        # Read each content once: a million cells often have a few.
         codes, different = pd.factorize(cells)
         # Numbers stay an array: a text for each of a million would take long.
         texts = cast("Sequence[object]", different if is_number else [*map(str, different)])
@@ -268,6 +267,7 @@ class _Cells(NamedTuple):
     @property
     def missing(self) -> np.ndarray:
         """(n,) whether a cell is missing as the schema allows."""
+        # The code −1 of a blank cell selects the last entry.
         return np.append(self.is_code, "" in self.column.missing)[self.codes]
 
     @property
@@ -275,6 +275,7 @@ class _Cells(NamedTuple):
         """(n,) the values; NaN for missing and wrong ones."""
         good = np.where(self.is_code, np.nan, self.numbers)
         good[list(self._faults())] = np.nan
+        # The code −1 of a blank cell selects the last entry.
         return np.append(good, np.nan)[self.codes]
 
     @property
@@ -299,6 +300,7 @@ class _Cells(NamedTuple):
         import pandas as pd
 
         found = []
+        # The first row of each content; the last entry is for blank cells, whose code is −1.
         first = np.full(len(self.texts) + 1, len(self.codes))
         np.minimum.at(first, self.codes, np.arange(len(self.codes)))
         counts = np.bincount(self.codes + 1, minlength=len(self.texts) + 1)
@@ -322,6 +324,7 @@ class _Cells(NamedTuple):
                 f'which in the schema: add date_order = "DMY" (day first) or "MDY" to the column'
             )
             found.append(InputError(text, code="ambiguous-date", field=name))
+            # An ambiguous date has no value, so it is among the faults too.
             faults = {k: fault for k, fault in faults.items() if not self.is_ambiguous[k]}
         for k, fault in list(faults.items())[:MOST]:
             remedy = "Correct it" if is_target else "Correct it, or add it to 'missing' in the schema"
@@ -340,7 +343,18 @@ class _Cells(NamedTuple):
     def _faults(self) -> dict[int, InputError]:
         """Return the problem of each wrong content by its position. The texts do not name row and column."""
         column, numbers, texts, name = self.column, self.numbers, self.texts, self.column.name
-        found = {k: self._unreadable(str(texts[k])) for k in np.flatnonzero(np.isnan(numbers)).tolist()}
+        found = dict[int, InputError]()
+        for k in np.flatnonzero(np.isnan(numbers)).tolist():
+            if column.type in NUMBERS:
+                found[k] = InputError(f"expected a number, found '{texts[k]}'", code="not-a-number", field=name)
+            elif column.type == "date":
+                example = {"DMY": "31.3.2021", "MDY": "3/31/2021"}.get(column.date_order or "", "2021-03-31")
+                text = f"expected a date such as {example}, found '{texts[k]}'"
+                found[k] = InputError(text, code="not-a-date", field=name)
+            else:
+                levels = listing([f"'{level}'" for level in column.levels], "level")
+                text = f"'{texts[k]}' is not a level of the schema ({levels})"
+                found[k] = InputError(text, code="unknown-level", field=name)
         largest = FAR if column.role == "target" else LARGEST
         if column.type in NUMBERS:
             for k in np.flatnonzero(np.abs(numbers) >= largest).tolist():
@@ -352,20 +366,11 @@ class _Cells(NamedTuple):
                 found[k] = InputError(text, code="out-of-range", field=name)
         if column.range is not None:
             low, high = column.range
+            # A value that is infinite is outside the range as well; it is reported once.
             for k in np.flatnonzero((numbers < low) | (numbers > high)).tolist():
                 text = f"{level_text(texts[k])} is outside the range {low:g} to {high:g}"
                 found.setdefault(k, InputError(text, code="out-of-range", field=name))
         return {k: fault for k, fault in sorted(found.items()) if not self.is_code[k]}
-
-    def _unreadable(self, cell: str) -> InputError:
-        name = self.column.name
-        if self.column.type in NUMBERS:
-            return InputError(f"expected a number, found '{cell}'", code="not-a-number", field=name)
-        if self.column.type == "date":
-            example = {"DMY": "31.3.2021", "MDY": "3/31/2021"}.get(self.column.date_order or "", "2021-03-31")
-            return InputError(f"expected a date such as {example}, found '{cell}'", code="not-a-date", field=name)
-        levels = listing([f"'{level}'" for level in self.column.levels], "level")
-        return InputError(f"'{cell}' is not a level of the schema ({levels})", code="unknown-level", field=name)
 
 
 def stripped(cells: pd.Series) -> pd.Series:

@@ -40,6 +40,7 @@ def clients_by_name(clients: Mapping[str, _T] | Sequence[_T]) -> dict[str, _T]:
 
 def match_clients(clients: Mapping[str, _T] | Sequence[_T], names: Sequence[str]) -> list[_T]:
     """Return test data in the order of the training data's names."""
+    # Without names, test data are in the order of the training data.
     if not isinstance(clients, Mapping):
         if len(clients) != len(names):
             raise InputError(
@@ -89,6 +90,7 @@ def packed(names: Sequence[str], pairs: Sequence[Pair], fields: InputFields | No
     for name, pair in zip(names, pairs, strict=True):
         x, y = pair
         rows = fields.pack(x, _inputs_of(name))
+        # A tuple of rows looks like a tuple of fields.
         if len(rows) != len(y):
             raise client_error(
                 name,
@@ -177,6 +179,7 @@ def _as_pair(name: str, pair: Pair, part: str) -> tuple[Tensor, Tensor]:
         x, y = (value.detach() if isinstance(value, Tensor) else torch.tensor(np.asarray(value)) for value in pair)
     except (TypeError, ValueError, RuntimeError) as error:
         raise client_error(name, f"{part} data are not numeric arrays: {error}", "wrong-type") from error
+    # Training would drop the imaginary parts, with a warning at most.
     for what, values in (("inputs", x), ("targets", y)):
         if values.is_complex():
             raise client_error(
@@ -199,6 +202,7 @@ def _as_pair(name: str, pair: Pair, part: str) -> tuple[Tensor, Tensor]:
 
 def check_not_ragged(name: str, what: str, values: object) -> None:
     """Raise InputError for a list of samples of different lengths, such as texts; the message names the lengths."""
+    # Of rows of different lengths numpy makes an array of objects, or fails without naming the lengths.
     if isinstance(values, np.ndarray) and values.dtype == object:
         values = list(values)
     if not isinstance(values, list | tuple):
@@ -260,6 +264,7 @@ def feature_matrix(
     columns = []
     for name in features:
         column = frame[name]
+        # pandas counts complex numbers as numeric.
         if not is_numeric_dtype(column) or is_complex_dtype(column):
             raise InputError(
                 f"{what.removesuffix('s')} column '{name}' is not numeric ({column.dtype}). Encode it, "
@@ -300,23 +305,19 @@ def require_present(column: pd.Series, name: str) -> None:
 
 
 def encode_targets(frame: pd.DataFrame, names: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...] | None]:
-    """Encode one target as classes or numbers, see :func:`encode_target`, or several as numbers (n, k) float64.
+    """Encode target columns: floating-point values stay numbers, others become classes in sorted order.
 
-    One of several targets may be missing (NaN), such as an unknown label.
-    """
-    if len(names) == 1:
-        return encode_target(frame[names[0]], names[0])
-    return feature_matrix(frame, names, "target", missing=True), None
-
-
-def encode_target(column: pd.Series, name: str) -> tuple[np.ndarray, tuple[str, ...] | None]:
-    """Encode a target column: floating-point values stay numbers, others become classes in sorted order.
+    Several targets are numbers, and may be missing (NaN), such as an unknown label.
 
     Returns:
-        (n,) float64 and None, or (n,) int64 and the names of the C classes.
+        (n,) float64 and None, (n,) int64 and the names of the C classes, or (n, k) float64 and None.
     """
     from pandas.api.types import is_float_dtype
 
+    if len(names) > 1:
+        return feature_matrix(frame, names, "target", missing=True), None
+    name = names[0]
+    column = frame[name]
     if is_float_dtype(column):
         return numeric(column, name), None
     require_present(column, name)

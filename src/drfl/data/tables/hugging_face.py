@@ -6,8 +6,6 @@ executed: the package itself refuses loading scripts.
 
 from __future__ import annotations
 
-import functools
-import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,12 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from drfl.core.errors import InputError, unknown
 from drfl.data.dataset import Dataset, TaskName
-from drfl.data.tables.columns import check_alike, check_blanks, check_known, values_of
+from drfl.data.tables.columns import check_alike, check_blanks, check_known, row_names_of, values_of
 from drfl.data.tables.conditions import Condition, text_columns, used_columns
+from drfl.data.tables.hugging_face_names import hub_name
 from drfl.data.tables.npz_arrays import TableRows
 from drfl.data.tables.patients import check_spelling, patients_of
 from drfl.data.tables.schema import TableSchema
@@ -33,14 +31,6 @@ if TYPE_CHECKING:
     import datasets
     import pandas as pd
     from PIL.Image import Image
-
-PREFIX = "hf:"
-"""Prefix of the name of a data set on the hub."""
-
-COMMIT = re.compile(r"[0-9a-f]{40}")
-
-SECONDS = 10.0
-"""Seconds to wait for the hub's answer about the current commit."""
 
 TEST = ("test", "validation")
 """Splits to test on beside "train", in order of preference."""
@@ -74,82 +64,6 @@ def check_installed(name: str) -> None:
             code="package-missing",
             field="datasets",
         )
-
-
-def is_saved(path: Path) -> bool:
-    """Return whether ``save_to_disk`` wrote a folder."""
-    return any((path / name).is_file() for name in ("dataset_dict.json", "state.json"))
-
-
-def folder_name(text: str) -> Path | None:
-    """Return the folder of ``hf:FOLDER``; None if the text is the name of a data set on the hub.
-
-    The text is a folder if the folder exists, or if the text begins like a path.
-    """
-    name = text.removeprefix(PREFIX).strip()
-    path = Path(name).expanduser()
-    if not name or not (name.startswith((".", "/", "~")) or path.is_dir()):
-        return None
-    if not is_saved(path):
-        problem = "is not a folder that save_to_disk wrote" if path.is_dir() else "is a folder that does not exist"
-        raise InputError(
-            f"dataset '{text}' {problem}. Give a folder that save_to_disk wrote, or the name of a data set on the hub",
-            code="invalid-value",
-            field="dataset",
-        )
-    return path
-
-
-class HubName(NamedTuple):
-    """A data set on the hub: ``hf:NAME`` or ``hf:NAME:CONFIGURATION``, optionally with ``@REVISION``.
-
-    The revision is a commit, branch or tag; None is the newest.
-    """
-
-    name: str
-    configuration: str | None = None
-    revision: str | None = None
-
-    @property
-    def is_pinned(self) -> bool:
-        """Whether the revision is a commit, so that the data cannot change."""
-        return self.revision is not None and COMMIT.fullmatch(self.revision) is not None
-
-    @property
-    def label(self) -> str:
-        """The text without the revision."""
-        return PREFIX + ":".join(filter(None, (self.name, self.configuration)))
-
-    def __str__(self) -> str:
-        return self.label if self.revision is None else f"{self.label}@{self.revision}"
-
-
-def hub_name(text: str) -> HubName:
-    """Parse the name of a data set on the hub."""
-    label, at, revision = text.removeprefix(PREFIX).strip().partition("@")
-    name, _, configuration = label.partition(":")
-    if not name or (at and not revision):
-        raise InputError(
-            f"dataset '{text}' has no {'revision behind @' if name else 'name'}. Give the hub's name as "
-            f"{PREFIX}NAME or {PREFIX}NAME@REVISION",
-            code="invalid-name", field="dataset",
-        )  # fmt: skip
-    return HubName(name, configuration or None, revision or None)
-
-
-@functools.cache
-def pin_revision(text: str) -> str:
-    """Replace the revision in a hub data set's name by its current commit; unchanged if the hub cannot be reached."""
-    name = hub_name(text)
-    if name.is_pinned:
-        return text
-    try:
-        from huggingface_hub import HfApi
-
-        commit = HfApi().dataset_info(name.name, revision=name.revision, timeout=SECONDS).sha
-    except Exception:  # no package, network or data set: reading it reports the reason
-        return text
-    return text if commit is None else str(name._replace(revision=commit))
 
 
 def read_saved(path: Path, columns: Columns) -> Dataset:
@@ -210,19 +124,46 @@ def from_splits(name: str, place: str, found: datasets.Dataset | datasets.Datase
         check_known(place, first.column_names, columns.targets, columns.group, columns.drop, columns.patient)
     else:
         schema.check_options(columns.targets or None, columns.group, columns.drop, columns.task, columns.patient)
-    patients = _patients(parts, columns.patient if schema is None else schema.patient)
+    patients, patient = None, columns.patient if schema is None else schema.patient
+    if patient is not None and len(parts) > 1:
+        raise InputError(
+            f"{next(iter(parts))}: with a patient column drfl divides all rows itself, by patient: save a single split",
+            code="unsupported-combination",
+            field="patient",
+        )
+    if patient is not None:
+        place_of_rows = next(iter(parts))
+        if patient not in first.column_names:
+            raise unknown(f"column for patient in {place_of_rows}", patient, first.column_names, field="patient")
+        frame = cast("pd.DataFrame", first.select_columns([patient]).to_pandas())
+        patients = tuple(patients_of(frame, patient, row_names_of(place_of_rows)))
     kind = "table" if schema is not None else _kind(place, first, columns)
     if kind == "table":
         read = _table_rows(parts, columns)
         sizes = list(read.sizes)
         inputs, targets = read.inputs.split(sizes), read.targets.split(sizes)
         owners = None if read.groups is None else tuple(read.groups)
+        # Training rows come first. A single split has no others.
         groups = [owners and owners[: sizes[0]], owners and owners[sizes[0] :]]
         classes, class_names, names, notices = read.outputs, read.classes, read.columns, read.notices
         schema = read.schema
     else:
         splits = [_read(where, rows, columns, kind) for where, rows in parts.items()]
-        inputs, names, notices = _inputs(place, [split.inputs for split in splits]), None, ()
+        arrays, names, notices = [split.inputs for split in splits], None, ()
+        is_image = arrays[0].dtype == np.uint8
+        if is_image and len({array.shape[1] for array in arrays}) > 1:  # grey in one split only
+            arrays = [np.repeat(array, 3 // array.shape[1], axis=1) for array in arrays]
+        shapes = {array.shape[1:] for array in arrays}
+        if len(shapes) > 1:
+            raise InputError(
+                f"{place}: the splits have different input shapes per row, {sorted(shapes)}. Give both the same shape",
+                code="wrong-shape",
+                field="dataset",
+            )
+        # Divide in place, which saves a second array of floats.
+        inputs = [
+            torch.from_numpy(array).float().div_(255) if is_image else torch.from_numpy(array) for array in arrays
+        ]
         whole = {name: np.concatenate([split.targets[name] for split in splits]) for name in splits[0].targets}
         y, classes, class_names = encoded(whole, columns.task)
         targets, groups = y.split([len(x) for x in inputs]), [split.groups for split in splits]
@@ -250,26 +191,10 @@ def _with_answers(place: str, rows: datasets.Dataset, columns: Columns) -> datas
     table = table.with_answers(columns.targets, (columns.group, columns.patient, *columns.drop))
     rows = rows.remove_columns([name for name in used if name not in table.frame])
     for name in new:
+        # NaN, which is not equal to itself, is blank too.
         values = [None if value is None or value != value else value for value in table.frame[name].tolist()]
         rows = rows.add_column(name, values)  # pyright: ignore[reportCallIssue] - the fingerprint is a default
     return rows
-
-
-def _patients(parts: Mapping[str, datasets.Dataset], patient: str | None) -> tuple[str, ...] | None:
-    """Return the patient of each row of a single split."""
-    if patient is None:
-        return None
-    place, rows = next(iter(parts.items()))
-    if len(parts) > 1:
-        raise InputError(
-            f"{place}: with a patient column drfl divides all rows itself, by patient: save a single split",
-            code="unsupported-combination",
-            field="patient",
-        )
-    if patient not in rows.column_names:
-        raise unknown(f"column for patient in {place}", patient, rows.column_names, field="patient")
-    frame = cast("pd.DataFrame", rows.select_columns([patient]).to_pandas())
-    return tuple(patients_of(frame, patient, lambda row: f"{place}, row {row + 1}"))
 
 
 def _table_rows(parts: Mapping[str, datasets.Dataset], columns: Columns) -> TableRows:
@@ -285,11 +210,12 @@ def _table_rows(parts: Mapping[str, datasets.Dataset], columns: Columns) -> Tabl
             frame[name] = _words(frame[name], rows.features[name])
         for name in columns.targets if schema is None else ():
             if _column_kind(rows.features[name]) == "array":  # a label or a number for each position
-                check_blanks(frame[[name]], lambda row, place=place: f"{place}, row {row + 1}")
+                check_blanks(frame[[name]], row_names_of(place))
                 labels = columns_of(name, _stacked(place, name, frame[name].tolist()))
                 at = targets.index(name) if name in targets else None
                 frame = frame.drop(columns=name).assign(**labels)
                 if at is not None:
+                    # The labels take the place of the column that held them.
                     targets[at : at + 1] = labels
             else:
                 _check_labelled(place, name, frame[name].to_numpy(), rows.features[name])
@@ -372,14 +298,13 @@ def _column_kind(feature: object) -> str:
         is_cell = feature.dtype.startswith(("int", "uint", "float", "bool", "date", "timestamp"))
         return "table" if is_cell or feature.dtype in ("string", "large_string") else ""
     kinds = (datasets.Array2D, datasets.Array3D, datasets.Array4D, datasets.Array5D, datasets.Sequence, list)
+    # Newer versions of the package have a class of their own for lists.
     known = (*kinds, getattr(datasets, "List", list))
     return "array" if isinstance(feature, known) else ""
 
 
 def _read(place: str, rows: datasets.Dataset, columns: Columns, kind: str) -> _Split:
-    def row_name(row: int) -> str:
-        return f"{place}, row {row + 1}"
-
+    row_name = row_names_of(place)
     about = [*columns.targets, *([] if columns.group is None else [columns.group])]
     frame = cast("pd.DataFrame", rows.select_columns(about).to_pandas())
     # A blank label is unknown.
@@ -417,6 +342,7 @@ def _check_labelled(place: str, name: str, values: np.ndarray, feature: object) 
     import datasets
 
     if isinstance(feature, datasets.ClassLabel) and (values < 0).any():
+        # The package numbers an unknown class −1.
         row = int((values < 0).argmax())
         raise _cell_error(
             place, row, name, f"the target is unknown ({values[row]}). Remove such rows", "missing-values"
@@ -442,7 +368,7 @@ def _stacked(place: str, name: str, values: Sequence[object]) -> np.ndarray:
 
 
 def _cell_error(place: str, row: int, name: str, problem: str, code: str) -> InputError:
-    return InputError(f"{place}, row {row + 1}, column '{name}': {problem}", code=code, field=name)
+    return InputError(f"{row_names_of(place)(row)}, column '{name}': {problem}", code=code, field=name)
 
 
 def _plain(value: object) -> object:
@@ -463,6 +389,7 @@ def _pictures(place: str, rows: datasets.Dataset, name: str) -> np.ndarray:
         try:
             picture = rows[row][name]
             if picture is not None:
+                # Pillow decodes an image when it is needed, and damage must show here.
                 picture.load()
         except Exception as error:
             problem = f"cannot read the image: {_line(error)}"
@@ -477,18 +404,3 @@ def _pictures(place: str, rows: datasets.Dataset, name: str) -> np.ndarray:
     grey = all(picture.mode in ("1", "L") for picture in found)
     arrays = (np.asarray(picture.convert("L" if grey else "RGB"), np.uint8) for picture in found)
     return np.stack([array[None] if grey else array.transpose(2, 0, 1) for array in arrays])
-
-
-def _inputs(place: str, arrays: Sequence[np.ndarray]) -> list[Tensor]:
-    """Return the images or arrays of the splits in one format."""
-    pixels = arrays[0].dtype == np.uint8
-    if pixels and len({array.shape[1] for array in arrays}) > 1:  # grey in one split only
-        arrays = [np.repeat(array, 3 // array.shape[1], axis=1) for array in arrays]
-    shapes = {array.shape[1:] for array in arrays}
-    if len(shapes) > 1:
-        raise InputError(
-            f"{place}: the splits have different input shapes per row, {sorted(shapes)}. Give both the same shape",
-            code="wrong-shape",
-            field="dataset",
-        )
-    return [torch.from_numpy(array).float().div_(255) if pixels else torch.from_numpy(array) for array in arrays]

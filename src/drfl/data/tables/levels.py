@@ -32,6 +32,7 @@ def check_levels(table: pd.DataFrame, owners: Sequence[str] | None) -> None:
         for k, value in enumerate(values):
             other = seen.setdefault(plain(value), k)
             if other != k:
+                # The rarer spelling is more likely to be the wrong one.
                 rare, usual = (k, other) if counts[k] <= counts[other] else (other, k)
                 holders = {str(owners[row]) for row in (codes == rare).nonzero()[0]} if owners is not None else ()
                 where = f" at {listing(sorted(holders), 'client')}" if holders else ""
@@ -47,6 +48,7 @@ def check_levels(table: pd.DataFrame, owners: Sequence[str] | None) -> None:
 
 def level_notices(features: pd.DataFrame, classes: pd.DataFrame, owners: Sequence[str] | None) -> list[Notice]:
     """Warn of text columns, and refuse classes, with values that one client alone has in place of the others'."""
+    # Of two clients, neither is the odd one.
     if owners is None or len(set(owners)) < 3:
         return []
     found = []
@@ -67,10 +69,17 @@ def level_notices(features: pd.DataFrame, classes: pd.DataFrame, owners: Sequenc
             "same values everywhere"
         )
         found.append(Notice(text, "values-differ"))
-    typos = [
-        f"'{value}' in column '{name}' at {client}, like '{near}'"
-        for name, client, value, near in _typos(features, owners)
-    ]
+    # A typing error nearly equals a value that its client lacks and several others have.
+    names, typos = np.array(owners), []
+    for name, (values, codes) in _text_columns(features).items():
+        holders = [set(names[codes == k].tolist()) for k in range(len(values))]
+        for k, value in enumerate(values):
+            if len(holders[k]) > 1 or len(value) < 5:  # short words are often alike
+                continue
+            common = [values[j] for j in range(len(values)) if len(holders[j]) > 1 and not holders[k] & holders[j]]
+            near = difflib.get_close_matches(value, common, n=1, cutoff=CLOSE)
+            if near:
+                typos.append(f"'{value}' in column '{name}' at {next(iter(holders[k]))}, like '{near[0]}'")
     if typos:
         text = f"values that look like typing errors: {listing(typos, 'value')}; correct them"
         found.append(Notice(text, "similar-values"))
@@ -80,6 +89,7 @@ def level_notices(features: pd.DataFrame, classes: pd.DataFrame, owners: Sequenc
 def plain(value: str) -> str:
     """Remove differences that people overlook: case, outer blanks, and punctuation between letters."""
     value = re.sub(rf"(?<={LETTER})[\s\-_.]+(?={LETTER})", "", value.strip().casefold())
+    # An abbreviation may end in a full stop.
     return re.sub(r"(?<=\w)\.$", "", value)
 
 
@@ -106,24 +116,9 @@ def _apart(table: pd.DataFrame, owners: Sequence[str]) -> list[tuple[str, str, l
             for client, own in sets.items()
             if not own & set().union(*(other for key, other in sets.items() if key != client))
         ]
+        # If several clients share no value with others, the column is like a name.
         if len(odd) == 1:
             others = sorted(set().union(*(other for key, other in sets.items() if key != odd[0])))
             shown = [[f"'{values[k]}'" for k in levels] for levels in (sorted(sets[odd[0]]), others)]
             found.append((name, odd[0], *shown))
-    return found
-
-
-def _typos(table: pd.DataFrame, owners: Sequence[str]) -> list[tuple[str, str, str, str]]:
-    """List values of one client that nearly equal a value which this client lacks and several others have."""
-    names = np.array(owners)
-    found = []
-    for name, (values, codes) in _text_columns(table).items():
-        holders = [set(names[codes == k].tolist()) for k in range(len(values))]
-        for k, value in enumerate(values):
-            if len(holders[k]) > 1 or len(value) < 5:
-                continue
-            common = {values[j]: j for j in range(len(values)) if len(holders[j]) > 1 and not holders[k] & holders[j]}
-            near = difflib.get_close_matches(value, common, n=1, cutoff=CLOSE)
-            if near:
-                found.append((name, next(iter(holders[k])), value, near[0]))
     return found

@@ -14,7 +14,7 @@ from drfl.core.errors import InputError, Notice, unknown
 from drfl.core.files import open_arrays
 from drfl.core.mapped_files import tensor_of
 from drfl.data.dataset import TaskName
-from drfl.data.tables.columns import check_roles
+from drfl.data.tables.columns import check_roles, row_names_of
 from drfl.data.tables.conditions import Condition
 from drfl.data.tables.conform import answers_of
 from drfl.data.tables.schema import TableSchema
@@ -106,8 +106,9 @@ def read_arrays(
     for path in files:
         x, ys, who, units = _npz(path, targets, group, patient, has_unknown=task == "multi-label")
         for name, values in ys.items():
-            check_values(name, values, task, lambda row, path=path: f"{path}, row {row + 1}")
+            check_values(name, values, task, row_names_of(str(path)))
             found.setdefault(name, []).append(values)
+        # Without a copy, because the array may be mapped from a file.
         inputs.append(x.astype(np.float32, copy=False))
         groups += who
         patients += units
@@ -139,6 +140,8 @@ def _npz(
 
     Each target in an array gets a name. If ``has_unknown``, targets may be NaN.
     """
+    import pandas as pd
+
     with open_arrays(path) as arrays:
         conditions = [Condition.of(name, arrays.names, str(path)) for name in targets]
         read = [name if one is None else one.column for name, one in zip(targets, conditions, strict=True)]
@@ -146,7 +149,9 @@ def _npz(
         for name in names:
             if name not in arrays.names:
                 raise unknown(f"array in {path}", name, arrays.names, field=name)
+        # None if the array cannot be mapped, such as a compressed one or one of float64.
         x = arrays.mapped(INPUTS, np.float32)
+        # A file of one row may hold scalars.
         found = [np.atleast_1d(each) for each in arrays.read(names if x is None else names[1:])]
     found = found if x is None else [x, *found]
     x, ys = found[0], found[1 : 1 + len(targets)]
@@ -166,31 +171,26 @@ def _npz(
                 code="count-mismatch",
                 field=str(path),
             )
+        # An unknown label is NaN.
         _check_finite(path, name, np.nan_to_num(y, nan=0) if has_unknown and y.dtype.kind == "f" else y)
     if not len(x):
         raise InputError(f"{path} has no rows", code="no-rows", field=str(path))
     _check_finite(path, "inputs", x)
     for k, condition in enumerate(conditions):
-        if condition is not None:
-            ys[k] = _answers(path, condition, ys[k], words=len(targets) == 1)
+        if condition is None:
+            continue
+        if ys[k].ndim > 1:
+            raise InputError(
+                f"{path}: a condition needs one value per row, but '{condition.column}' has shape {ys[k].shape}",
+                code="wrong-shape",
+                field=condition.column,
+            )
+        cells, words = pd.Series(ys[k]), len(targets) == 1
+        ys[k], problems = answers_of(condition, cells, row_names_of(str(path)), words=words)
+        for problem in problems:
+            raise problem
     columns = (columns_of(name, y) for name, y in zip(targets, ys, strict=True))
     return x, {name: values for each in columns for name, values in each.items()}, who, units
-
-
-def _answers(path: Path, condition: Condition, values: np.ndarray, *, words: bool) -> np.ndarray:
-    """Return the answers to a condition on an array (n,)."""
-    import pandas as pd
-
-    if values.ndim > 1:
-        raise InputError(
-            f"{path}: a condition needs one value per row, but '{condition.column}' has shape {values.shape}",
-            code="wrong-shape",
-            field=condition.column,
-        )
-    answers, problems = answers_of(condition, pd.Series(values), lambda row: f"{path}, row {row + 1}", words=words)
-    for problem in problems:
-        raise problem
-    return answers
 
 
 def _check_finite(path: Path, name: str, values: np.ndarray) -> None:

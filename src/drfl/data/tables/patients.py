@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from drfl.core.errors import InputError, Notice
-from drfl.data.tables.columns import NAME_ROWS, RowName, check_blanks
+from drfl.data.tables.columns import NAME_ROWS, RowName, check_blanks, folded
 from drfl.data.tables.conform import level_text
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def check_spelling(patients: Sequence[str], owners: Sequence[str] | None) -> Non
     clients = [""] * len(patients) if owners is None else owners
     seen = dict[tuple[str, str], str]()
     for client, patient in dict.fromkeys(zip(clients, patients, strict=True)):
-        other = seen.setdefault((client, " ".join(patient.split()).casefold()), patient)
+        other = seen.setdefault((client, folded(patient)), patient)
         if other != patient:
             where = f" at {client}" if client else ""
             raise InputError(
@@ -65,9 +65,11 @@ def repeated_ids(frame: pd.DataFrame, owners: Sequence[str] | None, used: Collec
     found = []
     for name in (name for name in frame if name not in used and NAMES.fullmatch(str(name))):
         column = frame[name].dropna()
+        # Measurements are not identifiers.
         if column.dtype.kind == "f" and not (column == column.round()).all():
             continue
         codes = column.astype(str).factorize()[0]
+        # One number per pair of client and value, because clients number their patients alone.
         count = len(np.unique(clients[frame[name].notna().to_numpy()] * (len(column) + 1) + codes))
         if FEWEST < count < len(column) <= MOST_EACH * count:
             text = (

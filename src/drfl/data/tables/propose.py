@@ -9,8 +9,7 @@ import numpy as np
 
 from drfl.core.errors import InputError, Notice
 from drfl.data.dataset import TaskName
-from drfl.data.tables.columns import CATEGORIES, NA_WORDS, RARE, check_known
-from drfl.data.tables.columns import NUMBERS as SHARE_OF_NUMBERS
+from drfl.data.tables.columns import CATEGORIES, NA_WORDS, RARE, SHARE_OF_NUMBERS, check_known
 from drfl.data.tables.conform import level_text, stripped, with_answers
 from drfl.data.tables.schema import Column, TableSchema
 from drfl.data.tables.text_form import DETECT, ReadOptions
@@ -66,7 +65,16 @@ def propose(
     names = list(dict.fromkeys(name for table in tables for name in table.columns))
     check_known("the tables", names, targets, group, drop, patient)
     cells = {name: pd.concat([t[name] for t in tables if name in t], ignore_index=True) for name in names}
-    task = task or _task([_Values.of(cells[name]) for name in targets])
+    if task is None:
+        answers = [_Values.of(cells[name]) for name in targets]
+        are_labels = all(set(values.texts) - set(UNKNOWN) <= {"0", "1"} for values in answers)
+        numbers = answers[0].numbers
+        # Few distinct whole numbers are classes. A column of blanks has no numbers.
+        is_quantity = not np.isnan(numbers).any() and (not answers[0].is_whole or len(numbers) > CATEGORIES)
+        if len(answers) > 1:
+            task = "multi-label" if are_labels else "regression"
+        else:
+            task = "regression" if is_quantity and len(numbers) else "classification"
     columns, notices = [], list[Notice]()
     for name in names:
         if name == group:
@@ -162,21 +170,14 @@ class _Values(NamedTuple):
         if all(text.lower() in (*OPPOSITES, *OPPOSITES.values()) for text in texts):
             return sorted(texts, key=lambda text: (text.lower() not in OPPOSITES, text))
         by_text = dict(zip(self.texts, self.numbers, strict=True))
+        # Numbers come first, in numerical order.
         return sorted(texts, key=lambda text: (np.isnan(by_text[text]), np.nan_to_num(by_text[text]), text))
-
-
-def _task(targets: Sequence[_Values]) -> TaskName:
-    are_labels = all(set(values.texts) - set(UNKNOWN) <= {"0", "1"} for values in targets)
-    if len(targets) > 1:
-        return "multi-label" if are_labels else "regression"
-    numbers = targets[0].numbers
-    quantity = not np.isnan(numbers).any() and (not targets[0].is_whole or len(numbers) > CATEGORIES)
-    return "regression" if quantity and len(numbers) else "classification"
 
 
 def _target(name: str, values: _Values, task: TaskName, notices: list[Notice]) -> Column:
     if task == "regression":
         return Column(name, "whole number" if values.is_whole else "number", role="target")
+    # Only labels may be unknown.
     missing = tuple(str(text) for text in values.texts if text in UNKNOWN) if task == "multi-label" else ()
     levels = [level for level in values.sorted_texts() if level not in missing]
     rare = int(((values.counts < RARE) & ~np.isin(values.texts, missing)).sum())
@@ -194,6 +195,7 @@ def _target(name: str, values: _Values, task: TaskName, notices: list[Notice]) -
             code="constant-target",
             field=name,
         )
+    # The first level counts as no, see sorted_texts.
     kind = "yes/no" if len(levels) == 2 else "category"
     return Column(name, kind, missing=missing, levels=tuple(levels), role="target")
 
@@ -201,17 +203,22 @@ def _target(name: str, values: _Values, task: TaskName, notices: list[Notice]) -
 def _feature(name: str, values: _Values, parts: Sequence[pd.Series], notices: list[Notice]) -> Column:
     import pandas as pd
 
-    is_number = ~np.isnan(values.numbers)
+    texts, is_number = [str(text) for text in values.texts], ~np.isnan(values.numbers)
     blank = ("",) if values.blanks else ()
     words = tuple(str(text) for text in values.texts[~is_number] if text in UNKNOWN)
     if values.share(is_number | np.isin(values.texts, words)) >= SHARE_OF_NUMBERS and is_number.any():
-        if values.is_whole and _numbers_rows(values, parts):
-            notices.append(Notice(f"column '{name}' looks like an identifier and is not a feature", "identifier", name))
-            return Column(name, "id")
+        if values.is_whole:
+            # An identifier counts the rows of every table, or differs in nearly every row of a long one.
+            steps = [np.diff(pd.to_numeric(part, errors="coerce").to_numpy(dtype=np.float64)) for part in parts]
+            counts_rows = values.rows >= FEW and all(len(step) > 1 and bool((step == 1).all()) for step in steps)
+            if counts_rows or (values.rows >= SEVERAL and len(texts) >= NEARLY_ALL * values.rows):
+                text = f"column '{name}' looks like an identifier and is not a feature"
+                notices.append(Notice(text, "identifier", name))
+                return Column(name, "id")
         return Column(name, "whole number" if values.is_whole else "number", missing=(*blank, *words))
-    texts = [str(text) for text in values.texts]
     is_date = np.array([bool(ISO.fullmatch(text) or LIKE_DATE.fullmatch(text)) for text in texts], dtype=bool)
     if values.share(is_date) >= SHARE_OF_NUMBERS:
+        # If the dates allow both orders, the user must say which.
         orders = days_of(pd.Series([*values.texts], dtype=object)).orders
         return Column(name, "date", missing=(*blank, *words), date_order=orders[0] if len(orders) == 1 else None)
     if values.rows >= FEW and len(texts) >= NEARLY_ALL * values.rows:
@@ -228,14 +235,5 @@ def _feature(name: str, values: _Values, parts: Sequence[pd.Series], notices: li
     lower = [level.lower() for level in levels]
     if len(levels) == 2 and not rare and OPPOSITES.get(lower[0]) == lower[1]:
         return Column(name, "yes/no", missing=blank, levels=tuple(levels))
+    # Rare values share a feature: a schema leaves the site and must not name what identifies a person.
     return Column(name, "category", missing=blank, levels=tuple(levels), other=bool(rare))
-
-
-def _numbers_rows(values: _Values, parts: Sequence[pd.Series]) -> bool:
-    """Return whether whole numbers count the rows of every table, or differ in nearly every row of a long one."""
-    import pandas as pd
-
-    if values.rows >= SEVERAL and len(values.texts) >= NEARLY_ALL * values.rows:
-        return True
-    steps = [np.diff(pd.to_numeric(part, errors="coerce").to_numpy(dtype=np.float64)) for part in parts]
-    return values.rows >= FEW and all(len(step) > 1 and bool((step == 1).all()) for step in steps)

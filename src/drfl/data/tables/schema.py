@@ -87,6 +87,7 @@ class Column:
             if values not in known:
                 raise _at(place, unknown(name, str(values), known, field=self.name))
         if self.range is not None:
+            # As floats, so that the bounds 0 and 0.0 give equal columns.
             low, high = map(float, self.range)
             object.__setattr__(self, "range", (low, high))
             if self.type not in NUMBERS or not (math.isfinite(low) and math.isfinite(high) and low <= high):
@@ -121,6 +122,7 @@ class Column:
         """The names of the numbers that encode the column; empty if it is not a feature."""
         if not self.is_feature:
             return ()
+        # The first level has no feature: it applies if no other does.
         names = [f"{self.name}_{level}" for level in self.levels[1:]] if self.levels else [self.name]
         if self.other:
             names.append(f"{self.name} other")
@@ -136,6 +138,7 @@ class Column:
             if value != part.default:
                 found[part.name] = [*value] if isinstance(value, tuple) else value
         if self.range is not None:
+            # Whole bounds are written as people write them, which keeps the digest independent of the point.
             found["range"] = [int(bound) if bound == int(bound) else bound for bound in self.range]
         return found
 
@@ -188,6 +191,7 @@ class TableSchema:
                     code="conflicting-options",
                     field=names[1],
                 )
+        # A level or an indicator can give a feature the name of another column.
         for what, names in (("column", [column.name for column in self.columns]), ("feature", [*self.features])):
             if len(set(names)) < len(names):
                 twice = next(name for name in names if names.count(name) > 1)
@@ -305,6 +309,7 @@ class TableSchema:
         """
         own_targets = tuple(column.name for column in self.targets)
         roles = {column.name: column.role for column in self.columns}
+        # Options that repeat the schema are harmless, so only other values are refused.
         for option, value, own in (
             ("target", None if targets is None else tuple(targets), own_targets),
             ("group", group, self.client),
@@ -363,8 +368,21 @@ class TableSchema:
             raise InputError(
                 "a schema needs a table per column, such as [columns.age]", code="missing-option", field="columns"
             )
-        parts = tuple(_column(name, values) for name, values in columns.items())
-        return cls(parts, reading=reading, **head)
+        parts = list[Column]()
+        for name, values in columns.items():
+            place = f"column '{name}'"
+            for key, value in values.items():
+                if key not in _KEYS:
+                    raise _at(place, unknown("key", key, _KEYS, field=name))
+                fits, what = _KEYS[key]
+                if not fits(value):
+                    raise InputError(f"{place}: {key} must be {what}", code="wrong-type", field=name)
+            if "type" not in values:
+                raise InputError(f"{place} has no type", code="missing-option", field=name)
+            # Lists of a file are tuples here, as a frozen dataclass must not change.
+            plain: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
+            parts.append(Column(name, **plain))
+        return cls(tuple(parts), reading=reading, **head)
 
     def to_plain(self) -> dict[str, object]:
         """Return the schema as plain values, as in a file."""
@@ -380,6 +398,7 @@ class TableSchema:
         import tomli_w  # imported here, because only this function needs it
 
         path = Path(path)
+        # tomli_w gives each value of a list a line, which makes a schema long.
         text = HEADER + _LIST.sub(_one_line, tomli_w.dumps(self.to_plain()))
         try:
             with atomic_write(path) as file:
@@ -423,18 +442,3 @@ _HEAD = ("task", "positive", *(option.name for option in fields(ReadOptions)))
 
 def _is_texts(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(text, str) for text in value)
-
-
-def _column(name: str, values: Mapping[str, object]) -> Column:
-    place = f"column '{name}'"
-    for key, value in values.items():
-        if key not in _KEYS:
-            raise _at(place, unknown("key", key, _KEYS, field=name))
-        fits, what = _KEYS[key]
-        if not fits(value):
-            raise InputError(f"{place}: {key} must be {what}", code="wrong-type", field=name)
-    if "type" not in values:
-        raise InputError(f"{place} has no type", code="missing-option", field=name)
-    # Lists of a file are tuples here, as a frozen dataclass must not change.
-    content: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
-    return Column(name, **content)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -14,7 +14,7 @@ import numpy as np
 
 from drfl.core.errors import InputError, listing, unknown
 from drfl.core.files import check_expansion, lines, open_file, open_text, read_csv, read_parquet, reading
-from drfl.data.tables.columns import NA_WORDS, NUMBERS, RowName
+from drfl.data.tables.columns import NA_WORDS, SHARE_OF_NUMBERS, RowName, row_names_of
 from drfl.data.tables.conditions import text_columns, used_columns
 from drfl.data.tables.conform import amount_of, stripped, with_answers
 from drfl.data.tables.npz_arrays import named_arrays
@@ -46,7 +46,22 @@ class Table(NamedTuple):
         """
         check_format(path)
         if not is_text(path):
-            return cls.of(str(path), _typed_frame(path, drop)).prepared(text, options)
+            suffix = ".npz" if is_arrays(path) else workbook(path)[0].suffix.lower()
+            package, read = {
+                ".parquet": ("pyarrow", read_parquet),
+                ".xlsx": ("openpyxl", _read_sheet),
+                ".npz": ("numpy", named_arrays),
+            }[suffix]
+            try:
+                typed = read(path, drop)
+            except ImportError:
+                extra = "'drfl[excel]'" if package == "openpyxl" else package
+                raise InputError(
+                    f"{path}: reading {suffix} files needs {package}: pip install {extra}, or give CSV",
+                    code="package-missing",
+                    field=package,
+                ) from None
+            return cls.of(str(path), typed).prepared(text, options)
         from pandas.api.types import is_bool_dtype
 
         form = TextForm.of(path, options)
@@ -56,6 +71,7 @@ class Table(NamedTuple):
         names = [str(name).strip() for name in head.iloc[0].dropna()] if len(head) else []
         _check_unique(names, str(path))
         kept = {name: str for name in read_csv(path, nrows=0, **reading).columns if str(name).strip() in text}
+        # In low memory, pandas would guess a type for each part of the file.
         frame = read_csv(path, low_memory=False, dtype=kept, **reading)
         truths = [name for name in frame if is_bool_dtype(frame[name])]
         if truths:  # "TRUE" would become True
@@ -97,21 +113,48 @@ class Table(NamedTuple):
         import pandas as pd
         from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-        frame, form = _with_blanks(self.frame, options.missing), self.form
+        frame, form = self.frame.copy(deep=False), self.form
+        amounts = [amount for amount in map(amount_of, options.missing) if amount is not None]
         known = form.decimal if form is not None and form.is_known else None
-        for name in (name for name in frame.columns if name not in text):
+        for name in frame.columns:
             cells = frame[name]
-            if is_numeric_dtype(cells) or is_bool_dtype(cells) or cells.dtype.kind == "M":
+            if cells.dtype.kind in "bM":
+                continue
+            is_number = is_numeric_dtype(cells)
+            # In a column of numbers, the word "-9" is the number -9.0.
+            if is_number:
+                is_missing = cells.isin(amounts)
+            else:
+                is_missing = cells.notna() & cells.astype(str).str.strip().isin(("", *options.missing))
+            if is_missing.any():
+                frame[name] = cells = cells.mask(is_missing)
+            if is_number or is_bool_dtype(cells) or name in text:
                 continue
             codes, different = pd.factorize(cells.astype(object))
             words = {k: value.strip() for k, value in enumerate(different) if isinstance(value, str)}
             alike = [k for k, word in words.items() if LIKE_NUMBER.fullmatch(word)]
-            if np.isin(codes, alike).sum() < NUMBERS * (codes >= 0).sum():
+            if np.isin(codes, alike).sum() < SHARE_OF_NUMBERS * (codes >= 0).sum():
                 continue
             found = number_form([words[k] for k in alike], options, known)
             if isinstance(found, Undecided):
                 row = int(np.isin(codes, [k for k in alike if words[k] == found.text]).argmax())
-                raise self._undecided(str(name), (row_name or self.row_names())(row), found, options)
+                place = (row_name or self.row_names())(row)
+                if not found.readings:
+                    marks = {"decimal": options.decimal, "thousands": options.thousands}
+                    declared = " and ".join(f"{mark} = '{value}'" for mark, value in marks.items() if value is not None)
+                    raise InputError(
+                        f"{place}, column '{name}': '{found.text}' does not fit {declared}: correct the option or the "
+                        "cell",
+                        code="not-a-number",
+                        field=str(name),
+                    )
+                first, second = (f"{float(reading):.15g}" for reading in found.readings[:2])
+                raise InputError(
+                    f"{place}, column '{name}': '{found.text}' can be {first} or {second}. Say which with --decimal or "
+                    "--thousands (decimal or thousands in a schema or a TOML file)",
+                    code="ambiguous-number",
+                    field=str(name),
+                )
             if found is not None:
                 # Numbers, not texts, so that a table that is prepared twice does not change.
                 numbers = {different[k]: float(found.plain(word)) for k, word in words.items() if found.matches(word)}
@@ -124,24 +167,6 @@ class Table(NamedTuple):
                         columns=(*form.columns, str(name)),
                     )
         return Table(self.place, frame, form)
-
-    def _undecided(self, name: str, place: str, found: Undecided, options: ReadOptions) -> InputError:
-        if not found.readings:
-            declared = " and ".join(
-                f"{what} = '{value}'" for what, value in options.content().items() if what in ("decimal", "thousands")
-            )
-            return InputError(
-                f"{place}, column '{name}': '{found.text}' does not fit {declared}: correct the option or the cell",
-                code="not-a-number",
-                field=name,
-            )
-        first, second = (f"{float(reading):.15g}" for reading in found.readings[:2])
-        return InputError(
-            f"{place}, column '{name}': '{found.text}' can be {first} or {second}. Say which with --decimal or "
-            "--thousands (decimal or thousands in a schema or a TOML file)",
-            code="ambiguous-number",
-            field=name,
-        )
 
     def without_unused(self, schema: TableSchema) -> Table:
         """Return the table without the columns that the schema does not use."""
@@ -176,6 +201,7 @@ class Table(NamedTuple):
             numbers = pd.to_numeric(known, errors="coerce")
             if len(known) and numbers.notna().all():
                 frame[name] = numbers.reindex(cells.index)
+            # A truth value has no word for "unknown".
             elif len(known) and known.str.lower().isin(("true", "false")).all() and len(known) == len(cells):
                 frame[name] = known.str.lower() == "true"
         return self._replace(frame=frame)
@@ -194,12 +220,19 @@ class Table(NamedTuple):
 
         Lines of a text file may be blank, and a cell may fill several lines.
         """
-        starts: list[int] = []
+        starts, unlisted = list[int](), row_names_of(self.place)
 
         def name(row: int) -> str:
             if not starts and self.form is not None:
-                starts.extend(_starts(Path(self.place), self.form))
-            return f"{self.place}, line {starts[row]}" if row < len(starts) else f"{self.place}, row {row + 1}"
+                path, start, found = Path(self.place), 1, list[int]()
+                with open_text(path) as file, suppress(csv.Error):  # of a cell that is too long for it
+                    reader = csv.reader(lines(file, path, self.form.encoding), delimiter=self.form.delimiter)
+                    for cells in reader:
+                        if "".join(cells).strip() or len(cells) > 1:
+                            found.append(start)
+                        start = reader.line_num + 1
+                starts.extend(found[1:])  # the first is the header
+            return f"{self.place}, line {starts[row]}" if row < len(starts) else unlisted(row)
 
         return name
 
@@ -210,47 +243,9 @@ def _check_unique(names: Sequence[str], place: str) -> None:
         raise InputError(f"{place}: column '{twice}' occurs twice", code="duplicate-column", field=twice)
 
 
-def _with_blanks(frame: pd.DataFrame, words: Sequence[str]) -> pd.DataFrame:
-    """Return a table with blank cells for words that mean "missing", and for texts of blanks alone."""
-    from pandas.api.types import is_bool_dtype, is_numeric_dtype
-
-    frame = frame.copy(deep=False)
-    amounts = [amount for amount in map(amount_of, words) if amount is not None]
-    for name in frame.columns:
-        cells = frame[name]
-        if is_numeric_dtype(cells) and not is_bool_dtype(cells):
-            is_missing = cells.isin(amounts)
-        elif cells.dtype.kind in "bM":
-            continue
-        else:
-            is_missing = cells.notna() & cells.astype(str).str.strip().isin(("", *words))
-        if is_missing.any():
-            frame[name] = cells.mask(is_missing)
-    return frame
-
-
 def is_text(path: Path) -> bool:
     """Return whether a file holds text, such as CSV."""
     return workbook(path)[0].name.lower().endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz"))
-
-
-def _typed_frame(path: Path, drop: Sequence[str]) -> pd.DataFrame:
-    """Read a file whose cells have types."""
-    suffix = ".npz" if is_arrays(path) else workbook(path)[0].suffix.lower()
-    package, read = {
-        ".parquet": ("pyarrow", read_parquet),
-        ".xlsx": ("openpyxl", _read_sheet),
-        ".npz": ("numpy", named_arrays),
-    }[suffix]
-    try:
-        return read(path, drop)
-    except ImportError:
-        extra = "'drfl[excel]'" if package == "openpyxl" else package
-        raise InputError(
-            f"{path}: reading {suffix} files needs {package}: pip install {extra}, or give CSV",
-            code="package-missing",
-            field=package,
-        ) from None
 
 
 def _read_sheet(path: Path, drop: Sequence[str]) -> pd.DataFrame:
@@ -261,6 +256,7 @@ def _read_sheet(path: Path, drop: Sequence[str]) -> pd.DataFrame:
     file, sheet = workbook(path)
     with open_file(file) as content, reading(file):
         with zipfile.ZipFile(content) as archive:
+            # A workbook is a zip file, which may expand to far more than its size.
             unpacked = sum(part.file_size for part in archive.infolist())
         check_expansion(file, os.fstat(content.fileno()).st_size, unpacked)
         with pd.ExcelFile(content, engine="openpyxl") as book:
@@ -278,16 +274,3 @@ def _read_sheet(path: Path, drop: Sequence[str]) -> pd.DataFrame:
             cells = pd.read_excel(book, sheet_name=sheet or 0, dtype=object, keep_default_na=False, na_values=[""])
             frame = cells.infer_objects()
     return frame.drop(columns=[name for name in frame if str(name).strip() in drop])
-
-
-def _starts(path: Path, form: TextForm) -> Iterator[int]:
-    """Yield the line in which each row starts."""
-    with open_text(path) as file, suppress(csv.Error):  # of a cell that is too long for it
-        reader = csv.reader(lines(file, path, form.encoding), delimiter=form.delimiter)
-        start, is_head = 1, True
-        for cells in reader:
-            if "".join(cells).strip() or len(cells) > 1:
-                if not is_head:
-                    yield start
-                is_head = False
-            start = reader.line_num + 1

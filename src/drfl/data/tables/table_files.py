@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from drfl.data.tables.columns import (
     check_alike,
     check_blanks,
     check_known,
+    check_no_text,
     check_numbers,
     check_size,
     one_hot,
@@ -36,9 +37,6 @@ from drfl.data.tables.table import Table
 from drfl.data.tables.table_paths import check_stems, files_of, is_arrays, label_of_files, name_of, unread_notices
 from drfl.data.tables.targets import check_values, check_varies, encoded
 from drfl.data.tables.text_form import DETECT, ReadOptions
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def read_tables(
@@ -273,7 +271,7 @@ def rows_of_tables(
 
     names = [name for name in (group, patient) if name is not None]
     roles = [*targets, *names]
-    place, read = tables[0].place, tables[0].frame.columns
+    place, original = tables[0].place, tables[0].frame.columns
     tables = [
         table.with_numbers([*names, *text_columns(targets)]).with_answers(targets, [*names, *drop]) for table in tables
     ]
@@ -298,7 +296,7 @@ def rows_of_tables(
         check_numbers(features, line)
         check_size(features, line)
         if not words:
-            _check_no_words(features, table.place)
+            check_no_text(features, table.place)
     # The order of most files: one site that permutes its columns must not change the model.
     order = list(Counter(tuple(table.frame.columns) for table in tables).most_common(1)[0][0])
     whole = pd.concat([table.frame[order] for table in tables], ignore_index=True).drop(columns=list(drop))
@@ -313,9 +311,20 @@ def rows_of_tables(
     features = one_hot(inputs, place)
     x = torch.from_numpy(features.to_numpy(dtype=np.float64, copy=True))  # pandas returns a read-only array
     values = {name: values_of(whole[name]) for name in targets}
-    if not words:
-        # The answers to a condition do not identify a person.
-        values = {name: _site_target(name, y, place) if name in read else y for name, y in values.items()}
+    for name, y in values.items():
+        # The server gets the names of a site's classes, but the answers to a condition do not identify a person.
+        if words or name not in original:
+            continue
+        if y.dtype.kind == "b":
+            values[name] = y.astype(int)  # sites cannot see each other's files: True and 1 are the same class
+        rare = 0 if y.dtype != object else int((np.unique(y, return_counts=True)[1] < RARE).sum())
+        if rare:
+            raise InputError(
+                f"{place}, target '{name}': {rare} of the classes have fewer than {RARE} rows, and their names would "
+                "leave the site. Make a schema with 'drfl data describe', or remove these rows",
+                code="rare-levels",
+                field=name,
+            )
     y, outputs, class_names = encoded(values, task)
     # Sites cannot see each other's words, so they need a schema that was given to all of them.
     schema = inferred_schema(inputs, values, task, class_names, group, patient) if words else None
@@ -323,35 +332,6 @@ def rows_of_tables(
         x, y, outputs, class_names, owners, tuple(map(str, features.columns)), _merged(notices),
         tuple(len(table.frame) for table in tables), patients, schema,
     )  # fmt: skip
-
-
-def _site_target(name: str, values: np.ndarray, place: str) -> np.ndarray:
-    """Return the target of a site that has no schema, whose class names the server gets."""
-    if values.dtype.kind == "b":
-        return values.astype(int)  # sites cannot see each other's files: True and 1 are the same class at all of them
-    rare = 0 if values.dtype != object else int((np.unique(values, return_counts=True)[1] < RARE).sum())
-    if rare:
-        raise InputError(
-            f"{place}, target '{name}': {rare} of the classes have fewer than {RARE} rows, and their names would leave "
-            "the site. Make a schema with 'drfl data describe', or remove these rows",
-            code="rare-levels",
-            field=name,
-        )
-    return values
-
-
-def _check_no_words(features: pd.DataFrame, place: str) -> None:
-    """Check that no column holds text."""
-    from pandas.api.types import is_numeric_dtype
-
-    name = next((str(name) for name in features if not is_numeric_dtype(features[name])), None)
-    if name is not None:
-        raise InputError(
-            f"{place}, column '{name}': text needs a schema, so that all sites encode it alike. Make one with 'drfl "
-            "data describe', give it to every site, and set schema in site.toml",
-            code="not-a-number",
-            field=name,
-        )
 
 
 def _merged(notices: Sequence[Notice]) -> tuple[Notice, ...]:

@@ -76,6 +76,7 @@ def is_array_folder(path: Path) -> bool:
 def workbook(path: Path) -> tuple[Path, str | None]:
     """Return the file of ``FILE.xlsx:SHEET`` and the sheet; other paths are the file, without a sheet."""
     found = SHEET.fullmatch(str(path))
+    # A file of that name itself wins.
     return (path, None) if found is None or os.path.isfile(path) else (Path(found["file"]), found["sheet"])
 
 

@@ -62,6 +62,7 @@ def encoded(columns: Mapping[str, np.ndarray], task: TaskName) -> tuple[Tensor, 
                 code="wrong-task",
                 field=name,
             )
+        # The class 1.0 of a column with decimal points is called 1.
         class_names = tuple(f"{value:g}" if values.dtype.kind == "f" else str(value) for value in different)
         return torch.from_numpy(codes.astype(np.int64)), len(different), class_names
     whole = np.stack([values.astype(np.float32) for values in columns.values()], axis=1)
@@ -72,6 +73,7 @@ def encoded(columns: Mapping[str, np.ndarray], task: TaskName) -> tuple[Tensor, 
 def check_varies(name: str, values: np.ndarray, classes: Sequence[str] | None = None) -> None:
     """Raise InputError unless a target column has more than one known value; ``classes`` names classes 0 to C − 1."""
     if values.dtype.kind == "f":
+        # NaN is an unknown label, not a second value.
         values = values[~np.isnan(values)]
     if not len(values):
         raise InputError(f"the target '{name}' is unknown in every row", code="constant-target", field=name)
@@ -88,7 +90,9 @@ def check_values(name: str, values: np.ndarray, task: TaskName, row_name: RowNam
     """Raise InputError unless a file's target column suits the task."""
     numbers = values.dtype.kind in "biuf"
     if task == "classification":
+        # Here and below, comparisons are negated, so that NaN fails too.
         bad = ~(values == np.round(values)) if values.dtype.kind == "f" else np.zeros(len(values), bool)
+        # A fraction is a quantity, and each of its values would become a class.
         problem, remedy = "the fraction {}", "give whole numbers or words, one a class, or task 'regression'"
     elif task == "regression":
         bad = ~(np.abs(values.astype(np.float64)) < FAR) if numbers else np.ones(len(values), bool)

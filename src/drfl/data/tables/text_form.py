@@ -60,6 +60,7 @@ class ReadOptions:
             object.__setattr__(self, "delimiter", "\t")
         object.__setattr__(self, "missing", tuple(word.strip() for word in self.missing))
         mark = self.delimiter
+        # The refused marks occur in names, numbers and quoted cells.
         if mark is not None and (len(mark) != 1 or mark.isalnum() or mark in '"\n\r.-+ '):
             raise InputError(
                 f"delimiter must be one character such as ';', or 'tab', got '{self.delimiter}'",
@@ -79,6 +80,7 @@ class ReadOptions:
                     code="conflicting-options",
                     field="thousands",
                 )
+            # If points separate thousands, the decimal mark is a comma, and the reverse.
             object.__setattr__(self, "decimal", other)
         if self.encoding is not None:
             try:
@@ -161,6 +163,7 @@ class TextForm(NamedTuple):
             head = next(lines(file, path, encoding), "")
         # Inside quotes these characters are part of a name.
         bare = re.sub(r'"[^"]*"', "", head)
+        # A tie goes to the usual delimiter, which is first.
         delimiter = options.delimiter or max(DELIMITERS, key=bare.count)
         marks = {options.decimal} if options.decimal else set[str]()
         if not marks:
@@ -205,8 +208,10 @@ class TextForm(NamedTuple):
 def _encoding(path: Path) -> str:
     with open_text(path) as file, reading(path):
         start = file.read(4)
+        # The mark of UTF-32 begins with that of UTF-16.
         if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and start != codecs.BOM_UTF32_LE:
             return "utf-16"
+        # UTF-8 first: nearly all bytes are characters in cp1252.
         for encoding in ("utf-8", "cp1252"):
             file.seek(0)
             decoder = codecs.getincrementaldecoder(encoding)()

@@ -118,6 +118,7 @@ def stack(name: str, dataset: TorchDataset[Item]) -> Pair:
 
 def _item(item: Item) -> tuple[dict[str | int | None, Tensor], Tensor]:
     """Return the inputs of an item by name, by number for a tuple, or by None for one tensor; and its target."""
+    # Metadata name the client and are not inputs.
     x, y = item[:2] if len(item) == 3 else item
     named = {None: x}
     if has_fields(x):

@@ -136,6 +136,7 @@ def _days(parts: pd.DataFrame, year: int, month: int, day: int) -> np.ndarray:
     written = parts[year] + "-" + parts[month].str.zfill(2) + "-" + parts[day].str.zfill(2)
     dates = pd.to_datetime(written, format="%Y-%m-%d", errors="coerce")
     clock = parts[4].fillna("0:00")
+    # pandas needs seconds, which people leave out.
     times = pd.to_timedelta(clock.where(clock.str.count(":") == 2, clock + ":00"), errors="coerce")
     return _since_1970((dates + times).dt.tz_localize("UTC"))
 

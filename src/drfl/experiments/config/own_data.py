@@ -12,7 +12,8 @@ from drfl.data.dataset import TaskName
 from drfl.data.datasets.leaf import leaf_files
 from drfl.data.partition.natural import WITHOUT_CLASSES, needs_classes_message
 from drfl.data.tables.columns import check_roles
-from drfl.data.tables.hugging_face import PREFIX, check_installed, folder_name, hub_name, is_saved, pin_revision
+from drfl.data.tables.hugging_face import check_installed
+from drfl.data.tables.hugging_face_names import PREFIX, folder_name, hub_name, is_saved, pin_revision
 from drfl.data.tables.schema import TableSchema
 from drfl.data.tables.table_paths import files_of, is_arrays, label_of_files
 from drfl.data.tables.targets import check_count

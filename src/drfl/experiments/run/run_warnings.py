@@ -9,7 +9,7 @@ from drfl.core.errors import InputError, Notice, listing
 from drfl.data import DATASETS, ClientData
 from drfl.data.checks import data_warnings
 from drfl.data.partition.natural import LEFT_OUT
-from drfl.data.tables.hugging_face import hub_name
+from drfl.data.tables.hugging_face_names import hub_name
 from drfl.engine import Simulation
 from drfl.experiments.config.own_data import is_hub
 from drfl.experiments.config.ready_run import Running
