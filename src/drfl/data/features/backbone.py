@@ -144,6 +144,8 @@ class Backbone:
                         field="backbone",
                     )
             found.model.load_state_dict(state, strict=True)
+        except InputError:  # which is a ValueError, too
+            raise
         except (RuntimeError, IndexError, KeyError, TypeError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
             raise InputError(
