@@ -217,6 +217,7 @@ def approach(job: Mapping[str, object]) -> Record:
     points = _points(work)
     tracks = [task.track(point, work.trial) for point in points]
     best = min(range(len(points)), key=lambda k: tracks[k].score)  # the first one wins a tie
+    # A trial that is as long as the run is that run.
     track = tracks[best] if work.trial >= work.rounds else task.track(points[best], work.rounds)
     return {
         "stopped": "rounds" if track.diverged is None else "diverged",
@@ -246,13 +247,14 @@ class _Task(NamedTuple):
 
         def watch(progress: RunState) -> bool:
             error = float((progress.state.w - optimum).square().sum())
-            if not error < FAR:
+            if not error < FAR:  # also if it is NaN
                 raise DivergedError(f"the squared distance is above {FAR:g} after round {progress.round}")
             errors.append(error)
             return error < FLOOR
 
         algorithm, often = make_algorithm(work.algorithm, _values(work, point, problem.smoothness)), max(rounds, 1)
         try:
+            # The callback sees every round, so the loop's own tests are as rare as possible.
             run(algorithm, fed, rounds=rounds, seed=work.seed, evaluate_every=often, callbacks=[watch])
         except DivergedError as error:
             return Track(errors, str(error))

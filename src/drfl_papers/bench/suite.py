@@ -58,6 +58,7 @@ def changed(
     x[rows], test[data.test[0]] = inputs(x[rows]), inputs(test[data.test[0]])
     rng = key_of(seed).fold("labels").generator()
     drawn = torch.from_numpy(rng.integers(0, 1 + int(y.max()), len(rows)))
+    # Labels of test rows stay right, because they measure the model.
     y[rows] = torch.where(torch.from_numpy(rng.random(len(rows)) < noise), drawn, y[rows])
     return replace(data, inputs=x, test_inputs=test, targets=y)
 

@@ -77,6 +77,7 @@ class Channel:
 
     def rates(self) -> Tensor:
         """Return (N,) R_i in bit/s."""
+        # log1p, because 1 + SNR would round a very small ratio away.
         return self.bandwidth * torch.log1p(self.snr) / math.log(2)
 
     def seconds(self, bits: Tensor) -> Tensor:
@@ -119,6 +120,7 @@ class Rayleigh:
 
     def thresholds(self) -> Tensor:
         """Return the (N,) gains (2^{R/B} − 1)/SNR below which clients are in outage."""
+        # expm1, because 2^{R/B} − 1 would cancel if the rate is far below the bandwidth.
         return torch.expm1(self.rate_min / self.channel.bandwidth * math.log(2)) / self.channel.snr
 
     def outage(self) -> Tensor:

@@ -227,6 +227,7 @@ def payload_of(
     """
     checks.integer("rounds", rounds)
     metered = Metered(algorithm)
+    # Measuring is not part of the run whose cost is planned.
     with fed.ledger.paused():
         run(
             metered if fading is None else OverChannel(metered, fading),
@@ -292,8 +293,10 @@ def cost_of(payload: Payload, processor: Processor, radio: Radio, link: Link) ->
     bit = float(link.seconds(torch.ones(1, dtype=torch.float64))[0])  # seconds per bit
     none, clients = torch.zeros((), dtype=torch.float64), torch.tensor(payload.participants, dtype=torch.float64)
     samples, others = (torch.tensor(x, dtype=torch.float64) for x in (payload.step_samples, payload.other_samples))
+    # Clients compute side by side, so a step takes the time of the samples of one client. If nobody trains, both are 0.
     each = max(payload.participants, 1.0)
     reception = 0.0 if radio.receive is None else radio.receive * 8 * payload.down * bit
+    # The server waits for the client that sends the most.
     longest = payload.longest_up + (0.0 if radio.receive is None else payload.longest_down)
     return Cost(
         step_joules=float(processor.joules(clients, samples)),

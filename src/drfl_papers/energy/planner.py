@@ -79,6 +79,7 @@ def choose(measurements: Sequence[Measurement], cost: Cost) -> list[StepsCandida
     candidates: list[StepsCandidate] = []
     for tau, runs in by_tau(measurements).items():
         reached = [run.rounds for run in runs if run.rounds is not None]
+        # A mean over the seeds that reached the target would flatter a τ that fails at the others.
         if len(reached) == len(runs):
             rounds = fmean(reached)
             candidates.append(StepsCandidate(tau, rounds, cost.joules(tau, rounds), cost.seconds(tau, rounds)))

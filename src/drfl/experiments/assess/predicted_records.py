@@ -162,6 +162,7 @@ def predictions_file(records: Sequence[RunRecord]) -> bytes:
         columns = record.clients.drop(columns="client")
         tensors |= {f"{i}.{name}": torch.tensor(columns[name].to_numpy(float)) for name in columns}
         tensors |= {f"{i}.{ROWS}{name}": values for name, values in test_rows.tensors_of(scores).items()}
+    # Copies, because safetensors refuses tensors that share memory.
     return save({name: values.clone() for name, values in tensors.items()}, {ABOUT: json_text({"predictions": about})})
 
 
@@ -201,6 +202,7 @@ def predicted_in(folder: Path, runs: Sequence[RunRecord]) -> list[RunRecord]:
     import pandas as pd
 
     about, tensors = _read(folder)
+    # In reverse order, so that the first of several runs at a seed wins.
     firsts, records, path = {run.seed: run for run in reversed(runs)}, list[RunRecord](), folder / PREDICTIONS
     for i, part in enumerate(about):
         run = firsts.get(str(part.seed))

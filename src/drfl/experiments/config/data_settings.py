@@ -57,6 +57,7 @@ class DataSettings(StrictSettings, DataFields):
 
     @model_validator(mode="after")
     def _options_fit(self) -> Self:
+        # Called for their errors: what cannot work is refused before any data are loaded.
         self.partition_parameters()
         self.recipe()
         self.reading()
@@ -220,6 +221,7 @@ def load_data(data: DataSettings, log: Callable[[str], None] | None = None, devi
         dataset = featurise(images, recipe, cache=feature_cache(), log=log, device=device)
     if data.min_rows is not None:
         dataset = without_small_groups(dataset, data.min_rows)
+    # New test rows are drawn from all rows, so the test part of the data set joins the others.
     return dataset if data.test_fraction is None else dataset.pooled()
 
 

@@ -153,6 +153,7 @@ class FitJobs:
         held = held_out_training(data, VALIDATION, Key(settings.seed))
         selection = make_setup(settings, setup.partition, held, scored, setup.origin)
         if data.validation is not None:
+            # The final runs train on all rows, also on those that the user held out.
             train = tuple(torch.cat(rows).unique() for rows in zip(data.train, data.validation, strict=True))
             whole = replace(data, train=train, validation=None)
             setup = make_setup(settings, setup.partition, whole, task, setup.origin)

@@ -53,6 +53,7 @@ def candidates(run: FinishedRun, fed: Simulation, alone: FinishedRun | None) -> 
     """
     result, local = run.result, core_of(run.job.algorithm).local
     if result.step_size is not None:
+        # The personal steps use the step size that drfl found for the run, because they are too few to find their own.
         local = replace(local, lr=float(result.step_size.eta))
     key, state = Key(run.job.settings.seed).fold("personal"), FedAvgState(result.model)
     tuned = {
@@ -77,6 +78,7 @@ def decide(
     decisions: list[tuple[str, float]] = []
     for end, size in zip(np.cumsum(sizes), sizes, strict=True):
         rows = slice(end - size, end)
+        # Rows of one patient resemble each other, so the test counts patients and not rows.
         units = None if patients is None else patients[rows]
         gains = {name: shared[rows] - losses[rows] for name, losses in personal.items()}
         clear = {name: float(gain.mean()) for name, gain in gains.items() if is_clear_gain(gain, units)}
@@ -104,6 +106,7 @@ def personalise(
     """
     before, shared = rows.losses(selection[0].result.model), rows.losses(final[0].result.model)
     first, last = candidates(selection[0], rows.fed, selection[1]), candidates(final[0], fed, final[1])
+    # A candidate that diverged in either stage cannot be chosen.
     decisions = decide(
         before, {name: rows.losses(first[name]) for name in first if name in last}, rows.sizes, rows.patients
     )

@@ -145,6 +145,7 @@ def run_fit(
 def check_members(jobs: FitRuns, warn: Callable[[str], None]) -> None:
     """Refuse members that cannot run with these settings before the first run, and warn of problems with the data."""
     references = [reference(name, algorithm, PORTFOLIO[0]) for name, algorithm in jobs.references.values()]
+    # Building a run checks its settings. All are built, so that the last one does not fail after hours of training.
     first, *_ = (jobs.whole(member) for member in (*PORTFOLIO, *references))
     for line in warnings_of(first):
         warn(line)

@@ -74,6 +74,7 @@ class Sweep:
         fail are included.
         """
         groups: dict[str, list[StoredRun]] = {}
+        # Runs with different parameters of one algorithm are rivals, but runs on different data cannot be compared.
         for run, stored in zip(self.runs, self.stored, strict=True):
             own = {**stored.parameters, "algorithm": None, "seed": None}
             shared = {n: v for n, v in run.changes.items() if n not in own and "." not in n and n not in COMMON}

@@ -184,6 +184,7 @@ def confirm(
     wanted: dict[str, tuple[list[cells.Cell], list[cells.Cell]]] = {}
     for name, tried in trials.items():
         subject, best = search.subjects[name], search.best(tried)
+        # Without defaults there is nothing to compare with, and without a finished run nothing was chosen.
         if subject.defaults() is None or not any("rounds" in trial.stopped for trial in tried):
             continue
         if best.table == tried[0].table:
