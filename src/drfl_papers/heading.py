@@ -28,7 +28,19 @@ def sentences(plan: Plan) -> list[str]:
     if scale.stand_in and spec.stand_in is not None:
         text = f"**Stand-in:** {plain(spec.stand_in.why)}"
         lines.append(f"{text} The paper's numbers are for its own data." if spec.values or spec.reached else text)
-    size = [_size(plan)]
+    by_rounds: dict[int, list[str]] = {}
+    for planned in plan.cells:
+        rounds = planned.cell.job.get("rounds", plan.rounds)
+        names = by_rounds.setdefault(rounds if isinstance(rounds, int) else plan.rounds, [])
+        if planned.method not in names:
+            names.append(planned.method)
+    base = plan.rounds if plan.rounds in by_rounds else next(iter(by_rounds))
+    others = "; ".join(f"{rounds} for {' and '.join(names)}" for rounds, names in by_rounds.items() if rounds != base)
+    more = f" ({others})" if others else ""
+    repeats = (
+        f"{plan.repeats} repeats, seeds 0 to {plan.repeats - 1}" if plan.repeats != 1 else "One run per cell, seed 0"
+    )
+    size = [f"{repeats}; {_count(base, 'round')}{more}."]
     if (plan.repeats, plan.rounds) != (spec.repeats, spec.rounds):
         size.append(f"The specification asks for {_count(spec.repeats, 'repeat')} of {_count(spec.rounds, 'round')}.")
     missing = [setting.name for setting in spec.settings if setting.name not in plan.settings]
@@ -51,23 +63,6 @@ def sentences(plan: Plan) -> list[str]:
     if plan.hyperparameters:
         lines.append(_tuning(plan))
     return [*lines, *([plain(spec.note)] if spec.note else [])]
-
-
-def _size(plan: Plan) -> str:
-    """Describe the repeats and rounds, with the rounds by method if they differ."""
-    by_rounds: dict[int, list[str]] = {}
-    for planned in plan.cells:
-        rounds = planned.cell.job.get("rounds", plan.rounds)
-        names = by_rounds.setdefault(rounds if isinstance(rounds, int) else plan.rounds, [])
-        if planned.method not in names:
-            names.append(planned.method)
-    base = plan.rounds if plan.rounds in by_rounds else next(iter(by_rounds))
-    others = "; ".join(f"{rounds} for {' and '.join(names)}" for rounds, names in by_rounds.items() if rounds != base)
-    more = f" ({others})" if others else ""
-    repeats = (
-        f"{plan.repeats} repeats, seeds 0 to {plan.repeats - 1}" if plan.repeats != 1 else "One run per cell, seed 0"
-    )
-    return f"{repeats}; {_count(base, 'round')}{more}."
 
 
 def _each(plan: Plan, key: str, words: Mapping[str, str] | None = None, default: object = None) -> str:

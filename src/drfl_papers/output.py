@@ -157,18 +157,39 @@ def write(collected: CollectedRuns, folder: Path, command: str) -> None:
         InputError: If a figure cannot be drawn because matplotlib is missing or an axis is unknown.
         OSError: If the folder cannot be written to.
     """
-    kind, drawn = collected.plan.spec.kind, []
-    if kind in ("curves", "scatter"):
-        drawn = plots.draw(collected, folder)
-    elif kind == "distance":
+    spec, drawn, texts = collected.plan.spec, list[str](), dict[str, str]()
+    if spec.kind == "distance":
         drawn = convergence.draw(collected, folder)
-    elif kind == "energy":
-        drawn = energy_map.draw(collected, folder)
-    texts = {
-        **_csvs(collected),
-        "summary.json": json_text(summary(collected, command), indent=2) + "\n",
-        "table.md": markdown(collected, drawn),
-    }
+        algorithms = {method.name: method.algorithm for method in spec.methods}
+        rows = []
+        for (setting, method), group in error_curves(collected).items():
+            for way in group:
+                last = f"{way.errors[-1]:.6e}" if way.errors else ""
+                chosen = " ".join(f"{name}={value:g}" for name, value in way.chosen.items())
+                rounds = len(way.errors) - 1 if way.errors else 0
+                rows.append([setting, method, algorithms[method], way.seed, way.stopped, rounds, last, chosen])
+        texts |= {"cells.csv": csv_text(DISTANCE_COLUMNS, rows), "curves.csv": convergence.to_csv(collected)}
+    else:
+        plan, run_groups = collected.plan, runs(collected)
+        texts["cells.csv"] = cells_csv(collected)
+        if spec.kind == "energy":
+            drawn, texts["energy.csv"] = energy_map.draw(collected, folder), energy_map.to_csv(collected)
+        else:
+            texts["paired.csv"] = paired_tests.to_csv(paired_tests.differences(plan, run_groups))
+            together = paired_tests.over_settings(plan, run_groups)
+            if together:
+                texts["paired_over_settings.csv"] = paired_tests.to_csv(together)
+            equal = equal_gradients.to_csv(plan, run_groups)
+            if equal is not None:
+                texts["equal_gradients.csv"] = equal
+        if spec.kind in ("curves", "scatter"):
+            drawn = plots.draw(collected, folder)
+        if spec.kind == "curves":
+            texts["curves.csv"] = plots.to_csv(collected)
+        if rounds_to_target.levels(spec):
+            texts["reached.csv"] = rounds_to_target.to_csv(collected)
+    texts["summary.json"] = json_text(summary(collected, command), indent=2) + "\n"
+    texts["table.md"] = markdown(collected, drawn)
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8", newline="\n")
 
@@ -205,37 +226,6 @@ def markdown(collected: CollectedRuns, drawn: list[str]) -> str:
     if drawn and collected.plan.repeats > 1 and spec.kind in LEGENDS:
         parts.append(LEGENDS[spec.kind] + (" Dashed lines are the targets." if spec.targets else ""))
     return "\n\n".join([*parts, *(table.markdown().rstrip("\n") for table in contents(collected))]) + "\n"
-
-
-def _csvs(collected: CollectedRuns) -> dict[str, str]:
-    spec = collected.plan.spec
-    if spec.kind == "distance":
-        algorithms = {method.name: method.algorithm for method in spec.methods}
-        rows = []
-        for (setting, method), group in error_curves(collected).items():
-            for way in group:
-                last = f"{way.errors[-1]:.6e}" if way.errors else ""
-                chosen = " ".join(f"{name}={value:g}" for name, value in way.chosen.items())
-                rounds = len(way.errors) - 1 if way.errors else 0
-                rows.append([setting, method, algorithms[method], way.seed, way.stopped, rounds, last, chosen])
-        return {"cells.csv": csv_text(DISTANCE_COLUMNS, rows), "curves.csv": convergence.to_csv(collected)}
-    plan, run_groups = collected.plan, runs(collected)
-    texts = {"cells.csv": cells_csv(collected)}
-    if spec.kind != "energy":
-        texts["paired.csv"] = paired_tests.to_csv(paired_tests.differences(plan, run_groups))
-        together = paired_tests.over_settings(plan, run_groups)
-        if together:
-            texts["paired_over_settings.csv"] = paired_tests.to_csv(together)
-        equal = equal_gradients.to_csv(plan, run_groups)
-        if equal is not None:
-            texts["equal_gradients.csv"] = equal
-    if spec.kind == "curves":
-        texts["curves.csv"] = plots.to_csv(collected)
-    if rounds_to_target.levels(spec):
-        texts["reached.csv"] = rounds_to_target.to_csv(collected)
-    if spec.kind == "energy":
-        texts["energy.csv"] = energy_map.to_csv(collected)
-    return texts
 
 
 def cells_csv(collected: CollectedRuns) -> str:

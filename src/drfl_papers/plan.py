@@ -108,7 +108,20 @@ def plan(spec: Specification, scale: Scale) -> Plan:
         cuts.append((spec.quick.rounds, spec.quick.repeats))
     rounds = scale.rounds or min(rounds for rounds, _ in cuts)
     repeats = scale.repeats or min(repeats for _, repeats in cuts)
-    settings = _settings(spec, scale)
+    names = [setting.name for setting in spec.settings]
+    chosen = list(scale.settings) if scale.settings is not None else names
+    if scale.settings is None and scale.stand_in and spec.stand_in is not None and spec.stand_in.settings is not None:
+        chosen = spec.stand_in.settings
+    # A name with commas may arrive split at them, as from a list with commas: take the longest match.
+    plain, wanted, start = {_plain(name): name for name in names}, set[str](), 0
+    while start < len(chosen):
+        texts = {end: _plain(",".join(chosen[start:end])) for end in range(len(chosen), start, -1)}
+        end = next((end for end, text in texts.items() if text in plain), None)
+        if end is None:
+            raise unknown("setting", chosen[start], names)
+        wanted.add(plain[texts[end]])
+        start = end
+    settings = [setting for setting in spec.settings if setting.name in wanted]
     tuned = {}
     if any(method.tuned_as is not None for method in spec.methods):
         jobs = dict.fromkeys(base(spec, setting) for setting in settings)
@@ -128,28 +141,6 @@ def collect(plan: Plan, records: Mapping[str, Record]) -> CollectedRuns:
     for planned in plan.cells:
         places.setdefault((planned.setting, planned.method), []).append(records[planned.cell.key])
     return CollectedRuns(plan, places)
-
-
-def _settings(spec: Specification, scale: Scale) -> list[SpecSetting]:
-    """Select the settings to run.
-
-    Raises:
-        InputError: If a setting does not exist.
-    """
-    names = [setting.name for setting in spec.settings]
-    chosen = list(scale.settings) if scale.settings is not None else names
-    if scale.settings is None and scale.stand_in and spec.stand_in is not None and spec.stand_in.settings is not None:
-        chosen = spec.stand_in.settings
-    # A name with commas may arrive split at them, as from a list with commas: take the longest match.
-    plain, wanted, start = {_plain(name): name for name in names}, set[str](), 0
-    while start < len(chosen):
-        texts = {end: _plain(",".join(chosen[start:end])) for end in range(len(chosen), start, -1)}
-        end = next((end for end, text in texts.items() if text in plain), None)
-        if end is None:
-            raise unknown("setting", chosen[start], names)
-        wanted.add(plain[texts[end]])
-        start = end
-    return [setting for setting in spec.settings if setting.name in wanted]
 
 
 def _plain(name: str) -> str:

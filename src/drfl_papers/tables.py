@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from drfl.core.run_end import failures_text
 from drfl.experiments.run.measures import Interval, MetricColumn, column, paper_text
 from drfl.task.measure import NOTHING
 from drfl_papers.plan import Plan
-from drfl_papers.records import Run, Runs, finals
+from drfl_papers.records import Runs, finals
 
 
 class TableEntry(NamedTuple):
@@ -69,8 +69,21 @@ def final(plan: Plan, found: Runs, beside: bool = True) -> tuple[ResultTable, ..
         shown = column(metric)
         header, columns = ["method"], [[TableEntry(method.name) for method in spec.methods]]
         for setting in plan.settings:
+            texts, means = [], {}
+            for k, method in enumerate(spec.methods):
+                group = found[setting, method.name]
+                # A mean over the other seeds would flatter a method that failed at some seed.
+                how = failures_text([run.stopped for run in group])
+                if how:
+                    texts.append(how)
+                    continue
+                interval = Interval.of(list(finals(group, metric).values()))
+                texts.append(interval.text(shown.digits, shown.scale))
+                # Rounded as displayed, so that equal numbers are all bold.
+                means[k] = round(shown.scale * interval.mean, shown.digits)
+            top = _best(means, shown)
             header.append(setting)
-            columns.append(_means([found[setting, method.name] for method in spec.methods], metric, shown))
+            columns.append([TableEntry(text, k in means and means[k] == top) for k, text in enumerate(texts)])
             if beside and spec.values.get(setting):
                 numbers = {name: values[place] for name, values in spec.values[setting].items()}
                 top = _best(numbers, shown)
@@ -92,21 +105,6 @@ def final(plan: Plan, found: Runs, beside: bool = True) -> tuple[ResultTable, ..
         notes.append("A method that failed at some seed has no mean.")
     *most, last = tables
     return (*most, replace(last, notes=(" ".join(notes),)))
-
-
-def _means(groups: Sequence[Sequence[Run]], metric: str, shown: MetricColumn) -> list[TableEntry]:
-    """Make a column of means; a method that failed at some seed has none."""
-    texts, means = [], {}
-    for k, group in enumerate(groups):
-        values, how = list(finals(group, metric).values()), failures_text([run.stopped for run in group])
-        if how:
-            texts.append(how)
-            continue
-        interval = Interval.of(values)
-        texts.append(interval.text(shown.digits, shown.scale))
-        means[k] = round(shown.scale * interval.mean, shown.digits)
-    top = _best(means, shown)
-    return [TableEntry(text, k in means and means[k] == top) for k, text in enumerate(texts)]
 
 
 def _best(numbers: Mapping[int, float] | Mapping[str, float], shown: MetricColumn) -> float | None:

@@ -24,34 +24,25 @@ def possible_sums(measure: Measure, value: float, samples: int, sums: Sequence[f
         return False
     if all(map(math.isnan, sums)) and (math.isnan(value) or measure.rows is Rows.RANKS):
         return True  # the model's outputs are not finite at this client, or rows of patients are ranked
-    if measure.rows is Rows.RANKS:
-        return _possible_ranks(value, samples, sums)
     if measure.rows is Rows.WHOLE:
         return sums[0] == samples and all(map(math.isnan, sums[1:]))
-    # The fourth is the number of rows of the largest patient, or 0 if rows are independent.
-    largest = sums[3]
-    fits = 0 <= largest <= samples and float(largest).is_integer() and sums[4] == 0
-    return fits and _possible_mean(measure, value, samples, sums)
-
-
-def _possible_ranks(value: float, samples: int, sums: Sequence[float]) -> bool:
-    """Check a measure that ranks rows."""
-    first, second, pairs, *squares = sums
-    # A tie counts as half a pair, so 2·pairs and 4·square are whole numbers.
-    counted = first >= 0 and second >= 0 and first.is_integer() and first + second == samples
-    if not counted or not 0 <= pairs <= first * second or not (2 * pairs).is_integer():
-        return False
-    # A row is in at most as many pairs as the other class has rows. The squares are smallest if all rows are equal.
-    for rows, other, square in ((first, second, squares[0]), (second, first, squares[1])):
-        possible = pairs * pairs <= rows * square * (1 + CLOSE) and square <= other * pairs * (1 + CLOSE)
-        if not possible or not (4 * square).is_integer():
+    if measure.rows is Rows.RANKS:
+        first, second, pairs, *squares = sums
+        # A tie counts as half a pair, so 2·pairs and 4·square are whole numbers.
+        counted = first >= 0 and second >= 0 and first.is_integer() and first + second == samples
+        if not counted or not 0 <= pairs <= first * second or not (2 * pairs).is_integer():
             return False
-    return _close(value, pairs / (first * second)) if first * second else math.isnan(value)
-
-
-def _possible_mean(measure: Measure, value: float, samples: int, sums: Sequence[float]) -> bool:
-    """Check a measure that is a mean over rows, or over the rows that count."""
-    first, second, third = sums[:3]
+        # A row is in at most as many pairs as the other class has rows. The squares are smallest if all rows are equal.
+        for rows, other, square in ((first, second, squares[0]), (second, first, squares[1])):
+            possible = pairs * pairs <= rows * square * (1 + CLOSE) and square <= other * pairs * (1 + CLOSE)
+            if not possible or not (4 * square).is_integer():
+                return False
+        return _close(value, pairs / (first * second)) if first * second else math.isnan(value)
+    # The measure is a mean over rows, or over the rows that count.
+    first, second, third, largest, last = sums
+    # The fourth is the number of rows of the largest patient, or 0 if rows are independent.
+    if not (0 <= largest <= samples and float(largest).is_integer() and last == 0):
+        return False
     if measure.rows is Rows.RATE:
         counted = 0 <= second <= first <= samples and first.is_integer() and second.is_integer() and third == second
         return counted and (_close(value, second / first) if first else math.isnan(value))

@@ -80,9 +80,6 @@ class LocalSGD:
         if self.momentum >= 1:
             raise InputError(f"momentum must be in [0, 1), got {self.momentum}", code="out-of-range", field="momentum")
         checks.non_negative("weight_decay", self.weight_decay)
-        self._check_kinds()
-
-    def _check_kinds(self) -> None:
         if not isinstance(self.optimizer, LocalOptimizer):
             raise InputError(
                 f"optimizer must be an object such as Adam(), not a name or a class, got {self.optimizer!r}",

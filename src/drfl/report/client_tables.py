@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,9 +13,8 @@ from drfl.report.content import TableBlock
 from drfl.report.evidence import Evidence, RunEvidence
 from drfl.report.formatting import NOTHING, THIN, count, percent, plural, score_text, span, spread
 from drfl.report.groups import which_seed
-from drfl.report.read_run import RunRecord, sort_worst_first
+from drfl.report.read_run import sort_worst_first
 from drfl.report.tables import common_remarks, interval_head
-from drfl.task.measure import Measure
 
 TABLE_ROWS = 1000
 """Maximum number of rows in the table of one run."""
@@ -90,7 +88,12 @@ def by_client_tables(evidence: Evidence) -> list[TableBlock]:
         column = firsts[0].record.column_of(measure)
         assessments = [run.by(measure) for run in firsts]
         values = [run.record.clients[column].to_numpy(float) for run in firsts]
-        order = _worst_of_any(values, measure, firsts[0].record)
+        most = firsts[0].record.display_limit(min(MOST, max(FEWEST, CELLS // len(values))))
+        order = list(range(len(names)))
+        if len(names) > max(MOST, most):
+            # fmin ignores NaN, because one algorithm may lack a value that others have.
+            lowest = np.fmin.reduce([flip_direction(scores, measure) for scores in values])
+            order = np.argsort(lowest, kind="stable")[:most].tolist()
         counts = [name for name in ("samples", "patients") if all(name in run.clients for run in every)]
         cells = [[span(float(run.clients[name].iloc[i]) for run in every) for name in counts] for i in order]
         # Two columns per algorithm: the value or its mean over seeds, and the interval at one seed; a mean has none.
@@ -117,16 +120,6 @@ def by_client_tables(evidence: Evidence) -> list[TableBlock]:
         known = firsts[0].names
         tables.append(TableBlock(caption, head, [[known[i], *row] for i, row in zip(order, cells, strict=True)]))
     return tables
-
-
-def _worst_of_any(values: Sequence[np.ndarray], measure: Measure, record: RunRecord) -> list[int]:
-    """Choose the clients of a table: all in their order, or, of very many, the worst under any algorithm."""
-    most = record.display_limit(min(MOST, max(FEWEST, CELLS // len(values))))
-    if len(values[0]) <= max(MOST, most):
-        return list(range(len(values[0])))
-    # fmin ignores NaN, because one algorithm may lack a value that others have.
-    worst = np.fmin.reduce([flip_direction(scores, measure) for scores in values])
-    return np.argsort(worst, kind="stable")[:most].tolist()
 
 
 def _could(assessment: Assessment, client: int) -> str:

@@ -231,14 +231,29 @@ def group_runs(records: Sequence[RunRecord], failed: Sequence[FailedRun] = ()) -
         # Number labels that became equal by cutting, so that two algorithms do not look like one.
         labels.append(f"{label} (no. {len(labels) + 1})" if label in labels else label)
 
-    styles = _styles([members[0].algorithm for members in runs.values()])
+    # A known algorithm has its own colour and dash in every report. These are assigned first, so that no spare style
+    # duplicates them.
+    styles: dict[int, tuple[str, str]] = {}
+    for index, members in enumerate(runs.values()):
+        style = STYLES.get(members[0].algorithm)
+        if style is not None and style not in styles.values():
+            styles[index] = style
+    for index in range(len(runs)):
+        if index not in styles:
+            taken = set(styles.values())
+            colours = {colour for colour, _ in taken}
+            # Prefer an unused colour to a used colour with another dash.
+            fresh = [style for style in SPARE if style[0] not in colours]
+            free = [style for style in SPARE if style not in taken]
+            styles[index] = [*fresh, *free, *SPARE][0]
+
     groups = []
-    for index, (label, (colour, dash), members) in enumerate(zip(labels, styles, runs.values(), strict=True)):
+    for index, (label, members) in enumerate(zip(labels, runs.values(), strict=True)):
         ordered = tuple(sorted(members, key=lambda run: (len(run.seed), run.seed)))  # seed 2 before seed 10
         broken = tuple(run for run in failed if run.algorithm == ordered[0].algorithm)
         if broken:
             label = f"{label} ({len(broken)} of {len(broken) + len(ordered)} runs failed)"
-        groups.append(Group(f"g{index}", label, colour, dash, ordered, broken))
+        groups.append(Group(f"g{index}", label, *styles[index], ordered, broken))
     return sorted(groups, key=lambda group: bool(group.failed))
 
 
@@ -284,21 +299,3 @@ def flatten(values: Mapping[str, object], prefix: str = "") -> dict[str, str]:
         else:
             flat[f"{prefix}{key}"] = str(value)
     return flat
-
-
-def _styles(algorithms: Sequence[str]) -> list[tuple[str, str]]:
-    """Assign a colour and dash: a fixed pair to a known algorithm, a spare one to all other groups."""
-    styles: dict[int, tuple[str, str]] = {}
-    # Assign known algorithms first, so that no spare style duplicates theirs.
-    for index, algorithm in enumerate(algorithms):
-        if algorithm in STYLES and STYLES[algorithm] not in styles.values():
-            styles[index] = STYLES[algorithm]
-    for index in range(len(algorithms)):
-        if index not in styles:
-            taken = set(styles.values())
-            colours = {colour for colour, _ in taken}
-            # Prefer an unused colour to a used colour with another dash.
-            fresh = [style for style in SPARE if style[0] not in colours]
-            free = [style for style in SPARE if style not in taken]
-            styles[index] = [*fresh, *free, *SPARE][0]
-    return [styles[index] for index in range(len(algorithms))]

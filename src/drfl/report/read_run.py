@@ -6,7 +6,7 @@ import csv
 import math
 import os
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -20,7 +20,6 @@ from drfl.report.names import display_names
 from drfl.task.measure import PLAIN, Measure, Rows
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
 
     from drfl.data.row_scores import RowScores
@@ -205,7 +204,7 @@ def load_run(directory: Path, *, curves: bool = True) -> RunRecord:
     """
     import pandas as pd
 
-    from drfl.training.history import columns_of
+    from drfl.training.history import EFFECTIVE, LAMBDA_CLIENTS, LEDGER_COLUMNS, Metrics, columns_of
 
     directory = Path(directory)
     if not os.path.isdir(directory):  # unlike pathlib's method, it returns False for a name that is too long
@@ -221,7 +220,21 @@ def load_run(directory: Path, *, curves: bool = True) -> RunRecord:
     score, names = measures[0].name, columns_of(measures[0].name)
     wanted = [score if name == "score" else name for name in CLIENT_COLUMNS]
     clients = _frame(directory, "clients.csv", wanted, words=("client",)).rename(columns={score: "score"})
-    history, lam, effective = _curves(directory, clients, names) if curves else (pd.DataFrame(), pd.DataFrame(), None)
+    history, lam, effective = pd.DataFrame(), pd.DataFrame(), None
+    if curves:
+        history = _frame(directory, "history.csv", ("round", *names, *LEDGER_COLUMNS, "flagged_mass"))
+        history = history.rename(columns=dict(zip(names, Metrics._fields, strict=True)))
+        lam, known = _frame(directory, "lambda.csv", ("round",)), clients["client"].tolist()
+        # For very many clients the file has 1/Σλ² over all of them, then the columns of the largest λ.
+        if len(known) > LAMBDA_CLIENTS and lam.shape[1] == LAMBDA_CLIENTS + 2 and lam.columns[1] == EFFECTIVE:
+            # Columns are taken by position, because a client may have the same name.
+            effective, lam = lam.iloc[:, 1], lam.iloc[:, [0, *range(2, lam.shape[1])]]
+            some = set(lam.columns[1:])
+            known = [name for name in known if name in some]  # the file keeps their order
+        if (abs(lam.iloc[:, 1:].to_numpy(float) - 0.5) > 0.5 + ROUNDING).any():  # NaN is accepted: reports omit it
+            raise _damaged(directory, "lambda.csv", "a weight is not between 0 and 1")
+        if lam.columns[1:].tolist() != known:
+            raise _damaged(directory, "lambda.csv", "its columns do not match the clients of clients.csv")
     return RunRecord(
         label=directory.resolve().name,  # not the path, which reveals the name of a home folder
         config=read_toml(directory / "config.toml", follow=False, problem=DAMAGED, remedy=REMEDY),
@@ -234,37 +247,6 @@ def load_run(directory: Path, *, curves: bool = True) -> RunRecord:
         row_scores=partial(_row_scores, directory / TEST_ROWS),
         directory=directory,
     )
-
-
-def _curves(
-    directory: Path, clients: pd.DataFrame, scores: Sequence[str]
-) -> tuple[pd.DataFrame, pd.DataFrame, pd.Series | None]:
-    """Read the history, λ of the clients, and 1/Σλ² if λ lists only some of them.
-
-    Raises:
-        InputError: If a file is damaged.
-    """
-    from drfl.training.history import EFFECTIVE, LAMBDA_CLIENTS, LEDGER_COLUMNS, Metrics
-
-    history = _frame(directory, "history.csv", ("round", *scores, *LEDGER_COLUMNS, "flagged_mass"))
-    lam = _frame(directory, "lambda.csv", ("round",))
-    # For very many clients the file has 1/Σλ² over all of them, then the columns of the largest λ.
-    effective = None
-    if len(clients) > LAMBDA_CLIENTS and lam.shape[1] == LAMBDA_CLIENTS + 2 and lam.columns[1] == EFFECTIVE:
-        effective, lam = (
-            lam.iloc[:, 1],
-            lam.iloc[:, [0, *range(2, lam.shape[1])]],
-        )  # by position, because a client may have the same name
-    if (abs(lam.iloc[:, 1:].to_numpy(float) - 0.5) > 0.5 + ROUNDING).any():  # NaN is accepted: reports omit it
-        raise _damaged(directory, "lambda.csv", "a weight is not between 0 and 1")
-    names_of_lam = lam.columns[1:].tolist()
-    known = clients["client"].tolist()
-    if effective is not None:  # lambda.csv has some of the clients, in the same order
-        some = set(names_of_lam)
-        known = [name for name in known if name in some]
-    if names_of_lam != known:
-        raise _damaged(directory, "lambda.csv", "its columns do not match the clients of clients.csv")
-    return history.rename(columns=dict(zip(scores, Metrics._fields, strict=True))), lam, effective
 
 
 def _row_scores(path: Path) -> RowScores | None:
@@ -286,32 +268,6 @@ class FailedRun(NamedTuple):
     algorithm: str
     seed: str
     how: str
-
-
-def _columns(
-    rows: Iterable[Sequence[str]], header: Sequence[str], words: Sequence[str]
-) -> tuple[list[list[str] | np.ndarray], str]:
-    """Parse a CSV file into columns, and describe the first row whose length differs from the header's ("" if none).
-
-    One row is processed at a time, because the text of a million rows takes gigabytes.
-
-    Raises:
-        csv.Error: If the file is not valid CSV.
-        ValueError: If a cell is not a number.
-    """
-    import numpy as np
-
-    # An array takes 8 bytes per number; a list of floats takes four times as much.
-    columns: list[list[str] | array[float]] = [[] if column in words else array("d") for column in header]
-    for line, row in enumerate(rows, start=2):
-        if len(row) != len(header):
-            return [], f"row {line} has {len(row)} values instead of {len(header)}"
-        for column, cell in zip(columns, row, strict=True):
-            if isinstance(column, list):
-                column.append(unescape_formula(cell))
-            else:
-                column.append(float(cell))
-    return [column if isinstance(column, list) else np.array(column) for column in columns], ""
 
 
 def constant_line(summary: Mapping[str, object]) -> str | None:
@@ -402,15 +358,27 @@ def _frame(directory: Path, name: str, columns: Sequence[str], words: Sequence[s
 
     The csv module is used because pandas renames repeated headers and treats a client called "NA" as missing.
     """
+    import numpy as np
     import pandas as pd
 
-    path = directory / name
+    path, ragged = directory / name, ""
     with open_file(path, follow=False, remedy=REMEDY) as file, reading(path, DAMAGED, REMEDY):
         rows = csv.reader(lines(file, path), strict=True)
         header = [unescape_formula(cell) for cell in next(rows, [])]
         if len(header) > MOST_COLUMNS:
             raise ValueError(f"it has {len(header):,} columns")
-        values, ragged = _columns(rows, header, words)
+        # An array takes 8 bytes per number; a list of floats takes four times as much. One row is read at a time,
+        # because the text of a million rows takes gigabytes.
+        values: list[list[str] | array[float]] = [[] if column in words else array("d") for column in header]
+        for line, row in enumerate(rows, start=2):
+            if len(row) != len(header):
+                ragged = f"row {line} has {len(row)} values instead of {len(header)}"
+                break
+            for column, cell in zip(values, row, strict=True):
+                if isinstance(column, list):
+                    column.append(unescape_formula(cell))
+                else:
+                    column.append(float(cell))
     repeated = [column for column in columns if header.count(column) > 1 and header.index(column)]
     if repeated:  # except lambda.csv's first column, because a client may be called "round"
         raise _damaged(directory, name, f"column '{repeated[0]}' appears twice")
@@ -421,7 +389,7 @@ def _frame(directory: Path, name: str, columns: Sequence[str], words: Sequence[s
         raise _damaged(directory, name, ragged)
     if not values or not len(values[0]):
         raise _damaged(directory, name, "it has no rows")
-    frame = pd.DataFrame(dict(enumerate(values)))
+    frame = pd.DataFrame({i: v if isinstance(v, list) else np.array(v) for i, v in enumerate(values)})
     frame.columns = pd.Index(header)  # names may repeat
     if "round" in columns and not frame.iloc[:, header.index("round")].between(0, MOST_ROUNDS).all():
         raise _damaged(directory, name, "its column 'round' holds an invalid round number")

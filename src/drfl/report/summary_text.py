@@ -84,7 +84,41 @@ def notices(groups: Sequence[Group], lost: Sequence[str] = ()) -> list[str]:
         lost: Algorithms without any result, see :func:`drfl.report.groups.lost_algorithms`.
     """
     most = max(len(group.runs) + len(group.failed) for group in groups)
-    group_lines = [f"{group.label}{line}" for group in groups for line in _notices_on(group, most)]
+    group_lines: list[str] = []
+    for group in groups:
+        lines, runs = list[str](), group.runs  # continuations of the group's name
+        if group.failed:
+            hows = listing(sorted({run.how for run in group.failed}))
+            lines.append(
+                f": {hows}{_seeds(group.failed)}. No mean is given, because a mean over the other seeds would flatter "
+                "it."
+            )
+        diverged = [run for run in runs if run.has_diverged]
+        if diverged:
+            lines.append(f" diverged{_seeds(diverged)}: some final metrics are not finite numbers.")
+        if len(runs) + len(group.failed) < most:
+            lines.append(f" has {plural(len(runs), 'run')} and others have {most}: the missing runs may have failed.")
+        for reason, words in (
+            ("interrupted", "was interrupted"),
+            ("target", "reached its target and stopped"),
+            ("patience", "no longer improved on validation rows and stopped"),
+        ):
+            stopped = [run for run in runs if text(run.summary, "stopped") == reason]
+            if stopped:
+                rounds = span(number(run.summary, "rounds") for run in stopped)
+                lines.append(f" {words} after {rounds} {'round' if rounds == '1' else 'rounds'}{_seeds(stopped)}.")
+        if group.stopped_on_test:
+            lines.append(f" has no intervals{_seeds([run for run in runs if run.stopped_on_test])}: {ON_TEST}.")
+        lines += [  # a late roll-back has a separate warning, so it is not repeated here
+            f" was {RESET}{_seeds([run])}: {run.marks.rounds_text}."
+            for run in runs
+            if run.marks.rollbacks and not run.marks.is_late
+        ]
+        skipping = [run for run in runs if number(run.summary, "skipped_rounds") > 0]
+        if skipping:
+            skipped = sum(int(number(run.summary, "skipped_rounds")) for run in skipping)
+            lines.append(f" skipped {plural(skipped, 'round')} in which no client replied{_seeds(skipping)}.")
+        group_lines += [f"{group.label}{line}" for line in lines]
     # Print each failure and warning once, with the algorithms that it concerns.
     runs_by_line: dict[str, list[tuple[str, RunRecord]]] = {}
     for group in groups:
@@ -98,43 +132,6 @@ def notices(groups: Sequence[Group], lost: Sequence[str] = ()) -> list[str]:
         runs = list({run.seed: run for _, run in owners}.values())
         run_lines.append(f"{listing(labels)}: {clean(line, 400)}{_seeds(runs)}.")
     return [*group_lines, *(f"{algorithm} left no results." for algorithm in lost), *run_lines]
-
-
-def _notices_on(group: Group, most: int) -> list[str]:
-    """Return the notices on one algorithm, as continuations of its name."""
-    lines = []
-    runs = group.runs
-    if group.failed:
-        hows = listing(sorted({run.how for run in group.failed}))
-        lines.append(
-            f": {hows}{_seeds(group.failed)}. No mean is given, because a mean over the other seeds would flatter it."
-        )
-    diverged = [run for run in runs if run.has_diverged]
-    if diverged:
-        lines.append(f" diverged{_seeds(diverged)}: some final metrics are not finite numbers.")
-    if len(runs) + len(group.failed) < most:
-        lines.append(f" has {plural(len(runs), 'run')} and others have {most}: the missing runs may have failed.")
-    for reason, words in (
-        ("interrupted", "was interrupted"),
-        ("target", "reached its target and stopped"),
-        ("patience", "no longer improved on validation rows and stopped"),
-    ):
-        stopped = [run for run in runs if text(run.summary, "stopped") == reason]
-        if stopped:
-            rounds = span(number(run.summary, "rounds") for run in stopped)
-            lines.append(f" {words} after {rounds} {'round' if rounds == '1' else 'rounds'}{_seeds(stopped)}.")
-    if group.stopped_on_test:
-        lines.append(f" has no intervals{_seeds([run for run in runs if run.stopped_on_test])}: {ON_TEST}.")
-    lines += [  # a late roll-back has a separate warning, so it is not repeated here
-        f" was {RESET}{_seeds([run])}: {run.marks.rounds_text}."
-        for run in runs
-        if run.marks.rollbacks and not run.marks.is_late
-    ]
-    skipping = [run for run in runs if number(run.summary, "skipped_rounds") > 0]
-    if skipping:
-        skipped = sum(int(number(run.summary, "skipped_rounds")) for run in skipping)
-        lines.append(f" skipped {plural(skipped, 'round')} in which no client replied{_seeds(skipping)}.")
-    return lines
 
 
 def _seeds(runs: Sequence[RunRecord | FailedRun]) -> str:

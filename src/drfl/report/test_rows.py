@@ -74,20 +74,16 @@ def checked(tensors: dict[str, Tensor], data: str, path: Path) -> RowScores:
     if bool((rows < 0).any()):
         raise _damaged(path, f"'{ROWS}' contains negative row indices")
     for name, values in scores.scores.items():
-        if values.shape != rows.shape or not _possible(name, values, scores.scores):
+        plain = name.removesuffix(OUTPUT).removesuffix(POSITIVE)
+        # A measure that ranks rows needs both of its parts: the model's output, and whether the row is positive.
+        if values.dtype == torch.uint8 and not name.endswith(OUTPUT):
+            is_possible = bool((values <= 1).all()) and (name == plain or plain + OUTPUT in scores.scores)
+        else:
+            has_pair = plain + POSITIVE in scores.scores if name.endswith(OUTPUT) else name == plain
+            is_possible = values.dtype == torch.float64 and has_pair and not bool(values.isinf().any())
+        if values.shape != rows.shape or NAME.fullmatch(plain) is None or not is_possible:
             raise _damaged(path, f"'{name}' does not hold one valid value per row")
     return scores
-
-
-def _possible(name: str, values: Tensor, others: dict[str, Tensor]) -> bool:
-    """Check whether a measure can have these values; a measure that ranks rows needs both of its parts."""
-    plain = name.removesuffix(OUTPUT).removesuffix(POSITIVE)
-    if NAME.fullmatch(plain) is None:
-        return False
-    if values.dtype == torch.uint8 and not name.endswith(OUTPUT):
-        return bool((values <= 1).all()) and (name == plain or plain + OUTPUT in others)
-    pair = plain + POSITIVE in others if name.endswith(OUTPUT) else name == plain
-    return values.dtype == torch.float64 and pair and not bool(values.isinf().any())
 
 
 def _damaged(path: Path, why: str) -> InputError:

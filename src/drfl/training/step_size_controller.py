@@ -134,7 +134,21 @@ class StepSizeController:
         if self._best is None:
             self._best, self._excess = attempt, _excess(attempt, self._size)
         else:
-            self._compare(attempt)
+            # A repeated round replaces the best attempt only if its smaller step size has helped a client. All updates
+            # shrink with the step size, but the update of a diverging client shrinks by far more. If a client does not
+            # answer again, the smaller step size did not help it.
+            remaining, answered = _excess(attempt, self._size), torch.zeros(len(self._excess), dtype=torch.bool)
+            if attempt.info is not None:
+                answered[attempt.info.answered.cpu()] = True
+            helped = (self._excess > 0) & (remaining < self._excess / SHORTER) & (answered | (remaining > 0))
+            self._in_vain = not bool(helped.any())
+            if not self._in_vain:
+                self._best, self._size, self._excess = attempt, self._tried, remaining
+                text = (
+                    f"lowered the local step size to {float(self._size.eta):.3g} in round {attempt.round} and repeated "
+                    f"the round, because the local steps of clients {helped.nonzero().flatten().tolist()} diverged"
+                )
+                LOG.warning(Notice(text, "step-size-lowered", "lr"))
         if bool(self._excess.any()) and self._tried.lowered < MOST_LOWERED:
             self._tried = self._tried.halve()
             # With a step size this small no local step diverges. It is not the cause, and no malicious client can lower
@@ -161,25 +175,6 @@ class StepSizeController:
                 return self._roll_back(size, f"the loss rose {what}", safe, best.state.w)
         moved = torch.maximum(size.moved, distance)
         return Continue(best._replace(step_size=size._replace(moved=moved), safe=safe))
-
-    def _compare(self, attempt: RunState) -> None:
-        """Replace the best attempt by a repeated round, if its smaller step size has helped a client."""
-        remaining = _excess(attempt, self._size)
-        # All updates shrink with the step size, but the update of a diverging client shrinks by far more. If a client
-        # does not answer again, the smaller step size did not help it.
-        answered = torch.zeros(len(remaining), dtype=torch.bool)
-        if attempt.info is not None:
-            answered[attempt.info.answered.cpu()] = True
-        helped = (self._excess > 0) & (remaining < self._excess / SHORTER) & (answered | (remaining > 0))
-        self._in_vain = not bool(helped.any())
-        if self._in_vain:
-            return
-        self._best, self._size, self._excess = attempt, self._tried, remaining
-        text = (
-            f"lowered the local step size to {float(self._size.eta):.3g} in round {attempt.round} and repeated the "
-            f"round, because the local steps of clients {helped.nonzero().flatten().tolist()} diverged"
-        )
-        LOG.warning(Notice(text, "step-size-lowered", "lr"))
 
     def _roll_back(self, size: StepSize, reason: str, safe: SafePoint, w: Tensor | None) -> RollBack:
         # The finished rounds and their cost still count.

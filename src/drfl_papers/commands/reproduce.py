@@ -76,7 +76,17 @@ def reproduce_command(options: ReproduceOptions) -> int:
             written=keep,
             watch=watch,
         )
-    _report(written, skipped, quiet)
+    if quiet:
+        print(json_text({"written": written, "skipped": skipped}))
+        return 1 if skipped else 0
+    for folder in written.values():
+        table = Path(folder) / "table.md"
+        if len(written) == 1:
+            for line in read_text(table).splitlines():
+                console.out.print(line)
+        console.out.print(f"{table}", markup=False)
+    for sentence in skipped:
+        console.err.print(f"not run: {sentence}", markup=False)
     return 1 if skipped else 0
 
 
@@ -111,17 +121,3 @@ def _plans(chosen: Sequence[Specification], options: ReproduceOptions, out: Path
             energy_map.check(plan)
         check_place(plan, out, options.overwrite)
     return plans, skipped
-
-
-def _report(written: Mapping[str, str], skipped: Sequence[str], quiet: bool) -> None:
-    if quiet:
-        print(json_text({"written": written, "skipped": list(skipped)}))
-        return
-    for folder in written.values():
-        table = Path(folder) / "table.md"
-        if len(written) == 1:
-            for line in read_text(table).splitlines():
-                console.out.print(line)
-        console.out.print(f"{table}", markup=False)
-    for sentence in skipped:
-        console.err.print(f"not run: {sentence}", markup=False)

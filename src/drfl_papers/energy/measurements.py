@@ -110,7 +110,34 @@ def from_runs(directories: Iterable[Path], target: float) -> tuple[list[Measurem
                 code="unsupported-metric",
                 field=str(path),
             )
-    measured = [_read_measurement(path, run, target) for path, run in runs]
+    measured = []
+    for path, run in runs:
+        tau = _number(_algorithm_table(run).get("steps", run.config.get("steps")), 0)
+        if tau < 1:
+            raise InputError(
+                f"{path / 'config.toml'} does not contain the number of local steps. Run it again.",
+                code="damaged-run",
+                field=str(path / "config.toml"),
+            )
+        seed = _number(run.summary.get("seed"), -1)
+        if seed < 0:
+            raise InputError(
+                f"{path / 'summary.json'} does not contain the seed. Run it again.",
+                code="damaged-run",
+                field=str(path / "summary.json"),
+            )
+        reached = run.history[run.history["worst_score"] >= target - 1e-9]  # files have six decimals
+        stopped = run.summary.get("stopped")
+        # With more rounds, such a run might have reached the target.
+        if not len(reached) and stopped in ("target", "interrupted"):
+            how = "by Ctrl-C" if stopped == "interrupted" else "at another target"
+            raise InputError(
+                f"{path} was stopped {how}, below a worst accuracy of {target:g}. Run it to this accuracy, or remove "
+                "it.",
+                code="unfinished-run",
+                field=str(path),
+            )
+        measured.append(Measurement(tau, seed, int(reached["round"].iloc[0]) if len(reached) else None))
     for path, run in runs[1:]:
         first, reference = runs[0]
         for mine, theirs, free in (
@@ -132,36 +159,6 @@ def from_runs(directories: Iterable[Path], target: float) -> tuple[list[Measurem
         if note:
             notes.append(f"{path}: the worst accuracy is that of the other clients{note}")
     return measured, notes
-
-
-def _read_measurement(path: Path, run: RunRecord, target: float) -> Measurement:
-    """Read a run's rounds to the target, its local steps and its seed."""
-    tau = _number(_algorithm_table(run).get("steps", run.config.get("steps")), 0)
-    if tau < 1:
-        raise InputError(
-            f"{path / 'config.toml'} does not contain the number of local steps. Run it again.",
-            code="damaged-run",
-            field=str(path / "config.toml"),
-        )
-    seed = _number(run.summary.get("seed"), -1)
-    if seed < 0:
-        raise InputError(
-            f"{path / 'summary.json'} does not contain the seed. Run it again.",
-            code="damaged-run",
-            field=str(path / "summary.json"),
-        )
-    reached = run.history[run.history["worst_score"] >= target - 1e-9]  # files have six decimals
-    if len(reached):
-        return Measurement(tau, seed, int(reached["round"].iloc[0]))
-    stopped = run.summary.get("stopped")
-    if stopped in ("target", "interrupted"):  # with more rounds it might have reached the target
-        how = "by Ctrl-C" if stopped == "interrupted" else "at another target"
-        raise InputError(
-            f"{path} was stopped {how}, below a worst accuracy of {target:g}. Run it to this accuracy, or remove it.",
-            code="unfinished-run",
-            field=str(path),
-        )
-    return Measurement(tau, seed, None)
 
 
 def _algorithm_table(run: RunRecord) -> dict[str, object]:

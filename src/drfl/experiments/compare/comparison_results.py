@@ -468,7 +468,13 @@ def table(
         shown = score_columns(measures[0]) | columns_beside(measures[1:])
     # Algorithms with a failed run come last, without means.
     known, worst = spreads(comparison.rows, measures[0].name), f"worst_{measures[0].name}"
-    rivals = _rivals(comparison.rows, known)
+    # Global models compete with each other, and clients' own models with each other. References show the cost of
+    # federation, so they do not compete. The only algorithm of its kind has no rival.
+    kinds: dict[bool, dict[str, dict[str, Spread]]] = {}
+    for outcome in comparison.rows:
+        if not outcome.reference and not outcome.failed:
+            kinds.setdefault(outcome.personal, {})[outcome.algorithm] = known[outcome.algorithm]
+    rivals = [kind for kind in kinds.values() if len(kinds) == 1 or len(kind) > 1]
     winners = {name: {best for kind in rivals for best in best_algorithms(kind, name, measures)} for name in shown}
     # The columns after that of a worst client: heading → algorithm → cell.
     beside: dict[str, dict[str, dict[str, str]]] = {}
@@ -507,18 +513,6 @@ def table(
     heads = [text for of, head in shown.items() for text in (head, *beside.get(of, ()))]
     first = f"algorithm, {LABEL}" if comparison.settings.as_published else "algorithm"
     return [first, *heads, *([] if gap is None else ["gap"])], rows
-
-
-def _rivals(outcomes: Sequence[Outcome], known: dict[str, dict[str, Spread]]) -> list[dict[str, dict[str, Spread]]]:
-    """Return the rows of :func:`spreads` that compete with each other: global models, and clients' own models.
-
-    References show the cost of federation, so they do not compete. The only algorithm of its kind has no rival.
-    """
-    kinds: dict[bool, dict[str, dict[str, Spread]]] = {}
-    for outcome in outcomes:
-        if not outcome.reference and not outcome.failed:
-            kinds.setdefault(outcome.personal, {})[outcome.algorithm] = known[outcome.algorithm]
-    return [kind for kind in kinds.values() if len(kinds) == 1 or len(kind) > 1]
 
 
 def score_columns(score: Measure, *, fifth: bool = False) -> dict[str, str]:

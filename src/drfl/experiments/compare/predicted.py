@@ -87,20 +87,17 @@ def store_predictions(claim: ClaimedFolder, predictions: Predictions) -> None:
     """
     if not predictions:
         return
-    tables: Mapping[str, object] = {name: _table_of(frame) for name, frame in predictions.items()}
+    tables: dict[str, dict[str, list[object]] | None] = {}
+    for name, frame in predictions.items():
+        tables[name] = {
+            # Values that JSON does not have, such as pandas' dates, become text.
+            str(column): [v if isinstance(v, int | float | str) else str(v) for v in frame[column].tolist()]
+            for column in frame.columns
+            if str(column) in (ROW, CLIENT, SEED) or str(column).startswith((PREDICTION, PROBABILITY))
+        }
     if len(json_text(tables)) > TEXT_LIMIT:  # larger than what is read again
         tables = dict.fromkeys(tables)
     records.write(claim.checkpoints, Path(GIVEN_PREDICTIONS).stem, {"predictions": tables}, claim.key)
-
-
-def _table_of(frame: pd.DataFrame) -> dict[str, list[object]]:
-    """Return the columns of predictions that are used, as plain values."""
-    table: dict[str, list[object]] = {}
-    for name in frame.columns:
-        if str(name) in (ROW, CLIENT, SEED) or str(name).startswith((PREDICTION, PROBABILITY)):
-            values = frame[name].tolist()
-            table[str(name)] = [value if isinstance(value, int | float | str) else str(value) for value in values]
-    return table
 
 
 def with_stored(predictions: Predictions, directory: Path, key: bytes | None) -> Predictions:

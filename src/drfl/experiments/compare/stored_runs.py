@@ -122,25 +122,20 @@ def _runs_in(folder: Path, manifest: Manifest) -> Iterator[tuple[Path, StoredRun
     elif manifest.kind in ("comparison", "sweep"):
         names = [name for name in manifest.cells if (folder / name).is_dir() and is_finished(folder / name)]
         yield from ((folder / name, None) for name in names)
-        yield from ((run.folder, run) for run in _failed_runs(folder))
+        if (folder / OUTCOMES).is_file():
+            # Failed runs have no folder of their own, only an outcome and the settings in the shared configuration.
+            stored = StoredOutcomes.read(folder, REMEDY)
+            failed = [outcome for outcome in stored.outcomes if outcome.failed]
+            shared = read_toml(folder / CONFIG, follow=False, remedy=REMEDY) if failed else {}
+            tables = nested_table(shared, "algorithms")
+            for outcome in failed:
+                name = next((name for name in tables if label_of(name) == outcome.algorithm), outcome.algorithm)
+                place = folder / (outcome.run or cell_name(outcome.algorithm, outcome.seed))
+                own = stored.failed.get(place.name) or {**shared, "algorithm": name, "seed": outcome.seed}
+                yield place, StoredRun(place, own, outcome, None, str(own.get("algorithm", name)))
         runs = [load_run(folder / name, curves=False) for name in names] if is_file(folder / PREDICTIONS) else []
         for record in predicted_in(folder, runs):
             yield folder / record.label, StoredRun(folder, record.config, outcome_of(record), record, record.algorithm)
-
-
-def _failed_runs(folder: Path) -> Iterator[StoredRun]:
-    """Yield the failed runs of a comparison or a sweep, which have no folder of their own."""
-    if not (folder / OUTCOMES).is_file():
-        return
-    stored = StoredOutcomes.read(folder, REMEDY)
-    failed = [outcome for outcome in stored.outcomes if outcome.failed]
-    shared = read_toml(folder / CONFIG, follow=False, remedy=REMEDY) if failed else {}
-    tables = nested_table(shared, "algorithms")
-    for outcome in failed:
-        name = next((name for name in tables if label_of(name) == outcome.algorithm), outcome.algorithm)
-        place = folder / (outcome.run or cell_name(outcome.algorithm, outcome.seed))
-        own = stored.failed.get(place.name) or {**shared, "algorithm": name, "seed": outcome.seed}
-        yield StoredRun(place, own, outcome, None, str(own.get("algorithm", name)))
 
 
 def outcome_of(record: RunRecord) -> Outcome:
@@ -267,8 +262,27 @@ def comparison_of(runs: Sequence[StoredRun]) -> Comparison:
     ended = [run for run in runs if run.record is not None]
     if all(run.is_predicted for run in ended):
         raise InputError("no run has results, so there is nothing to compare", code="no-results", field="runs")
-    labels = _labels(runs)
-    _check_test_rows(ended)
+    labels = []
+    for run in runs:
+        # Runs of one algorithm are named after the settings in which they differ.
+        rivals = [other.settings for other in runs if other.outcome.algorithm == run.outcome.algorithm]
+        own = run.settings
+        differ = [k for k in own if k not in INCIDENTAL and any(r.get(k) != own[k] for r in rivals)]
+        more = ", ".join(f"{name}={own[name]}" for name in differ)
+        labels.append(f"{run.outcome.algorithm} ({more})" if more else run.outcome.algorithm)
+    # The differences between runs on different data would not be those of the algorithms.
+    firsts: dict[int, StoredRun] = {}
+    for run in ended:
+        first = firsts.setdefault(run.outcome.seed, run)
+        if first.outcome.test_rows != run.outcome.test_rows:
+            before, own = first.settings, run.settings
+            differ = next((k for k in own if k not in run.parameters and own[k] != before.get(k)), None)
+            remedy = "" if differ is None else f", as {differ} is {before.get(differ)} and {own[differ]}"
+            raise InputError(
+                f"{first.folder} and {run.folder} have different test rows{remedy}: compare runs on the same data only",
+                code="runs-differ",
+                field=differ or "runs",
+            )
     outcomes: dict[tuple[str, int], Outcome] = {}
     folders: dict[tuple[str, int], Path] = {}
     predicted: list[Predicted] = []
@@ -310,33 +324,5 @@ def comparison_of(runs: Sequence[StoredRun]) -> Comparison:
     )  # fmt: skip
 
 
-def _labels(runs: Sequence[StoredRun]) -> list[str]:
-    """Name the algorithms of runs, with the settings in which runs of one algorithm differ."""
-    labels = []
-    for run in runs:
-        rivals = [other.settings for other in runs if other.outcome.algorithm == run.outcome.algorithm]
-        own = run.settings
-        differ = [k for k in own if k not in INCIDENTAL and any(r.get(k) != own[k] for r in rivals)]
-        more = ", ".join(f"{name}={own[name]}" for name in differ)
-        labels.append(f"{run.outcome.algorithm} ({more})" if more else run.outcome.algorithm)
-    return labels
-
-
 INCIDENTAL = frozenset(("threads", "engine", "device", "checkpoint_every", "data_dir", "table_dir"))
 """Settings that do not make two runs different algorithms."""
-
-
-def _check_test_rows(runs: Sequence[StoredRun]) -> None:
-    """Refuse a comparison of runs on different data, whose differences would not be those of the algorithms."""
-    firsts: dict[int, StoredRun] = {}
-    for run in runs:
-        first = firsts.setdefault(run.outcome.seed, run)
-        if first.outcome.test_rows != run.outcome.test_rows:
-            before, own = first.settings, run.settings
-            differ = next((k for k in own if k not in run.parameters and own[k] != before.get(k)), None)
-            remedy = "" if differ is None else f", as {differ} is {before.get(differ)} and {own[differ]}"
-            raise InputError(
-                f"{first.folder} and {run.folder} have different test rows{remedy}: compare runs on the same data only",
-                code="runs-differ",
-                field=differ or "runs",
-            )

@@ -85,7 +85,17 @@ def with_data_defaults(values: Mapping[str, object]) -> dict[str, object]:
         _default(settings, "partition", "natural" if groups else free)
     elif is_hub(settings.get("dataset")):
         name = str(settings["dataset"])
-        _check_hub(name, settings)
+        hub_name(name)  # raises an error if the name is not valid
+        check_installed(f"dataset '{name}'")
+        if not settings.get("target"):
+            raise InputError(
+                f"dataset '{name}' needs target, the column with the classes", code="missing-option", field="target"
+            )
+        if settings.get("data_dir") is not None:
+            raise InputError(
+                f"data_dir has no effect on dataset '{name}': remove it", code="unused-option", field="data_dir"
+            )
+        _check_roles(settings, may_have_columns=True)
         settings["dataset"] = pin_revision(name)  # so that reruns and resumed runs read the same data
         _default(settings, "partition", "natural" if settings.get("group") is not None else free)
     else:
@@ -172,20 +182,6 @@ def saved_folder(paths: Sequence[Path]) -> Path | None:
             field="data",
         )
     return saved
-
-
-def _check_hub(name: str, values: Mapping[str, object]) -> None:
-    hub_name(name)  # raises an error if the name is not valid
-    check_installed(f"dataset '{name}'")
-    if not values.get("target"):
-        raise InputError(
-            f"dataset '{name}' needs target, the column with the classes", code="missing-option", field="target"
-        )
-    if values.get("data_dir") is not None:
-        raise InputError(
-            f"data_dir has no effect on dataset '{name}': remove it", code="unused-option", field="data_dir"
-        )
-    _check_roles(values, may_have_columns=True)
 
 
 def _label(values: Mapping[str, object], paths: Sequence[Path]) -> str:

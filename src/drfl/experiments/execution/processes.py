@@ -259,44 +259,33 @@ def _answer_calls(pipe: Connection, asked: Connection) -> None:
     except EOFError:
         return
     watch = StopFlag(asked)
-    shared_object, failed = _unpickle(payload)
+    shared_object, failed = None, None
+    try:
+        shared_object, folders = cloudpickle.loads(payload)
+        for folder in folders:
+            block_folder(folder)
+    except Exception as error:
+        # Every call returns this error. If it were raised here, it would look like a crash of the process.
+        why = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        failed = InputError(
+            f"cannot build the runs in another process ({why}): remove jobs", code="not-picklable", field="jobs"
+        )
     while True:
         try:
             function, arguments = pipe.recv()
         except EOFError:
             return
-        answer = False, failed
+        answer: tuple[bool, object] = False, failed
         if failed is None:
-            answer = _answer(function, shared_object, watch, arguments)
+            try:
+                answer = True, function(shared_object, watch, *arguments)
+            except BaseException as error:
+                if not isinstance(error, DrflError):  # a bug: pickle would drop the traceback of this process
+                    error.add_note("".join(traceback.format_exception(error)))
+                answer = False, error
         try:
             pipe.send(answer)
         except OSError:  # the parent is gone
             return
         except Exception as error:  # the answer cannot be pickled
             pipe.send((False, DrflError(f"{type(error).__name__}: {error}", code="not-picklable")))
-
-
-def _answer(
-    function: Callable[..., object], what: object, watch: StopFlag, given: tuple[object, ...]
-) -> tuple[bool, object]:
-    """Return whether a call succeeds, and its result or error."""
-    try:
-        return True, function(what, watch, *given)
-    except BaseException as error:
-        if not isinstance(error, DrflError):  # a bug: pickle would drop the traceback of this process
-            error.add_note("".join(traceback.format_exception(error)))
-        return False, error
-
-
-def _unpickle(payload: bytes) -> tuple[object, InputError | None]:
-    """Return the object that functions get, or the error for every call, as an error raised here looks like a crash."""
-    try:
-        shared_object, folders = cloudpickle.loads(payload)
-        for folder in folders:
-            block_folder(folder)
-    except Exception as error:
-        why = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        return None, InputError(
-            f"cannot build the runs in another process ({why}): remove jobs", code="not-picklable", field="jobs"
-        )
-    return shared_object, None

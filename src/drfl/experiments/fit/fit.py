@@ -18,7 +18,6 @@ from drfl.experiments.fit.members import PORTFOLIO, REFERENCES, FitRuns, Member,
 from drfl.experiments.fit.personal import GLOBAL, Personalisation
 from drfl.experiments.fit.steps import Steps
 from drfl.experiments.run.finished import FinishedRun
-from drfl.federation.federation import Evaluation
 from drfl.training.history import Metrics, others_of, undefined_counts
 
 RunAndAlone = tuple[FinishedRun, FinishedRun | None]
@@ -76,7 +75,18 @@ def fit_jobs(jobs: FitRuns, judge: Judge, steps: Steps, *, personalise: Personal
     if personalise is not None:
         models = personalise((selected, alone), (final, runs["local_only"]))
         if set(models.used) != {GLOBAL}:
-            final = _personalised(final, models, final.job.fed.evaluate_each(models.models))
+            # The run, its history and its test results are then those of the clients' own models.
+            result, fed = final.result, final.job.fed
+            evaluation = fed.evaluate_each(models.models)
+            row = result.history.last._replace(
+                metrics=Metrics.of(evaluation, result.history.score),
+                others=others_of(evaluation, fed.measures),
+                undefined=undefined_counts(evaluation),
+            )
+            history = replace(result.history, rows=(*result.history.rows[:-1], row))
+            result = result._replace(history=history, evaluation=evaluation, personal=models.models)
+            final = FinishedRun(final.job, result)
+    # All models are tested in one request. Those of candidates that diverged are missing.
     tests = iter(jobs.test([c.run.result.model for c in candidates if c.run is not None]))
     return Fitted(
         final, tuple(candidates), choice, judge.total,
@@ -109,15 +119,3 @@ def _try_member(jobs: FitRuns, steps: Steps, judge: Judge, member: Member) -> Ca
         excluded = f"has a worst validation loss of {worst:.4g}, and the initial model has {judge.initial:.4g}"
     steps.ended(f"{member.name}: worst validation loss {worst:.4g}")
     return Candidate(member, run, losses, group, worst, excluded)
-
-
-def _personalised(final: FinishedRun, personal: Personalisation, evaluation: Evaluation) -> FinishedRun:
-    """Return the run with the clients' personal models, and their test results."""
-    result, fed = final.result, final.job.fed
-    row = result.history.last._replace(
-        metrics=Metrics.of(evaluation, result.history.score),
-        others=others_of(evaluation, fed.measures),
-        undefined=undefined_counts(evaluation),
-    )
-    history = replace(result.history, rows=(*result.history.rows[:-1], row))
-    return FinishedRun(final.job, result._replace(history=history, evaluation=evaluation, personal=personal.models))

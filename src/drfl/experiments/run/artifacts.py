@@ -23,7 +23,6 @@ from drfl.experiments.config.about_run import run_toml
 from drfl.experiments.config.ready_run import Running
 from drfl.experiments.run.finished import FinishedRun
 from drfl.federation.algorithm import State, flagged
-from drfl.federation.federation import Evaluation
 from drfl.report import test_rows
 from drfl.report.read_run import TEST_ROWS
 from drfl.resilience import Memory
@@ -98,7 +97,17 @@ def run_files(finished: FinishedRun) -> Iterator[tuple[str, bytes]]:
             outcome |= {"positive_class": classes[1]}
             outcome |= {"threshold": {"probability": cut.probability, **cut._asdict()}}
         if evaluation is not None:
-            outcome["metrics"] = _model_metrics(finished, evaluation)
+            score = job.fed.measures[0]
+            # There is no interval if test rows stopped the run. The one of the returned model is stored already.
+            interval = finished.worst_interval if evaluation is result.evaluation else finished.interval_of(evaluation)
+            low, high = interval or (math.nan, math.nan)
+            metrics = Metrics.of(evaluation, score).as_dict(score.name)
+            metrics |= {f"worst_{score.name}_low": low, f"worst_{score.name}_high": high}
+            # The metadata of a model file is JSON, which has no NaN.
+            defined = round_metrics({name: value for name, value in metrics.items() if math.isfinite(value)})
+            # Clients at which the score is undefined are counted, but no metric includes them.
+            undefined = undefined_counts(evaluation)[0]
+            outcome["metrics"] = {"clients": len(evaluation.score), "undefined": undefined, **defined}
         # The state_dict() at w comes from the task's own model, as a copy would duplicate its frozen part, which may
         # be large.
         before = job.task.w0
@@ -300,21 +309,6 @@ def task_kind(job: Running) -> TaskName:
             return "regression"
         return "multi-label" if labels[:1].numel() > 1 else "classification"
     return "multi-label" if criterion.allows_unknown else "classification"
-
-
-def _model_metrics(finished: FinishedRun, evaluation: Evaluation) -> dict[str, float]:
-    """Return the defined metrics of a model over the clients, with the 95 % interval of the worst client's true score.
-
-    Clients at which the score is undefined are counted, but no metric includes them. There is no interval if test rows
-    stopped the run.
-    """
-    score, is_returned = finished.job.fed.measures[0], evaluation is finished.result.evaluation
-    low, high = (finished.worst_interval if is_returned else finished.interval_of(evaluation)) or (math.nan, math.nan)
-    ends = {f"worst_{score.name}_low": low, f"worst_{score.name}_high": high}
-    metrics = {**Metrics.of(evaluation, score).as_dict(score.name), **ends}
-    # The metadata of a model file is JSON, which has no NaN.
-    defined = round_metrics({name: value for name, value in metrics.items() if math.isfinite(value)})
-    return {"clients": len(evaluation.score), "undefined": undefined_counts(evaluation)[0], **defined}
 
 
 def exact_text(value: float, *, whole: bool = False) -> str:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from drfl.report.content import Block, Paragraph, Points, Section, TableBlock
-from drfl.report.evidence import LOCAL, Evidence, RunEvidence
+from drfl.report.evidence import LOCAL, Evidence
 from drfl.report.formatting import NOTHING, clean, count, listing, plural
-from drfl.report.groups import Group
 from drfl.report.sections.comparisons import gains_table
 from drfl.report.sections.worst import MOST, order_of_clients
 
@@ -46,35 +44,7 @@ def baselines_section(evidence: Evidence) -> Section:
     if not baselines:
         return Section("alone", QUESTION, NONE, [Points([HOW])])
     shown = [*federated[:ALGORITHMS], *baselines]
-    blocks: list[Block] = [_table(shown), Paragraph(NOTE, small=True)]
-    if len(federated) > ALGORITHMS:
-        more = listing([clean(group.label, 60) for group, _ in federated[ALGORITHMS:]])
-        blocks.append(Paragraph(f"Not in this table: {more}.", small=True))
-    if evidence.over_local:
-        blocks += gains_table(evidence.over_local, "Compared with each client alone, on the same test rows", GAIN)
-    if not any(run.record.algorithm == LOCAL for _, run in baselines):
-        answer = (
-            "Not measured: the report has no run of LocalOnly; its baselines are "
-            f"{listing([group.label for group, _ in baselines])}."
-        )
-    elif not evidence.over_local:
-        answer = "The table shows what each client achieves alone; a comparison row by row was not possible."
-    else:
-        # The answer is about the first algorithm; the table has the others.
-        first = evidence.over_local[0]
-        gain, label = first.gain, clean(first.second, 60)
-        better, worse = len(gain.better), len(gain.worse)
-        remaining = len(gain.names) - len(gain.undefined) - better - worse
-        answer = (
-            f"With {label}, {plural(better, 'client')} of {len(gain.names)} {'is' if better == 1 else 'are'} "
-            f"significantly better than alone and {count(worse)} significantly worse; for {count(remaining)} the "
-            f"difference is not significant{gain.note}."
-        )
-    return Section("alone", QUESTION, answer, blocks)
-
-
-def _table(shown: Sequence[tuple[Group, RunEvidence]]) -> TableBlock:
-    """Build a row per client and a column per group, from the group's representative run."""
+    # A row per client and a column per group, from the group's representative run.
     groups, runs = zip(*shown, strict=True)
     first = runs[0].record
     names, measure = first.clients["client"].tolist(), first.score
@@ -103,4 +73,29 @@ def _table(shown: Sequence[tuple[Group, RunEvidence]]) -> TableBlock:
     )
     if len(rows) < len(names):
         caption += f"; {len(rows)} of {count(len(names))} clients"
-    return TableBlock(caption, ["Client", "Test rows", *(clean(group.label, 40) for group in groups)], rows)
+    table = TableBlock(caption, ["Client", "Test rows", *(clean(group.label, 40) for group in groups)], rows)
+    blocks: list[Block] = [table, Paragraph(NOTE, small=True)]
+    if len(federated) > ALGORITHMS:
+        more = listing([clean(group.label, 60) for group, _ in federated[ALGORITHMS:]])
+        blocks.append(Paragraph(f"Not in this table: {more}.", small=True))
+    if evidence.over_local:
+        blocks += gains_table(evidence.over_local, "Compared with each client alone, on the same test rows", GAIN)
+    if not any(run.record.algorithm == LOCAL for _, run in baselines):
+        answer = (
+            "Not measured: the report has no run of LocalOnly; its baselines are "
+            f"{listing([group.label for group, _ in baselines])}."
+        )
+    elif not evidence.over_local:
+        answer = "The table shows what each client achieves alone; a comparison row by row was not possible."
+    else:
+        # The answer is about the first algorithm; the table has the others.
+        first = evidence.over_local[0]
+        gain, label = first.gain, clean(first.second, 60)
+        better, worse = len(gain.better), len(gain.worse)
+        remaining = len(gain.names) - len(gain.undefined) - better - worse
+        answer = (
+            f"With {label}, {plural(better, 'client')} of {len(gain.names)} {'is' if better == 1 else 'are'} "
+            f"significantly better than alone and {count(worse)} significantly worse; for {count(remaining)} the "
+            f"difference is not significant{gain.note}."
+        )
+    return Section("alone", QUESTION, answer, blocks)

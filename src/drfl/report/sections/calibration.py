@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from drfl.report.content import Block, Paragraph, Points, Section, TableBlock
-from drfl.report.evidence import Evidence, RunEvidence
+from drfl.report.evidence import Evidence
 from drfl.report.formatting import NOTHING, UNDEFINED, clean, count, listing
 from drfl.report.sections.worst import MOST, order_of_clients
-from drfl.task.measure import Measure, undefined_note, undefined_share
+from drfl.task.measure import undefined_note, undefined_share
 
 QUESTION = "Are the predicted probabilities reliable at every client?"
 
@@ -61,10 +60,28 @@ def calibration_section(evidence: Evidence) -> Section:
                 "Average over clients (each counts once) and worst client", ["Algorithm", "Seed", *heads], rows, words=2
             )
         )
-    blocks += [
-        _clients(run, measures, clean(group.label, 60), len(groups) > 1)
-        for group, run in evidence.representatives[:TABLES]
-    ]
+    for group, run in evidence.representatives[:TABLES]:
+        record = run.record
+        assessments = [run.by(measure) for measure in measures]
+        samples = record.clients["samples"].to_numpy(float)
+        columns = [record.clients[record.column_of(measure)].to_numpy(float).tolist() for measure in measures]
+        rows = []
+        for i in order_of_clients(record)[: record.display_limit(MOST)]:
+            cells = []
+            for measure, values, assessed in zip(measures, columns, assessments, strict=True):
+                if not math.isfinite(values[i]):
+                    cells.append(NOTHING)
+                elif assessed is None:
+                    cells.append(measure.shown(values[i]))
+                else:
+                    interval = measure.interval(float(assessed.low[i]), float(assessed.high[i]))
+                    cells.append(f"{measure.shown(values[i])} ({interval})")
+            rows.append([run.names[i], count(samples[i]), *cells])
+        which = f"{clean(group.label, 60)}, seed {clean(record.seed, 24)}" if len(groups) > 1 else "Clients"
+        caption = f"{which}, the worst by {record.score.words} first"
+        if len(rows) < len(run.names):
+            caption += f"; {len(rows)} of {count(len(run.names))} clients"
+        blocks.append(TableBlock(caption, ["Client", "Test rows", *(f"{m.title}" for m in measures)], rows))
     if len(groups) > TABLES:
         more = listing([clean(group.label, 60) for group in groups[TABLES:]])
         blocks.append(Paragraph(f"For the values by client of {more}, see the clients.csv of their runs.", small=True))
@@ -85,28 +102,3 @@ def calibration_section(evidence: Evidence) -> Section:
             f"average over clients is {mean}{note}."
         )
     return Section("calibration", QUESTION, answer, blocks)
-
-
-def _clients(run: RunEvidence, measures: Sequence[Measure], label: str, several: bool) -> TableBlock:
-    """List a run's clients, the worst by its score first."""
-    record = run.record
-    assessments = [run.by(measure) for measure in measures]
-    samples = record.clients["samples"].to_numpy(float)
-    columns = [record.clients[record.column_of(measure)].to_numpy(float).tolist() for measure in measures]
-    rows = []
-    for i in order_of_clients(record)[: record.display_limit(MOST)]:
-        cells = []
-        for measure, values, assessed in zip(measures, columns, assessments, strict=True):
-            if not math.isfinite(values[i]):
-                cells.append(NOTHING)
-            elif assessed is None:
-                cells.append(measure.shown(values[i]))
-            else:
-                interval = measure.interval(float(assessed.low[i]), float(assessed.high[i]))
-                cells.append(f"{measure.shown(values[i])} ({interval})")
-        rows.append([run.names[i], count(samples[i]), *cells])
-    which = f"{label}, seed {clean(record.seed, 24)}" if several else "Clients"
-    caption = f"{which}, the worst by {record.score.words} first"
-    if len(rows) < len(run.names):
-        caption += f"; {len(rows)} of {count(len(run.names))} clients"
-    return TableBlock(caption, ["Client", "Test rows", *(f"{m.title}" for m in measures)], rows)

@@ -26,6 +26,7 @@ VERDICT_PHRASES = {
 
 def comparisons_section(evidence: Evidence) -> Section:
     """Build the section: gains over the first algorithm, over seeds and row by row."""
+    # This compares two models of one run, so it is shown for a single algorithm too.
     last = []
     for gain in (run.gain_over_last for run in evidence.runs if run.gain_over_last is not None):
         value, interval = signed_interval(gain.measure, gain.worst.value, gain.worst.low, gain.worst.high)
@@ -66,7 +67,23 @@ def comparisons_section(evidence: Evidence) -> Section:
         Paragraph(f"Not compared row by row: {clean(reason)}.", small=True) for reason in evidence.unpaired_reasons
     ]
     blocks += reasons
-    return Section("compared", QUESTION, _answer(evidence), blocks)
+    parts: list[str] = []
+    seeds = [row.gain.n for row in evidence.over_seeds if row.verdict != "failed runs"] or [0]
+    if evidence.over_seeds and not any(seeds):
+        parts.append("not compared over seeds because of failed runs")
+    elif max(seeds) < T_FROM:
+        parts.append(f"not decided over seeds ({plural(max(seeds), 'seed')}, {T_FROM} are needed)")
+    else:
+        over = plural(seeds[0], "seed") if len(set(seeds)) == 1 else "seeds"
+        verdicts = _verdicts([(row.second, row.verdict) for row in evidence.over_seeds])
+        parts.append(f"{evidence.over_seeds[0].scope}, over {over}, {verdicts}")
+    if evidence.by_rows:
+        by_rows = _verdicts([(row.second, row.gain.worst.shown) for row in evidence.by_rows])
+        parts.append(f"on the same test rows (seed {clean(evidence.by_rows[0].seed, 24)}), {by_rows}")
+    else:
+        parts.append("not compared row by row")
+    answer = f"Compared with {_first(evidence)}: {'; '.join(parts)}."
+    return Section("compared", QUESTION, answer, blocks)
 
 
 REMEDY = (
@@ -82,25 +99,6 @@ GAIN = (
 
 def _first(evidence: Evidence) -> str:
     return clean(evidence.groups[0].label, 60)
-
-
-def _answer(evidence: Evidence) -> str:
-    parts: list[str] = []
-    seeds = [row.gain.n for row in evidence.over_seeds if row.verdict != "failed runs"] or [0]
-    if evidence.over_seeds and not any(seeds):
-        parts.append("not compared over seeds because of failed runs")
-    elif max(seeds, default=1) < T_FROM:
-        parts.append(f"not decided over seeds ({plural(max(seeds, default=1), 'seed')}, {T_FROM} are needed)")
-    else:
-        over = plural(seeds[0], "seed") if len(set(seeds)) == 1 else "seeds"
-        verdicts = _verdicts([(row.second, row.verdict) for row in evidence.over_seeds])
-        parts.append(f"{evidence.over_seeds[0].scope}, over {over}, {verdicts}")
-    if evidence.by_rows:
-        by_rows = _verdicts([(row.second, row.gain.worst.shown) for row in evidence.by_rows])
-        parts.append(f"on the same test rows (seed {clean(evidence.by_rows[0].seed, 24)}), {by_rows}")
-    else:
-        parts.append("not compared row by row")
-    return f"Compared with {_first(evidence)}: {'; '.join(parts)}."
 
 
 def _verdicts(verdicts: Sequence[tuple[str, str]]) -> str:

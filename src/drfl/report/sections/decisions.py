@@ -82,8 +82,39 @@ def decisions_section(evidence: Evidence) -> Section:
     counted = [["All clients" if len(sizes) == 1 else _some(run_labels), *cells] for cells, run_labels in sizes.items()]
     parts = ["", "Training", "Validation", "Test"]
     counts = TableBlock("Rows over all clients (smallest to largest client)", parts, counted)
-    remarks = [Points(_remarks(evidence)), Paragraph(ARCHIVE_NOTE, small=True)]
-    return Section("decisions", QUESTION, _answer(evidence), [decisions, counts, *remarks])
+    remarks: list[str] = []
+    shared = {run.shared for run in evidence.runs}
+    if True in shared:
+        remarks.append(
+            "Clients share test rows. Sets of possible worst clients and intervals of gains are therefore wider."
+        )
+    if shared == {False}:
+        remarks.append("No two clients share a test row.")
+    if None in shared:
+        remarks.append(
+            "It is unknown whether clients share test rows, because the rows stayed at the sites. The report assumes "
+            "that they do not."
+        )
+    if any(run.is_deployed for run in evidence.runs):
+        remarks.append("In a deployment, the sites split their rows themselves; there are no validation rows.")
+    partitions = set()
+    for summary in (run.record.summary for run in evidence.runs):
+        value, name = summary.get("partition"), text(summary, "partition")
+        if isinstance(value, dict):
+            # Omit the seed, in which runs on one partition differ.
+            parameters = [
+                f"{key} {item:.4g}" if isinstance(item, float) else f"{key} {item}"
+                for key, item in value.items()
+                if key not in ("partition", "name", "seed")
+            ]
+            name = f"{value.get('partition', value.get('name', '?'))}"
+            name += f" ({', '.join(parameters)})" if parameters else ""
+        partitions.add(clean(name))
+    remarks.append(f"Partition: {listing(sorted(partitions))}.")
+    if any(nested_list(run.record.summary, "warnings") for run in evidence.runs):
+        remarks.append("Warnings about the data are at the beginning of the report.")
+    blocks = [decisions, counts, Points(remarks), Paragraph(ARCHIVE_NOTE, small=True)]
+    return Section("decisions", QUESTION, _answer(evidence), blocks)
 
 
 ARCHIVE_NOTE = (
@@ -184,39 +215,3 @@ def _sizes(rows: Iterable[float]) -> str:
     if not sum(sizes):
         return "none"
     return f"{count(sum(sizes))} ({count(min(sizes))} to {count(max(sizes))})"
-
-
-def _remarks(evidence: Evidence) -> list[str]:
-    """Describe rows that clients share, validation rows, the partition and warnings."""
-    remarks: list[str] = []
-    shared = {run.shared for run in evidence.runs}
-    if True in shared:
-        remarks.append(
-            "Clients share test rows. Sets of possible worst clients and intervals of gains are therefore wider."
-        )
-    if shared == {False}:
-        remarks.append("No two clients share a test row.")
-    if None in shared:
-        remarks.append(
-            "It is unknown whether clients share test rows, because the rows stayed at the sites. The report assumes "
-            "that they do not."
-        )
-    if any(run.is_deployed for run in evidence.runs):
-        remarks.append("In a deployment, the sites split their rows themselves; there are no validation rows.")
-    partitions = set()
-    for summary in (run.record.summary for run in evidence.runs):
-        value, name = summary.get("partition"), text(summary, "partition")
-        if isinstance(value, dict):
-            # Omit the seed, in which runs on one partition differ.
-            parameters = [
-                f"{key} {item:.4g}" if isinstance(item, float) else f"{key} {item}"
-                for key, item in value.items()
-                if key not in ("partition", "name", "seed")
-            ]
-            name = f"{value.get('partition', value.get('name', '?'))}"
-            name += f" ({', '.join(parameters)})" if parameters else ""
-        partitions.add(clean(name))
-    remarks.append(f"Partition: {listing(sorted(partitions))}.")
-    if any(nested_list(run.record.summary, "warnings") for run in evidence.runs):
-        remarks.append("Warnings about the data are at the beginning of the report.")
-    return remarks

@@ -6,9 +6,8 @@ import json
 import shlex
 
 from drfl.report.content import Block, Code, Fold, Paragraph, Points, Section, TableBlock, TableCell
-from drfl.report.evidence import Evidence, RunEvidence
+from drfl.report.evidence import Evidence
 from drfl.report.formatting import clean, count, duration
-from drfl.report.groups import Group
 from drfl.report.read_run import number, text
 from drfl.report.sections.decisions import label_of
 from drfl.report.tables import ledger_table, versions_table
@@ -39,6 +38,8 @@ DATA = (
 
 def identity_section(evidence: Evidence) -> Section:
     """Build the section: digests, versions, configurations and commands."""
+    import tomli_w
+
     several = len(evidence.runs) > 1
     rows = [
         [
@@ -61,7 +62,20 @@ def identity_section(evidence: Evidence) -> Section:
         if MODEL not in run.files:
             digests.append(["", MODEL, "missing"])
     known = TableBlock("Digests", ["Folder", "What", "Digest"], digests, words=3)
-    configurations: list[Block] = [_configuration(evidence, group, run) for group, run in evidence.representatives]
+    configurations: list[Block] = []
+    for group, run in evidence.representatives:
+        record, settings = run.record, ""
+        if record.config:
+            try:
+                settings = tomli_w.dumps(record.config)
+            except (TypeError, ValueError):  # a configuration built by hand may hold values that TOML cannot represent
+                settings = json.dumps(record.config, indent=2, default=str, ensure_ascii=False)
+        lines = [clean(line, LONGEST) for line in settings.splitlines()] or [NO_SETTINGS]
+        command = clean(f"drfl run {shlex.quote(f'{record.label}/config.toml')}", LONGEST)
+        how = DEPLOYMENT if run.is_deployed else f"{command}, from the folder that holds {clean(record.label)}"
+        if len(group.runs) > 1 and not run.is_deployed:
+            how += "; --seed sets another seed"
+        configurations.append(Code(f"To repeat {', seed '.join(label_of(evidence, run))}: {how}", lines))
     if len(evidence.runs) > len(evidence.groups):
         configurations.append(Paragraph("The configurations of other seeds differ only in the seed.", small=True))
     versions = versions_table(evidence.groups)
@@ -83,21 +97,3 @@ def identity_section(evidence: Evidence) -> Section:
         data = f"the digest of the data is {only.data}" if only.data else "the folder contains no digest of the data"
         answer = f"The model, trained with {clean(only.record.algorithm, 60)}, {which}; {data}."
     return Section("identity", QUESTION, answer, blocks)
-
-
-def _configuration(evidence: Evidence, group: Group, run: RunEvidence) -> Code:
-    """Show a run's configuration, and the command that repeats it."""
-    import tomli_w
-
-    record, settings = run.record, ""
-    if record.config:
-        try:
-            settings = tomli_w.dumps(record.config)
-        except (TypeError, ValueError):  # a configuration built by hand may hold values that TOML cannot represent
-            settings = json.dumps(record.config, indent=2, default=str, ensure_ascii=False)
-    lines = [clean(line, LONGEST) for line in settings.splitlines()] or [NO_SETTINGS]
-    command = clean(f"drfl run {shlex.quote(f'{record.label}/config.toml')}", LONGEST)
-    how = DEPLOYMENT if run.is_deployed else f"{command}, from the folder that holds {clean(record.label)}"
-    if len(group.runs) > 1 and not run.is_deployed:
-        how += "; --seed sets another seed"
-    return Code(f"To repeat {', seed '.join(label_of(evidence, run))}: {how}", lines)

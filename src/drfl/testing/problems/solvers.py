@@ -221,12 +221,17 @@ def interior(functions: Functions, mixtures: Mixtures, w: Tensor, lam: Tensor) -
             break
         barrier = 0.1 * gap
         now = conditions(functions, mixtures, here, barrier)
-        step = _newton_step(functions, mixtures, here, now)
+        # Solve the linearised conditions. The bounds' multipliers are eliminated first, because the remaining system is
+        # smaller and symmetric.
+        below, above = here.lam - mixtures.low, mixtures.high - here.lam
+        stiffness = mixtures.curvature + here.z / below + here.Z / above
+        pull = -now.losses + now.lower / below - now.upper / above
+        K = _matrix(functions, here.w, here.lam, stiffness, torch.ones_like(here.lam))
+        solution = torch.linalg.solve(K, torch.cat([-now.gradient, pull, -now.total[None]]))
+        dw, dlam, dnu = solution.split([len(here.w), mixtures.n, 1])
+        step = Iterate(dw, dlam, dnu[0], (-now.lower - here.z * dlam) / below, (-now.upper + here.Z * dlam) / above)
         # Use slightly less than the longest step within all bounds, and halve it until the conditions get nearer to 0.
-        pairs = (
-            (here.lam - mixtures.low, step.lam), (mixtures.high - here.lam, -step.lam),
-            (here.z, step.z), (here.Z, step.Z),
-        )  # fmt: skip
+        pairs = (below, step.lam), (above, -step.lam), (here.z, step.z), (here.Z, step.Z)
         room = min(float(torch.where(change < 0, -value / change, torch.inf).min()) for value, change in pairs)
         size, after = min(1.0, 0.995 * room), here
         while size > 1e-12:
@@ -236,17 +241,6 @@ def interior(functions: Functions, mixtures: Mixtures, w: Tensor, lam: Tensor) -
             size /= 2
         here = after
     return here
-
-
-def _newton_step(functions: Functions, mixtures: Mixtures, at: Iterate, r: Conditions) -> Iterate:
-    """Solve the linearised conditions; the bounds' multipliers are eliminated first."""
-    below, above = at.lam - mixtures.low, mixtures.high - at.lam
-    stiffness = mixtures.curvature + at.z / below + at.Z / above
-    pull = -r.losses + r.lower / below - r.upper / above
-    K = _matrix(functions, at.w, at.lam, stiffness, torch.ones_like(at.lam))
-    solution = torch.linalg.solve(K, torch.cat([-r.gradient, pull, -r.total[None]]))
-    dw, dlam, dnu = solution.split([len(at.w), len(at.lam), 1])
-    return Iterate(dw, dlam, dnu[0], (-r.lower - at.z * dlam) / below, (-r.upper + at.Z * dlam) / above)
 
 
 def _matrix(functions: Functions, w: Tensor, lam: Tensor, stiffness: Tensor, free: Tensor) -> Tensor:
