@@ -316,6 +316,7 @@ def safeguard() -> str:
         ]
         for name in names
     }  # fmt: skip
+    names = [name for name in names if len(losses[name]) > 1]
     tested = [name for name in names if len(losses[name]) >= 5]
     p = dict(zip(tested, holm([stats.ttest_1samp(losses[name], 0).pvalue for name in tested]), strict=True))
     lines = []

@@ -118,3 +118,8 @@ def test_images_are_resized_with_antialiasing():
 def test_unsuitable_images_are_refused(backbone, shape, sizes):
     with refused("unsupported-data", "backbone", *sizes):
         backbone.prepare(torch.rand(2, *shape), None)
+
+
+def test_weights_of_another_network_are_not_called_damaged():
+    with refused("unsupported-file", "backbone", "mine"):
+        Backbone.of("mine", {"layer.weight": torch.zeros(3, 3)})
