@@ -53,8 +53,6 @@ def test_digest_identifies_the_weights():
 @pytest.mark.parametrize(
     ("state", "quoted"),
     [
-        (mlp((1, 8, 8), 3).state_dict(), ("ResNet-18",)),
-        ({}, ("ResNet-18",)),
         ({**cnn((1, 8, 8), 3).state_dict(), "2.weight": torch.zeros(2)}, ("2.weight",)),
         ({**cnn((1, 8, 8), 3).state_dict(), "0.weight": torch.zeros(2)}, ()),
         ({"fc.weight": torch.zeros(3, 2), "layer1.0.conv1.weight": torch.zeros(1)}, ("conv1.weight",)),
@@ -74,7 +72,6 @@ def test_other_weights_are_one_line_errors(state, quoted):
     with refused("damaged-file", "backbone", *quoted) as caught:
         Backbone.of("mine", state)
     assert "\n" not in str(caught.value)
-    assert ("ResNet-18" in str(caught.value)) == ("ResNet-18" in quoted)
 
 
 @pytest.mark.parametrize(
@@ -120,6 +117,7 @@ def test_unsuitable_images_are_refused(backbone, shape, sizes):
         backbone.prepare(torch.rand(2, *shape), None)
 
 
-def test_weights_of_another_network_are_not_called_damaged():
+@pytest.mark.parametrize("state", [{}, {"layer.weight": torch.zeros(3, 3)}, mlp((1, 8, 8), 3).state_dict()])
+def test_weights_of_another_network_are_not_called_damaged(state):
     with refused("unsupported-file", "backbone", "mine"):
-        Backbone.of("mine", {"layer.weight": torch.zeros(3, 3)})
+        Backbone.of("mine", state)

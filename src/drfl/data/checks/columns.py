@@ -68,6 +68,7 @@ SEVERAL = 10
 
 def column_warnings(table: RawTable, raw: bool, by_class: bool) -> list[Notice]:
     """Warn of columns that are likely to be wrong; raw ones are trained on without standardisation."""
+    found: list[Notice] = []
     low, middle, high = np.quantile(table.values[:: -(-len(table.values) // SAMPLE)], (0.25, 0.5, 0.75), axis=0)
     distance = np.abs(table.values - middle)
     most, rows, spread = distance.max(0), distance.argmax(0), high - low
@@ -76,7 +77,7 @@ def column_warnings(table: RawTable, raw: bool, by_class: bool) -> list[Notice]:
     cases = [(k, _at(table, rows[k])) for k in bad.nonzero()[0]]
     what = f"values more than {FAR:,.0f} interquartile ranges from the median"
     advice = "look for a typing error or a code for missing values"
-    found = column_warning(table, "outlier", what, cases, "column", advice)
+    found += column_warning(table, "outlier", what, cases, "column", advice)
     if raw:
         found += _not_standardised(table)
     numbered, named = [], []
