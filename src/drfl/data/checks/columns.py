@@ -75,9 +75,10 @@ def column_warnings(table: RawTable, raw: bool, by_class: bool) -> list[Notice]:
     # The raw value decides if a column is mostly one value and has no spread to compare with.
     bad = (most > FAR * spread) & ((spread > table.resolution) | (most > ABSURD))
     cases = [(k, _at(table, rows[k])) for k in bad.nonzero()[0]]
-    what = f"values more than {FAR:,.0f} interquartile ranges from the median"
     advice = "look for a typing error or a code for missing values"
-    found += column_warning(table, "outlier", what, cases, "column", advice)
+    found += column_warning(
+        table, "outlier", f"values more than {FAR:,.0f} interquartile ranges from the median", cases, "column", advice
+    )
     if raw:
         found += _not_standardised(table)
     numbered, named = [], []
@@ -93,8 +94,9 @@ def column_warnings(table: RawTable, raw: bool, by_class: bool) -> list[Notice]:
             named.append((k, ""))
     advice = "exclude them with drop, or the model learns the order of the file"
     found += column_warning(table, "row-number", "columns that number the rows", numbered, "column", advice)
-    what = "columns whose whole numbers differ in every row, like names"
-    found += column_warning(table, "identifier", what, named, "column", advice)
+    found += column_warning(
+        table, "identifier", "columns whose whole numbers differ in every row, like names", named, "column", advice
+    )
     if table.n > 1 and len(table.large) and not by_class:
         low, high = table.values.min(0), table.values.max(0)
         # A column of two values, such as sex, may well be constant at one client.
