@@ -92,6 +92,7 @@ def over_settings(plan: Plan, found: Runs) -> tuple[MethodDifference, ...]:
     for metric, reference, method in _comparisons(plan.spec):
         each = [_by_seed(found, setting, metric, reference, method) for setting in plan.settings]
         seeds = [seed for seed in each[0] if all(seed in other for other in each)]
+        # The mean over settings comes first: pairs that share a seed are not independent.
         values = [fmean(by_seed[seed] for by_seed in each) for seed in seeds]
         family.append(((OVER, metric, reference, method), values))
     return _family(family)
@@ -101,16 +102,19 @@ def _comparisons(spec: Specification) -> list[tuple[str, str, str]]:
     """List metric, reference and other method of every comparison."""
     reference = spec.reference or spec.methods[0].name
     others = [method.name for method in spec.methods if method.name != reference]
+    # Only accuracies: tests of the spread and the losses too would triple the family and weaken every verdict.
     return [(metric, reference, other) for metric in spec.metrics if metric.endswith("_accuracy") for other in others]
 
 
 def _by_seed(found: Runs, setting: str, metric: str, reference: str, method: str) -> dict[int, float]:
     first, other = finals(found[setting, reference], metric), finals(found[setting, method], metric)
+    # A seed counts only if both methods finished: the difference would otherwise mix partitions.
     return {seed: round(first[seed], DIGITS) - round(other[seed], DIGITS) for seed in first if seed in other}
 
 
 def _family(compared: Iterable[tuple[Names, list[float]]]) -> tuple[MethodDifference, ...]:
     tested = [(names, seed_difference(values)) for names, values in compared]
+    # One family, because a reader looks at all differences and picks the striking ones.
     corrected = holm_family([difference for _, difference in tested])
     return tuple(MethodDifference(*names, d, float(p)) for (names, d), p in zip(tested, corrected, strict=True))
 
@@ -139,6 +143,7 @@ def tables(plan: Plan, runs: Runs, stored: bool = True) -> tuple[ResultTable, ..
         less = " (lower is better)" if column(metric).small else ""
         title = f"Paired differences: {column(metric).name}{less}, points"
         shown.append(ResultTable(title, ("difference", *plan.settings), tuple(rows)))
+    # A method with more rounds may be better for this reason alone, which the note has to say.
     equally_long = len({planned.cell.job.get("rounds") for planned in plan.cells}) == 1
     shown[-1] = replace(shown[-1], notes=(_note(compared, equally_long, stored),))
     together = over_settings(plan, runs)
@@ -201,6 +206,7 @@ def _text(d: MethodDifference) -> str:
         return NOTHING
     scale = column(d.metric).scale
     middle = signed_text(scale * mean, 2)
+    # A single difference has no spread, so it gets no interval.
     if n < 2:
         return f"{middle} ({d.verdict})"
     ends = "" if math.isnan(low) else f" [{signed_text(scale * low, 2)}, {signed_text(scale * high, 2)}]"

@@ -41,6 +41,7 @@ class JobFile(NamedTuple):
 
 
 class _SpecPart(BaseModel):
+    # A misspelt key would otherwise leave its default in place, and the table would not be the paper's.
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
@@ -76,6 +77,7 @@ class MethodRow(_SpecPart):
     parameters: dict[str, Value] = Field(default_factory=dict)
     grid: dict[str, list[float]] = Field(default_factory=dict)
     job: Job = Field(default_factory=dict)
+    # A name shares the trials of another method, as variants that differ in one fixed parameter do.
     tuned: bool | str = True
     rounds: int | None = Field(None, ge=1)
 
@@ -202,6 +204,7 @@ class Specification(_SpecPart):
 
     @model_validator(mode="after")
     def _names_agree(self) -> Specification:
+        # Names connect the parts of a file. One that matches nothing would silently drop a number of the paper.
         settings, methods = [s.name for s in self.settings], [m.name for m in self.methods]
         _distinct("setting", settings)
         _distinct("method", methods)
@@ -238,6 +241,7 @@ def names() -> list[str]:
 
     def paper_kind_number(name: str) -> tuple[str, str, int]:
         paper, kind, number = name.split("-", 2)
+        # As text, table 10 would come before table 2.
         return paper, kind, int(number)
 
     return sorted((path.stem for path in (PAPERS / "specs").glob("*.toml")), key=paper_kind_number)
@@ -267,6 +271,7 @@ def parse(values: Mapping[str, object]) -> Specification:
         return Specification.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
+        # pydantic wraps an error of a validator, whose own text is the better one.
         cause = first.get("ctx", {}).get("error")
         reason = cause if isinstance(cause, InputError) else f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         raise InputError(f"specification {values.get('name')}: {reason}", code="invalid-value") from None

@@ -226,6 +226,7 @@ def payload_of(
         DivergedError: If it diverges.
     """
     checks.integer("rounds", rounds)
+    # Measured rather than derived, so that an algorithm of the user needs no formula.
     metered = Metered(algorithm)
     # Measuring is not part of the run whose cost is planned.
     with fed.ledger.paused():

@@ -57,6 +57,7 @@ def predicted_run(record: RunRecord, frame: pd.DataFrame, label: str, *, trust: 
             field=record.label,
         )
     job = build(load_config(folder / "config.toml", {}, trust=trust))
+    # Predictions belong to rows by number, so other rows would give a plausible but wrong score.
     if job.fed.test_rows_digest() != record.summary.get("test_rows"):
         raise InputError(
             f"the data of {record.label} have changed since it ran, so its test rows are others",
@@ -84,6 +85,7 @@ def predicted_record(record: RunRecord, frame: pd.DataFrame, label: str, fed: Si
         "train_samples": fed.data.sizes, "lambda": fed.data.shares,
         **{measure.name: values for measure, values in zip(others, evaluation.others, strict=True)},
     }  # fmt: skip
+    # Counts rather than rates, because intervals and tests need them.
     assert evaluation.sums is not None
     columns |= sum_columns(fed.measures, evaluation.sums)
     columns |= {name: record.clients[name] for name in ("patients", LARGEST_PATIENT) if name in record.clients}
@@ -213,6 +215,7 @@ def predicted_in(folder: Path, runs: Sequence[RunRecord]) -> list[RunRecord]:
         columns = {name: values for name, values in own.items() if not name.startswith(ROWS)}
         wanted = {"score", "loss", "samples", "train_samples", "lambda", *(m.name for m in run.measures[1:])}
         sizes = {(values.dtype, values.shape) for values in columns.values()}
+        # The file is read with the trust of a stranger's: a missing column must not become an error later on.
         if not wanted <= set(columns) or sizes != {(torch.float64, (len(run.clients),))}:
             raise _damaged(path, f"it lacks a column of the clients of '{part.label}'")
         scores = test_rows.checked(rows, part.data, path)

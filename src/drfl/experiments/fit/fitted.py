@@ -91,6 +91,7 @@ class Fitted:
     def assessment(self) -> Assessment:
         """Intervals of the clients' true scores on the test rows, and of the worst client's."""
         job = self.finished.job
+        # Rows that several clients share make their scores dependent, for which another interval is valid.
         independent = not job.data.shares_test_rows
         return assess_evaluation(self.result.evaluation, job.fed.measures, job.data.names, independent=independent)
 
@@ -98,6 +99,7 @@ class Fitted:
     def reason(self) -> str:
         """Why the member was chosen, in a sentence."""
         chosen, simplest, p = self.choice
+        # NaN marks the first member, with which the others are compared, and excluded members.
         tested = p[~np.isnan(p)]
         simple = self.candidates[simplest].member.name
         if not len(tested):
@@ -128,6 +130,7 @@ class Fitted:
         """The rows of :meth:`to_frame`, as plain values."""
         members = list[dict[str, Any]]()
         for k, (candidate, test) in enumerate(zip(self.candidates, self.tests, strict=True)):
+            # The p-values are those of the selection stage; no test row has been used for them.
             p = float(self.choice.p[k])
             members.append(
                 {
@@ -137,6 +140,7 @@ class Fitted:
                     "worst_validation_client": candidate.group or None,
                     "p": None if math.isnan(p) else float(f"{p:.4g}"),
                     "excluded": candidate.excluded or None,
+                    # A diverged member keeps its row, so that the table shows what was tried.
                     **({} if test is None else self._tested(test)),
                 }
             )
@@ -171,6 +175,7 @@ class Fitted:
     def _tested(self, evaluation: Evaluation) -> dict[str, Any]:
         score = self.finished.job.fed.measures[0]
         metrics = Metrics.of(evaluation, score).as_dict(score.name)
+        # Some scores, such as a squared error, have no interval from counts.
         low, high = worst_interval(evaluation, score) or (math.nan, math.nan)
         names = (f"worst_{score.name}", f"avg_{score.name}", "worst_loss", "avg_loss")
         ends = {f"worst_{score.name}_low": low, f"worst_{score.name}_high": high}

@@ -55,6 +55,7 @@ def jobs_of_config(config: Config, dataset: Dataset) -> FitJobs:
             own = own.model_copy(update={"over_select": None})
         return make_job(setup, own, own.about(algorithm, setup.data.n), algorithm)
 
+    # The digests of user files are part of the identity, so that a changed file is not resumed with.
     files = config.user_files(PORTFOLIO[0].algorithm)
     return FitJobs.of(build_setup(config, dataset), config, make, {**config.to_plain(), "files": files})
 
@@ -76,6 +77,7 @@ def jobs_of_objects(
     Raises:
         InputError: If one of them is impossible.
     """
+    # The command builds data and model from the seed, so functions of the seed are accepted here as well.
     learned = as_seed_function("task", task, Task)
     seed = int(str(settings["seed"]))
     model = learned(seed)
@@ -125,6 +127,7 @@ def run_fit(
         numbered: Whether to add a number to the folder's name if it exists.
     """
     check_members(jobs, warn)
+    # Before the first run: validation rows that are missing or too few must not be found after hours.
     steps, judge = Steps(None, watch, show, log, warn), jobs.judge()
     choose_models = partial(personalise, jobs.rows, jobs.final.fed) if personal else None
     if place is None:
@@ -136,6 +139,7 @@ def run_fit(
         steps.claim = claim
         fitted = replace(fit_jobs(jobs, judge, steps, personalise=choose_models), directory=claim.directory)
         more = fit_files(fitted)
+        # A file without models would only raise the question what is in it.
         if fitted.personal is not None and set(fitted.personal.used) != {GLOBAL}:
             more["personal.safetensors"] = personal_bytes(fitted)
         write_results(fitted.finished, claim, more)
@@ -163,6 +167,7 @@ def personal_bytes(fitted: Fitted) -> bytes:
     for i, (client, used) in enumerate(zip(job.data.names, personal.used, strict=True)):
         if used != GLOBAL:
             views = job.task.layout.views(personal.models[torch.tensor([i])][0])
+            # A view shares the memory of all parameters, and the file would hold them once per parameter.
             tensors |= {f"{client}/{name}": view.contiguous().clone() for name, view in views.items()}
     return save(tensors)
 

@@ -71,6 +71,7 @@ class Confirmation(NamedTuple):
     @property
     def use(self) -> Literal["tuned", "default"]:
         """The setting to use: the default one unless the chosen one is better."""
+        # Without a significant gain the default is the safer setting: it has been tried on many more jobs.
         return "tuned" if self.verdict == "statistically significantly better" else "default"
 
     @property
@@ -136,6 +137,7 @@ def compare_settings(
     found: dict[str, Confirmation] = {}
     for (name, (tuned, default)), p in zip(pairs.items(), holm_family(list(tests.values())).tolist(), strict=True):
         decided = verdict(tests[name], p, less_is_better=criterion.smaller)
+        # A setting that fails where the default does not is worse, however good its other runs are.
         fails = any(math.isnan(t) and not math.isnan(d) for t, d in zip(tuned, default, strict=True))
         result: Verdict = "not decided"
         if fails or decided == "worse":
