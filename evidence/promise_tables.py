@@ -341,6 +341,26 @@ def safeguard() -> str:
     return markdown(head, lines)
 
 
+def oscillating() -> str:
+    """The runs of the papers' tables that oscillate, with the earlier and the present safeguard; percent."""
+    path = RESULTS.parent / "oscillating_runs/runs.csv"
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    found: dict[tuple[str, str, str], dict[str, Row]] = {}
+    for row in rows:
+        found.setdefault((row["job"], row["setting"], row["method"]), {})[row["safeguard"]] = row
+    lines = []
+    for (job, setting, method), pair in found.items():
+        if len(pair) < 2:
+            continue
+        cells = []
+        for name in ("avg_accuracy", "worst20_accuracy"):
+            cells += [f"{100 * float(pair[rule][name]):.1f}" for rule in ("start", "best")]
+        lines.append([f"{job}, {setting}", method, *cells, pair["best"]["rollbacks"]])
+    head = ["run", "method", "average, start", "average, best", "worst 20 %, start", "worst 20 %, best", "roll-backs"]
+    return markdown(head, lines, text=2)
+
+
 def fits() -> str:
     """How `drfl fit` compares with other models on each job, see fit_jobs.py."""
     paragraphs = (RESULTS.parent / "fit_jobs/table.md").read_text(encoding="utf-8").strip().split("\n\n")
@@ -369,6 +389,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "defaults.windows": windows,
     "defaults.kappas": kappas,
     "defaults.tuned": worst_tuned,
+    "defaults.oscillating": oscillating,
     "fit.jobs": fits,
 }
 """Page and block → what stands there."""
