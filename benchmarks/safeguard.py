@@ -55,10 +55,10 @@ def main() -> None:
     for job in options.jobs.split(","):
         fed = simulation(job, options.data_dir)
         given = {"rounds": options.rounds, "repeats": options.repeats}
-        jobs[job] = {**given, **{name: measured(fed, name, **given) for name in ALGORITHMS}}
+        command = " ".join(("--jobs", job, *(f"--{name} {value}" for name, value in given.items())))
+        jobs[job] = {"options": command, **{name: measured(fed, name, **given) for name in ALGORITHMS}}
         print(job, jobs[job], flush=True)
-    command = "python benchmarks/safeguard.py --data-dir DIR --rounds ROUNDS --repeats REPEATS --jobs JOB"
-    store(options.out, "safeguard", command, {"jobs": jobs})
+    store(options.out, "safeguard", "python benchmarks/safeguard.py --data-dir DIR", {"jobs": jobs})
 
 
 if __name__ == "__main__":

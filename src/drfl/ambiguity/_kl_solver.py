@@ -56,41 +56,39 @@ def solve_log_ratio(a: np.ndarray, c: np.ndarray, start: np.ndarray | None = Non
         c: Non-negative numbers (N,).
         start: Initial guess of l (N,); None = an approximation of ω.
     """
-    parts = []
     # Each chunk iterates on its own, so that one slow entry does not repeat the steps of all others.
-    for i in _chunks(len(a)):
-        a_i, c_i = a[i], c[i]
-        # The maximum avoids log 0 for c = 0, in which case l = a.
-        log_c = np.log(np.maximum(c_i, np.finfo(np.float64).tiny))
-        # Two upper bounds of the root: l ≤ a, because c·e^l ≥ 0; and if l > 0, c·e^l ≤ a, that is, l ≤ log a − log c.
-        bound = np.minimum(a_i, np.clip(np.log(np.maximum(a_i, 1.0)) - log_c, 0.0, LARGEST))
-        if start is None:
-            # The root is l = a − ω(ζ) = log(ω(ζ)) − log c with Wright's function ω and ζ = a + log c. The initial guess
-            # is accurate to a few tenths: ω(ζ) is near e^ζ/(1 + e^ζ) for ζ ≤ 1, and near ζ − log ζ above. The second
-            # form avoids the cancellation of a with a large ω.
-            zeta = a_i + log_c
-            low, high = np.exp(np.minimum(zeta, 1.0)), np.maximum(zeta, 1.0)
-            guess = np.where(zeta <= 1, a_i - low / (1 + low), np.log(high - np.log(high)) - log_c)
-        else:
-            guess = start[i]
-        log_ratio = np.minimum(guess, bound)
-        for _ in range(100):
-            weight = c_i * np.exp(log_ratio)
-            residual, slope = log_ratio + weight - a_i, 1 + weight
-            # f = l + c·e^l − a has f' = slope and f'' = weight, and Halley's step is f·f'/(f'² − f·f''/2).
-            step = residual * slope / (np.square(slope) - 0.5 * residual * weight)
-            # Clip to the bound, so that too long a step cannot overflow e^l.
-            log_ratio = np.minimum(log_ratio - step, bound)
-            # The error after a step is at most about step³/12, because f''²/(4f'²) − f'''/(6f') is between −1/36 and
-            # 1/12. With the bound below, it is less than 1e-16.
-            if float(np.abs(step).max()) < 1e-5:
-                break
-        parts.append(log_ratio)
-    return np.concatenate(parts)
+    return np.concatenate([_halley(a[i], c[i], None if start is None else start[i]) for i in _chunks(len(a))])
 
 
 def _chunks(n: int) -> list[slice]:
     return [slice(k, k + CHUNK) for k in range(0, n, CHUNK)]
+
+
+def _halley(a: np.ndarray, c: np.ndarray, log_ratio: np.ndarray | None) -> np.ndarray:
+    # The maximum avoids log 0 for c = 0, in which case l = a.
+    log_c = np.log(np.maximum(c, np.finfo(np.float64).tiny))
+    # Two upper bounds of the root: l ≤ a, because c·e^l ≥ 0; and if l > 0, c·e^l ≤ a, that is, l ≤ log a − log c.
+    bound = np.minimum(a, np.clip(np.log(np.maximum(a, 1.0)) - log_c, 0.0, LARGEST))
+    if log_ratio is None:
+        # The root is l = a − ω(ζ) = log(ω(ζ)) − log c with Wright's function ω and ζ = a + log c. The initial guess is
+        # accurate to a few tenths: ω(ζ) is near e^ζ/(1 + e^ζ) for ζ ≤ 1, and near ζ − log ζ above. The second form
+        # avoids the cancellation of a with a large ω.
+        zeta = a + log_c
+        low, high = np.exp(np.minimum(zeta, 1.0)), np.maximum(zeta, 1.0)
+        log_ratio = np.where(zeta <= 1, a - low / (1 + low), np.log(high - np.log(high)) - log_c)
+    log_ratio = np.minimum(log_ratio, bound)
+    for _ in range(100):
+        weight = c * np.exp(log_ratio)
+        residual, slope = log_ratio + weight - a, 1 + weight
+        # f = l + c·e^l − a has f' = slope and f'' = weight, and Halley's step is f·f'/(f'² − f·f''/2).
+        step = residual * slope / (np.square(slope) - 0.5 * residual * weight)
+        # Clip to the bound, so that too long a step cannot overflow e^l.
+        log_ratio = np.minimum(log_ratio - step, bound)
+        # The error after a step is at most about step³/12, because f''²/(4f'²) − f'''/(6f') is between −1/36 and 1/12.
+        # With the bound below, it is less than 1e-16.
+        if float(np.abs(step).max()) < 1e-5:
+            break
+    return log_ratio
 
 
 TINY = float(np.finfo(np.float64).tiny)

@@ -66,21 +66,27 @@ def homogeneity(scores: BinaryScores | BoundedScores | RealScores) -> Homogeneit
     spread = measured**0.5, std_true
     if isinstance(scores, BinaryScores):
         return Homogeneity(*_drawn(scores), True, *spread)
-    # The F test. Its p-value is 1 if no client has two rows or no row varies, because the data then say nothing.
-    within, p = np.maximum(_squares(scores), ROUNDING * scores.squares.max()), 1.0
+    return Homogeneity(_means_differ(scores), np.nan, False, *spread)
+
+
+def _means_differ(scores: BoundedScores | RealScores) -> float:
+    """Compute the larger p-value of two tests that all means are the same."""
+    within = np.maximum(_squares(scores), ROUNDING * scores.squares.max())
     between = float(scores.n @ (scores.values - scores.total.sum() / scores.n.sum()) ** 2)
-    groups, rest, several = len(scores.n) - 1, float((scores.n - 1).sum()), scores.n > 1
-    if rest and within.any():
-        p = float(special.fdtrc(groups, rest, between / groups / (within.sum() / rest)))
-        if np.count_nonzero(several) >= 2:
-            # Welch's test over the clients with at least two rows.
-            n, means = scores.n[several], scores.values[several]
-            weight, groups = n * (n - 1) / within[several], len(n) - 1
-            mean = weight @ means / weight.sum()
-            off = float(((1 - weight / weight.sum()) ** 2 / (n - 1)).sum()) / (groups * (groups + 2))
-            f = float(weight @ (means - mean) ** 2) / groups / (1 + 2 * (groups - 1) * off)
-            p = max(p, float(special.fdtrc(groups, 1 / (3 * off), f)))
-    return Homogeneity(p, np.nan, False, *spread)
+    groups, rest = len(scores.n) - 1, float((scores.n - 1).sum())
+    if not rest or not within.any():
+        return 1.0
+    p = float(special.fdtrc(groups, rest, between / groups / (within.sum() / rest)))
+    several = scores.n > 1
+    if np.count_nonzero(several) < 2:
+        return p
+    # Welch's test over the clients with at least two rows.
+    n, means = scores.n[several], scores.values[several]
+    weight, groups = n * (n - 1) / within[several], len(n) - 1
+    mean = weight @ means / weight.sum()
+    off = float(((1 - weight / weight.sum()) ** 2 / (n - 1)).sum()) / (groups * (groups + 2))
+    f = float(weight @ (means - mean) ** 2) / groups / (1 + 2 * (groups - 1) * off)
+    return max(p, float(special.fdtrc(groups, 1 / (3 * off), f)))
 
 
 def _drawn(scores: BinaryScores) -> tuple[float, float]:

@@ -10,11 +10,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from drfl.core.intraop import threads_for
 from drfl.engine.base import PooledData
 from drfl.engine.stacked_convolutions import convolutions_as_products
+from drfl.task.dispatch_mode import DispatchMode
 from drfl.task.task import Task
 
 _ATEN = torch.ops.aten
@@ -37,13 +37,8 @@ class StepCost(NamedTuple):
     operations: int
 
 
-class Counter(TorchDispatchMode):
+class Counter(DispatchMode):
     """Counts the operations that torch runs, and the multiplications in products and in convolutions."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # With True, the first operation would load torch's compiler, which takes over a second.
-        return False
 
     def __init__(self) -> None:
         super().__init__()

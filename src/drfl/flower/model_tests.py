@@ -11,7 +11,7 @@ from drfl.core.errors import InputError
 from drfl.core.user_code import is_reference
 from drfl.data.row_scores import RowScores, products
 from drfl.engine import Loop, Simulation
-from drfl.flower.messages import AnswerTests, AskTests, SiteTest
+from drfl.flower.messages import AnswerTests, AskTests, ModelRecipe, SiteTest
 from drfl.flower.site import Site
 from drfl.flower.site_task import check_same_model, engine_of, score_model
 from drfl.task.task import Task
@@ -42,33 +42,7 @@ def answer_tests(site: Site, request: AskTests) -> AnswerTests:
         measures = fed.measures
     own = None
     if site.own_scores is not None:
-        # Test the scores (n,) as if they were the outputs of a model.
-        data, scores, model = site.data, site.own_scores(), request.models[0].model
-        built = site.build_task(model)
-        is_own = is_reference(model.loss) and not data.targets.is_floating_point()
-        # Rows whose target the loss ignores are dropped with their scores: both have the same place in the pool.
-        pool = torch.zeros(len(data.test_inputs), dtype=torch.float64).index_copy(0, data.test[0], scores)
-        if is_own or model.loss in ("cross-entropy", "binary-cross-entropy"):
-            outside = (scores < 0) | (scores > 1)
-            if bool(outside.any()) or model.classes > 2:
-                raise InputError(
-                    f"column '{site.policy.score_column}' must have the probability of the second of two classes; "
-                    f"{int(outside.sum())} of its values are not in [0, 1], and the model has {model.classes} outputs",
-                    code="out-of-range",
-                    field="score_column",
-                )
-            odds = torch.logit(pool.clamp(0, 1), SMALLEST)[:, None]
-            outputs = odds if model.classes == 1 else torch.cat([torch.zeros_like(odds), odds], 1)
-        else:
-            outputs = pool[:, None]
-        score, *others = built.measures
-        task = Task(_Outputs(), built.criterion.given, score, tuple(others))
-        targets = data.test_targets
-        tested = dataclasses.replace(
-            data, inputs=outputs, targets=targets, train=data.test, test_inputs=outputs, test_targets=targets,
-            columns=None, schema=None, patients=data.patients, validation=None,
-        )  # fmt: skip
-        own, scores = score_model(Simulation(tested, task, engine=Loop()), task.w0)
+        own, scores = _test_scores(site, site.own_scores(), request.models[0].model)
         rows.append(scores)
     both = tuple(
         tuple((first, second) for first, second in products(rows[0], other, measures).tolist()) for other in rows[1:]
@@ -85,3 +59,32 @@ class _Outputs(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.one * x
+
+
+def _test_scores(site: Site, scores: Tensor, model: ModelRecipe) -> tuple[SiteTest, RowScores]:
+    """Test a site's own scores (n,) as if they were the outputs of a model."""
+    data, built = site.data, site.build_task(model)
+    is_own = is_reference(model.loss) and not data.targets.is_floating_point()
+    # Rows whose target the loss ignores are dropped with their scores: both have the same place in the pool.
+    pool = torch.zeros(len(data.test_inputs), dtype=torch.float64).index_copy(0, data.test[0], scores)
+    if is_own or model.loss in ("cross-entropy", "binary-cross-entropy"):
+        outside = (scores < 0) | (scores > 1)
+        if bool(outside.any()) or model.classes > 2:
+            raise InputError(
+                f"column '{site.policy.score_column}' must have the probability of the second of two classes; "
+                f"{int(outside.sum())} of its values are not in [0, 1], and the model has {model.classes} outputs",
+                code="out-of-range",
+                field="score_column",
+            )
+        odds = torch.logit(pool.clamp(0, 1), SMALLEST)[:, None]
+        outputs = odds if model.classes == 1 else torch.cat([torch.zeros_like(odds), odds], 1)
+    else:
+        outputs = pool[:, None]
+    score, *others = built.measures
+    task = Task(_Outputs(), built.criterion.given, score, tuple(others))
+    targets = data.test_targets
+    tested = dataclasses.replace(
+        data, inputs=outputs, targets=targets, train=data.test, test_inputs=outputs, test_targets=targets,
+        columns=None, schema=None, patients=data.patients, validation=None,
+    )  # fmt: skip
+    return score_model(Simulation(tested, task, engine=Loop()), task.w0)

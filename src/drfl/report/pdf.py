@@ -100,39 +100,44 @@ def _split_wide_tables(blocks: Sequence[Block]) -> list[Block]:
     """Split tables that are wider than a page."""
     printed: list[Block] = []
     for block in blocks:
-        if isinstance(block, Fold):
-            block = dataclasses.replace(block, blocks=_split_wide_tables(block.blocks))
-        if not isinstance(block, TableBlock):
-            printed.append(block)
-            continue
-        texts = [[cell if isinstance(cell, str) else cell.text for cell in row] for row in block.rows]
-        widths = []
-        for place, title in enumerate(block.head):
-            # Words and titles may wrap onto several lines.
-            longest = max((width_of(row[place]) for row in texts), default=0.0)
-            title_width = max(map(width_of, title.split()), default=0.0)
-            widths.append(max(min(longest, MOST_WORDS) if place < block.words else longest, title_width) + BESIDE)
-        # A column with an interval or the number of undefined clients stays beside the column of its value.
-        units: list[list[int]] = []
-        for place, title in enumerate(block.head[1:], start=1):
-            if units and title.startswith(("95", UNDEFINED)):
-                units[-1].append(place)
-            else:
-                units.append([place])
-        # Each part has the first column, which names the rows.
-        parts: list[list[int]] = [[0]]
-        for unit in units:
-            if len(parts[-1]) > 1 and sum(widths[k] for k in (*parts[-1], *unit)) > PAGE:
-                parts.append([0])
-            parts[-1] += unit
-        for number, part in enumerate(parts, start=1):
-            further = f"{block.caption.partition(';')[0]} (part {number} of {len(parts)})"
+        if isinstance(block, TableBlock):
+            printed += _parts(block)
+        else:
             printed.append(
-                TableBlock(
-                    block.caption if number == 1 else further,
-                    [block.head[k] for k in part],
-                    [[row[k] for k in part] for row in block.rows],
-                    sum(k < block.words for k in part),
-                )
+                dataclasses.replace(block, blocks=_split_wide_tables(block.blocks))
+                if isinstance(block, Fold)
+                else block
             )
     return printed
+
+
+def _parts(table: TableBlock) -> list[TableBlock]:
+    """Split a table into parts that fit on a page, each with the first column."""
+    texts = [[cell if isinstance(cell, str) else cell.text for cell in row] for row in table.rows]
+    widths = []
+    for place, title in enumerate(table.head):
+        # Words and titles may wrap onto several lines.
+        longest = max((width_of(row[place]) for row in texts), default=0.0)
+        title_width = max(map(width_of, title.split()), default=0.0)
+        widths.append(max(min(longest, MOST_WORDS) if place < table.words else longest, title_width) + BESIDE)
+    # A column with an interval or the number of undefined clients stays beside the column of its value.
+    units: list[list[int]] = []
+    for place, title in enumerate(table.head[1:], start=1):
+        if units and title.startswith(("95", UNDEFINED)):
+            units[-1].append(place)
+        else:
+            units.append([place])
+    parts: list[list[int]] = [[0]]
+    for unit in units:
+        if len(parts[-1]) > 1 and sum(widths[k] for k in (*parts[-1], *unit)) > PAGE:
+            parts.append([0])
+        parts[-1] += unit
+    return [
+        TableBlock(
+            table.caption if number == 1 else f"{table.caption.partition(';')[0]} (part {number} of {len(parts)})",
+            [table.head[k] for k in part],
+            [[row[k] for k in part] for row in table.rows],
+            sum(k < table.words for k in part),
+        )
+        for number, part in enumerate(parts, start=1)
+    ]

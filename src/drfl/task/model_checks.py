@@ -11,10 +11,10 @@ from typing import NamedTuple, NoReturn
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.hooks import RemovableHandle
 
 from drfl.core.errors import InputError, first_line
+from drfl.task.dispatch_mode import DispatchMode
 from drfl.task.input_fields import InputFields, fields_of
 
 CLOSE = 1e-3
@@ -261,13 +261,8 @@ def check_gradient(trained: Mapping[str, Tensor], losses: Callable[[Mapping[str,
             raise model_error(f"the gradient of '{name}' is sparse, which drfl does not support. Pass sparse=False.")
 
 
-class _ReadWatcher(TorchDispatchMode):
+class _ReadWatcher(DispatchMode):
     """Records whether code reads values of tensors, as ``if x > 0``, ``x.item()`` and ``torch.equal`` do."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # With True, the first operation would load torch's compiler, which takes over a second.
-        return False
 
     CALLS = ("aten._local_scalar_dense.default", "aten.is_nonzero.default", "aten.equal.default")
 

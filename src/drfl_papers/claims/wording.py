@@ -65,7 +65,7 @@ def _over_settings(leads: Sequence[Lead]) -> str:
             )
         parts.append(text)
     if signs:
-        # Some seed never reached the level, so its lead is infinite and there is no mean: only signs can be counted.
+        # Some seed never reached the level, so its lead is infinite and has no mean. Only signs can be counted.
         wins, losses, n = (sum(each) for each in zip(*((x.wins, x.losses, len(x.leads)) for x in signs), strict=True))
         p = f", p = {signs[0].tests.p_t:.2g}" if len(signs) == 1 else ""
         parts.append(f"ahead at {wins} and behind at {losses} of {n} seeds{p}")
@@ -90,7 +90,7 @@ def _ends(values: Sequence[float], shown: MetricColumn) -> str:
 
 
 def _every(statements: Sequence[EverySeed]) -> str:
-    # A long list of equal statements would hide that there is no exception.
+    # A long list of equal statements would hide that they hold without exception.
     if len(statements) > MOST_PLACES and all(f.agree == len(f.values) > 0 for f in statements):
         values = [value for f in statements for value in f.values]
         places = f"all {len(statements)} combinations of setting and method"

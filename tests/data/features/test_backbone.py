@@ -72,6 +72,7 @@ def test_other_weights_are_one_line_errors(state, quoted):
     with refused("damaged-file", "backbone", *quoted) as caught:
         Backbone.of("mine", state)
     assert "\n" not in str(caught.value)
+    assert "ResNet-18" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -119,5 +120,5 @@ def test_unsuitable_images_are_refused(backbone, shape, sizes):
 
 @pytest.mark.parametrize("state", [{}, {"layer.weight": torch.zeros(3, 3)}, mlp((1, 8, 8), 3).state_dict()])
 def test_weights_of_another_network_are_not_called_damaged(state):
-    with refused("unsupported-file", "backbone", "mine"):
+    with refused("unsupported-file", "backbone", "mine", "ResNet-18"):
         Backbone.of("mine", state)

@@ -25,32 +25,8 @@ def client_warnings(data: ClientData, by_class: bool) -> list[Notice]:
             "the worst client may be the worst by chance"
         )
         found.append(Notice(text, "few-test-rows", data.names[few[0]] if len(few) == 1 else None))
-    # If every client has a single class, that is a property of the task.
-    if not by_class and data.majority is not None and not bool((data.majority == 1).all()):
-        single = [data.names[i] for i in (data.majority == 1).nonzero().flatten().tolist()]
-        if single:
-            text = (
-                f"all test rows are of one class at {listing(single, 'client')}: a model that always answers this "
-                "class is right there"
-            )
-            found.append(Notice(text, "one-class-test", single[0] if len(single) == 1 else None))
-        rare = list[tuple[str, str]]()
-        if data.targets.ndim == 1 and not data.targets.is_floating_point() and int(data.targets.max()) == 1:
-            for i, (train, test) in enumerate(zip(data.train, data.test, strict=True)):
-                targets = torch.cat((data.targets[train], data.test_targets[test]))
-                targets = targets[targets >= 0]  # losses may ignore negative labels
-                ones = int(targets.sum())
-                label, count = min((1, ones), (0, len(targets) - ones), key=lambda pair: pair[1])
-                # A client with few rows of both classes is small, which is another warning.
-                if count < FEW_OF_A_CLASS <= len(targets) // 2 and data.names[i] not in single:
-                    named = f"class {label}" if data.classes is None else f"'{data.classes[label]}'"
-                    rare.append((f"{data.names[i]} ({count} of {named})", data.names[i]))
-        if rare:
-            text = (
-                f"fewer than {FEW_OF_A_CLASS} rows of a class at {listing([case for case, _ in rare], 'client')}: "
-                "rates for that class are very uncertain there"
-            )
-            found.append(Notice(text, "few-of-a-class", rare[0][1] if len(rare) == 1 else None))
+    if not by_class:
+        found += _classes(data)
     seen: dict[str, str] = {}
     pairs = []
     for name in data.names:
@@ -64,6 +40,40 @@ def client_warnings(data: ClientData, by_class: bool) -> list[Notice]:
             "client, or its rows count as two clients"
         )
         found.append(Notice(text, "similar-names", "clients"))
+    return found
+
+
+def _classes(data: ClientData) -> list[Notice]:
+    """Warn of clients with test rows of a single class, or with few rows of one of two classes."""
+    # If every client has a single class, that is a property of the task.
+    if data.majority is None or bool((data.majority == 1).all()):
+        return []
+    found = []
+    single = [data.names[i] for i in (data.majority == 1).nonzero().flatten().tolist()]
+    if single:
+        text = (
+            f"all test rows are of one class at {listing(single, 'client')}: a model that always answers this class is "
+            "right there"
+        )
+        found.append(Notice(text, "one-class-test", single[0] if len(single) == 1 else None))
+    if data.targets.ndim == 1 and not data.targets.is_floating_point() and int(data.targets.max()) == 1:
+        few = []
+        for i, (train, test) in enumerate(zip(data.train, data.test, strict=True)):
+            targets = torch.cat((data.targets[train], data.test_targets[test]))
+            targets = targets[targets >= 0]  # losses may ignore negative labels
+            ones = int(targets.sum())
+            rare, count = min((1, ones), (0, len(targets) - ones), key=lambda pair: pair[1])
+            # A client with few rows of both classes is small, which is another warning.
+            if count < FEW_OF_A_CLASS <= len(targets) // 2 and data.names[i] not in single:
+                named = f"class {rare}" if data.classes is None else f"'{data.classes[rare]}'"
+                few.append((f"{data.names[i]} ({count} of {named})", data.names[i]))
+        if few:
+            text = (
+                f"fewer than {FEW_OF_A_CLASS} rows of a class at "
+                f"{listing([case for case, _ in few], 'client')}: rates for that class are very uncertain "
+                "there"
+            )
+            found.append(Notice(text, "few-of-a-class", few[0][1] if len(few) == 1 else None))
     return found
 
 

@@ -68,59 +68,12 @@ SEVERAL = 10
 
 def column_warnings(table: RawTable, raw: bool, by_class: bool) -> list[Notice]:
     """Warn of columns that are likely to be wrong; raw ones are trained on without standardisation."""
-    found: list[Notice] = []
-    low, middle, high = np.quantile(table.values[:: -(-len(table.values) // SAMPLE)], (0.25, 0.5, 0.75), axis=0)
-    distance = np.abs(table.values - middle)
-    most, rows, spread = distance.max(0), distance.argmax(0), high - low
-    # The raw value decides if a column is mostly one value and has no spread to compare with.
-    bad = (most > FAR * spread) & ((spread > table.resolution) | (most > ABSURD))
-    cases = [(k, _at(table, rows[k])) for k in bad.nonzero()[0]]
-    advice = "look for a typing error or a code for missing values"
-    found += column_warning(
-        table, "outlier", f"values more than {FAR:,.0f} interquartile ranges from the median", cases, "column", advice
-    )
-    if raw:
-        found += _not_standardised(table)
-    numbered, named = [], []
-    for k in table.is_whole.nonzero()[0]:
-        values = table.values[:, k].round()  # free of the rounding of standardised values
-        different = len(np.unique(values))
-        if different <= SEVERAL:
-            continue
-        # In a file of all clients the numbers continue from client to client.
-        if all((np.diff(values[rows]) == 1).all() for rows in table.rows) or (np.diff(values) == 1).all():
-            numbered.append((k, ""))
-        elif different == len(values) >= 2 * SEVERAL:
-            named.append((k, ""))
-    advice = "exclude them with drop, or the model learns the order of the file"
-    found += column_warning(table, "row-number", "columns that number the rows", numbered, "column", advice)
-    found += column_warning(
-        table, "identifier", "columns whose whole numbers differ in every row, like names", named, "column", advice
-    )
+    found = [*_outliers(table), *(_large(table) or _unscaled(table) if raw else ()), *_identifiers(table)]
     if table.n > 1 and len(table.large) and not by_class:
-        low, high = table.values.min(0), table.values.max(0)
-        # A column of two values, such as sex, may well be constant at one client.
-        has_several = ((table.values != low) & (table.values != high)).any(0)
-        spread = np.stack([np.ptp(table.values[table.rows[i]], axis=0) for i in table.large])
-        if table.known is not None:  # a column that a client does not measure is not constant there
-            spread[np.stack([~table.known[table.rows[i]].any(0) for i in table.large])] = np.inf
-        cases = [(k, f" at {table.names[table.large[j]]}") for j, k in np.argwhere((spread == 0) & has_several)]
-        advice = "check whether they are measured there"
-        found += column_warning(
-            table, "constant-column", "columns that vary elsewhere are constant", cases, "case", advice
-        )
-        found += _swapped(table)
-    coded = list[tuple[int, float, str]]()
-    for k in range(table.values.shape[1]):
-        for code in CODES:
-            hits = np.abs(table.values[:, k] - code) <= table.resolution[k]
-            # A single hit may be a real value, and a code in most rows would be the column's usual value.
-            if 2 <= int(hits.sum()) <= 0.6 * len(hits) and _is_code(table, k, code, hits, by_class):
-                holders = [name for name, rows in zip(table.names, table.rows, strict=True) if hits[rows].any()]
-                where = f" at {', '.join(holders)}" if len(holders) < min(table.n, 4) else ""
-                coded.append((k, code, where))
-    cases = [(k, f"{where} ({value:g})") for k, value, where in coded]
+        found += [*_constant(table), *_swapped(table)]
+    coded = _codes(table, by_class)
     advice = "remove these rows, or read the values as missing with --missing or a schema"
+    cases = [(k, f"{where} ({value:g})") for k, value, where in coded]
     found += column_warning(
         table, "missing-code", "numbers that look like codes for missing values", cases, "case", advice
     )
@@ -134,13 +87,28 @@ def column_warnings(table: RawTable, raw: bool, by_class: bool) -> list[Notice]:
     return found
 
 
-def _not_standardised(table: RawTable) -> list[Notice]:
-    """Warn of columns that are very large, far larger than the others, or mostly far from 0."""
+def _outliers(table: RawTable) -> list[Notice]:
+    low, middle, high = np.quantile(table.values[:: -(-len(table.values) // SAMPLE)], (0.25, 0.5, 0.75), axis=0)
+    distance = np.abs(table.values - middle)
+    most, rows, spread = distance.max(0), distance.argmax(0), high - low
+    # The raw value decides if a column is mostly one value and has no spread to compare with.
+    bad = (most > FAR * spread) & ((spread > table.resolution) | (most > ABSURD))
+    cases = [(k, _at(table, rows[k])) for k in bad.nonzero()[0]]
+    advice = "look for a typing error or a code for missing values"
+    return column_warning(
+        table, "outlier", f"values more than {FAR:,.0f} interquartile ranges from the median", cases, "column", advice
+    )
+
+
+def _large(table: RawTable) -> list[Notice]:
     sizes = np.abs(table.values)
     cases = [(k, _at(table, int(sizes[:, k].argmax()))) for k in (sizes.max(0) > LARGE).nonzero()[0]]
-    if cases:
-        advice = "no step size suits such inputs: standardise them"
-        return column_warning(table, "not-standardised", f"values beyond {LARGE:,.0f}", cases, "column", advice)
+    advice = "no step size suits such inputs: standardise them"
+    return column_warning(table, "not-standardised", f"values beyond {LARGE:,.0f}", cases, "column", advice)
+
+
+def _unscaled(table: RawTable) -> list[Notice]:
+    """Warn of columns that are far larger than the others, and of tables whose columns are mostly far from 0."""
     mean, spread = table.values.mean(0), table.values.std(0)
     varies = spread > table.resolution
     if not varies.any():
@@ -160,6 +128,40 @@ def _not_standardised(table: RawTable) -> list[Notice]:
 def _at(table: RawTable, row: int) -> str:
     owner = table.owner[row]
     return "" if owner < 0 else f" at {table.names[owner]}"
+
+
+def _identifiers(table: RawTable) -> list[Notice]:
+    """Warn of columns of whole numbers that number the rows or name them."""
+    numbered, named = [], []
+    for k in table.is_whole.nonzero()[0]:
+        values = table.values[:, k].round()  # free of the rounding of standardised values
+        different = len(np.unique(values))
+        if different <= SEVERAL:
+            continue
+        # In a file of all clients the numbers continue from client to client.
+        if all((np.diff(values[rows]) == 1).all() for rows in table.rows) or (np.diff(values) == 1).all():
+            numbered.append((k, ""))
+        elif different == len(values) >= 2 * SEVERAL:
+            named.append((k, ""))
+    advice = "exclude them with drop, or the model learns the order of the file"
+    found = column_warning(table, "row-number", "columns that number the rows", numbered, "column", advice)
+    return found + column_warning(
+        table, "identifier", "columns whose whole numbers differ in every row, like names", named, "column", advice
+    )
+
+
+def _constant(table: RawTable) -> list[Notice]:
+    """Warn of columns that do not vary at a client but elsewhere have more than two values."""
+    values = table.values
+    low, high = values.min(0), values.max(0)
+    # A column of two values, such as sex, may well be constant at one client.
+    several = ((values != low) & (values != high)).any(0)
+    spread = np.stack([np.ptp(values[table.rows[i]], axis=0) for i in table.large])
+    if table.known is not None:  # a column that a client does not measure is not constant there
+        spread[np.stack([~table.known[table.rows[i]].any(0) for i in table.large])] = np.inf
+    cases = [(k, f" at {table.names[table.large[j]]}") for j, k in np.argwhere((spread == 0) & several)]
+    advice = "check whether they are measured there"
+    return column_warning(table, "constant-column", "columns that vary elsewhere are constant", cases, "case", advice)
 
 
 def _swapped(table: RawTable) -> list[Notice]:
@@ -187,6 +189,23 @@ def _swapped(table: RawTable) -> list[Notice]:
     )
 
 
+def _codes(table: RawTable, by_class: bool) -> list[tuple[int, float, str]]:
+    """List columns and numbers that seem to stand for missing values, and the clients that have them."""
+    found = []
+    for k in range(table.values.shape[1]):
+        column = table.values[:, k]
+        for code in CODES:
+            hits = np.abs(column - code) <= table.resolution[k]
+            count = int(hits.sum())
+            # A single hit may be a real value, and a code in most rows would be the column's usual value.
+            if 2 <= count <= 0.6 * len(column) and _is_code(table, k, code, hits, by_class):
+                holders = [name for name, rows in zip(table.names, table.rows, strict=True) if hits[rows].any()]
+                found.append(
+                    (k, code, f" at {', '.join(holders)}" if len(holders) < table.n and len(holders) < 4 else "")
+                )
+    return found
+
+
 def _is_code(table: RawTable, k: int, code: float, hits: np.ndarray, by_class: bool) -> bool:
     """Return whether a number is far from all others of its column, or occurs at a single client."""
     rest = np.unique(table.values[~hits, k])
@@ -212,38 +231,43 @@ def _is_code(table: RawTable, k: int, code: float, hits: np.ndarray, by_class: b
 def odd_medians(table: RawTable) -> Iterator[tuple[int, int, str]]:
     """Yield columns, indices of `large` clients, and descriptions of medians that are far from all others."""
     for k in range(table.values.shape[1]):
-        of_clients = [table.values_at(i, k) for i in table.large]
-        members = np.arange(len(of_clients))
-        low, middle, high = table.quartiles[:, :, k]
-        if table.known is not None:
-            members, of_clients, quartiles = _with_several(members, of_clients)
-            if len(members) < 2:
-                continue
-            low, middle, high = quartiles
-        is_mostly_zero = abs(np.median(middle)) <= table.resolution[k] and low.min() >= -table.resolution[k]
-        if is_mostly_zero or np.median(high - low) <= table.resolution[k]:
-            # Of counts of rare events compare those that are not 0.
-            of_clients = [values[np.abs(values) > table.resolution[k]] for values in of_clients]
-            members, of_clients, quartiles = _with_several(members, of_clients)
-            if len(members) < 2:
-                continue
-            low, middle, high = quartiles
-        values = np.concatenate(of_clients)
-        # A code of a few levels has no unit.
-        if len(np.unique(values[:: -(-len(values) // SAMPLE)])) <= SEVERAL or np.median(high - low) <= 0:
-            continue
-        # Of normal values, the interquartile range is 1.349 standard deviations.
-        spread, sizes, is_pair = (high - low) / 1.349, np.array(list(map(len, of_clients))), len(members) == 2
-        positive = np.array([bool((values > table.resolution[k]).all()) for values in of_clients])
-        for j in np.argsort(-spread):  # of two clients, the one with the larger values is named
-            text = None
-            if np.delete(positive, j).all():
-                text = _ratio(middle, low, high, sizes, j, RATIO_OF_TWO if is_pair else RATIO)
-            text = text or _spread(spread, j) or _shift(middle, spread, sizes, j, SHIFT_OF_TWO if is_pair else SHIFT)
-            if text is not None:
-                yield k, int(members[j]), text
-                if is_pair:
-                    break
+        yield from ((k, j, text) for j, text in _odd_in_column(table, k))
+
+
+def _odd_in_column(table: RawTable, k: int) -> Iterator[tuple[int, str]]:
+    """Yield indices of `large` clients whose median in a column is far from all others, and descriptions."""
+    of_clients = [table.values_at(i, k) for i in table.large]
+    members = np.arange(len(of_clients))
+    low, middle, high = table.quartiles[:, :, k]
+    if table.known is not None:
+        members, of_clients, quartiles = _with_several(members, of_clients)
+        if len(members) < 2:
+            return
+        low, middle, high = quartiles
+    mostly_zero = abs(np.median(middle)) <= table.resolution[k] and low.min() >= -table.resolution[k]
+    if mostly_zero or np.median(high - low) <= table.resolution[k]:
+        # Of counts of rare events compare those that are not 0.
+        of_clients = [values[np.abs(values) > table.resolution[k]] for values in of_clients]
+        members, of_clients, quartiles = _with_several(members, of_clients)
+        if len(members) < 2:
+            return
+        low, middle, high = quartiles
+    values = np.concatenate(of_clients)
+    # A code of a few levels has no unit.
+    if len(np.unique(values[:: -(-len(values) // SAMPLE)])) <= SEVERAL or np.median(high - low) <= 0:
+        return
+    # Of normal values, the interquartile range is 1.349 standard deviations.
+    spread, sizes, pair = (high - low) / 1.349, np.array(list(map(len, of_clients))), len(members) == 2
+    positive = np.array([bool((values > table.resolution[k]).all()) for values in of_clients])
+    for j in np.argsort(-spread):  # of two clients, the one with the larger values is named
+        text = None
+        if np.delete(positive, j).all():
+            text = _ratio(middle, low, high, sizes, j, RATIO_OF_TWO if pair else RATIO)
+        text = text or _spread(spread, j) or _shift(middle, spread, sizes, j, SHIFT_OF_TWO if pair else SHIFT)
+        if text is not None:
+            yield int(members[j]), text
+            if pair:
+                break
 
 
 def _with_several(members: np.ndarray, of_clients: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:

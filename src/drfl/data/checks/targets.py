@@ -25,56 +25,36 @@ RIDGE = 1e-2
 """Regularisation of the linear models by which clients are compared."""
 
 
+LEAK_ADVICE = "exclude a column that is known only after the target"
+
+
 def target_warnings(data: ClientData, table: RawTable | None) -> list[Notice]:
     """Warn of targets that seem wrong, or too easy."""
     if table is None:
         return []
-    is_number = data.targets.is_floating_point()
-    if not is_number and data.targets.ndim != 1:
+    if data.targets.is_floating_point():
+        found = _giving_away_numbers(table) if data.targets.ndim == 1 else []
+        return found + _units(table)
+    if data.targets.ndim != 1:
         return []
-    found = _leaks(table, is_number) if data.targets.ndim == 1 else []
-    if not is_number:
-        return found + (_opposite(table) if int(data.targets.max()) == 1 else [])
-    targets = table.targets.reshape(len(table.targets), -1)
-    # Labels 0 and 1 have no unit.
-    if len(table.large) < 2 or np.isin(targets[~np.isnan(targets)], (0, 1)).all():
-        return found
-    own = RawTable(
-        targets, targets, table.train, table.test, table.names,
-        tuple(f"target {k}" for k in range(targets.shape[1])), 2.4e-7 * np.abs(targets).max(0),
-    )  # fmt: skip
-    odd = [(table.names[table.large[j]], text) for _, j, text in odd_medians(own)]
-    cases, names = [f"{name} ({text})" for name, text in odd], [name for name, _ in odd]
-    advice = "check the unit of the target there"
-    return found + warning("target-unit", "targets unlike those of all other clients", cases, names, "client", advice)
+    return _giving_away_classes(table) + (_opposite(table) if int(data.targets.max()) == 1 else [])
 
 
-def _leaks(table: RawTable, is_number: bool) -> list[Notice]:
-    """Warn of columns from which a simple rule gets the target right."""
+def _giving_away_classes(table: RawTable) -> list[Notice]:
     rows = np.concatenate(table.rows)
-    rows = rows if is_number else rows[table.targets[rows] >= 0]  # losses may ignore negative labels
+    rows = rows[table.targets[rows] >= 0]  # losses may ignore negative labels
     if len(rows) < FEW:
         return []
-    odd = []
-    if is_number:
-        from scipy.stats import rankdata  # slow to load
-
-        ranks = rankdata(table.targets[rows])
-        for k in range(table.values.shape[1]):
-            own = rankdata(table.values[rows, k])
-            if ranks.std() > 0 and own.std() > 0 and abs(np.corrcoef(own, ranks)[0, 1]) >= CORRELATED:
-                odd.append((k, ""))
-    else:
-        targets = table.targets[rows].astype(int)
-        usual = np.bincount(targets).max() / len(targets)
-        # Halfway from the share of the usual class to 1: a rule that is hardly better than it does not leak.
-        least = max(NEARLY, (1 + usual) / 2)
-        for k in range(table.values.shape[1]):
-            right = _rule(table.values[rows, k], targets)
-            if right >= least:
-                odd.append((k, f" (right in {right:.1%} of the rows)"))
-    advice = "exclude a column that is known only after the target"
-    return column_warning(table, "leak", "columns that nearly determine the target", odd, "column", advice)
+    targets = table.targets[rows].astype(int)
+    usual = np.bincount(targets).max() / len(targets)
+    # Halfway from the share of the usual class to 1: a rule that is hardly better than the usual class does not leak.
+    least = max(NEARLY, (1 + usual) / 2)
+    odd = [
+        (k, f" (right in {right:.1%} of the rows)")
+        for k in range(table.values.shape[1])
+        if (right := _rule(table.values[rows, k], targets)) >= least
+    ]
+    return column_warning(table, "leak", "columns that nearly determine the target", odd, "column", LEAK_ADVICE)
 
 
 def _rule(values: np.ndarray, targets: np.ndarray) -> float:
@@ -89,6 +69,38 @@ def _rule(values: np.ndarray, targets: np.ndarray) -> float:
     below = counts.cumsum(0)
     right = below[:, 0] + (below[-1, 1] - below[:, 1])
     return float(max(right.max(), (len(targets) - right).max()) / len(targets))
+
+
+def _giving_away_numbers(table: RawTable) -> list[Notice]:
+    from scipy.stats import rankdata  # slow to load
+
+    rows = np.concatenate(table.rows)
+    ranks = rankdata(table.targets[rows])
+    if len(rows) < FEW or ranks.std() == 0:
+        return []
+    odd = []
+    for k in range(table.values.shape[1]):
+        own = rankdata(table.values[rows, k])
+        if own.std() > 0 and abs(np.corrcoef(own, ranks)[0, 1]) >= CORRELATED:
+            odd.append((k, ""))
+    return column_warning(table, "leak", "columns that nearly determine the target", odd, "column", LEAK_ADVICE)
+
+
+def _units(table: RawTable) -> list[Notice]:
+    """Warn of a client whose numeric targets seem to have another unit."""
+    if table.n < 2 or len(table.large) < 2:
+        return []
+    targets = table.targets.reshape(len(table.targets), -1)
+    if np.isin(targets[~np.isnan(targets)], (0, 1)).all():
+        return []  # labels have no unit
+    own = RawTable(
+        targets, targets, table.train, table.test, table.names,
+        tuple(f"target {k}" for k in range(targets.shape[1])), 2.4e-7 * np.abs(targets).max(0),
+    )  # fmt: skip
+    odd = [(table.names[table.large[j]], text) for _, j, text in odd_medians(own)]
+    cases, names = [f"{name} ({text})" for name, text in odd], [name for name, _ in odd]
+    advice = "check the unit of the target there"
+    return warning("target-unit", "targets unlike those of all other clients", cases, names, "client", advice)
 
 
 def _opposite(table: RawTable) -> list[Notice]:

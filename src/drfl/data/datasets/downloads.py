@@ -96,11 +96,7 @@ def download(name: str, folder: Path | None = None) -> Path:
                     # Retry only dropped connections: a wrong checksum or a 404 would recur.
                     if attempts_left and isinstance(error, ConnectionError | ChunkedEncodingError):
                         continue
-                    # requests wraps the first exception, which is the most informative, in several others.
-                    # Python deletes this name afterwards; another would keep the traceback and its socket alive.
-                    while error.__context__ is not None and error.__context__ is not handled:
-                        error = error.__context__
-                    faults.append(f"{url}: {' '.join(str(error).split()) or type(error).__name__}")
+                    faults.append(f"{url}: {_cause(error, handled)}")
                     break
     finally:
         remove_empty(made)  # if nothing was downloaded or the user pressed Ctrl-C
@@ -127,44 +123,29 @@ def _download_to(url: str, temporary: str, _: object) -> None:
         os.chmod(temporary, 0o644)  # the file is private, but others may share the cache
 
 
+def _cause(error: BaseException, handled: BaseException | None) -> str:
+    """Return the first cause of an error: requests wraps this most informative exception in several others."""
+    while error.__context__ is not None and error.__context__ is not handled:
+        error = error.__context__
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def fetch_files(name: str, source: DownloadSource, data_dir: Path | None, allow_download: bool) -> tuple[Path, ...]:
     """Return the files of a data set.
 
     Returns:
         The files in the order of the source; or the archive alone; or the source's members, unpacked.
     """
-    # Unlike pathlib's, os.path.isfile is False, not an error, for a name that is too long.
-    if data_dir is not None and os.path.isfile(data_dir) and source.members:
-        if data_dir.name in source.refused:
-            raise _pickled(name, data_dir, source)
-        return (data_dir,)
-    if data_dir is not None and not os.path.isdir(data_dir):
-        raise InputError(
-            f"dataset '{name}': the folder '{data_dir}' does not exist. Check data_dir, or remove it",
-            code="folder-not-found",
-            field="data_dir",
-        )
-    places = usual_places(source) if data_dir is None else places_below(data_dir, source)
+    if data_dir is not None:
+        return _below(name, source, data_dir)
+    places = usual_places(source)
     found = find_files(places)
     if found:
         return found
-    refused = find_refused(places, source)
-    pickled = None if refused is None else _pickled(name, refused, source)
-    if data_dir is not None:
-        if pickled is not None:
-            raise pickled
-        # The user most likely meant the folder that has most of the files.
-        nearest = min(places, key=lambda place: len(missing_files(place)) - len(place.names))
-        missing = missing_files(nearest)
-        lacks = f"'{nearest.folder}' lacks {', '.join(missing)}. " if len(missing) < len(nearest.names) else ""
-        raise InputError(
-            f"dataset '{name}': found no {_wanted(source)} in {_folders(places, source)}. {lacks}Add the "
-            "files, or remove data_dir",
-            code="dataset-not-found",
-            field="data_dir",
-        )
     looked = f"dataset '{name}' is not on this machine: its files are not in {_folders(places, source)}"
-    looked = looked if pickled is None else str(pickled)
+    refused = find_refused(places, source)
+    if refused is not None:
+        looked = str(_pickled(name, refused, source))
     remedy = f"Set data_dir or $DRFL_DATA to a folder that contains {_wanted(source)}"
     if not allow_download:
         raise InputError(f"{looked}. {remedy}, or allow the download", code="dataset-not-found", field=name)
@@ -172,6 +153,39 @@ def fetch_files(name: str, source: DownloadSource, data_dir: Path | None, allow_
         return tuple(download(f"{source.folder}/{file}") for file in source.files)
     except (InputError, OSError) as error:
         raise InputError(f"{looked}; {error}. {remedy}", code="download-failed", field=name) from error
+
+
+def _below(name: str, source: DownloadSource, data_dir: Path) -> tuple[Path, ...]:
+    if os.path.isfile(data_dir) and source.members:  # unlike pathlib's, False for a name that is too long
+        if data_dir.name in source.refused:
+            raise _pickled(name, data_dir, source)
+        return (data_dir,)
+    if not os.path.isdir(data_dir):
+        raise InputError(
+            f"dataset '{name}': the folder '{data_dir}' does not exist. Check data_dir, or remove it",
+            code="folder-not-found",
+            field="data_dir",
+        )
+    places = places_below(data_dir, source)
+    found = find_files(places)
+    if found:
+        return found
+    refused = find_refused(places, source)
+    if refused is not None:
+        raise _pickled(name, refused, source)
+    # The user most likely meant the folder that has most of the files.
+    nearest = max(places, key=_has)
+    lacks = f"'{nearest.folder}' lacks {', '.join(missing_files(nearest))}. " if _has(nearest) else ""
+    raise InputError(
+        f"dataset '{name}': found no {_wanted(source)} in {_folders(places, source)}. {lacks}Add the "
+        "files, or remove data_dir",
+        code="dataset-not-found",
+        field="data_dir",
+    )
+
+
+def _has(place: Location) -> int:
+    return len(place.names) - len(missing_files(place))
 
 
 def _folders(places: Sequence[Location], source: DownloadSource) -> str:

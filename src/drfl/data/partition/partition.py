@@ -153,7 +153,7 @@ class Partition:
 
 def _indices_from_json(client: dict[str, object], part: str) -> np.ndarray:
     values = client.get(part)
-    # Larger numbers would overflow int64, and true is no index.
+    # Larger numbers would overflow int64, and JSON's true must not count as 1.
     if not isinstance(values, list) or not all(type(value) is int and abs(value) < 2**63 for value in values):
         raise InputError(
             f"client '{client['name']}' must have a list '{part}' of integers", code="damaged-file", field=part

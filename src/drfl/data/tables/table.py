@@ -113,22 +113,11 @@ class Table(NamedTuple):
         import pandas as pd
         from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-        frame, form = self.frame.copy(deep=False), self.form
-        amounts = [amount for amount in map(amount_of, options.missing) if amount is not None]
+        frame, form = _with_blanks(self.frame, options.missing), self.form
         known = form.decimal if form is not None and form.is_known else None
-        for name in frame.columns:
+        for name in (name for name in frame.columns if name not in text):
             cells = frame[name]
-            if cells.dtype.kind in "bM":
-                continue
-            is_number = is_numeric_dtype(cells)
-            # In a column of numbers, the word "-9" is the number -9.0.
-            if is_number:
-                is_missing = cells.isin(amounts)
-            else:
-                is_missing = cells.notna() & cells.astype(str).str.strip().isin(("", *options.missing))
-            if is_missing.any():
-                frame[name] = cells = cells.mask(is_missing)
-            if is_number or is_bool_dtype(cells) or name in text:
+            if is_numeric_dtype(cells) or is_bool_dtype(cells) or cells.dtype.kind == "M":
                 continue
             codes, different = pd.factorize(cells.astype(object))
             words = {k: value.strip() for k, value in enumerate(different) if isinstance(value, str)}
@@ -241,6 +230,26 @@ def _check_unique(names: Sequence[str], place: str) -> None:
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise InputError(f"{place}: column '{twice}' occurs twice", code="duplicate-column", field=twice)
+
+
+def _with_blanks(frame: pd.DataFrame, words: Sequence[str]) -> pd.DataFrame:
+    """Return a table with blank cells for words that mean "missing", and for texts of blanks alone."""
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+    frame = frame.copy(deep=False)
+    amounts = [amount for amount in map(amount_of, words) if amount is not None]
+    for name in frame.columns:
+        cells = frame[name]
+        # In a column of numbers, the word "-9" is the number -9.0.
+        if is_numeric_dtype(cells) and not is_bool_dtype(cells):
+            is_missing = cells.isin(amounts)
+        elif cells.dtype.kind in "bM":
+            continue
+        else:
+            is_missing = cells.notna() & cells.astype(str).str.strip().isin(("", *words))
+        if is_missing.any():
+            frame[name] = cells.mask(is_missing)
+    return frame
 
 
 def is_text(path: Path) -> bool:

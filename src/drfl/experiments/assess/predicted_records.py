@@ -215,7 +215,7 @@ def predicted_in(folder: Path, runs: Sequence[RunRecord]) -> list[RunRecord]:
         columns = {name: values for name, values in own.items() if not name.startswith(ROWS)}
         wanted = {"score", "loss", "samples", "train_samples", "lambda", *(m.name for m in run.measures[1:])}
         sizes = {(values.dtype, values.shape) for values in columns.values()}
-        # The file is read with the trust of a stranger's: a missing column must not become an error later on.
+        # The file may come from anyone, so a missing column is reported here and not as a crash later.
         if not wanted <= set(columns) or sizes != {(torch.float64, (len(run.clients),))}:
             raise _damaged(path, f"it lacks a column of the clients of '{part.label}'")
         scores = test_rows.checked(rows, part.data, path)

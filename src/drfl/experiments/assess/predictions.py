@@ -61,24 +61,8 @@ def tested_predictions(frame: pd.DataFrame, fed: Simulation) -> tuple[Evaluation
         InputError: If a column or a test row is missing, a row is there twice or belongs to another client, or a value
             is not a class, a number or a probability.
     """
-    import pandas as pd
-
     frame = frame.rename(columns=str)
-    if ROW not in frame.columns:
-        hint = suggestion(ROW, list(frame.columns))
-        text = f"the predictions have no column '{ROW}' with the number of each row in the data, from 1. {hint}"
-        raise InputError(text.rstrip(), code="missing-column", field=ROW)
-    numbers = pd.to_numeric(frame[ROW], errors="coerce").to_numpy(dtype=np.float64)
-    wrong = ~((numbers >= 1) & (numbers == np.floor(numbers)) & (numbers < 2**53))  # 1.0 is a row too, NaN is not
-    if wrong.any():
-        value = frame[ROW].iloc[int(wrong.argmax())]
-        text = f"'{ROW}' must number the rows of the data from 1, got {value}"
-        raise InputError(text, code="invalid-value", field=ROW)
-    # Row of the data, from 0 → its place in the predictions, which may be in any order.
-    places: dict[int, int] = {}
-    for place, number in enumerate(numbers.astype(int).tolist()):
-        if places.setdefault(number - 1, place) != place:
-            raise InputError(f"'{ROW}' has {number} twice", code="invalid-value", field=ROW)
+    places = _places(frame)
     wanted = torch.cat(fed.data.test).tolist()
     lacking = [row for row in wanted if row not in places]
     if lacking:
@@ -102,6 +86,27 @@ def tested_predictions(frame: pd.DataFrame, fed: Simulation) -> tuple[Evaluation
     return fed.tested_outputs(_outputs(frame, fed))
 
 
+def _places(frame: pd.DataFrame) -> dict[int, int]:
+    """Return the place of each row of the data, from 0, in the predictions."""
+    import pandas as pd
+
+    if ROW not in frame.columns:
+        hint = suggestion(ROW, list(frame.columns))
+        text = f"the predictions have no column '{ROW}' with the number of each row in the data, from 1. {hint}"
+        raise InputError(text.rstrip(), code="missing-column", field=ROW)
+    numbers = pd.to_numeric(frame[ROW], errors="coerce").to_numpy(dtype=np.float64)
+    wrong = ~((numbers >= 1) & (numbers == np.floor(numbers)) & (numbers < 2**53))  # 1.0 is a row too, NaN is not
+    if wrong.any():
+        value = frame[ROW].iloc[int(wrong.argmax())]
+        text = f"'{ROW}' must number the rows of the data from 1, got {value}"
+        raise InputError(text, code="invalid-value", field=ROW)
+    places: dict[int, int] = {}
+    for place, number in enumerate(numbers.astype(int).tolist()):
+        if places.setdefault(number - 1, place) != place:
+            raise InputError(f"'{ROW}' has {number} twice", code="invalid-value", field=ROW)
+    return places
+
+
 def _outputs(frame: pd.DataFrame, fed: Simulation) -> Tensor:
     """Return outputs (n, …) of which the task's metrics compute what they compute of the predictions."""
     names = [name for name in frame.columns if name == PROBABILITY or name.startswith(f"{PROBABILITY}_")]
@@ -109,28 +114,7 @@ def _outputs(frame: pd.DataFrame, fed: Simulation) -> Tensor:
     if not targets.is_floating_point():
         count = int(targets.max()) + 1 if classes is None else len(classes)
         if not names:
-            if PREDICTION not in frame.columns:
-                raise _columns(f"'{PREDICTION}' or '{PROBABILITY}_CLASS'")
-            for measure in fed.measures:
-                if measure.name not in OF_ANSWERS and measure.name in METRICS:
-                    raise InputError(
-                        f"{measure.words} needs probabilities, but the predictions are classes: give "
-                        f"'{PROBABILITY}_CLASS'",
-                        code="missing-column",
-                        field=PROBABILITY,
-                    )
-            labels = classes or tuple(map(str, range(count)))
-            codes = {name: code for code, name in enumerate(labels)}
-            answers = [codes.get(str(value).strip(), -1) for value in frame[PREDICTION]]
-            if -1 in answers:
-                value = frame[PREDICTION].iloc[answers.index(-1)]
-                raise InputError(
-                    f"the prediction '{value}' is not a class: expected one of {', '.join(labels)}",
-                    code="invalid-value",
-                    field=PREDICTION,
-                )
-            # The largest output of a one-hot row is the predicted class, which is all that these metrics need.
-            return torch.nn.functional.one_hot(torch.tensor(answers), len(labels)).double()
+            return _of_classes(frame, fed, classes or tuple(map(str, range(count))))
         is_single = names == [PROBABILITY] and count == 2
         if classes is not None and not is_single:
             wanted = [f"{PROBABILITY}_{name}" for name in classes]
@@ -157,6 +141,29 @@ def _outputs(frame: pd.DataFrame, fed: Simulation) -> Tensor:
     if odds.shape[1] != width:
         raise _columns(f"{width} columns '{PREDICTION}', or of probabilities")
     return odds
+
+
+def _of_classes(frame: pd.DataFrame, fed: Simulation, classes: Sequence[str]) -> Tensor:
+    if PREDICTION not in frame.columns:
+        raise _columns(f"'{PREDICTION}' or '{PROBABILITY}_CLASS'")
+    for measure in fed.measures:
+        if measure.name not in OF_ANSWERS and measure.name in METRICS:
+            raise InputError(
+                f"{measure.words} needs probabilities, but the predictions are classes: give '{PROBABILITY}_CLASS'",
+                code="missing-column",
+                field=PROBABILITY,
+            )
+    codes = {name: code for code, name in enumerate(classes)}
+    answers = [codes.get(str(value).strip(), -1) for value in frame[PREDICTION]]
+    if -1 in answers:
+        value = frame[PREDICTION].iloc[answers.index(-1)]
+        raise InputError(
+            f"the prediction '{value}' is not a class: expected one of {', '.join(classes)}",
+            code="invalid-value",
+            field=PREDICTION,
+        )
+    # The largest output of a one-hot row is the predicted class, which is all that these metrics need.
+    return torch.nn.functional.one_hot(torch.tensor(answers), len(classes)).double()
 
 
 def _numbers(frame: pd.DataFrame, names: Sequence[str]) -> np.ndarray:

@@ -139,7 +139,6 @@ def run_fit(
         steps.claim = claim
         fitted = replace(fit_jobs(jobs, judge, steps, personalise=choose_models), directory=claim.directory)
         more = fit_files(fitted)
-        # A file without models would only raise the question what is in it.
         if fitted.personal is not None and set(fitted.personal.used) != {GLOBAL}:
             more["personal.safetensors"] = personal_bytes(fitted)
         write_results(fitted.finished, claim, more)

@@ -98,7 +98,7 @@ def run_files(finished: FinishedRun) -> Iterator[tuple[str, bytes]]:
             outcome |= {"threshold": {"probability": cut.probability, **cut._asdict()}}
         if evaluation is not None:
             score = job.fed.measures[0]
-            # There is no interval if test rows stopped the run. The one of the returned model is stored already.
+            # A run that test rows stopped has no interval. That of the returned model is stored already.
             interval = finished.worst_interval if evaluation is result.evaluation else finished.interval_of(evaluation)
             low, high = interval or (math.nan, math.nan)
             metrics = Metrics.of(evaluation, score).as_dict(score.name)

@@ -62,47 +62,55 @@ def solve(functions: Functions, mixtures: Mixtures | Entropic | Ball) -> Saddle:
             value = lam @ functions.losses(w) - curvature / 2 * (lam - 1 / n).square().sum()
             return Saddle(w, lam, float(value))
         case Entropic():
-            # Minimise ρ log Σ_i p_i exp(f_i(w)/ρ), which remains after substituting λ_i ∝ p_i exp(f_i(w)/ρ).
-            log_prior = torch.tensor(mixtures.prior, dtype=torch.float64).log()
-
-            def mixture(w: Tensor) -> tuple[Tensor, Tensor]:
-                scores = functions.losses(w) / mixtures.rho + log_prior
-                return scores.softmax(0), mixtures.rho * scores.logsumexp(0)
-
-            def point(w: Tensor) -> Point:
-                lam, value = mixture(w)
-                J = functions.gradients(w)
-                spread = J.T @ (lam[:, None] * J) - torch.outer(lam @ J, lam @ J)
-                return Point(value, lam @ J, functions.hessian(w, lam) + spread / mixtures.rho)
-
-            w = minimise(point, torch.zeros(functions.d, dtype=torch.float64))
-            lam, value = mixture(w)
-            return Saddle(w, lam, float(value))
+            return _entropic(functions, mixtures)
         case Ball():
-            # Find the penalty ρ·divergence whose saddle point is on the sphere; its divergence falls as ρ grows.
-            from scipy.optimize import brentq  # imported here because it is slow to load
+            return _ball(functions, mixtures)
 
-            lam = torch.tensor(mixtures.centre, dtype=torch.float64)
-            if mixtures.radius == 0:
-                w = weighted_optimum(functions, lam)
-                return Saddle(w, lam, float(lam @ functions.losses(w)))
-            # If the saddle point of the whole simplex is in the ball, the radius does not matter.
-            whole = solve(functions, mixtures.simplex)
-            if mixtures.divergence(whole.lam) <= mixtures.radius:
-                return whole
 
-            def excess(log_rho: float) -> float:
-                return mixtures.divergence(solve(functions, mixtures.penalty(math.exp(log_rho))).lam) - mixtures.radius
+def _entropic(functions: Functions, mixtures: Entropic) -> Saddle:
+    """Minimise ρ log Σ_i p_i exp(f_i(w)/ρ), which remains after substituting λ_i ∝ p_i exp(f_i(w)/ρ)."""
+    log_prior = torch.tensor(mixtures.prior, dtype=torch.float64).log()
 
-            # Bracket the root in steps of a factor e²: the divergence falls as ρ grows.
-            high = low = math.log(1 + abs(whole.value))
-            while excess(high) > 0:
-                low, high = high, high + 2
-            while excess(low) < 0:
-                low, high = low - 2, low
-            log_rho = cast(float, brentq(excess, low, high, xtol=1e-15, rtol=4 * np.finfo(np.float64).eps))
-            w, lam, _ = solve(functions, mixtures.penalty(math.exp(log_rho)))
-            return Saddle(w, lam, float(lam @ functions.losses(w)))
+    def mixture(w: Tensor) -> tuple[Tensor, Tensor]:
+        scores = functions.losses(w) / mixtures.rho + log_prior
+        return scores.softmax(0), mixtures.rho * scores.logsumexp(0)
+
+    def point(w: Tensor) -> Point:
+        lam, value = mixture(w)
+        J = functions.gradients(w)
+        spread = J.T @ (lam[:, None] * J) - torch.outer(lam @ J, lam @ J)
+        return Point(value, lam @ J, functions.hessian(w, lam) + spread / mixtures.rho)
+
+    w = minimise(point, torch.zeros(functions.d, dtype=torch.float64))
+    lam, value = mixture(w)
+    return Saddle(w, lam, float(value))
+
+
+def _ball(functions: Functions, ball: Ball) -> Saddle:
+    """Find the penalty ρ·divergence whose saddle point is on the sphere; its divergence falls as ρ grows."""
+    from scipy.optimize import brentq  # imported here because it is slow to load
+
+    lam = torch.tensor(ball.centre, dtype=torch.float64)
+    if ball.radius == 0:
+        w = weighted_optimum(functions, lam)
+        return Saddle(w, lam, float(lam @ functions.losses(w)))
+    # If the saddle point of the whole simplex is in the ball, the radius does not matter.
+    whole = solve(functions, ball.simplex)
+    if ball.divergence(whole.lam) <= ball.radius:
+        return whole
+
+    def excess(log_rho: float) -> float:
+        return ball.divergence(solve(functions, ball.penalty(math.exp(log_rho))).lam) - ball.radius
+
+    # Bracket the root in steps of a factor e²: the divergence falls as ρ grows.
+    high = low = math.log(1 + abs(whole.value))
+    while excess(high) > 0:
+        low, high = high, high + 2
+    while excess(low) < 0:
+        low, high = low - 2, low
+    log_rho = cast(float, brentq(excess, low, high, xtol=1e-15, rtol=4 * np.finfo(np.float64).eps))
+    w, lam, _ = solve(functions, ball.penalty(math.exp(log_rho)))
+    return Saddle(w, lam, float(lam @ functions.losses(w)))
 
 
 @dataclass(frozen=True, eq=False)
