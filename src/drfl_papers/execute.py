@@ -103,8 +103,8 @@ def check_place(plan: Plan, out: Path, overwrite: bool) -> None:
     for name, value in now.items():
         if before.get(name) != value:
             raise InputError(
-                f"{folder} has a result with {name} = {before.get(name)}, but this one would have {value}. "
-                "Choose another --out, or use --overwrite.",
+                f"{folder} has a result with {name} = {before.get(name)}, but this one would have "
+                f"{value}. Choose another `out`, or use `overwrite`.",
                 code="other-run",
                 field=name,
             )

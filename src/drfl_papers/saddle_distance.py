@@ -17,6 +17,7 @@ from drfl.ambiguity import parse
 from drfl.core import checks
 from drfl.core.errors import DivergedError, InputError, unknown
 from drfl.experiments.config.hyperparameters import Value, canonical, defaults_of, has_parameter, make_algorithm
+from drfl.experiments.config.strict import input_error
 from drfl.experiments.execution.cells import Cell
 from drfl.experiments.execution.records import Record
 from drfl.experiments.run.artifacts import versions
@@ -162,13 +163,7 @@ def cell(job: Job, method: MethodRow, seed: int, rounds: int) -> Cell:
     try:
         distance = Distance.model_validate(job)
     except ValidationError as error:
-        first = error.errors()[0]
-        reason = first["msg"]
-        raise InputError(
-            f"{first['loc'][0]} = {first['input']!r}: {reason[0].lower()}{reason[1:]}",
-            code="invalid-value",
-            field=str(first["loc"][0]),
-        ) from None
+        raise input_error(error) from None
     checks.integer("trial", distance.trial)
     _draw(distance, 0)  # detects values out of range before anything runs
     algorithm = canonical("algorithm", method.algorithm, ALGORITHMS)

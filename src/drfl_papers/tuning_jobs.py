@@ -25,7 +25,7 @@ def job(name: str, changes: Mapping[str, object], *, stand_in: bool = False) -> 
     file = load_job(name)
     if stand_in and file.stand_in is None:
         raise InputError(
-            f"the job '{name}' has no stand-in. Remove --stand-in.", code="unused-option", field="stand_in"
+            f"the job '{name}' has no stand-in. Remove `stand_in`.", code="unused-option", field="stand_in"
         )
     values = file.chosen(stand_in)
     config = load_config(None, {**values, **changes, **VALIDATION_SETTINGS})

@@ -108,8 +108,31 @@ def test_tables_after_data_are_not_taken_for_a_configuration_file(tmp_path, monk
     monkeypatch.chdir(tmp_path)
     for name in "ab":
         (tmp_path / f"{name}.csv").write_text("age,sick\n3,1\n")
-    check_refusal(["run", "--data", "a.csv", "b.csv", "--target", "sick"], "unsupported-file", "b.csv", "--data")
+    check_refusal(["run", "--data", "a.csv", "b.csv", "--target", "sick"], "unsupported-file", "b.csv", "`data`")
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "file", "quoted"),
+    [
+        (["--cohort", "0"], "", ["--cohort"]),
+        (["--features", "pixels"], "", ["--features"]),
+        (["--backbone", "cnn-digits"], "", ["--backbone", "--features entk"]),
+        (["--schema", "schema.toml"], "", ["--schema", "--data"]),
+        (["--no-safeguard-of-mine"], "", ["'--no-safeguard-of-mine'"]),
+        (["--keep-weights"], "", ["--keep-weights", "--init-from"]),
+        (["job.toml"], "cohort = 0", ["`cohort`"]),
+        (["job.toml", "--cohort", "0"], "rounds = 3", ["--cohort"]),
+        (["job.toml", "--cohort=0"], "", ["--cohort"]),
+    ],
+)
+def test_messages_name_options_as_the_user_wrote_them(arguments, file, quoted, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.toml").write_text(file)
+    assert call(["run", *arguments, "--json"]) == 2
+    out, err = capsys.readouterr()
+    for text in (err, json.loads(out)["error"]["message"]):
+        assert [name for name in quoted if name not in text] == []
 
 
 TOML_MISTAKES = [
@@ -180,7 +203,7 @@ def test_overwrite_replaces_only_runs(tmp_path, monkeypatch):
     (tmp_path / "a/summary.json").write_text("{}")
     monkeypatch.chdir(tmp_path / "a")
     for out in (".", "..", str(tmp_path / "a")):
-        check_refusal(["run", "--overwrite", "--out", out], "unsafe-folder", None, "--out")
+        check_refusal(["run", "--overwrite", "--out", out], "unsafe-folder", None, "`out`")
     assert (tmp_path / "a/mine.txt").read_text() == "precious"
 
 

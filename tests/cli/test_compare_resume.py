@@ -191,7 +191,7 @@ def test_resuming_another_comparison_names_the_difference(stop, tmp_path, capsys
     ):
         check_refusal(["compare", "--resume", "--out", "a", *options], *error)
     check_refusal(["run", "--resume", "--out", "a"], "foreign-folder", "a", "comparison", "run")
-    check_refusal(["compare", "--resume"], "needs-option", "resume", "--out")
+    check_refusal(["compare", "--resume"], "needs-option", "resume", "`out`")
     check_refusal(["compare", "--resume", "--out", "b"], "nothing-to-resume", "b")
     assert every_file(tmp_path / "a") == before
     stop("none-seed0", 0)

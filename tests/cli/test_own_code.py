@@ -158,16 +158,16 @@ def test_run_with_changed_code_is_not_resumed(folder, file, capsys):
     capsys.readouterr()
     error = said("run --resume --out r", capsys)
     assert error.code == "untrusted-code"
-    assert quotes(str(error), file, "another --out")  # neither --trust nor naming the class again would help
-    assert "--trust" not in str(error)
+    assert quotes(str(error), file, "another `out`")  # neither --trust nor naming the class again would help
+    assert "`trust`" not in str(error)
     assert not [name for name in sys.modules if name == "scales" or name.startswith("drfl_user_")]
     for more in ("--trust", "--algorithm mine.py:Halfway"):
         again = said(f"run --resume --out r {more}", capsys)
         assert (again.code, again.field) == ("other-run", file)
-        assert quotes(str(again), file, "another --out")
+        assert quotes(str(again), file, "another `out`")
     error = said("run r/config.toml --out s", capsys)  # a new run can use the new code
     assert error.code == "untrusted-code"
-    assert quotes(str(error), file, "--trust")
+    assert quotes(str(error), file, "`trust`")
 
 
 @pytest.mark.parametrize("name", ["Halfway", "halfway", "mine.py:Halfway"])
@@ -200,10 +200,10 @@ def test_parameters_are_named_with_or_without_the_file(folder, name):
         ("--algorithm mine.py:Plain", ("wrong-type", "algorithm", "@dataclass(frozen=True)")),
         ("--algorithm mine.py:Idle", ("wrong-type", "algorithm", "local: LocalSGD")),
         ("--algorithm mine.py:FedAvgState", ("wrong-type", "algorithm", "'init'")),
-        ("--algorithm mine.py:Needy", ("missing-option", "Needy.need", "--param Needy.need=VALUE")),
+        ("--algorithm mine.py:Needy", ("missing-option", "Needy.need", "`param = Needy.need=VALUE`")),
         ("--algorithm mine.py:Rowdy", ("user-code-failed", "Rowdy", "share is odd")),
         ("--algorithm mine.py:Halfway --param shar=1", ("unknown-name", "Halfway.shar", "Halfway 'shar'", "'share'")),
-        ("--algorithm mine.py:Halfway --param share=x", ("wrong-type", "Halfway.share", "Halfway.share = 'x'")),
+        ("--algorithm mine.py:Halfway --param share=x", ("wrong-type", "Halfway.share", "'x'")),
         ("--algorithm mine.py:Halfway --param FedAvg.m=3", ("unused-option", "param", "FedAvg")),
         (
             "--model mine.py:broken",

@@ -42,7 +42,7 @@ def test_patients_stay_on_one_side_of_every_split(tmp_path, capsys):
     options = ["--data", "in", *TRAIN, "--patient", "pid", "--select", "worst"]
     for seed in "01":
         found = printed(capsys, ["run", *options, "--seed", seed, "--out", f"out{seed}"])
-        assert not [text for text in found["warnings"] if "--patient" in text]
+        assert not [text for text in found["warnings"] if "`patient" in text]
         parts = json.loads((tmp_path / f"out{seed}" / "partition.json").read_text())["clients"]
         # In a site's file the rows of a patient follow each other.
         for start, part in enumerate(parts):
@@ -53,7 +53,7 @@ def test_patients_stay_on_one_side_of_every_split(tmp_path, capsys):
 
 def test_dropped_repeated_id_is_a_warning_or_strict_error(tmp_path, capsys):
     found = printed(capsys, ["run", "--data", "in", *TRAIN, "--drop", "pid", "--out", "out"])
-    assert any("--patient pid" in text for text in found["warnings"])
+    assert any("`patient = 'pid'`" in text for text in found["warnings"])
     for words in (
         ["run", "--data", "in", *TRAIN, "--drop", "pid", "--strict", "--out", "strict"],
         ["compare", "--data", "in", *TRAIN, "--drop", "pid", "--strict", "--out", "strict", "--algorithms", "DRFA"],

@@ -330,7 +330,7 @@ def test_deeply_nested_configuration_is_refused(tmp_path, capsys):
     assert call(["run", *SMALL, "--out", "a"]) == 0
     (tmp_path / "a/config.toml").rename(tmp_path / "kept.toml")
     (tmp_path / "a/config.toml").write_text("x = " + "[" * 5000)
-    assert "--overwrite" in str(refused(["run", "kept.toml", "--out", "a", "--resume"], capsys))
+    assert "`overwrite`" in str(refused(["run", "kept.toml", "--out", "a", "--resume"], capsys))
 
 
 @pytest.mark.parametrize(

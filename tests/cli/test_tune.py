@@ -129,7 +129,7 @@ def test_search_in_which_every_run_diverges(here, tmp_path, capsys):
         (["mnist-linear", "--data-dir", "nowhere"], ("folder-not-found", "data_dir", "'nowhere'")),
         (
             ["job.toml", "--set", "lr=0.1"],
-            ("conflicting-options", "lr", "0.1", "FedAvg", "--absolute-step-size"),
+            ("conflicting-options", "lr", "0.1", "FedAvg", "`absolute_step_size`"),
         ),
         ([], ("usage", None, "missing")),
     ],

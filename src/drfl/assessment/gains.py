@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from drfl.data.row_scores import RowScores
 
 
-WITH_ROWS = "run with --metric accuracy as well, or with --metric mae for regression"
+WITH_ROWS = "run with `metrics = 'accuracy'` as well, or with `metrics = 'mae'` for regression"
 """Remedy for a measure that has no value for a single row."""
 
 

@@ -48,6 +48,7 @@ def call(arguments: Sequence[str]) -> int:
     # The arguments may be what is wrong, so look at the words instead of parsing them.
     as_json = "--json" in arguments
     screen.warnings.clear()
+    screen.option_names.update(o.option_names(arguments))
     try:
         add_plugins(arguments)
         command = _build(tuple(app.registered_commands))
@@ -71,6 +72,8 @@ def call(arguments: Sequence[str]) -> int:
         if expected is None:
             raise
         return _complain(expected, 2, as_json)
+    finally:
+        screen.option_names.clear()
 
 
 @lru_cache(maxsize=1)
@@ -126,7 +129,7 @@ def _as_input_error(error: Exception) -> DrflError | None:
 
 def _complain(error: DrflError, exit_code: int, as_json: bool) -> int:
     # One line, whatever a file or a library has put into the text.
-    message = " ".join(str(error).split())
+    message = screen.with_options(" ".join(str(error).split()))
     say(f"drfl: {message}", err=True)
     if as_json:
         found = {"code": error.code, "field": error.field, "message": message}

@@ -125,7 +125,7 @@ def lines(quiet: bool) -> Callable[[str], None] | None:
 
 def warn(line: str) -> None:
     """Print a line on stderr, also if stdout gets only JSON."""
-    screen.warnings.append(line)
+    screen.warnings.append(screen.with_options(line))
     err.print(line, markup=False)
 
 

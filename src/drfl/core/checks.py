@@ -81,8 +81,8 @@ def concentration(alpha: float) -> None:
     """Raise InputError unless a Dirichlet concentration is positive; infinity is allowed."""
     if not alpha > 0:  # Written this way round, the check also refuses NaN.
         raise InputError(
-            f"alpha must be positive (infinity is allowed), got {alpha}. For one class per client, the limit "
-            "as alpha approaches 0, use partition 'one-class'.",
+            f"`alpha` must be positive (infinity is allowed), got {alpha}. For one class per client, the "
+            "limit as alpha approaches 0, use `partition = 'one-class'`.",
             code="out-of-range",
             field="alpha",
         )

@@ -24,7 +24,7 @@ def check_output(path: Path, option: str, *, overwrite: bool) -> None:
     """
     if path.exists() and not overwrite:
         raise InputError(
-            f"{path} already exists: give another {option}, or --overwrite to replace it",
+            f"{path} already exists: give another {option}, or `overwrite` to replace it",
             code="already-exists",
             field=str(path),
         )
@@ -55,7 +55,7 @@ def write_bytes(data: bytes, path: Path) -> None:
 
 
 @contextmanager
-def writing_into(folder: Path, remedy: str = "give another --out") -> Iterator[None]:
+def writing_into(folder: Path, remedy: str = "give another `out`") -> Iterator[None]:
     """Name the folder and the remedy if files cannot be written within this context.
 
     Raises:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import shlex
 import sys
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -38,7 +40,7 @@ class Screen(Console):
 
     def print(self, *objects: Any, **options: Any) -> None:  # noqa: ANN401 - as in the base class
         """Print each text as one line, and render any other object with rich."""
-        super().print(*(plain(part) if isinstance(part, str) else part for part in objects), **options)
+        super().print(*(plain(with_options(part)) if isinstance(part, str) else part for part in objects), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield the filtered segments of anything that rich prints, including bars and tables."""
@@ -89,9 +91,31 @@ warnings: list[str] = []
 """The warnings that the command has printed. The JSON object of an error repeats them."""
 
 
+option_names: dict[str, str] = {}
+"""Setting → its option, such as "data_schema" → "--schema", while a command runs; empty in Python."""
+
+SETTING = re.compile(r"`(\w+)(?: = ([^`]*))?`")
+"""A setting in a message: its name in backticks, perhaps with a value."""
+
+
+def with_options(text: str) -> str:
+    """Replace the settings in a message by the options of the command.
+
+    Messages write a setting as Python and TOML files do, in backticks. A command says "--lr 0.1" for "`lr = 0.1`".
+    """
+
+    def option(found: re.Match[str]) -> str:
+        name, value = found[1], found[2]
+        if name not in option_names:
+            return found[0]
+        return option_names[name] if value is None else f"{option_names[name]} {shlex.quote(value.strip(chr(39)))}"
+
+    return SETTING.sub(option, text)
+
+
 def say(text: object, err: bool = False) -> None:
     """Print a text as one line on stdout, or on stderr if ``err`` is true."""
-    print(printable(text), file=sys.stderr if err else sys.stdout, flush=True)
+    print(printable(with_options(str(text))), file=sys.stderr if err else sys.stdout, flush=True)
 
 
 def plain(text: str) -> Text:

@@ -202,7 +202,7 @@ def check_received(
         has_untrusted = True
         reason = _distrust_reason(Path(place).as_posix() if place.endswith(SUFFIX) else place, known, folder)
         if reason:
-            remedy = _remedy(reason, resuming, "Check the code, then name it again on the command line, or add --trust")
+            remedy = _remedy(reason, resuming, "Check the code, then name it again on the command line, or add `trust`")
             raise UntrustedCodeError(
                 f"{folder} names {key} = '{reference}', which drfl does not load: {reason}. {remedy}.", field=key
             )
@@ -212,7 +212,7 @@ def check_received(
         if _identity(f"{name}:")[0] in places:
             continue
         if reason := _distrust_reason(name, known, folder):
-            remedy = _remedy(reason, resuming, "Check the code, then add --trust")
+            remedy = _remedy(reason, resuming, "Check the code, then add `trust`")
             raise UntrustedCodeError(
                 f"drfl does not load the code that {folder} names, because it may import {name}: {reason}. {remedy}.",
                 field=name,
@@ -323,8 +323,8 @@ class _FolderBlocker(MetaPathFinder):
         for file in () if spec is None or not spec.has_location else (spec.origin, spec.cached):
             if file and is_inside(Path(file), self.folder):
                 raise UntrustedCodeError(
-                    f"the module {fullname} would be imported from {self.folder}, a folder of results. Check the code, "
-                    "then add --trust, or move the folder.",
+                    f"the module {fullname} would be imported from {self.folder}, a folder of results. "
+                    "Check the code, then add `trust`, or move the folder.",
                     field=fullname,
                 )
         return None

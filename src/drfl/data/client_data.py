@@ -572,7 +572,9 @@ class ClientData:
             Y, _ = target_tensor(schema, rows.targets)
         else:
             if group is None:
-                raise InputError("group or schema must name each row's client", code="missing-option", field="group")
+                raise InputError(
+                    "`group` or `schema` must name each row's client", code="missing-option", field="group"
+                )
             frame = (
                 Table("the table", frame).with_answers(targets or (), (group, patient, *(features or ())), _row).frame
             )
@@ -608,7 +610,7 @@ def group_of(schema: TableSchema, features: Sequence[str] | None) -> str:
     """The column of a schema that names the client."""
     if features is not None:
         raise InputError(
-            "features and schema are both given: remove features", code="conflicting-options", field="features"
+            "`features` and `schema` are both given: remove `features`", code="conflicting-options", field="features"
         )
     if schema.client is None:
         raise InputError(

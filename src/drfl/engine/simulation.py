@@ -126,13 +126,14 @@ class Simulation(Federation):
         data, task, train, self._test = prepare(data, task, place)
         if precision not in PRECISIONS:
             raise InputError(
-                f"precision '{precision}' must be one of {', '.join(PRECISIONS)}",
+                f"`precision` '{precision}' must be one of {', '.join(PRECISIONS)}",
                 code="unknown-name",
                 field="precision",
             )
         if precision == "bf16" and dtype != torch.float32:
             raise InputError(
-                f"precision 'bf16' requires a float32 model, got {dtype}. Use precision 'full' or a float32 model.",
+                f"`precision = 'bf16'` requires a float32 model, got {dtype}. Use `precision = 'full'` or "
+                "a float32 model.",
                 code="unsupported-combination",
                 field="precision",
             )
@@ -169,8 +170,8 @@ class Simulation(Federation):
         name = differing_tensor(self._given, started.model.state_dict(), started.w0)
         if name is not None:
             raise InputError(
-                f"init_from: '{name}' of {path} is frozen, and differs from that of the task: make the task from "
-                "drfl.load_model(…).module",
+                f"`init_from`: '{name}' of {path} is frozen, and differs from that of the task: make the "
+                "task from drfl.load_model(…).module",
                 code="model-differs",
                 field="init_from",
             )

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Literal
 from torch import Tensor
 
 from drfl.core.errors import InputError, unknown
-from drfl.core.python_wording import with_python_wording
 from drfl.core.run_end import ON_TEST
 from drfl.data import ClientData
 from drfl.federation.algorithm import Algorithm
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     Guards = str | Guard | Sequence[str | Guard] | None
 
 
-@with_python_wording
 def compare(
     algorithms: Mapping[str, Algorithm],
     data: ClientData | DataSettings | Callable[[int], ClientData],
@@ -154,7 +152,6 @@ def compare(
     return compare_objects(algorithms, data, task, settings, options)
 
 
-@with_python_wording
 def fit(
     data: ClientData | DataSettings | Callable[[int], ClientData],
     task: Task | Callable[[int], Task],
@@ -242,7 +239,6 @@ def fit(
     )  # fmt: skip
 
 
-@with_python_wording
 def data_spec(**settings: object) -> DataSettings:
     """Describe data by name, and how to divide them among clients at each seed, for :func:`compare` and :func:`tune`.
 
@@ -275,7 +271,6 @@ def data_spec(**settings: object) -> DataSettings:
         raise input_error(error) from None
 
 
-@with_python_wording
 def tune(
     space: Callable[[optuna.Trial], Algorithm],
     data: ClientData | DataSettings | Callable[[int], ClientData],
@@ -370,7 +365,6 @@ def tune(
     return tune_objects(space, data, task, settings, options)
 
 
-@with_python_wording
 def assess(
     of: Result | Evaluation | pd.DataFrame | str | Path,
     data: ClientData | Simulation | None = None,
@@ -449,7 +443,6 @@ def assess(
     )
 
 
-@with_python_wording
 def assess_gain(
     first: Tensor | Result | pd.DataFrame | str | Path,
     second: Tensor | Result | pd.DataFrame | str | Path,

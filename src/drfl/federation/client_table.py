@@ -37,13 +37,13 @@ class RowFile:
     def __init__(self, folder: str, like: Tensor) -> None:
         if like.device.type != "cpu":
             raise InputError(
-                f"table_dir needs models on the CPU, but they are on {like.device}. Remove table_dir.",
+                f"`table_dir` needs models on the CPU, but they are on {like.device}. Remove `table_dir`.",
                 code="unsupported-combination",
                 field="table_dir",
             )
         if not Path(folder).is_dir():
             raise InputError(
-                f"table_dir '{folder}' is not a folder. Create it, or choose another.",
+                f"`table_dir` '{folder}' is not a folder. Create it, or choose another.",
                 code="not-a-folder",
                 field="table_dir",
             )
@@ -55,7 +55,7 @@ class RowFile:
             os.unlink(name)
         except OSError as error:
             raise InputError(
-                f"cannot write to table_dir '{folder}': {error.strerror or error}",
+                f"cannot write to `table_dir` '{folder}': {error.strerror or error}",
                 code="cannot-write",
                 field="table_dir",
             ) from error
@@ -81,7 +81,7 @@ class RowFile:
         except OSError as error:
             reason = error.strerror or error
             raise InputError(
-                f"cannot write to table_dir '{self.folder}' after {self.slots} rows: {reason}",
+                f"cannot write to `table_dir` '{self.folder}' after {self.slots} rows: {reason}",
                 code="cannot-write",
                 field="table_dir",
             ) from error
@@ -102,7 +102,7 @@ class RowFile:
                 data, offset = data[count:], offset + count
         except OSError as error:
             raise InputError(
-                f"cannot read a row from table_dir '{self.folder}': {error}",
+                f"cannot read a row from `table_dir` '{self.folder}': {error}",
                 code="file-unreadable",
                 field="table_dir",
             ) from error
@@ -397,8 +397,9 @@ class ClientTable:
             if free is not None and 2 * size > free + row_bytes * written_rows:
                 folder = scratch_folder()
                 text = (
-                    f"the server's vectors per client need {size / 2**30:.1f} GiB, more than half of the free memory, "
-                    f"so new ones are stored in a file in '{folder}'. Choose another folder with table_dir."
+                    f"the server's vectors per client need {size / 2**30:.1f} GiB, more than half of "
+                    f"the free memory, so new ones are stored in a file in '{folder}'. Choose another "
+                    "folder with `table_dir`."
                 )
                 LOG.warning(Notice(text, "table-in-file", "table_dir"))
                 file = RowFile(folder, self._like)

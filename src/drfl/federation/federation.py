@@ -274,8 +274,8 @@ class Federation(ABC):
             InputError: If the clients have no validation rows.
         """
         raise InputError(
-            "the clients have no validation rows for model selection or early stopping. Use data.with_validation(0.2), "
-            "or --validation 0.2.",
+            "the clients have no validation rows for model selection or early stopping. Use "
+            "data.with_validation(0.2), or `validation = 0.2` on the command line.",
             code="no-validation",
             field="validation",
         )

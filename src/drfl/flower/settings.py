@@ -33,6 +33,7 @@ from drfl.experiments.config.guards_and_failures import uses_rows
 from drfl.experiments.config.hyperparameters import canonical, parameters_of
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.config.settings import DataFields
+from drfl.experiments.config.strict import value_problem
 from drfl.experiments.config.task_settings import TaskSettings
 from drfl.experiments.fit.members import PORTFOLIO
 from drfl.federation.algorithm import Algorithm
@@ -64,7 +65,7 @@ def validate(path: Path, content: Mapping[str, object], kind: type[M]) -> M:
         # Report only the first error, because the others often follow from it.
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
-        cause = first.get("ctx", {}).get("error", first["msg"])
+        cause = first.get("ctx", {}).get("error", value_problem(error))
         code = cause.code if isinstance(cause, InputError) else "invalid-value"
         raise InputError(f"'{path}'{f', {key}' if key else ''}: {cause}", code=code, field=key or None) from None
 

@@ -84,8 +84,8 @@ def missing_reason(run: RunRecord, measure: Measure | None = None) -> Notice:
     words = assessed_measure.title
     if run.stopped_on_test:
         return Notice(
-            f"{words} has no interval, because {ON_TEST}. Run again for a fixed number of rounds, or, in a simulation, "
-            "with --until METRIC=VALUE, which stops by validation rows.",
+            f"{words} has no interval, because {ON_TEST}. Run again for a fixed number of rounds, or, in "
+            "a simulation, with `until = METRIC=VALUE`, which stops by validation rows.",
             "no-results",
             assessed_measure.name,
         )

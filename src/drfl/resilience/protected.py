@@ -308,8 +308,9 @@ class Protected(Wrapper[S]):
             most = min(n, (core.m or n) if isinstance(core, Sized) else n)
             if most < self.aggregator.min_vectors:  # no request could ever get enough replies
                 raise InputError(
-                    f"{self.aggregator} needs at least {self.aggregator.min_vectors} replies, but at most {most} "
-                    "clients are asked. Use median-clip (MedianClip), which needs three, or remove the aggregator",
+                    f"{self.aggregator} needs at least {self.aggregator.min_vectors} replies, but at most "
+                    f"{most} clients are asked. Use median-clip (MedianClip), which needs three, or "
+                    "remove `aggregator`",
                     code="few-clients",
                     field="aggregator",
                 )

@@ -241,8 +241,8 @@ class OneGradient:
         """Raise an InputError if the problem is neither strongly convex nor constrained to a ball."""
         if mu <= 0 and radius is None:
             raise InputError(
-                "certificate 'gradient' requires strongly convex losses. Set weight_decay > 0 (or a radius), or use "
-                "'pooled'.",
+                "`certificate = 'gradient'` requires strongly convex losses. Set weight_decay > 0 (or a "
+                "radius), or use 'pooled'.",
                 code="unsupported-combination",
                 field="certificate",
             )
@@ -279,7 +279,7 @@ class Certifier:
         reason = None if self.assume_convex else convexity(self.task)
         if reason:
             raise InputError(
-                f"cannot compute a certificate: {reason}. Remove the certificate, or train a linear model.",
+                f"cannot compute a certificate: {reason}. Remove `certificate`, or train a linear model.",
                 code="no-certificate",
                 field="certificate",
             )

@@ -119,7 +119,7 @@ class Target:
             number = float(value)
         except ValueError:
             raise InputError(
-                f"until = '{text}' must have the form metric=value, e.g. worst_{score.name}=0.5",
+                f"`until = '{text}'` must have the form metric=value, e.g. worst_{score.name}=0.5",
                 code="invalid-format",
                 field="until",
             ) from None

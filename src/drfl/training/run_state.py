@@ -146,7 +146,7 @@ def view_of(fed: Federation, averaged: bool, table_dir: str | None) -> Federatio
 def no_average(algorithm: Algorithm[S]) -> InputError:
     """Return the error for a run that requests an averaged solution which its algorithm does not have."""
     return InputError(
-        f"{type(core_of(algorithm)).__name__} has no averaged solution: remove 'averaged'",
+        f"{type(core_of(algorithm)).__name__} has no averaged solution: remove `averaged`",
         code="no-average",
         field="averaged",
     )

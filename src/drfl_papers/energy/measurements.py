@@ -106,7 +106,7 @@ def from_runs(directories: Iterable[Path], target: float) -> tuple[list[Measurem
         if run.score.name != PLAIN.name:
             raise InputError(
                 f"{path} has the score {run.score.words}, but the target is a worst accuracy. Run it with "
-                "--score accuracy.",
+                "`score = 'accuracy'`.",
                 code="unsupported-metric",
                 field=str(path),
             )

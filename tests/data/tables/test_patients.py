@@ -149,7 +149,7 @@ def test_repeated_id_is_reported_although_dropped(tmp_path, name):
     frame().rename(columns={"pid": name}).to_csv(tmp_path / "t.csv", index=False)
     found = read_tables([tmp_path / "t.csv"], "ill", "site", [name]).notices
     assert [(notice.code, notice.field) for notice in found] == [("repeated-id", name)]
-    assert f"--patient {name}" in found[0]
+    assert f"`patient = '{name}'`" in found[0]
     data = ClientData.from_frame(frame().rename(columns={"pid": name}), group="site", target="ill", features=["a", "b"])
     assert [(notice.code, notice.field) for notice in data.notices] == [("repeated-id", name)]
 

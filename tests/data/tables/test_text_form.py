@@ -162,8 +162,8 @@ def test_unambiguous_decimal_and_thousands_marks_are_detected(cells, more, optio
 @pytest.mark.parametrize(
     ("cells", "options", "code", "line", "quoted"),
     [
-        (["1,234", "2,345", "999", "3,456"], {}, "ambiguous-number", 2, ("'1,234'", "1.234", "1234", "--thousands")),
-        (["7", "8", "-2,345", "9,100"], {}, "ambiguous-number", 4, ("'-2,345'", "-2.345", "-2345", "--decimal")),
+        (["1,234", "2,345", "999", "3,456"], {}, "ambiguous-number", 2, ("'1,234'", "1.234", "1234", "`thousands`")),
+        (["7", "8", "-2,345", "9,100"], {}, "ambiguous-number", 4, ("'-2,345'", "-2.345", "-2345", "`decimal`")),
         (["1.5", "2,5", "3", "4"], {"decimal": ","}, "not-a-number", 2, ("'1.5'", "decimal = ','")),
         (["1.5", "2", "3", "4"], {"thousands": "."}, "not-a-number", 2, ("'1.5'", "thousands = '.'")),
         (["18,5", "2", "3", "4"], {"decimal": "."}, "not-a-number", 2, ("'18,5'",)),

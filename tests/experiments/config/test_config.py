@@ -14,11 +14,11 @@ from drfl.experiments.config.hyperparameters import parameters_of
     ("values", "error"),
     [
         ({"loss": "hinge"}, ("unknown-name", "loss", "cross-entropy, squared")),
-        ({"validation": 0}, ("invalid-value", "validation", "validation = 0")),
+        ({"validation": 0}, ("invalid-value", "validation", "0")),
         ({"validation": 1.0}, ("invalid-value", "validation", "1.0")),
         ({"validation": float("nan")}, ("invalid-value", "validation", "nan")),
-        ({"feature_count": 0}, ("invalid-value", "feature_count", "feature_count = 0")),
-        ({"resize": 0}, ("invalid-value", "resize", "resize = 0")),
+        ({"feature_count": 0}, ("invalid-value", "feature_count", "1", "0")),
+        ({"resize": 0}, ("invalid-value", "resize", "1", "0")),
         ({"features": "ntk"}, ("invalid-value", "features", "'penultimate'", "'entk'")),
     ],
 )

@@ -126,7 +126,7 @@ def test_jobs_and_ray_options_select_the_executor():
     assert workers_of(3) == workers_of_options(3, None, 1) == 3
     assert workers_of_options(2, "local", 1) == Cluster("local", 2)
     assert workers_of_options(None, "head:6379", 1) == Cluster("head:6379")
-    with refused("conflicting-options", "jobs", "--jobs"):
+    with refused("conflicting-options", "jobs", "`jobs`"):
         workers_of_options(2, "head:6379", 1)
     with refused("invalid-value", "jobs", "'rya'", "'ray'"):
         workers_of("rya")

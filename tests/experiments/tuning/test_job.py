@@ -82,8 +82,8 @@ def test_set_changes_keys_of_the_job():
         (["seed=3"], ("unused-option", "seed")),
         (["evaluate-every=3"], ("unused-option", "evaluate_every")),
         (["algorithms=3"], ("unused-option", "algorithms")),
-        (["data_dir=x"], ("unused-option", "data_dir", "--data-dir")),
-        (["threads=2"], ("unused-option", "threads", "--jobs")),
+        (["data_dir=x"], ("unused-option", "data_dir", "`data_dir`")),
+        (["threads=2"], ("unused-option", "threads", "`jobs`")),
         (["clients=3", "clients=4"], ("given-twice", "clients")),
     ],
 )

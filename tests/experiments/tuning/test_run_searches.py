@@ -144,7 +144,7 @@ def test_foreign_trials_in_the_file_are_ignored(done, tmp_path):
 )
 def test_trials_of_another_search_are_refused(done, changes, error):
     folder = done[2]
-    with refused(*error, "--out"):
+    with refused(*error, "`out`"):
         tuned(small_search(**changes), folder, Here(0))
 
 
@@ -195,7 +195,7 @@ def test_study_file_can_be_anywhere(name, done, tmp_path):
 @pytest.mark.parametrize("damage", [b"no database" * 100, b"SQLite format 3\x00" + b"\xff" * 5000])
 def test_damaged_file_is_named(damage, tmp_path):
     (tmp_path / FILE).write_bytes(damage)
-    with refused("file-unreadable", str(tmp_path / FILE), "--out"), TrialStore(tmp_path):
+    with refused("file-unreadable", str(tmp_path / FILE), "`out`"), TrialStore(tmp_path):
         pass
 
 

@@ -72,7 +72,7 @@ def column_warnings(table: RawTable, raw: bool, by_class: bool) -> list[Notice]:
     if table.n > 1 and len(table.large) and not by_class:
         found += [*_constant(table), *_swapped(table)]
     coded = _codes(table, by_class)
-    advice = "remove these rows, or read the values as missing with --missing or a schema"
+    advice = "remove these rows, or read the values as missing with `missing` or a schema"
     cases = [(k, f"{where} ({value:g})") for k, value, where in coded]
     found += column_warning(
         table, "missing-code", "numbers that look like codes for missing values", cases, "case", advice

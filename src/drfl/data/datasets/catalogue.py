@@ -141,7 +141,7 @@ class DatasetSpec:
             return self.read
         if not self.groupings:
             raise InputError(
-                f"dataset '{self.info.name}' has no column to group its rows by. Remove group",
+                f"dataset '{self.info.name}' has no column to group its rows by. Remove `group`",
                 code="missing-groups",
                 field="group",
             )

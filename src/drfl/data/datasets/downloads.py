@@ -146,7 +146,7 @@ def fetch_files(name: str, source: DownloadSource, data_dir: Path | None, allow_
     refused = find_refused(places, source)
     if refused is not None:
         looked = str(_pickled(name, refused, source))
-    remedy = f"Set data_dir or $DRFL_DATA to a folder that contains {_wanted(source)}"
+    remedy = f"Set `data_dir` or $DRFL_DATA to a folder that contains {_wanted(source)}"
     if not allow_download:
         raise InputError(f"{looked}. {remedy}, or allow the download", code="dataset-not-found", field=name)
     try:
@@ -162,7 +162,7 @@ def _below(name: str, source: DownloadSource, data_dir: Path) -> tuple[Path, ...
         return (data_dir,)
     if not os.path.isdir(data_dir):
         raise InputError(
-            f"dataset '{name}': the folder '{data_dir}' does not exist. Check data_dir, or remove it",
+            f"dataset '{name}': the folder '{data_dir}' does not exist. Check `data_dir`, or remove it",
             code="folder-not-found",
             field="data_dir",
         )
@@ -178,7 +178,7 @@ def _below(name: str, source: DownloadSource, data_dir: Path) -> tuple[Path, ...
     lacks = f"'{nearest.folder}' lacks {', '.join(missing_files(nearest))}. " if _has(nearest) else ""
     raise InputError(
         f"dataset '{name}': found no {_wanted(source)} in {_folders(places, source)}. {lacks}Add the "
-        "files, or remove data_dir",
+        "files, or remove `data_dir`",
         code="dataset-not-found",
         field="data_dir",
     )

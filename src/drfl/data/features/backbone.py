@@ -228,7 +228,7 @@ class Backbone:
             side = 4 * math.isqrt(self.quarter)
             raise InputError(
                 f"backbone '{self.name}' expects images of {side}×{side} pixels, got "
-                f"{shape[2]}×{shape[3]}. Set resize = {side}",
+                f"{shape[2]}×{shape[3]}. Set `resize = {side}`",
                 code="unsupported-data",
                 field="backbone",
             )

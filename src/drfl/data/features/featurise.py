@@ -105,7 +105,7 @@ def check_memory(rows: int, columns: int) -> None:
     if needed > 0.9 * memory:
         raise InputError(
             f"{columns} features of {rows} images take {needed / 2**30:.1f} GiB, but this machine has "
-            f"{memory / 2**30:.1f} GiB. Set a smaller feature_count",
+            f"{memory / 2**30:.1f} GiB. Set a smaller `feature_count`",
             code="out-of-memory",
             field="feature_count",
         )

@@ -88,7 +88,7 @@ def check_images(images: Images) -> None:
     if len(shape) != 4 or shape[1] not in (1, 3):
         raise InputError(
             f"dataset '{images.name}' has inputs of shape {tuple(shape[1:])}, but features require images "
-            "(1 or 3 channels, height, width). Remove features",
+            "(1 or 3 channels, height, width). Remove `features`",
             code="unsupported-data",
             field="dataset",
         )

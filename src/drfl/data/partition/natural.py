@@ -121,8 +121,8 @@ def without_small_groups(dataset: Dataset, least: int) -> Dataset:
         # The two largest, because two clients are needed.
         largest = " and ".join(f"{count:,}" for count in np.sort(counts)[:-3:-1])
         raise InputError(
-            f"min_rows leaves out clients with {few}, and {np.count_nonzero(~small)} of {len(names)} remain. At least "
-            f"two are needed; the largest have {largest} rows",
+            f"`min_rows` leaves out clients with {few}, and {np.count_nonzero(~small)} of {len(names)} "
+            f"remain. At least two are needed; the largest have {largest} rows",
             code="few-clients",
             field="min_rows",
         )
@@ -200,7 +200,7 @@ class Natural:
         if self.clients is not None and self.clients > len(values):
             raise InputError(
                 f"dataset '{dataset.name}' has {len(values)} groups, so partition 'natural' makes at most "
-                f"{len(values)} clients, got {self.clients}. Lower clients, or remove it",
+                f"{len(values)} clients, got {self.clients}. Lower `clients`, or remove it",
                 code="out-of-range",
                 field="clients",
             )
@@ -280,7 +280,8 @@ def make_partition(
         return own.divide(dataset, key)
     if dataset.patients is not None:
         raise InputError(
-            f"partition '{method.name}' divides single rows, so it would separate those of one patient. Use natural",
+            f"partition '{method.name}' divides single rows, so it would separate those of one patient. "
+            "Use `partition = 'natural'`",
             code="unsupported-combination",
             field="partition",
         )

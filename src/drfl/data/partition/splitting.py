@@ -167,8 +167,7 @@ def split_rows(
 
 def _too_few(what: str) -> InputError:
     return InputError(
-        f"{what}: at least two are needed to train and to test. Remove it (in the command: --min-rows 2), or give "
-        "it test data",
+        f"{what}: at least two are needed to train and to test. Remove it with `min_rows = 2`, or give it test data",
         code="few-rows",
     )
 

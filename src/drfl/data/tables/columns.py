@@ -73,7 +73,7 @@ def check_roles(targets: Sequence[str], group: str | None, drop: Sequence[str], 
 
 
 BLANK_REMEDY = (
-    "fill or remove such rows, exclude the column, or read blanks as missing values with --missing '' or a schema"
+    "fill or remove such rows, exclude the column, or read blanks as missing values with `missing = ''` or a schema"
 )
 NAME_ROWS = "fill or remove such rows"
 """What to do about blank cells, and about those of a column that names clients or patients."""
@@ -121,8 +121,8 @@ def check_numbers(features: pd.DataFrame, row_name: RowName) -> None:
             row = int((~is_number).argmax())
             raise InputError(
                 f"{row_name(row)}, column '{name}': expected a number, found '{cells.iloc[row]}' "
-                f"({int((~is_number).sum())} such cells in the file): correct them, use --missing '{cells.iloc[row]}' "
-                "to treat them as missing, or exclude the column with drop",
+                f"({int((~is_number).sum())} such cells in the file): correct them, use `missing = "
+                f"'{cells.iloc[row]}'` to treat them as missing, or exclude the column with `drop`",
                 code="not-a-number",
                 field=str(name),
             )

@@ -329,7 +329,7 @@ class _Cells(NamedTuple):
         for k, fault in list(faults.items())[:MOST]:
             remedy = "Correct it" if is_target else "Correct it, or add it to 'missing' in the schema"
             if not is_target and fault.code in ("not-a-number", "not-a-date"):
-                remedy = f"Correct it, or read it as missing with --missing '{self.texts[k]}' or a schema"
+                remedy = f"Correct it, or read it as missing with `missing = '{self.texts[k]}'` or a schema"
             if fault.code == "unknown-level":
                 hint = suggestion(str(self.texts[k]), self.column.levels)
                 remedy = hint or "Correct it, or edit levels in the schema"

@@ -227,7 +227,7 @@ def feature_columns(
     """Return the feature columns, checked: the ones in `features`, or all except group, patient and target."""
     columns = frame.columns.tolist()
     if not targets:
-        raise InputError("target is missing. Name the column to predict", code="missing-option", field="target")
+        raise InputError("`target` is missing. Name the column to predict", code="missing-option", field="target")
     roles = (group, *targets, *(() if patient is None else (patient,)))
     for name in (*roles, *(features or ())):
         if name not in columns:
@@ -244,7 +244,7 @@ def feature_columns(
             )
     if not chosen:
         raise InputError(
-            "the table has no feature columns. Name at least one in features", code="no-features", field="features"
+            "the table has no feature columns. Name at least one in `features`", code="no-features", field="features"
         )
     for name in (*roles, *chosen):
         if columns.count(name) > 1 or chosen.count(name) > 1 or targets.count(name) > 1:

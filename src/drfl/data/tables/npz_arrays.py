@@ -97,7 +97,7 @@ def read_arrays(
     """Read npz files or folders of npy files, with inputs (n, …) float32, mapped into memory if possible."""
     if drop:
         raise InputError(
-            "drop has no effect on npz files, which have no columns: remove it", code="unused-option", field="drop"
+            "`drop` has no effect on npz files, which have no columns: remove it", code="unused-option", field="drop"
         )
     check_roles(targets, group, drop, patient)
     inputs: list[np.ndarray] = []

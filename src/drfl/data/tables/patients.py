@@ -74,7 +74,7 @@ def repeated_ids(frame: pd.DataFrame, owners: Sequence[str] | None, used: Collec
         if FEWEST < count < len(column) <= MOST_EACH * count:
             text = (
                 f"column '{name}' repeats: {len(column):,} rows have {count:,} values. If it names patients, "
-                f"--patient {name} (in Python patient='{name}') keeps the rows of each on one side of the split"
+                f"`patient = '{name}'` keeps the rows of each on one side of the split"
             )
             found.append(Notice(text, "repeated-id", str(name)))
     return tuple(found)

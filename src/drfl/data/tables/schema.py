@@ -326,7 +326,7 @@ class TableSchema:
         for name in drop:
             if roles.get(name) != "excluded":
                 raise InputError(
-                    f"drop names '{name}', which the schema does not exclude: remove the option, or set "
+                    f"`drop` names '{name}', which the schema does not exclude: remove the option, or set "
                     'role = "excluded" in the schema',
                     code="conflicting-options",
                     field="drop",

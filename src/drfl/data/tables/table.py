@@ -139,8 +139,8 @@ class Table(NamedTuple):
                     )
                 first, second = (f"{float(reading):.15g}" for reading in found.readings[:2])
                 raise InputError(
-                    f"{place}, column '{name}': '{found.text}' can be {first} or {second}. Say which with --decimal or "
-                    "--thousands (decimal or thousands in a schema or a TOML file)",
+                    f"{place}, column '{name}': '{found.text}' can be {first} or {second}. Say which with "
+                    "`decimal` or `thousands`",
                     code="ambiguous-number",
                     field=str(name),
                 )

@@ -63,7 +63,7 @@ class ReadOptions:
         # The refused marks occur in names, numbers and quoted cells.
         if mark is not None and (len(mark) != 1 or mark.isalnum() or mark in '"\n\r.-+ '):
             raise InputError(
-                f"delimiter must be one character such as ';', or 'tab', got '{self.delimiter}'",
+                f"`delimiter` must be one character such as ';', or 'tab', got '{self.delimiter}'",
                 code="invalid-value",
                 field="delimiter",
             )
@@ -76,7 +76,7 @@ class ReadOptions:
             other = "," if self.thousands == "." else "."
             if self.decimal == self.thousands:
                 raise InputError(
-                    f"decimal and thousands are both '{self.thousands}': they must differ",
+                    f"`decimal` and `thousands` are both '{self.thousands}': they must differ",
                     code="conflicting-options",
                     field="thousands",
                 )
@@ -228,7 +228,7 @@ def _encoding(path: Path) -> str:
                 decoder.decode(b"", final=True)
                 return encoding
     raise InputError(
-        f"{path} is neither in UTF-8 nor in cp1252: name its encoding with --encoding, or save it as CSV in UTF-8",
+        f"{path} is neither in UTF-8 nor in cp1252: name its encoding with `encoding`, or save it as CSV in UTF-8",
         code="damaged-file",
         field=str(path),
     )

@@ -12,7 +12,6 @@ from torch import Tensor
 from drfl.assessment.clients import AucInterval
 from drfl.assessment.gains import GainAssessment, assess_gain, no_row_values, sums_of_pair
 from drfl.core.errors import RunWarning, unknown
-from drfl.core.python_wording import in_python
 from drfl.engine.simulation import Simulation
 from drfl.experiments.assess.predictions import tested_predictions
 from drfl.experiments.run.manifest import interruption
@@ -46,7 +45,7 @@ def warn_of_interruption(directory: Path, stacklevel: int) -> None:
     """Warn with :class:`drfl.core.errors.RunWarning` if a run did not reach its end."""
     notice = interruption(directory)
     if notice is not None:
-        warnings.warn(RunWarning(in_python(notice)), stacklevel=stacklevel)
+        warnings.warn(RunWarning(notice), stacklevel=stacklevel)
 
 
 def gain_of_folders(

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 ABOUT, ROWS = "drfl", "rows."
 """The key of the metadata of the file, and the prefix of the tensors that are scores of rows."""
 
-REMEDY = "run the comparison again with --predictions"
+REMEDY = "run the comparison again with `predictions`"
 
 
 def predicted_run(record: RunRecord, frame: pd.DataFrame, label: str, *, trust: bool = False) -> RunRecord:

@@ -16,7 +16,6 @@ from torch import nn
 from drfl.core import checks
 from drfl.core.errors import InputError, Notice, StoppedError
 from drfl.core.key import Key
-from drfl.core.python_wording import in_python
 from drfl.data import ClientData
 from drfl.experiments.assess.predicted_records import predicted_in
 from drfl.experiments.assess.predictions import read_predictions
@@ -92,7 +91,7 @@ def compare_objects(
         checks.integer("a seed", seed, low=0)
     if not seeds or len(set(seeds)) < len(seeds):
         raise InputError(
-            f"seeds must be at least one, and no seed twice, got {list(seeds)}", code="invalid-value", field="seeds"
+            f"`seeds` must be at least one, and no seed twice, got {list(seeds)}", code="invalid-value", field="seeds"
         )
     clients = clients_by_seed(data)
     learned = as_seed_function("task", task, Task)
@@ -116,7 +115,7 @@ def compare_objects(
     if options.out is None:
         if options.resume or options.overwrite:
             raise InputError(
-                "resume and overwrite require out, the folder of the comparison", code="needs-option", field="out"
+                "`resume` and `overwrite` require `out`, the folder of the comparison", code="needs-option", field="out"
             )
         with tempfile.TemporaryDirectory(prefix="drfl-") as folder:
             # The folder is deleted on exit, so the tables of its files are read now.
@@ -173,11 +172,7 @@ def _show_progress(
 ) -> Iterator[tuple[Callable[[str], None], Callable[[Outcome, int], None]]]:
     """Yield a function for lines of text, and one for runs that have ended."""
     if progress != "bar":
-
-        def show(line: str) -> None:
-            progress(in_python(line))
-
-        yield show, lambda outcome, done: show(_describe_end(outcome, done, ready))
+        yield progress, lambda outcome, done: progress(_describe_end(outcome, done, ready))
         return
     with bar(len(ready.design.cells), "drfl.compare", "run") as live_bar:
 
@@ -185,7 +180,7 @@ def _show_progress(
             live_bar.set_postfix_str(_describe_end(outcome, done, ready).partition("] ")[2], refresh=False)
             live_bar.update(done - live_bar.n)
 
-        yield lambda line: live_bar.write(in_python(line), file=sys.stderr), ended
+        yield lambda line: live_bar.write(line, file=sys.stderr), ended
 
 
 def _describe_end(outcome: Outcome, done: int, ready: PreparedComparison) -> str:

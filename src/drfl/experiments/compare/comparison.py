@@ -230,7 +230,7 @@ def start_comparison(claim: ClaimedFolder, ready: PreparedComparison, warn: Call
     claim.begin(ready.config)
 
 
-REMEDY = "start again with --overwrite"
+REMEDY = "start again with `overwrite`"
 
 
 def is_up_to_date(directory: Path, ready: PreparedComparison) -> bool:

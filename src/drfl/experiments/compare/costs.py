@@ -28,7 +28,7 @@ def parse_target(text: str, measures: Sequence[Measure]) -> tuple[str, float]:
         level = math.nan
     if not math.isfinite(level):
         raise InputError(
-            f"target '{text}': expected METRIC=NUMBER, e.g. worst_accuracy=0.8", code="invalid-format", field="target"
+            f"`target` '{text}': expected METRIC=NUMBER, e.g. worst_accuracy=0.8", code="invalid-format", field="target"
         )
     column(metric, measures)
     return metric, level

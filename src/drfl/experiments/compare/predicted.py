@@ -123,12 +123,12 @@ def with_stored(predictions: Predictions, directory: Path, key: bytes | None) ->
         if predictions and not lost:
             return predictions
         raise InputError(
-            f"the predictions {', '.join(lost) or 'of the comparison'} are not stored in {directory}: give them again "
-            "with --predictions FILE",
+            f"the predictions {', '.join(lost) or 'of the comparison'} are not stored in {directory}: "
+            "give them again with `predictions`",
             code="missing-option",
             field="predictions",
         )
-    with reading(path, "is damaged", "give the predictions again with --predictions FILE"):
+    with reading(path, "is damaged", "give the predictions again with `predictions`"):
         frames = {name: pd.DataFrame(table) for name, table in tables.items() if name not in predictions}
     return frames | dict(predictions)  # checked again, as the data may have changed
 

@@ -94,8 +94,8 @@ def run_comparison(
         dropped = [name for name in stored_labels(claim.directory) if name not in predictions]
         if resume and dropped:
             text = (
-                f"{', '.join(dropped)}: predictions that are not given again lose their rows; keep them with "
-                "--predictions FILE"
+                f"{', '.join(dropped)}: predictions that are not given again lose their rows; keep them "
+                "with `predictions`"
             )
             warn(Notice(text, "predictions-removed", "predictions"))
         if workers == 1:
@@ -126,7 +126,7 @@ def check_tracker(track: str | None, workers: Workers) -> None:
     parse_tracker(track, "")
     if isinstance(workers, Cluster):
         raise InputError(
-            "trackers write files of this machine, but the runs are on a cluster: remove track",
+            "trackers write files of this machine, but the runs are on a cluster: remove `track`",
             code="conflicting-options",
             field="track",
         )

@@ -35,7 +35,7 @@ def with_published_settings(values: Mapping[str, object]) -> dict[str, object]:
         given, several = settings.get(name), published if isinstance(published, list) else [published]
         if given is not None and given not in (published, several, tuple(several), ()):
             raise InputError(
-                f"as_published sets {name} to {published!r}, but {given!r} was given: remove one of them",
+                f"`as_published` sets `{name}` to {published!r}, but {given!r} was given: remove one of them",
                 code="conflicting-options",
                 field=name,
             )
@@ -43,7 +43,7 @@ def with_published_settings(values: Mapping[str, object]) -> dict[str, object]:
     for name in ("aggregator", "max_norm", "select", "patience"):
         if settings.get(name) is not None:
             raise InputError(
-                f"as_published excludes {name}, which the papers do not have: remove one of them",
+                f"`as_published` excludes `{name}`, which the papers do not have: remove one of them",
                 code="conflicting-options",
                 field=name,
             )
@@ -60,8 +60,8 @@ def check_step_sizes(algorithm: Algorithm) -> None:
         owner = algorithm.local if name == "lr" else algorithm
         if getattr(owner, name, rule) is None:
             raise InputError(
-                f"as_published needs {name} for {type(algorithm).__name__}: drfl would choose it by its {rule}, which "
-                "the paper does not have. Set the paper's value",
+                f"`as_published` needs `{name}` for {type(algorithm).__name__}: drfl would choose it by "
+                f"its {rule}, which the paper does not have. Set the paper's value",
                 code="needs-option",
                 field=name,
             )

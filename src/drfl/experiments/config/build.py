@@ -144,7 +144,7 @@ def make_setup(
     if data.validation is None and selection.validates:
         option = next(name for name in ("select", "patience", "until") if getattr(settings, name) is not None)
         raise InputError(
-            f"{option} = {getattr(settings, option)!r} needs validation rows: pass data.with_validation(0.2)",
+            f"`{option} = {getattr(settings, option)!r}` needs validation rows: pass data.with_validation(0.2)",
             code="no-validation",
             field=option,
         )

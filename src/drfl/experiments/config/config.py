@@ -179,7 +179,7 @@ def read_file(
         return {}
     if path.suffix.lower() in TABLES:
         raise InputError(
-            f"{path} is a table, not a configuration file: give each table its own --data, or give their folder",
+            f"{path} is a table, not a configuration file: give each table its own `data`, or give their folder",
             code="unsupported-file",
             field=str(path),
         )
@@ -187,7 +187,7 @@ def read_file(
     folder = results_folder(path)
     if folder is not None and not trust:
         user_code.block_folder(folder)
-        again = "another --out" if resuming else None
+        again = "another `out`" if resuming else None
         user_code.check_received(code_references(values), values.get("files"), folder, given, resuming=again)
     return values
 

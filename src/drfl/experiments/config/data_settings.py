@@ -64,8 +64,8 @@ class DataSettings(StrictSettings, DataFields):
         for name in ("min_rows", "patient"):
             if getattr(self, name) is not None and self.partition != Natural.name:
                 raise InputError(
-                    f"{name} needs clients of the data's own, as partition 'natural' makes them, not "
-                    f"'{self.partition}': name them with group, or remove {name}",
+                    f"`{name}` needs clients of the data's own, as partition 'natural' makes them, not "
+                    f"'{self.partition}': name them with `group`, or remove `{name}`",
                     code="unused-option",
                     field=name,
                 )
@@ -89,32 +89,32 @@ class DataSettings(StrictSettings, DataFields):
             for name in ("backbone", "feature_count", "resize"):
                 if getattr(self, name) is not None:
                     raise InputError(
-                        f"{name} requires features: remove it, or give features = 'entk'",
+                        f"`{name}` requires `features`: remove it, or add `features = 'entk'`",
                         code="unused-option",
                         field=name,
                     )
             return None
         if self.backbone is None:
             raise InputError(
-                f"features = '{self.features}' needs a backbone, such as '{IMAGENET}'",
+                f"`features = '{self.features}'` needs `backbone`, such as '{IMAGENET}'",
                 code="needs-option",
                 field="features",
             )
         if self.data is not None or is_hub(self.dataset):
             raise InputError(
-                "features are available for drfl's own data sets only, not for your data: remove features",
+                "features are available for drfl's own data sets only, not for your data: remove `features`",
                 code="unsupported-combination",
                 field="features",
             )
         if len(DATASETS[self.dataset].info.shape) != 3:
             raise InputError(
-                f"features need images, but dataset '{self.dataset}' is a table: remove features",
+                f"features need images, but dataset '{self.dataset}' is a table: remove `features`",
                 code="unsupported-data",
                 field="features",
             )
         if self.features != "entk" and self.feature_count is not None:
             raise InputError(
-                f"feature_count has no effect on features = '{self.features}': remove it",
+                f"`feature_count` has no effect on `features = '{self.features}'`: remove it",
                 code="unused-option",
                 field="feature_count",
             )
@@ -135,7 +135,7 @@ class DataSettings(StrictSettings, DataFields):
         for name in values:
             if name not in fields:
                 raise InputError(
-                    f"{name} has no effect on partition '{self.partition}': remove it",
+                    f"`{name}` has no effect on partition '{self.partition}': remove it",
                     code="unused-option",
                     field=name,
                 )

@@ -112,7 +112,7 @@ def rule_text(known: Mapping[str, Callable[..., object]], rule: object) -> str:
 def wrong_type_error(what: str, given: object, example: str, text: str) -> InputError:
     """Return the error for a value that is not a rule of this kind."""
     return InputError(
-        f"{what}: expected an object such as {example} or a text such as '{text}', got {type(given).__name__}",
+        f"`{what}`: expected an object such as {example} or a text such as '{text}', got {type(given).__name__}",
         code="wrong-type",
         field=what,
     )
@@ -160,7 +160,7 @@ def step_bound_of(given: object) -> StepBound | None:
         raise wrong_type_error("step_bound", given, "drfl.resilience.StepBound(100)", "100")
     if given and not 1 < given < math.inf:
         raise InputError(
-            f"step_bound must be above 1 (the cohort's median update), or 0 for no bound, got {given:g}",
+            f"`step_bound` must be above 1 (the cohort's median update), or 0 for no bound, got {given:g}",
             code="out-of-range",
             field="step_bound",
         )
@@ -196,7 +196,7 @@ def failures_of(given: object) -> FailureModel | None:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise InputError(
-            f"faults: {where}{': ' if where else ''}{first.get('ctx', {}).get('error', first['msg'])}",
+            f"`faults`: {where}{(': ' if where else '')}{first.get('ctx', {}).get('error', first['msg'])}",
             code="invalid-value",
             field="faults",
         ) from None

@@ -18,6 +18,7 @@ from drfl.core import user_code
 from drfl.core.errors import InputError, unknown
 from drfl.core.registry import text_of
 from drfl.core.short_repr import stable_repr
+from drfl.experiments.config.strict import value_problem
 from drfl.federation import sampling
 from drfl.federation.algorithm import Algorithm
 from drfl.federation.sampling import Sampling
@@ -269,7 +270,7 @@ def _make_cached(algorithm: str, cls: type[Algorithm], items: tuple[tuple[str, t
     ]
     if missing:
         raise InputError(
-            f"{label} needs a value for {missing[0]}: give --param {label}.{missing[0]}=VALUE",
+            f"{label} needs a value for {missing[0]}: give `param = {label}.{missing[0]}=VALUE`",
             code="missing-option",
             field=f"{label}.{missing[0]}",
         )
@@ -307,8 +308,5 @@ def _convert_values(algorithm: str, cls: type, values: Mapping[str, Value]) -> d
             try:
                 converted[field] = TypeAdapter(hint).validate_python(value)
             except ValidationError as error:
-                reason = error.errors()[0]["msg"]
-                raise InputError(
-                    f"{name} = {value!r}: {reason[0].lower()}{reason[1:]}", code="wrong-type", field=name
-                ) from None
+                raise InputError(f"{name} {value_problem(error)}", code="wrong-type", field=name) from None
     return converted

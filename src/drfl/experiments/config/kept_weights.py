@@ -30,7 +30,7 @@ def with_kept_weights(algorithm: Algorithm, settings: RunSettings, names: Sequen
         return algorithm
     assert settings.init_from is not None  # the settings were checked
     path = find_model(settings.init_from).file.parent / "clients.csv"
-    remedy = "remove keep_weights, or start from a model in the folder of its run"
+    remedy = "remove `keep_weights`, or start from a model in the folder of its run"
     frame = read_csv(path, dtype={"client": str}, remedy=remedy)
     if not {"client", "lambda"} <= set(frame.columns) or frame["lambda"].dtype.kind not in "if":
         raise InputError(f"{path} has no client weights: {remedy}", code="damaged-file", field=str(path))
@@ -38,7 +38,7 @@ def with_kept_weights(algorithm: Algorithm, settings: RunSettings, names: Sequen
     if set(weights) != set(names):
         odd = sorted(set(weights) ^ set(names))
         raise InputError(
-            f"keep_weights: '{odd[0]}' is a client of only one of the two runs: remove keep_weights",
+            f"`keep_weights`: '{odd[0]}' is a client of only one of the two runs: remove `keep_weights`",
             code="clients-differ",
             field="keep_weights",
         )

@@ -50,7 +50,7 @@ def with_data_defaults(values: Mapping[str, object]) -> dict[str, object]:
     if folder is not None:  # dataset = "hf:FOLDER" names local data
         if settings.get("data") is not None:
             raise InputError(
-                f"dataset '{dataset}' is a folder, and data is given, too: remove one of them",
+                f"dataset '{dataset}' is a folder, and `data` is given, too: remove one of them",
                 code="conflicting-options",
                 field="data",
             )
@@ -89,11 +89,11 @@ def with_data_defaults(values: Mapping[str, object]) -> dict[str, object]:
         check_installed(f"dataset '{name}'")
         if not settings.get("target"):
             raise InputError(
-                f"dataset '{name}' needs target, the column with the classes", code="missing-option", field="target"
+                f"dataset '{name}' needs `target`, the column with the classes", code="missing-option", field="target"
             )
         if settings.get("data_dir") is not None:
             raise InputError(
-                f"data_dir has no effect on dataset '{name}': remove it", code="unused-option", field="data_dir"
+                f"`data_dir` has no effect on dataset '{name}': remove it", code="unused-option", field="data_dir"
             )
         _check_roles(settings, may_have_columns=True)
         settings["dataset"] = pin_revision(name)  # so that reruns and resumed runs read the same data
@@ -104,7 +104,7 @@ def with_data_defaults(values: Mapping[str, object]) -> dict[str, object]:
         for name in OWN_DATA:
             if settings.get(name) is not None and not (groups and name == "group"):
                 raise InputError(
-                    f"{name} requires your own data: remove it, or give the files with data",
+                    f"`{name}` requires your own data: remove it, or give the files with `data`",
                     code="unused-option",
                     field=name,
                 )
@@ -161,7 +161,7 @@ def leaf_data(paths: Sequence[Path]) -> Path | None:
     leaf = next((path for path in paths if leaf_files(path) is not None), None)
     if leaf is not None and len(paths) > 1:
         raise InputError(
-            f"data: {leaf} in LEAF's format cannot be combined with other paths: put its files in one folder",
+            f"`data`: {leaf} in LEAF's format cannot be combined with other paths: put its files in one folder",
             code="conflicting-options",
             field="data",
         )
@@ -177,7 +177,7 @@ def saved_folder(paths: Sequence[Path]) -> Path | None:
     saved = next((path for path in paths if is_saved(path)), None)
     if saved is not None and len(paths) > 1:
         raise InputError(
-            f"data: the saved data set {saved} cannot be combined with other paths: remove them",
+            f"`data`: the saved data set {saved} cannot be combined with other paths: remove them",
             code="conflicting-options",
             field="data",
         )
@@ -191,14 +191,14 @@ def _label(values: Mapping[str, object], paths: Sequence[Path]) -> str:
         InputError: If a file or an option is missing, or an option has no effect.
     """
     if not paths:
-        raise InputError("data is empty: give at least one file", code="empty", field="data")
+        raise InputError("`data` is empty: give at least one file", code="empty", field="data")
     saved, leaf, label = saved_folder(paths), leaf_data(paths), values.get("dataset")
     # In a saved folder or in arrays, one column may hold several targets per row.
     if leaf is not None:
         for name in OWN_DATA:
             if values.get(name) is not None and name != "task":
                 raise InputError(
-                    f"{name} has no effect on data in LEAF's format, which name inputs, targets and users: remove it",
+                    f"`{name}` has no effect on data in LEAF's format, which name inputs, targets and users: remove it",
                     code="unused-option",
                     field=name,
                 )
@@ -209,17 +209,17 @@ def _label(values: Mapping[str, object], paths: Sequence[Path]) -> str:
         check_installed(f"the folder {saved}")
         arrays = True
     if leaf is None and not values.get("target"):
-        raise InputError("data needs target, the column with the classes", code="missing-option", field="target")
+        raise InputError("`data` needs `target`, the column with the classes", code="missing-option", field="target")
     # The file of a finished run has both.
     if label is not None and label != label_of_files(paths):
         raise InputError(
-            "data (your own files) and dataset (one of drfl's) are both given: remove one of them",
+            "`data` (your own files) and `dataset` (one of drfl's) are both given: remove one of them",
             code="conflicting-options",
             field="data",
         )
     if values.get("data_dir") is not None:
         raise InputError(
-            "data_dir has no effect on your own data: remove it",
+            "`data_dir` has no effect on your own data: remove it",
             code="unused-option",
             field="data_dir",
         )
@@ -255,8 +255,8 @@ def check_task(task: TaskName, partition: str, loss: str, measures: Sequence[Met
     if not user_code.is_reference(loss) and loss not in LOSSES_OF[task]:
         home = next(known for known, losses in LOSSES_OF.items() if loss in losses)
         raise InputError(
-            f"loss '{loss}' is for {home}, but task is '{task}': use {' or '.join(LOSSES_OF[task])}, or task = "
-            f"'{home}' with your own data",
+            f"loss '{loss}' is for {home}, but the task is '{task}': use {' or '.join(LOSSES_OF[task])}, "
+            f"or `task = '{home}'` with your own data",
             code="wrong-task",
             field="loss",
         )
@@ -264,7 +264,7 @@ def check_task(task: TaskName, partition: str, loss: str, measures: Sequence[Met
     for metric in measures:
         if metric.function in wrong:
             raise InputError(
-                f"metric '{metric.name}' is for {home}, but task is '{task}': choose another score",
+                f"metric '{metric.name}' is for {home}, but the task is '{task}': choose another `score`",
                 code="wrong-task",
                 field="score",
             )

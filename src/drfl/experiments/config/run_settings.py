@@ -89,7 +89,7 @@ class RunSettings(StrictSettings, RunFields):
         engine: The engine that computes the clients' work, or its name.
     """
 
-    new_folder: ClassVar[str] = "another --out"
+    new_folder: ClassVar[str] = "another `out`"
     """How a message asks for another folder of results."""
 
     # RunFields declares these fields for the texts of files and options. After validation they are objects.
@@ -123,7 +123,7 @@ class RunSettings(StrictSettings, RunFields):
     def _repeats_what(self) -> Self:
         if self.repeats is not None and self.min_replies is None:
             raise InputError(
-                "repeats requires min_replies: remove it, or give both",
+                "`repeats` requires `min_replies`: remove it, or give both",
                 code="unused-option",
                 field="repeats",
             )
@@ -133,7 +133,9 @@ class RunSettings(StrictSettings, RunFields):
     def _keeps_what(self) -> Self:
         if self.keep_weights and self.init_from is None:
             raise InputError(
-                "keep_weights requires init_from: remove it, or give both", code="unused-option", field="keep_weights"
+                "`keep_weights` requires `init_from`: remove it, or give both",
+                code="unused-option",
+                field="keep_weights",
             )
         return self
 
@@ -153,15 +155,16 @@ class RunSettings(StrictSettings, RunFields):
         chosen.check()
         if self.judged_on == "validation" and chosen.validates:
             raise InputError(
-                "judged_on = 'validation' leaves no rows for selection and stopping: remove select, patience and until",
+                "`judged_on = 'validation'` leaves no rows for selection and stopping: remove `select`, "
+                "`patience` and `until`",
                 code="conflicting-options",
                 field="judged_on",
             )
         rates = any(measure.rows is Rows.RATE for measure in measures)  # validation rows choose their threshold
         if self.validation is not None and self.judged_on != "validation" and not (chosen.validates or rates):
             raise InputError(
-                "validation requires select, patience, an until on validation rows, or a rate such as sensitivity: "
-                "remove it, or give one of them",
+                "`validation` requires `select`, `patience`, an `until` on validation rows, or a rate "
+                "such as sensitivity: remove it, or give one of them",
                 code="unused-option",
                 field="validation",
             )

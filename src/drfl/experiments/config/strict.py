@@ -33,7 +33,47 @@ def input_error(error: ValidationError) -> InputError:
             field=f"{path[0]}.{path[1]}",
         )
     where = ".".join(str(part) for part in first["loc"][:1])
-    reason = first["msg"]
-    return InputError(
-        f"{where} = {first['input']!r}: {reason[0].lower()}{reason[1:]}", code="invalid-value", field=where
-    )
+    return InputError(f"`{where}` {value_problem(error)}", code="invalid-value", field=where)
+
+
+REQUIREMENTS = {
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "dict_type": "a table",
+    "finite_number": "a finite number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "greater_than": "above {gt}",
+    "greater_than_equal": "at least {ge}",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "less_than": "below {lt}",
+    "less_than_equal": "at most {le}",
+    "literal_error": "{expected}",
+    "path_type": "a path",
+    "string_type": "a text",
+    "tuple_type": "a list",
+}
+"""Kind of pydantic's error → what the value must be."""
+
+NO_VALUE = {"missing": "is missing", "extra_forbidden": "is not a known key"}
+"""Kind of pydantic's error about a key, which has no value to quote → the problem."""
+
+
+def value_problem(error: ValidationError) -> str:
+    """Return what is wrong with the first value that pydantic refused, such as "must be at least 1, got 0"."""
+    first, *more = error.errors()
+    if first["type"] in NO_VALUE:
+        return NO_VALUE[first["type"]]
+    # A setting of several types has an error per type.
+    same = [first, *(each for each in more if each["loc"][:1] == first["loc"][:1] and each["input"] == first["input"])]
+    texts = list[str]()
+    for each in same:
+        bounds = {
+            name: f"{value:g}" if isinstance(value, float) else value for name, value in each.get("ctx", {}).items()
+        }
+        if each["type"] in REQUIREMENTS:
+            texts.append(REQUIREMENTS[each["type"]].format(**bounds))
+    requirement = f"must be {' or '.join(dict.fromkeys(texts))}" if texts else f"is not valid ({first['msg']})"
+    return f"{requirement}, got {first['input']!r:.80}"

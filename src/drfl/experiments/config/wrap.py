@@ -49,7 +49,7 @@ def add_over_selection(settings: RunSettings, algorithm: Algorithm, clients: int
     name = type(algorithm).__name__
     if not hasattr(algorithm, "m"):
         raise InputError(
-            f"over_select has no effect on {name}, which has no cohort of size m: remove it",
+            f"`over_select` has no effect on {name}, which has no cohort of size m: remove it",
             code="unsupported-combination",
             field="over_select",
         )
@@ -57,7 +57,7 @@ def add_over_selection(settings: RunSettings, algorithm: Algorithm, clients: int
     m = default_cohort(type(algorithm), clients) if fields.m is None else fields.m
     if not isinstance(m, int):
         raise InputError(
-            f"over_select needs the cohort's size, but {name}.m = {m!r}: give a number as cohort",
+            f"`over_select` needs the cohort's size, but {name}.m = {m!r}: give a number as `cohort`",
             code="needs-option",
             field="over_select",
         )

@@ -147,7 +147,7 @@ def pickle_for_workers(
     except Exception as error:
         why = " ".join(str(error).split())
         raise InputError(
-            f"cannot send the runs to another process ({why}): remove jobs", code="not-picklable", field="jobs"
+            f"cannot send the runs to another process ({why}): remove `jobs`", code="not-picklable", field="jobs"
         ) from error
     finally:
         for module in modules:
@@ -164,7 +164,7 @@ def workers_of(jobs: int | str) -> Workers:
     if isinstance(jobs, str):
         if jobs != "ray":
             raise InputError(
-                f"jobs must be a number of processes or 'ray', got '{jobs}'", code="invalid-value", field="jobs"
+                f"`jobs` must be a number of processes or 'ray', got '{jobs}'", code="invalid-value", field="jobs"
             )
         return Cluster()
     checks.integer("jobs", jobs)
@@ -182,7 +182,7 @@ def workers_of_options(jobs: int | None, ray: str | None, default: int) -> Worke
     # A cluster that is already running has a fixed number of CPUs. Only one that drfl starts can be made smaller.
     if jobs is not None and ray != LOCAL:
         raise InputError(
-            f"--jobs counts processes on this machine, but --ray {ray} uses all CPUs of a cluster: remove --jobs",
+            f"`jobs` counts processes on this machine, but `ray = '{ray}'` uses all CPUs of a cluster: remove `jobs`",
             code="conflicting-options",
             field="jobs",
         )

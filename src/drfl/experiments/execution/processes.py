@@ -40,7 +40,7 @@ class LostWorkerError(DrflError):
 
     def __init__(self) -> None:
         why = "a worker process was killed, perhaps for lack of memory"
-        super().__init__(f"{why}: finished runs are stored; run the command again with fewer --jobs")
+        super().__init__(f"{why}: finished runs are stored; repeat them with fewer `jobs`")
 
     def __reduce__(self) -> tuple[type[LostWorkerError], tuple[()]]:
         """Let pickle make the exception without arguments."""
@@ -268,7 +268,7 @@ def _answer_calls(pipe: Connection, asked: Connection) -> None:
         # Every call returns this error. If it were raised here, it would look like a crash of the process.
         why = f"{type(error).__name__}: {' '.join(str(error).split())}"
         failed = InputError(
-            f"cannot build the runs in another process ({why}): remove jobs", code="not-picklable", field="jobs"
+            f"cannot build the runs in another process ({why}): remove `jobs`", code="not-picklable", field="jobs"
         )
     while True:
         try:

@@ -194,7 +194,7 @@ def fit_objects(
     if resume and out is not None and is_finished(out):
         raise InputError(f"{out} is finished: there is nothing to resume", code="nothing-to-resume", field=str(out))
     if overwrite and out is None:
-        raise InputError("overwrite requires out, the folder of the fit", code="needs-option", field="out")
+        raise InputError("`overwrite` requires `out`, the folder of the fit", code="needs-option", field="out")
     return run_fit(
         jobs(), out, personal=personal, watch=StopSignal(), show=lambda label: nullcontext(()), log=progress,
         warn=progress, resume=resume, overwrite=overwrite,

@@ -162,12 +162,12 @@ def read_manifest(folder: Path) -> Manifest | None:
     path = folder / NAME
     if not is_file(path):
         return None
-    content = read_json(path, follow=False, problem="was not written by this drfl", remedy="give another --out")
+    content = read_json(path, follow=False, problem="was not written by this drfl", remedy="give another `out`")
     try:
         return Manifest.model_validate_json(json.dumps(content))
     except ValidationError as error:
         raise InputError(
-            f"{path} was not written by this drfl ({first_fault(error)}): give another --out",
+            f"{path} was not written by this drfl ({first_fault(error)}): give another `out`",
             code="foreign-folder",
             field=str(path),
         ) from None
@@ -255,7 +255,8 @@ def interruption(folder: Path) -> Notice | None:
     else:
         how = f"was interrupted after round {summary.get('rounds', 0)}"
     return Notice(
-        f"the {kind} in {folder} {how}: 'drfl {COMMANDS[kind]} --resume --out {folder}' continues it",
+        f"the {kind} in {folder} {how}: "
+        f"'drfl {COMMANDS[kind]} --resume --out {folder}', or the same call in Python, continues it",
         "interrupted", str(folder),
     )  # fmt: skip
 
@@ -388,7 +389,7 @@ def runs_in(path: Path) -> list[Path]:
         which = f"no run of the {manifest.kind}" if has_cells else f"the {manifest.kind}"
         raise InputError(
             f"{which} {path} has {'' if has_cells else 'not '}ended: "
-            f"'drfl {COMMANDS[manifest.kind]} --resume --out {path}' continues it",
+            f"'drfl {COMMANDS[manifest.kind]} --resume --out {path}', or the same call in Python, continues it",
             code="unfinished-run", field=str(path),
         )  # fmt: skip
     return cells

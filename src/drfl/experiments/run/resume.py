@@ -163,11 +163,11 @@ def check_folder(
         return None
     if directory is None:
         raise InputError(
-            f"--resume requires --out, the folder of the {kind} to resume", code="needs-option", field="resume"
+            f"`resume` requires `out`, the folder of the {kind} to resume", code="needs-option", field="resume"
         )
     if overwrite:
         raise InputError(
-            "--resume continues the results in the folder, and --overwrite replaces them: remove one of them",
+            "`resume` continues the results in the folder, and `overwrite` replaces them: remove one of them",
             code="conflicting-options",
             field="resume",
         )
@@ -181,7 +181,7 @@ def check_folder(
         manifest = check_manifest(directory, kind, resume=True)
     except OSError as error:
         raise InputError(
-            f"cannot read {directory} ({error.strerror}): give another --out",
+            f"cannot read {directory} ({error.strerror}): give another `out`",
             code="file-unreadable",
             field=str(directory),
         ) from None
@@ -209,7 +209,7 @@ def check_stored_config(directory: Path, job: Running) -> None:
     path = _config_in(directory)
     if path is None:
         return
-    check_settings(job, read_toml(path, follow=False, remedy="start again with --overwrite"))
+    check_settings(job, read_toml(path, follow=False, remedy="start again with `overwrite`"))
 
 
 def key_of(settings: RunSettings, directory: Path) -> bytes | None:
@@ -229,7 +229,7 @@ def key_of(settings: RunSettings, directory: Path) -> bytes | None:
     # Anyone who can write to the folder could replace the key together with the signed files.
     if path.resolve().is_relative_to(directory.resolve()):
         raise InputError(
-            f"checkpoint_key '{path}' is in {directory}, the folder that it protects: move it elsewhere",
+            f"`checkpoint_key` '{path}' is in {directory}, the folder that it protects: move it elsewhere",
             code="invalid-value",
             field="checkpoint_key",
         )
@@ -281,7 +281,7 @@ def load_resume_point(
     except DamagedError as error:
         if key is not None:  # the key may be wrong, and new checkpoints must not replace good ones
             raise InputError(
-                f"{error}: cannot resume with this key; give the right one, or start again with --overwrite",
+                f"{error}: cannot resume with this key; give the right one, or start again with " "`overwrite`",
                 code="damaged-checkpoint", field="checkpoint_key",
             ) from None  # fmt: skip
         warn(Notice(f"{error}; the run starts from the beginning", "damaged-checkpoint", str(folder)))

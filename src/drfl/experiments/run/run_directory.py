@@ -61,10 +61,10 @@ def check_free(path: Path, kind: Kind, *, overwrite: bool = False) -> None:
     """
     with writing_into(path):  # a name may be too long, for example
         if path.exists() and not path.is_dir():
-            raise InputError(f"{path} is a file: give another --out", code="not-a-folder", field=str(path))
+            raise InputError(f"{path} is a file: give another `out`", code="not-a-folder", field=str(path))
         if path.resolve() in (Path.cwd(), *Path.cwd().parents):
             raise InputError(
-                f"{path} is the current folder or contains it: give another --out",
+                f"{path} is the current folder or contains it: give another `out`",
                 code="unsafe-folder",
                 field=str(path),
             )
@@ -96,22 +96,22 @@ def check_manifest(path: Path, kind: Kind, *, resume: bool = False, overwrite: b
     manifest = read_manifest(path)
     if manifest is None:
         raise InputError(
-            f"{path} is not empty and not a {kind} of drfl: give another --out",
+            f"{path} is not empty and not a {kind} of drfl: give another `out`",
             code="foreign-folder",
             field=str(path),
         )
     if manifest.kind != kind:
         raise InputError(
-            f"{path} holds a {manifest.kind}, not a {kind}: give another --out", code="foreign-folder", field=str(path)
+            f"{path} holds a {manifest.kind}, not a {kind}: give another `out`", code="foreign-folder", field=str(path)
         )
     if not resume and not overwrite:
         if not is_finished(path):
-            remedy = "--resume to continue it, or --overwrite" if kind in COMMANDS else "--overwrite"
+            remedy = "`resume` to continue it, or `overwrite`" if kind in COMMANDS else "`overwrite`"
             raise InputError(
                 f"{path} holds an unfinished {kind}: give {remedy}", code="unfinished-run", field=str(path)
             )
         raise InputError(
-            f"{path} exists already: give another --out, or --overwrite to replace it",
+            f"{path} exists already: give another `out`, or `overwrite` to replace it",
             code="already-exists",
             field=str(path),
         )
@@ -243,7 +243,7 @@ def claim_folder(
         if isinstance(error, InputError):
             raise
         raise InputError(
-            f"cannot write into {directory} ({error.strerror}): give another --out",
+            f"cannot write into {directory} ({error.strerror}): give another `out`",
             code="cannot-write",
             field=str(directory),
         ) from None
@@ -321,7 +321,7 @@ def _lock_folder(
         lock.acquire()
     except Timeout:
         raise InputError(
-            f"another process uses {directory}: wait for it, or give another --out",
+            f"another process uses {directory}: wait for it, or give another `out`",
             code="folder-in-use",
             field=str(directory),
         ) from None
@@ -344,7 +344,7 @@ def _prepare_folder(
     manifest = check_manifest(directory, kind, resume=True) or Manifest.new(kind)
     if manifest.files and not (new or resume or overwrite):
         raise InputError(
-            f"{directory} exists already: give another --out, or --overwrite to replace it",
+            f"{directory} exists already: give another `out`, or `overwrite` to replace it",
             code="already-exists",
             field=str(directory),
         )

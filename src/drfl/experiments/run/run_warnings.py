@@ -64,7 +64,7 @@ def check_strict(strict: bool | None, notices: Sequence[Notice]) -> None:
     if strict and wrong:
         count = f"{len(wrong)} warning{'s' * (len(wrong) > 1)}"
         raise InputError(
-            f"{count} about the data with --strict: {'. '.join(wrong)}", code="data-warnings", field="strict"
+            f"{count} about the data with `strict`: {'. '.join(wrong)}", code="data-warnings", field="strict"
         )
 
 
@@ -89,9 +89,9 @@ def end_checks(job: Running, result: Result) -> EndChecks:
     warnings: list[Notice] = []
     if result.skipped > MOST_SKIPPED * result.rounds:
         notice = Notice(
-            f"{result.skipped} of {result.rounds} rounds did not count, as no client replied, or fewer than "
-            "min_replies: lower min_replies, or set sampling to everybody; a cohort drawn from λ has few clients if "
-            "few clients have weight",
+            f"{result.skipped} of {result.rounds} rounds did not count, as no client replied, or fewer "
+            "than `min_replies`: lower `min_replies`, or set sampling to everybody; a cohort drawn from "
+            "λ has few clients if few clients have weight",
             "skipped-rounds",
             "min_replies",
         )
@@ -115,9 +115,9 @@ def end_checks(job: Running, result: Result) -> EndChecks:
     if left_out and len(left_out) < job.data.n:
         score, named = job.fed.measures[0], listing([job.data.names[i] for i in left_out], "client")
         notice = Notice(
-            f"model selection excludes {undefined_share([len(left_out)], [job.data.n])} clients ({named}), as "
-            f"{score.words} is undefined on their validation rows: select by loss, or raise the share of validation "
-            "rows",
+            f"model selection excludes {undefined_share([len(left_out)], [job.data.n])} clients "
+            f"({named}), as {score.words} is undefined on their validation rows: select by loss, or raise "
+            "`validation`",
             "undefined-metric",
             "validation",
         )

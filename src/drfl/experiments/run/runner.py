@@ -164,11 +164,11 @@ def parse_seeds(text: str) -> list[int]:
         seeds = []
     if isinstance(seeds, range) and seeds.stop - seeds.start > MOST_SEEDS:
         raise InputError(
-            f"seeds must be at most {MOST_SEEDS}, got '{text}': give fewer", code="out-of-range", field="seeds"
+            f"`seeds` must be at most {MOST_SEEDS}, got '{text}': give fewer", code="out-of-range", field="seeds"
         )
     if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
         raise InputError(
-            f"seeds must be a number of seeds, a list such as 0,1,2 or a range such as 10..14, got '{text}'",
+            f"`seeds` must be a number of seeds, a list such as 0,1,2 or a range such as 10..14, got '{text}'",
             code="invalid-format",
             field="seeds",
         )

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from drfl.core.python_wording import with_python_wording
-
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -15,7 +13,6 @@ if TYPE_CHECKING:
     from drfl.experiments.sweep.results import Sweep
 
 
-@with_python_wording
 def sweep(
     study: str | Path | Mapping[str, object],
     *,
@@ -68,7 +65,6 @@ def sweep(
     )
 
 
-@with_python_wording
 def load_runs(*patterns: str | Path) -> pd.DataFrame:
     """Return the runs in folders of results in one data frame, with all their settings and metrics.
 
@@ -89,7 +85,6 @@ def load_runs(*patterns: str | Path) -> pd.DataFrame:
     return frame_of(find_runs(*patterns))
 
 
-@with_python_wording
 def load_comparison(*patterns: str | Path, **settings: object) -> Comparison:
     """Return a comparison of runs that are in folders of results.
 

@@ -7,7 +7,6 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from pathlib import Path
 
 from drfl.core.errors import InputError, Notice, StoppedError
-from drfl.core.python_wording import in_python
 from drfl.core.user_code import label_of
 from drfl.data import Dataset
 from drfl.engine.ray_cluster import Cluster
@@ -82,7 +81,7 @@ def run_sweep(
         warn=warn, key=key,
     ) as claim:  # fmt: skip
         if (claim.directory / OUTCOMES).is_file():
-            for outcome in StoredOutcomes.read(claim.directory, "start again with --overwrite").outcomes:
+            for outcome in StoredOutcomes.read(claim.directory, "start again with `overwrite`").outcomes:
                 if outcome.run in names and (outcome.failed or is_finished(claim.directory / outcome.run)):
                     keep_outcome(claim, outcome.run, outcome)
         claim.begin(study.toml)
@@ -127,22 +126,19 @@ def sweep_objects(
     plan = read_study(study, {})
     total = len(plan.runs)
 
-    def show(line: str) -> None:
-        progress(in_python(line))
-
     def ended(run: SweepRun, outcome: Outcome, count: int) -> None:
-        show(f"[{count}/{total}] {describe_end(run, outcome)}")
+        progress(f"[{count}/{total}] {describe_end(run, outcome)}")
 
     with stop_on_interrupt() as watch:
         sweep = run_sweep(
-            plan, out, watch, workers, ended=ended, warn=show, resume=resume, overwrite=overwrite, track=track
+            plan, out, watch, workers, ended=ended, warn=progress, resume=resume, overwrite=overwrite, track=track
         )  # fmt: skip
     if not sweep.runs:
         raise StoppedError("interrupted before a run was finished")
     missing = total - len(sweep.runs)
     unfinished = f"interrupted: {missing} of {total} runs are missing; the same call with resume=True continues"
     for notice in (*sweep.notices, *([Notice(unfinished, "interrupted")] if missing else [])):
-        show(notice)
+        progress(notice)
     return sweep
 
 

@@ -98,8 +98,9 @@ class Configured:
             value = config.parameters(name)[parameter]
             if value != free:
                 raise InputError(
-                    f"the job sets {parameter} = {value!r} for {name}, but drfl tune searches for multiples of the "
-                    f"step size that each run finds: remove {parameter}, or use --absolute-step-size",
+                    f"the job sets {parameter} = {value!r} for {name}, but drfl tune searches for "
+                    f"multiples of the step size that each run finds: remove {parameter}, or use "
+                    "`absolute_step_size`",
                     code="conflicting-options",
                     field=parameter,
                 )

@@ -30,8 +30,8 @@ SEARCH_SETTINGS = ("algorithm", "seed", "evaluate_every", "until", "certificate"
 
 ELSEWHERE = {
     "algorithms": "write it into a job file",
-    "data_dir": "use --data-dir",
-    "threads": "each run has one thread; use --jobs for the number of parallel runs",
+    "data_dir": "use `data_dir`",
+    "threads": "each run has one thread; use `jobs` for the number of parallel runs",
 }
 """Keys that --set refuses, with the remedy."""
 
@@ -187,7 +187,7 @@ def make_job(
         InputError: If the job has no round.
     """
     if config.rounds < 1:
-        raise InputError("rounds must be at least 1 for tuning, got 0", code="out-of-range", field="rounds")
+        raise InputError("`rounds` must be at least 1 for tuning, got 0", code="out-of-range", field="rounds")
     left_out = (*SEARCH_SETTINGS, *NOT_IN_JOB, "algorithms")
     plain = {key: value for key, value in {**values, **changes}.items() if key not in left_out}
     return TuningJob(

@@ -94,8 +94,8 @@ class TrialStore:
                 name = next(n for n in {**known, **fingerprint} if known.get(n, none) != fingerprint.get(n, none))
                 before, now = known.get(name, none), fingerprint.get(name, none)
                 raise InputError(
-                    f"{self.path} has trials of {algorithm} with {name} = {before}, not {now}: give another --out, "
-                    f"or delete {self.path}",
+                    f"{self.path} has trials of {algorithm} with {name} = {before}, not {now}: give "
+                    f"another `out`, or delete {self.path}",
                     code="other-run",
                     field=name,
                 )
@@ -156,7 +156,7 @@ class TrialStore:
         except (SQLAlchemyError, sqlite3.Error, optuna.exceptions.OptunaError, RuntimeError) as error:
             cause = getattr(error, "orig", None) or error.__cause__ or error
             raise InputError(
-                f"cannot use {self.path} ({cause}): delete it, or give another --out",
+                f"cannot use {self.path} ({cause}): delete it, or give another `out`",
                 code="file-unreadable",
                 field=str(self.path),
             ) from None

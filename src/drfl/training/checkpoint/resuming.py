@@ -184,7 +184,9 @@ def resume_point(
         except InputError as error:
             raise _RefusedError(str(error), code=error.code, field=error.field) from None
         if files.signed and key is None:
-            text = f"checkpoint {path} is signed, but its signature was not verified because checkpoint_key is not set"
+            text = (
+                f"checkpoint {path} is signed, but its signature was not verified because `checkpoint_key` is not set"
+            )
             remarks.append(Notice(text, "unchecked-signature", "checkpoint_key"))
         if rounds is not None and record.round > rounds:
             raise DamagedError(

@@ -27,14 +27,14 @@ def read_key(path: Path) -> bytes:
     Raises:
         InputError: If the file cannot be read, or its length is not that of a key.
     """
-    with open_file(path, remedy="set checkpoint_key to a file with a key") as file:
+    with open_file(path, remedy="set `checkpoint_key` to a file with a key") as file:
         # One byte beyond the limit reveals a key that is too long without reading a large file.
         key = file.read(LONGEST + 1)
     if not SHORTEST <= len(key) <= LONGEST:
         size = f"{len(key)} bytes" if len(key) <= LONGEST else f"more than {LONGEST} bytes"
         raise InputError(
-            f"checkpoint_key '{path}' must have {SHORTEST} to {LONGEST} random bytes, got {size}. Create one with "
-            f"'head -c {SHORTEST} /dev/urandom'.",
+            f"`checkpoint_key` '{path}' must have {SHORTEST} to {LONGEST} random bytes, got {size}. "
+            f"Create one with 'head -c {SHORTEST} /dev/urandom'.",
             code="invalid-key",
             field="checkpoint_key",
         )
@@ -94,13 +94,15 @@ def read_signed(key: bytes | None, folder: Path, name: str) -> bytes:
         return content
     if line is None:
         raise InputError(
-            f"{path} is not signed, but checkpoint_key is set. Restore the signed file.", code="not-signed", field=name
+            f"{path} is not signed, but `checkpoint_key` is set. Restore the signed file.",
+            code="not-signed",
+            field=name,
         )
     # The comparison takes constant time, so its duration reveals nothing about the correct signature.
     if not hmac.compare_digest(sign(key, name, content), data):
         raise InputError(
-            f"the signature of {path} does not match checkpoint_key. Restore the file, or use the key with which it "
-            "was signed.",
+            f"the signature of {path} does not match `checkpoint_key`. Restore the file, or use the key "
+            "with which it was signed.",
             code="bad-signature",
             field=name,
         )
