@@ -78,6 +78,7 @@ RIVALS = [pytest.param(make, marks=pytest.mark.long) for make in (drfl.AFL, drfl
 
 
 @pytest.mark.parametrize("make", [drfl.DualDRDM, *RIVALS], ids=lambda make: make.__name__)
+@pytest.mark.long
 def test_client_with_label_noise_does_not_get_most_of_lambda(make):
     """Its loss is the largest with any model, but no model is much better for this client."""
     options = {} if make is drfl.AFL else {"m": 4}
@@ -172,6 +173,7 @@ def test_resumed_run_equals_an_uninterrupted_run(tmp_path):
         drfl.run(dataclasses.replace(algorithm, reference="none"), federation(), **options)
 
 
+@pytest.mark.long
 def test_certificate_is_computed_for_excess_losses():
     problem = quadratics()
     certifier = Certifier(problem.task(), mu=problem.strong_convexity, assume_convex=True)

@@ -23,6 +23,7 @@ from tests.assessment.statements import (
     two_models,
     two_models_at_99,
 )
+from tests.support.marks import long_beyond
 
 from drfl.assessment.clients import assess_clients
 from drfl.assessment.gains import assess_gain
@@ -60,7 +61,7 @@ def named(part):
     return part.__name__ if callable(part) else getattr(part, "name", None)
 
 
-@pytest.mark.parametrize(("setting", "way", "federations"), FEW, ids=named)
+@pytest.mark.parametrize(("setting", "way", "federations"), long_beyond(4, FEW, map(str, range(len(FEW)))))
 def test_statements_hold_as_often_as_claimed(setting, way, federations):
     assert rejected(tallied(setting, [way], federations, Key(1))) == []
 

@@ -71,6 +71,7 @@ def test_json_prints_only_one_object(capsys):
     assert sum(member["chosen"] for member in found["members"]) == 1
 
 
+@pytest.mark.long
 def test_personal_models_of_hospital_tables(tmp_path, capsys):
     arguments = hospitals(tmp_path)
     assert call(["fit", *arguments, "--personalise", "--out", "a", "--json"]) == 0
@@ -137,6 +138,7 @@ def test_killed_and_resumed_fit_has_the_same_bytes(tmp_path):
     assert different(results_in(tmp_path / "w/a"), results_in(tmp_path / "a")) == []
 
 
+@pytest.mark.long
 def test_other_settings_are_not_resumed_and_finished_fit_is_overwritten(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         stop_in(2, patch)

@@ -11,6 +11,7 @@ import drfl
 from drfl.cli.app import call
 
 
+@pytest.mark.long
 def test_onnx_model_computes_the_same(trained):
     onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     assert call(["model", "export", "r/model.safetensors", "--out", "m.onnx"]) == 0
@@ -21,6 +22,7 @@ def test_onnx_model_computes_the_same(trained):
 
 
 @pytest.mark.parametrize("name", long_beyond(1, ["cnn", "mlp"]))
+@pytest.mark.long
 def test_onnx_model_of_images_computes_the_same(name, tmp_path, monkeypatch):
     onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
     monkeypatch.chdir(tmp_path)

@@ -67,6 +67,7 @@ def tried(*arguments):
         return code, list(csv.DictReader(file))
 
 
+@pytest.mark.long
 def test_space_of_the_class_and_named_space(capsys):
     both = "mine.py:Halfway,mine.py:Plain"
     code, rows = tried("--algorithms", both, "--space", "Plain=mine.py:wide", "--criterion", "average", "--json")
@@ -83,6 +84,7 @@ def test_space_of_the_class_and_named_space(capsys):
         assert table.items() <= chosen.parameters(name).items()
 
 
+@pytest.mark.long
 def test_score_for_which_less_is_better(capsys):
     code, rows = tried("--algorithms", "FedAvg", "--set", "score=log-loss", "--json")
     assert code == 0

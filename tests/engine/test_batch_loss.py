@@ -8,6 +8,7 @@ import logging
 import pytest
 import torch
 from tests.support.engines import ALL_ENGINES, same
+from tests.support.marks import crossed
 from tests.support.objectives import LR, same_as_plain_loops
 from tests.support.refusals import refused
 from torch import nn
@@ -84,8 +85,7 @@ def loss_on(task, name, pair, rows=slice(None)):
     return lambda w: LOSSES[name](functional_call(task.model, task.layout.views(w), (x,)), y)
 
 
-@pytest.mark.parametrize("engine", ALL_ENGINES)
-@every_loss
+@pytest.mark.parametrize(("engine", "name"), crossed(list(ALL_ENGINES), list(LOSSES)))
 def test_rounds_match_plain_torch_loops(name, engine):
     train, test, data, task = setting(name)
     fed = drfl.Simulation(data, task, engine=ALL_ENGINES[engine])
@@ -98,8 +98,7 @@ def test_rounds_match_plain_torch_loops(name, engine):
     same(evaluation.score, fed.evaluate(w).score)
 
 
-@pytest.mark.parametrize("engine", ALL_ENGINES)
-@every_loss
+@pytest.mark.parametrize(("engine", "name"), crossed(list(ALL_ENGINES), list(LOSSES)))
 @pytest.mark.parametrize("epochs", [None, 1])
 def test_batches_are_never_padded(name, engine, epochs):
     train, _, data, task = setting(name)

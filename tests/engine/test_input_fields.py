@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from tests.support.engines import ALL_ENGINES, same
+from tests.support.marks import crossed
 from tests.support.objectives import LR, same_as_plain_loops
 from tests.support.refusals import refused
 from torch import nn
@@ -100,8 +101,7 @@ def loss_on(task, pair, rows=slice(None)):
     return loss
 
 
-@pytest.mark.parametrize("engine", ALL_ENGINES)
-@every_kind
+@pytest.mark.parametrize(("engine", "kind"), crossed(list(ALL_ENGINES), list(KINDS)))
 def test_rounds_match_plain_torch_loops(kind, engine):
     train, test, data, task = setting(kind)
     fed = drfl.Simulation(data, task, engine=ALL_ENGINES[engine])
@@ -109,8 +109,7 @@ def test_rounds_match_plain_torch_loops(kind, engine):
     same(fed.evaluate(w).loss, torch.stack([loss_on(task, pair)(w) for pair in test.values()]))
 
 
-@pytest.mark.parametrize("engine", ALL_ENGINES)
-@every_kind
+@pytest.mark.parametrize(("engine", "kind"), crossed(list(ALL_ENGINES), list(KINDS)))
 def test_minibatches_of_clients_of_unequal_size(kind, engine):
     train, _, data, task = setting(kind)
     fed, key, cohort = drfl.Simulation(data, task, engine=ALL_ENGINES[engine]), drfl.Key(3), torch.arange(3)

@@ -52,6 +52,7 @@ def test_engines_agree(clients, engine, dtype, close):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=close)
 
 
+@pytest.mark.long
 def test_single_client_stacks_without_vmap_agree_with_the_loop(clients, monkeypatch):
     """A GPU runs unstackable models in this way."""
     monkeypatch.setattr(stacked, "_gradient", lambda problem, clients: gradient_of_one(problem))

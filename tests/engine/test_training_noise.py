@@ -124,6 +124,7 @@ def test_users_model_is_unchanged_and_takes_trained_weights():
     assert with_keyed_dropout(model.eval()) is model
 
 
+@pytest.mark.long
 def test_frozen_layers_with_dropout_are_not_precomputed():
     def model():
         front = nn.Linear(72, 5).requires_grad_(False)

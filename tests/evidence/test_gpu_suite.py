@@ -69,6 +69,7 @@ def test_rows_are_stored_as_they_are_measured(parts, tmp_path):
     assert json.loads((tmp_path / "speed.json").read_text())["summary"] == {"finished": True, "cut_off": True}
 
 
+@pytest.mark.long
 def test_unknown_part_is_refused(tmp_path):
     command = [sys.executable, str(PLACE / "gpu.py"), "--smoke", "--parts", "speeed", "--out", str(tmp_path)]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -147,7 +147,7 @@ def test_impossible_seed_is_a_one_line_error(tmp_path, capsys, monkeypatch):
     with pytest.raises(SystemExit) as stop:
         prepare.main()
     assert stop.value.code == 2
-    assert "seed = -1" in capsys.readouterr().err
+    assert "`seed` must be at least 0, got -1" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
 
 

@@ -156,6 +156,7 @@ def test_site_that_joins_during_a_run_belongs_to_the_next_one(tmp_path):
         assert [float(weight) for weight in rows[0].split(",")[1:]] == pytest.approx([1 / len(names)] * len(names))
 
 
+@pytest.mark.long
 def test_other_lr_after_a_diverged_run_is_a_one_line_error(tmp_path):
     path = settings(tmp_path, more="classes = 3")
     text = path.read_text()

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Context, RecordDict
+from tests.support.marks import long_beyond
 from tests.support.refusals import refused
 
 import drfl
@@ -156,6 +157,7 @@ def test_three_sites_choose_the_member_of_a_simulation_with_its_p_values(two_mem
     assert is_finished(out)
 
 
+@pytest.mark.long
 def test_rows_that_sites_share_are_not_independent(two_members, tmp_path, monkeypatch):
     fits = []
 
@@ -203,6 +205,7 @@ class Counting(InProcessGrid):
         return super().answer(message, context)
 
 
+@pytest.mark.long
 def test_a_killed_server_continues_without_repeating_finished_candidates(two_members, tmp_path):
     (tmp_path / "whole").mkdir()
     whole = grid_of(tmp_path / "whole", Counting)
@@ -222,6 +225,7 @@ def test_a_killed_server_continues_without_repeating_finished_candidates(two_mem
     assert 0 < rest.kinds.count("work") <= whole.kinds.count("work") - 3 * 2
 
 
+@pytest.mark.long
 def test_a_fit_leaves_a_complete_audit_and_delivers_its_model(two_members, tmp_path):
     path = server(tmp_path, rounds=2, top='audit = "audit.jsonl"\ndeliver = true\n')
     out = fit_sites(grid_of(tmp_path, policy=SitePolicy(receive_models="any")), path)
@@ -234,6 +238,7 @@ def test_a_fit_leaves_a_complete_audit_and_delivers_its_model(two_members, tmp_p
     assert ModelStore(tmp_path / "a" / "models").current().read_bytes() == (out / "model.safetensors").read_bytes()
 
 
+@pytest.mark.long
 def test_no_test_row_is_used_before_the_choice(two_members, tmp_path):
     """With other test rows the choice, its numbers and the model are the same."""
 
@@ -259,6 +264,7 @@ def with_patients(name, data):
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_patients_count_as_in_a_simulation(two_members, tmp_path):
     out = fit_sites(grid_of(tmp_path, change=with_patients), server(tmp_path, rounds=2))
     data = with_patients("", data_of())
@@ -335,8 +341,14 @@ def lying(folder, lie):
         lambda a: changed(a, "losses", squares=-1.0),
         lambda a: changed(a, "losses", cross=1e9),
         lambda a: changed(a, "gains", mean=9.0) if a.gains else a,
-        lambda a: changed(a, "gains", squares=1e9) if a.gains else a,
-        lambda a: changed(a, "gains", mean=float("nan")) if a.gains else a,
+        *long_beyond(
+            0,
+            [
+                lambda a: changed(a, "gains", squares=1e9) if a.gains else a,
+                lambda a: changed(a, "gains", mean=float("nan")) if a.gains else a,
+            ],
+            ["squares", "not a number"],
+        ),
     ],
 )  # fmt: skip
 def test_a_site_whose_sums_contradict_themselves_is_named(two_members, tmp_path, lie):
@@ -344,6 +356,7 @@ def test_a_site_whose_sums_contradict_themselves_is_named(two_members, tmp_path,
         fit_sites(*lying(tmp_path, lie))
 
 
+@pytest.mark.long
 def test_a_fit_continues_once_the_sums_agree(two_members, tmp_path):
     grid, path = lying(tmp_path, one_row_more)
     with refused("site-untested", "b", kind=DrflError):
@@ -358,6 +371,7 @@ def test_a_site_refuses_losses_that_its_policy_does_not_allow(two_members, tmp_p
         fit_sites(grid, server(tmp_path, rounds=1))
 
 
+@pytest.mark.long
 def test_a_site_with_one_training_row_does_not_count(two_members, tmp_path):
     def tiny(name, data):
         return replace(data, train=(data.train[0][:1],)) if name == "c" else data

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from tests.support.marks import long_beyond
 from tests.support.refusals import refused
 
 import drfl
@@ -62,7 +63,7 @@ def deployed(folder, table, data):
     return pd.read_csv(server_app.serve(grid, folder / "server.toml") / "clients.csv"), sites
 
 
-@pytest.mark.parametrize("by_schema", [False, True])
+@pytest.mark.parametrize("by_schema", long_beyond(1, [True, False]))
 def test_deployment_keeps_patients_whole_like_a_simulation(by_schema, tmp_path):
     table = visits()
     schema = TableSchema(

@@ -140,6 +140,7 @@ def test_site_executes_only_approved_code(tmp_path, caplog, helper, case):
     assert ("reply-failed", "a") in logged(caplog)
 
 
+@pytest.mark.long
 def test_own_models_are_evaluated_like_their_run(tmp_path, helper):
     grid = grid_with(tmp_path, helper, approved(helper))
     path = settings(tmp_path, rounds=2, more=JOB)
@@ -177,6 +178,7 @@ def test_evaluation_needs_code_named_by_server_and_approved_by_site(tmp_path, he
         code.write_text(code.read_text() + "# changed\n")
 
 
+@pytest.mark.long
 def test_older_version_of_the_code_can_be_named(tmp_path, helper):
     out = deployed(tmp_path, helper, approved(helper))
     old = CODE.replace("{helper}", helper)

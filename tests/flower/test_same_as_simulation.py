@@ -54,7 +54,7 @@ ALGORITHMS = {
 AVERAGED = ("DRFA", "DRDM", "protected")
 
 
-@pytest.mark.parametrize("name", long_except(["ScaffPD", "DualDRDM", "protected", "excess"], ALGORITHMS))
+@pytest.mark.parametrize("name", long_except(["ScaffPD", "DualDRDM", "protected"], ALGORITHMS))
 def test_all_numbers_equal_the_simulation(name):
     options = {"rounds": 5, "seed": 3, "averaged": name in AVERAGED, "returned": "best"}
     a, b = (drfl.run(ALGORITHMS[name], fed, **options) for fed in (simulation(), federation()))
@@ -69,6 +69,7 @@ def test_all_numbers_equal_the_simulation(name):
         assert row.metrics == pytest.approx(other.metrics, abs=1e-6)
 
 
+@pytest.mark.long
 def test_repeated_round_equals_the_simulation():
     """The first message of the round includes a test, and client 2's models are rejected at every step size."""
     algorithm = Protected(drfl.DualDRDM(m=4, local=LocalSGD(steps=3, batch=8)), quarantine=None)

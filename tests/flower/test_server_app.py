@@ -337,6 +337,7 @@ def test_replaying_the_reply_list_gives_the_same_model(algorithm, tmp_path):
     assert [f"{x:.9f}" for x in found.lam.tolist()] == last
 
 
+@pytest.mark.long
 def test_checkpoint_key_is_relative_to_server_toml(tmp_path):
     path = settings(tmp_path, more='checkpoint_key = "../key"')
     with refused("file-not-found"):
@@ -403,6 +404,7 @@ def test_other_sites_than_those_of_the_run_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("algorithm", long_except(["SCAFFOLD"], list(ALGORITHMS)))
+@pytest.mark.long
 def test_requests_per_site_stay_within_the_stated_maximum(tmp_path, algorithm):
     path = settings(tmp_path, rounds=8)
     path.write_text(path.read_text().replace("DualDRDM", algorithm).replace("lr = 0.05\n", ""))

@@ -56,7 +56,7 @@ def simulated(more, rounds):
     ("more", "stopped"),
     [
         ({"select": "worst"}, "rounds"),
-        ({"select": "loss", "validation": 0.4}, "rounds"),
+        pytest.param({"select": "loss", "validation": 0.4}, "rounds", marks=pytest.mark.long),
         ({"patience": 1}, "patience"),
         ({"until": "avg_loss=100"}, "target"),
     ],
@@ -113,6 +113,7 @@ def test_step_sizes_come_from_training_rows():
     assert torch.equal(sizes[0].losses, sizes[1].losses)
 
 
+@pytest.mark.long
 def test_validation_needs_no_further_messages(tmp_path):
     plain, selecting = grid_of(), grid_of()
     (tmp_path / "b").mkdir()

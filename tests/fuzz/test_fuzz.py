@@ -72,6 +72,7 @@ def test_most_inputs_are_changed(mutated, right, tmp_path):
     assert {len(item) > len(right) for item in seen} == {True, False}
 
 
+@pytest.mark.long
 def test_smallest_failing_input_is_shown(tmp_path):
     def needs_a_comma(item, folder):
         assert "," in item

@@ -24,6 +24,7 @@ def archives(names, tmp_path_factory):
     return dist.build(names, tmp_path_factory.mktemp("made") / "out")
 
 
+@pytest.mark.long
 def test_built_archives_are_complete(archives, names):
     assert [path.name for path in archives] == [
         f"drfl-{PROJECT['version']}-py3-none-any.whl",
@@ -32,6 +33,7 @@ def test_built_archives_are_complete(archives, names):
     dist.check(*archives, names)
 
 
+@pytest.mark.long
 def test_missing_and_additional_files_are_named(archives, names):
     wheel, sdist = archives
     others = [name for name in names if name != "src/drfl/core/key.py"] + ["src/drfl/other.py"]
@@ -55,6 +57,7 @@ def test_data_files_missing_from_git_are_detected(names, tmp_path):
         dist.check(*dist.build(less, tmp_path / "out"), less)
 
 
+@pytest.mark.long
 def test_missing_tracked_file_is_named(names, tmp_path):
     with pytest.raises(CommandFailedError, match=r"src/drfl/gone\.py"):
         dist.build([*names, "src/drfl/gone.py"], tmp_path / "out")

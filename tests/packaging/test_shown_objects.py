@@ -85,6 +85,7 @@ def test_history_is_plotted_and_saved(result, tmp_path):
         drfl.History().plot()
 
 
+@pytest.mark.long
 def test_comparison_is_plotted_with_intervals(tmp_path):
     local = drfl.LocalSGD(lr=0.1)
     found = drfl.compare(

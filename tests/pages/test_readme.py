@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from tests.support.refusals import quotes
 
 from drfl.cli.app import call
@@ -26,6 +27,7 @@ def test_example_for_own_data_runs(capsys):
     assert layout.flatten(names["model"]).equal(names["result"].model)  # pyright: ignore
 
 
+@pytest.mark.long
 def test_commands_for_a_folder_of_tables_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("sites").mkdir()

@@ -97,6 +97,7 @@ def test_escape_codes_and_folders_are_removed():
     assert tutorials.plain("\x1b[1;31min \x1b[0m/a/b/runs/x", Path("/a/b")) == "in runs/x"
 
 
+@pytest.mark.long
 def test_page_has_the_notebooks_pictures():
     text, pictures = notebook_pages.page(tutorials.TUTORIALS / "algorithm.ipynb")
     assert pictures

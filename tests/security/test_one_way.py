@@ -2,6 +2,7 @@
 
 import ast
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -85,20 +86,22 @@ EXCEPTIONS = {
 }
 
 
-def calls(path):
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Call):
-            yield ast.unparse(node.func)
+@cache
+def calls():
+    """All calls of each file: what they call, and their first argument."""
+    found = {}
+    for path in (path for package in SOURCE.glob("drfl*") for path in package.rglob("*.py")):
+        nodes = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+        found[path.relative_to(SOURCE).as_posix()] = [(ast.unparse(node.func), node.args[:1]) for node in nodes]
+    return found
 
 
 def test_only_one_module_opens_files():
     found = set()
-    for path in SOURCE.rglob("drfl*/**/*.py"):
-        name = path.relative_to(SOURCE).as_posix()
-        through_files = (
-            path.read_text(encoding="utf-8").partition("from drfl.core.files import")[2].partition("\nfrom ")[0]
-        )
-        for call_ in calls(path):
+    for name, all_calls in calls().items():
+        text = (SOURCE / name).read_text(encoding="utf-8")
+        through_files = text.partition("from drfl.core.files import")[2].partition("\nfrom ")[0]
+        for call_, _ in all_calls:
             last = call_.rpartition(".")[2]
             own = call_ == last and last in through_files
             if (call_ in OPENERS or last in OPENERS) and not own and not call_.startswith("files."):
@@ -113,18 +116,14 @@ def test_only_one_module_prints():
         "drfl/core/screen.py",
         "drfl/training/callbacks.py",
     }  # the latter filters by itself, as it is for notebooks too
-    for path in SOURCE.rglob("drfl*/**/*.py"):
-        name = path.relative_to(SOURCE).as_posix()
-        if name in allowed or name.startswith(
-            ("drfl/testing/", "drfl/cli/new/templates/", "drfl/data/datasets/embedded/")
-        ):
+    folders = ("drfl/testing/", "drfl/cli/new/templates/", "drfl/data/datasets/embedded/")
+    for name, all_calls in calls().items():
+        if name in allowed or name.startswith(folders):
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call):
-                called = ast.unparse(node.func)
-                assert called not in ("typer.echo", "Console", "sys.stdout.write", "sys.stderr.write"), name
-                if called == "print":
-                    assert ast.unparse(node.args[0]).startswith(("json_text(", "json.dumps(")), name
+        for called, first in all_calls:
+            assert called not in ("typer.echo", "Console", "sys.stdout.write", "sys.stderr.write"), name
+            if called == "print":
+                assert ast.unparse(first[0]).startswith(("json_text(", "json.dumps(")), name
 
 
 def test_printed_text_has_no_control_characters(capsys):

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tests.support.marks import long_beyond
 from tests.support.refusals import quotes, refused
 from torch import nn
 from torch.nn import functional
@@ -302,22 +303,28 @@ def test_compiled_models_train_as_the_inner_modules(wrapped, engine):
     assert without_compilation(model) is model
 
 
+def hooked():
+    model = seq(nn.Linear(4, 4))
+    model[0].register_forward_hook(lambda layer, inputs, outputs: 2 * outputs)
+    return model
+
+
+VALID = {
+    "in place": lambda: seq(nn.Linear(4, 4), nn.ReLU(inplace=True)),
+    "hooked": hooked,
+    "weight norm": lambda: seq(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))),
+    "old weight norm": lambda: seq(nn.utils.weight_norm(nn.Linear(4, 4))),
+    "spectral norm": lambda: seq(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4))).eval(),
+    "batch norm": lambda: seq(nn.BatchNorm1d(4)).eval(),
+    "bfloat16": lambda: seq(nn.Linear(4, 4)).bfloat16(),
+}
+
+
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:There is a performance drop")
-def test_valid_models_are_accepted(engine):
-    hooked = seq(nn.Linear(4, 4))
-    hooked[0].register_forward_hook(lambda layer, inputs, outputs: 2 * outputs)
-    models = [
-        seq(nn.Linear(4, 4), nn.ReLU(inplace=True)),
-        seq(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))),
-        seq(nn.utils.weight_norm(nn.Linear(4, 4))),
-        seq(nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4))).eval(),
-        seq(nn.BatchNorm1d(4)).eval(),
-        seq(nn.Linear(4, 4)).bfloat16(),
-        hooked,
-    ]
-    for model in models:
-        fed = drfl.Simulation(drfl.ClientData.from_arrays(pairs()), drfl.Task(model), engine=engine)
-        drfl.run(drfl.FedAvg(m=3, local=LOCAL), fed, rounds=1)
+@pytest.mark.parametrize("model", long_beyond(2, VALID.values(), VALID))
+def test_valid_models_are_accepted(model, engine):
+    fed = drfl.Simulation(drfl.ClientData.from_arrays(pairs()), drfl.Task(model()), engine=engine)
+    drfl.run(drfl.FedAvg(m=3, local=LOCAL), fed, rounds=1)
 
 
 def test_auto_checks_stackability_on_cuda_too(monkeypatch):

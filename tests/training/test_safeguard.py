@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from tests.support.marks import long_beyond
 from tests.support.problems import federation
 from tests.support.refusals import quotes
 from tests.training.test_step_size import progress_of
@@ -260,14 +261,14 @@ class Lying(WrappedFederation):
         return reply
 
 
-@pytest.mark.parametrize("k", [1, 2, 5])
+@pytest.mark.parametrize("k", long_beyond(1, [1, 2, 5]))
 def test_malicious_client_halves_the_step_size_at_most_once(k):
     result = run(FedAvg(), Lying(federation(), k), rounds=40, check_data=False)
     assert result.rollbacks == 1
     assert result.end.safe.spent.tolist() == [True, *[False] * 5]
 
 
-@pytest.mark.parametrize("algorithm", [DRFA(m=2), DualDRDM(m=2)])
+@pytest.mark.parametrize("algorithm", long_beyond(1, [DRFA(m=2), DualDRDM(m=2)], ["DRFA", "DualDRDM"]))
 def test_resumed_run_with_a_best_model_is_bitwise_equal(algorithm, tmp_path):
     """The run resumes after a check that keeps the model, after a first rise, and after a return to the best model."""
     path = tuple([0.9] * 4 + [1.0] * 4 + [1.8] * 20)

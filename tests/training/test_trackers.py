@@ -58,6 +58,7 @@ def store(tmp_path, monkeypatch):
     return f"sqlite:///{tmp_path}/mlflow.db"
 
 
+@pytest.mark.long
 def test_tensorboard_has_the_history(tmp_path):
     frame = go(TensorBoard(tmp_path)).history.to_frame()
     found = events(tmp_path)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -330,13 +331,21 @@ class DeLongScores(RankScores):
 
     def _variance(self, k: Floats, most: Floats) -> tuple[Floats, Floats]:
         """Compute DeLong's variance with k pseudo-rows per class of variance ``most``, and its derivative in k."""
-        mean, total, slope = np.nan_to_num(self.values), np.zeros_like(k), np.zeros_like(k)
-        for rows, other, squares in self._classes:
-            rows = np.maximum(1.0, rows)
-            spread = np.maximum(0.0, squares / np.maximum(1.0, other) ** 2 - rows * mean**2)
-            part = (spread + k * most) / (rows - 1 + k)
-            total, slope = total + part / rows, slope + (most - part) / (rows - 1 + k) / rows
+        total, slope = np.zeros_like(k), np.zeros_like(k)
+        for rows, spread in self._spreads:
+            free = rows - 1 + k
+            part = (spread + k * most) / free
+            total, slope = total + part / rows, slope + (most - part) / free / rows
         return total, slope
+
+    @cached_property  # the bisection for a bound needs it hundreds of times
+    def _spreads(self) -> list[tuple[Floats, Floats]]:
+        """For the positive and the negative class: rows, at least 1, and the squared distances of their placements."""
+        mean, spreads = np.nan_to_num(self.values), []
+        for count, other, squares in self._classes:
+            rows = np.maximum(1.0, count)
+            spreads.append((rows, np.maximum(0.0, squares / np.maximum(1.0, other) ** 2 - rows * mean**2)))
+        return spreads
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from pandas.api.types import is_numeric_dtype
+from tests.support.marks import crossed
 from tests.support.refusals import refused
 
 from drfl import Natural
@@ -99,8 +100,9 @@ def as_saved_data_set(whole, folder):
     return folder / "whole"
 
 
-@pytest.mark.parametrize("write", [as_npz, as_parquet, as_sheet, as_saved_data_set])
-@pytest.mark.parametrize("with_schema", [True, False])
+@pytest.mark.parametrize(
+    ("write", "with_schema"), crossed([as_npz, as_parquet, as_sheet, as_saved_data_set], [True, False])
+)
 def test_other_formats_give_the_same_tensors_and_split(write, with_schema, tmp_path, monkeypatch):
     frames = sites(tmp_path)
     schema = describe([tmp_path / "sites"], "ill").schema

@@ -81,7 +81,9 @@ def test_algorithm_stopped_by_test_rows_at_one_seed_is_not_compared(comparison):
     assert compare_over_seeds([*runs, stopped, at_third(other)]) == []
 
 
-@pytest.mark.parametrize(("measure", "pairs"), [("auc", 1), ("brier", 1), ("sensitivity", 0)])
+@pytest.mark.parametrize(
+    ("measure", "pairs"), [pytest.param("auc", 1, marks=pytest.mark.long), ("brier", 1), ("sensitivity", 0)]
+)
 def test_other_measures_are_assessed(comparison, capsys, measure, pairs):
     found = assessed(capsys, comparison, "--measure", measure)
     assert {run["measure"] for run in found["runs"]} == {measure}

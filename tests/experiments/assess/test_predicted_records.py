@@ -56,6 +56,7 @@ def place(made, monkeypatch, capsys):
             path.unlink()
 
 
+@pytest.mark.long
 def test_a_report_of_the_folder_is_that_of_the_comparison(capsys):
     assert call(["report", "c", "--title", "c", "--out", "new.html", "--latex", "new.tex"]) == 0
     assert Path("new.html").read_bytes() == Path("c/report.html").read_bytes()
@@ -78,6 +79,7 @@ def test_a_report_of_the_folder_is_that_of_the_comparison(capsys):
     assert all(" ".join(line.split()) in printed for line in lines)
 
 
+@pytest.mark.long
 def test_the_pdf_has_the_rows():
     pytest.importorskip("typst")
     from tests.support.pdf_text import texts

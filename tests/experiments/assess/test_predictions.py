@@ -11,6 +11,7 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 from tests.data.test_model import table
+from tests.support.marks import long_beyond
 from tests.support.refusals import refused
 from torch import nn
 
@@ -41,7 +42,7 @@ def assessed(capsys, *arguments):
     return json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("measure", ["accuracy", "auc", "log_loss", "sensitivity"])
+@pytest.mark.parametrize("measure", long_beyond(2, ["accuracy", "auc", "log_loss", "sensitivity"]))
 def test_own_predictions_get_the_intervals_of_the_model(measure, runs, capsys):
     found = assessed(capsys, "c/FedAvg-seed0", "--predictions", "p.csv", "--measure", measure)
     model, other = found["runs"]
@@ -51,6 +52,7 @@ def test_own_predictions_get_the_intervals_of_the_model(measure, runs, capsys):
         assert theirs == pytest.approx(own)
 
 
+@pytest.mark.long
 def test_scikit_learn_predictions_are_a_row_of_a_comparison(runs, capsys):
     frame = pd.read_csv("t.csv")
     inputs = pd.get_dummies(frame[["income", "crp", "stage"]]).assign(income=lambda f: (f["income"] - 4e6) / 2e5)
@@ -138,6 +140,7 @@ def test_wrong_predictions_are_refused(change, code, field):
         drfl.assess(change(good), fed)
 
 
+@pytest.mark.long
 def test_changed_data_and_folders_without_data_are_refused(runs, capsys):
     with refused("missing-option", "data"):
         drfl.assess(runs)

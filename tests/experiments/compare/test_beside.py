@@ -96,6 +96,7 @@ def test_line_names_the_class_if_it_has_a_name():
     assert constant_line(told).startswith("always predicting each client's most frequent class: 91.7 %")
 
 
+@pytest.mark.long
 def test_rates_show_their_threshold(table, tmp_path, capsys):
     run(table, tmp_path / "a", "--metric", "accuracy", score="sensitivity")
     default = "rates use the threshold 0.5, because no validation rows of both classes could choose one"

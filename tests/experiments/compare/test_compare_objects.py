@@ -216,6 +216,7 @@ def test_differences_match_the_table_and_state_verdicts():
     assert found.differences().index.name == "worst_accuracy less mine's"
 
 
+@pytest.mark.long
 def test_runs_stopped_by_test_rows_are_marked_and_not_compared():
     """Each of five seeds stops before its first round, at a target that every model reaches."""
     five = {**QUIET, "seeds": 5}
@@ -278,6 +279,7 @@ def test_comparison_without_out_stores_nothing(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_finished_runs_are_not_repeated(tmp_path, monkeypatch):
     whole = drfl.compare(PAIR, DATA, TASK, out=tmp_path / "whole", **QUIET)
     asked: list[str] = []
@@ -433,6 +435,7 @@ def test_rolled_back_runs_are_marked_in_every_table(monkeypatch):
     assert DOUBLE_DAGGER not in plain.to_markdown()
 
 
+@pytest.mark.long
 def test_own_models_are_marked_and_compared_with_their_kind(tmp_path, capsys):
     algorithms = {
         "FedAvg": drfl.FedAvg(m=3), "DRFA": drfl.DRFA(m=3), "Ditto": drfl.Ditto(m=3),

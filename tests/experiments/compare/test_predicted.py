@@ -50,6 +50,7 @@ def kill_after_one_run(monkeypatch, call):
             call()
 
 
+@pytest.mark.long
 def test_killed_comparison_resumes_with_its_predictions(frame, monkeypatch, capsys):
     good = pd.DataFrame({"row": range(1, len(frame) + 1), "client": frame["site"], "prediction": frame["ill"]})
     good.to_csv("p.csv", index=False)

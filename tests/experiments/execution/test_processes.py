@@ -91,6 +91,7 @@ def test_signal_to_a_starting_worker(number, outcome, tmp_path):
     assert (done.stdout, done.returncode) == (f"{outcome}\n", 0), done.stderr
 
 
+@pytest.mark.long
 def test_calls_errors_and_signals():
     with Processes(1, "call") as workers:
         futures = [workers.submit(answer, n) for n in range(3)]

@@ -128,6 +128,7 @@ def test_diverging_reference_is_omitted(two_members, monkeypatch):
     assert found.summary()["references"]["local_only"][TEST] > 0.5
 
 
+@pytest.mark.long
 def test_two_clients_with_one_very_small(two_members):
     data = clients(count=2)
     tiny = replace(data, train=(data.train[0], data.train[1][:1]))
@@ -184,6 +185,7 @@ def test_unconfirmed_personal_model_is_dropped(two_members, monkeypatch):
     assert found.used == (GLOBAL,) * 3
 
 
+@pytest.mark.long
 def test_regression_uses_its_own_score(two_members):
     data = clients()
     numbers = replace(
@@ -238,6 +240,7 @@ def test_impossible_arguments_are_refused(options, code, field):
         fitted(**options)
 
 
+@pytest.mark.long
 def test_patients_count_instead_of_rows(two_members):
     data = clients(n=200)
     data = replace(data, test_inputs=data.inputs, test_targets=data.targets, test=data.train)

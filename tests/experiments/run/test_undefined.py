@@ -134,12 +134,14 @@ def test_run_shows_the_number_of_undefined_clients(table, tmp_path, capsys):
     assert all(name in warning for name in ALONE)
 
 
+@pytest.mark.long
 def test_run_with_every_score_does_not_mention_missing_ones(table, tmp_path, capsys):
     shown = printed(capsys, "run", *job(table, "--out", tmp_path / "run"))
     assert "undefined" not in shown.out + shown.err
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["undefined"] == {}
 
 
+@pytest.mark.long
 def test_files_of_a_run_contain_the_number(single):
     summary = json.loads((single / "summary.json").read_text())
     assert summary["undefined"] == {"auc": 2}
@@ -150,6 +152,7 @@ def test_files_of_a_run_contain_the_number(single):
     assert [record.undefined(measure) for measure in record.measures] == [2, 0]
 
 
+@pytest.mark.long
 def test_dash_is_shown_if_no_client_has_a_value(tmp_path, capsys):
     path = write_table(tmp_path / "sites.csv", [f"site-{k}" for k in range(SITES)])
     shown = printed(capsys, "run", *job(path, "--score", "auc", "--out", tmp_path / "run"))
@@ -332,6 +335,7 @@ def test_counts_survive_a_checkpoint(tmp_path):
     assert [row.undefined for row in resumed.history.rows] == [(1,)] * 5
 
 
+@pytest.mark.long
 def test_model_selection_names_excluded_clients(tmp_path, table, capsys):
     fed = federation(validation=True)
     best = drfl.Best("worst")

@@ -145,6 +145,7 @@ Own = FedAvg
 """
 
 
+@pytest.mark.long
 def test_code_named_in_a_folder_is_loaded_only_if_it_is_the_users(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(OWN.replace("Own", "Mine"))
@@ -169,6 +170,7 @@ def test_folders_without_runs_are_refused(pattern, tmp_path, monkeypatch):
         drfl.load_runs(pattern)
 
 
+@pytest.mark.long
 def test_runs_on_different_data_are_not_compared(tmp_path):
     sweep = drfl.sweep({**SMALL, "algorithm": "FedAvg", "grid": {"alpha": [0.3, 1.0]}}, out=tmp_path / "s", **QUIET)
     with refused("runs-differ", "alpha"):

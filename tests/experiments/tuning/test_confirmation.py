@@ -87,6 +87,7 @@ def overfitted(search):
     }
 
 
+@pytest.mark.long
 def test_confirmation_detects_a_lucky_score(tmp_path):
     search, pool = small_search(("FedAvg",), trials=2, relative=True), Here()
     found = confirm(search, overfitted(search), tmp_path, seeds=5, pool=pool)
@@ -98,6 +99,7 @@ def test_confirmation_detects_a_lucky_score(tmp_path):
     assert confirm(search, overfitted(search), tmp_path, seeds=0, pool=Here(0)) == {}
 
 
+@pytest.mark.long
 def test_diverging_setting_is_worse(tmp_path):
     search = small_search(("FedAvg",), trials=2, tables={"FedAvg": {"weight_decay": 0.0}})
     trials = overfitted(search)

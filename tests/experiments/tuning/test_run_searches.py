@@ -72,6 +72,7 @@ def test_score_is_the_criterion_on_validation_rows(criterion, changes, column, t
             assert score == pytest.approx(own[column], abs=1e-6)
 
 
+@pytest.mark.long
 def test_defining_values_of_a_method_are_not_searched(tmp_path):
     table = {"server_lr": 0.9}
     job = TuningJob(
@@ -135,9 +136,9 @@ def test_foreign_trials_in_the_file_are_ignored(done, tmp_path):
     ("changes", "error"),
     [
         ({"rounds": 3}, ("other-run", "rounds", "2", "3")),
-        ({"clients": 5}, ("other-run", "clients", "4", "5")),
-        ({"repeats": 1}, ("other-run", "seeds", "2", "1")),
         ({"criterion": "average"}, ("other-run", "metric", "worst_accuracy", "avg_accuracy")),
+        pytest.param({"clients": 5}, ("other-run", "clients", "4", "5"), marks=pytest.mark.long),
+        pytest.param({"repeats": 1}, ("other-run", "seeds", "2", "1"), marks=pytest.mark.long),
         ({"validation": 0.5}, ("other-run", "validation", "0.2", "0.5")),
         ({"tables": {"FedAvg": {"by_samples": False}}}, ("other-run", "FedAvg.by_samples", "False")),
     ],
@@ -164,6 +165,7 @@ def test_failed_run_gets_the_worst_score(tmp_path):
     assert second.stopped == ("rounds", "rounds")
 
 
+@pytest.mark.long
 def test_progress_line_of_each_trial(tmp_path):
     told = []
     trials = tuned(small_search(trials=2), tmp_path, ended=told.append)

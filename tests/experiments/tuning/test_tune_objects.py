@@ -67,6 +67,7 @@ def test_best_algorithm_is_chosen_on_validation_rows():
     assert repr(found).endswith(" of 3>")
 
 
+@pytest.mark.long
 def test_test_rows_are_ignored_and_given_validation_rows_used():
     split = clients().with_validation(0.5, drfl.Key(3))
     found = tuned(data=split)
@@ -104,6 +105,7 @@ def test_first_trial_can_be_given_and_less_can_be_better():
     assert found.best_value == min(trial.score for trial in found.trials)
 
 
+@pytest.mark.long
 def test_failed_run_is_never_the_best():
     first = {"share": 1.0, "lr": 1e38}
     found = tuned(data=clients(True), learned=task(True), first=first, trials=2)

@@ -367,6 +367,7 @@ def rotate(deployed, name, keep):
 
 
 @pytest.mark.parametrize("keep", long_beyond(1, [True, False]))
+@pytest.mark.long
 def test_chain_continues_after_a_key_rotation(secure, capsys, keep):
     for again in range(2):
         rotate(secure, "a", keep)
@@ -379,6 +380,7 @@ def test_chain_continues_after_a_key_rotation(secure, capsys, keep):
     assert [r["event"] for r in secure.records("a")].count("key") == 2
 
 
+@pytest.mark.long
 def test_unauthorised_new_key_is_detected(secure, capsys):
     rotate(secure, "a", keep=False)
     for path in (secure.root / "keys" / "revoked").iterdir():
@@ -412,7 +414,7 @@ class Flaky(InProcessGrid):
         return found
 
 
-@pytest.mark.parametrize("dies", [None, 3, pytest.param(5, marks=pytest.mark.long), 7])
+@pytest.mark.parametrize("dies", long_beyond(2, [None, 3, 5, 7]))
 def test_lost_and_repeated_messages_and_a_killed_server_pass(tmp_path, capsys, monkeypatch, dies):
     deployed = Deployed(tmp_path / "fl")
     monkeypatch.setattr(Flaky, "left", 0)

@@ -29,6 +29,7 @@ def dated(folder, **job):
     return path
 
 
+@pytest.mark.long
 def test_finished_run_is_followed_by_a_new_one(tmp_path):
     path = dated(tmp_path)
     first, second = (server_app.serve(grid_of(), path) for _ in range(2))
@@ -53,6 +54,7 @@ def test_unfinished_run_resumes_in_its_folder(tmp_path):
         assert (begun / name).read_bytes() == (again / name).read_bytes()
 
 
+@pytest.mark.long
 def test_next_run_starts_from_the_newest_model(tmp_path):
     path = dated(tmp_path)
     first = server_app.serve(grid_of(), path)
