@@ -9,6 +9,7 @@ import torch
 from gpu_parts.networks import resnet18
 from jobs import script
 from torch import Tensor, nn
+from torch.nn import functional
 
 from drfl import ClientData, Key, LocalSGD, Simulation, Task
 from drfl.engine.stacked import trial_of
@@ -30,6 +31,69 @@ class Transformer(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Compute scores (B, V) for texts (B, T)."""
         return self.output(self.encoder(self.embedding(tokens)).mean(1))
+
+
+class VisionTransformer(nn.Module):
+    """Four encoder layers over the 64 patches of 4×4 pixels of a colour image of 32×32 (Dosovitskiy et al. 2021)."""
+
+    def __init__(self, width: int = 128, layers: int = 4) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, width, 4, stride=4)
+        self.positions = nn.Parameter(0.02 * torch.randn(64, width))
+        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True, norm_first=True)
+        self.encoder = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        self.output = nn.Linear(width, CLASSES)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Compute scores (B, C) for images (B, 3, 32, 32)."""
+        patches = self.patches(images).flatten(2).transpose(1, 2)
+        return self.output(self.encoder(patches + self.positions).mean(1))
+
+
+class Adapted(nn.Linear):
+    """A frozen linear layer plus a trained product of low rank (LoRA, Hu et al. 2022)."""
+
+    def __init__(self, inputs: int, outputs: int, rank: int = 4) -> None:
+        super().__init__(inputs, outputs)
+        self.requires_grad_(False)
+        self.down = nn.Parameter(torch.randn(rank, inputs) / inputs**0.5)
+        self.up = nn.Parameter(torch.zeros(outputs, rank))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add the product of low rank to the frozen layer's outputs."""
+        return super().forward(x) + x @ self.down.T @ self.up.T
+
+
+class AdaptedBlock(nn.Module):
+    """An encoder layer whose linear layers are adapted. torch's own layer would skip the adapters without gradients."""
+
+    def __init__(self, width: int, heads: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.mixed, self.joined = Adapted(width, 3 * width), Adapted(width, width)
+        self.wide, self.narrow = Adapted(width, 4 * width), Adapted(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute attention and the two-layer network, each with a residual connection."""
+        parts = self.mixed(self.first(x)).unflatten(-1, (3, self.heads, -1)).movedim(-3, 0).transpose(-3, -2)
+        attended = functional.scaled_dot_product_attention(*parts).transpose(-3, -2).flatten(-2)
+        x = x + self.joined(attended)
+        return x + self.narrow(functional.relu(self.wide(self.second(x))))
+
+
+class AdaptedTransformer(nn.Module):
+    """The transformer with a frozen embedding and frozen layers, of which only adapters of rank 4 are trained."""
+
+    def __init__(self, width: int = 128) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, width).requires_grad_(False)
+        self.layers = nn.Sequential(AdaptedBlock(width), AdaptedBlock(width))
+        self.output = nn.Linear(width, VOCABULARY)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Compute scores (B, V) for texts (B, T)."""
+        return self.output(self.layers(self.embedding(tokens)).mean(1))
 
 
 def cifar_cnn() -> nn.Module:
@@ -92,6 +156,8 @@ JOBS = {
     "CIFAR CNN": Job(cifar_cnn, COLOUR, 10, 5, 32),
     "ResNet-18": Job(resnet18, COLOUR, 4, 3, 16, (2, 4, 6)),
     "DRDM CNN": Job(lambda: models.cnn(IMAGE, CLASSES), IMAGE, 20, 10, 32),
+    "vision transformer": Job(VisionTransformer, COLOUR, 4, 3, 16, (2, 4, 6)),
+    "LoRA transformer": Job(AdaptedTransformer, TEXT, 10, 5, 16),
 }
 if script.SMOKE:
     JOBS = {"LSTM": Job(lambda: models.LSTM(VOCABULARY, 4, 8, 1), (4,), 2, 1, 2, (2,))}

@@ -437,7 +437,7 @@ SPOIL: dict[str, Spoil] = {
     "decimal-comma": written(lambda rng: {"sep": ";", "decimal": ","}),
     "thousands": numbers(
         lambda values: is_positive(values) and values.max() > 1500,
-        lambda values, strength, rng: values.map(lambda value: f"{value:,.0f}"),
+        lambda values, strength, rng: values.map(lambda value: f"{value:,}"),
     ),
     "percent-sign": numbers(is_positive, lambda values, strength, rng: values.map(lambda value: f"{value:g}%")),
     "unit-in-cell": numbers(is_positive, lambda values, strength, rng: values.map(lambda value: f"{value:g} kg")),

@@ -108,13 +108,13 @@ def levels(imports: Mapping[str, set[str]]) -> tuple[int, int]:
 def called_once(tree: ast.AST) -> list[str]:
     """Return the private functions and methods of a module that it names exactly once, to call them.
 
-    Functions that are passed on, such as callbacks, are not among them.
+    Functions that are passed on, such as callbacks, are not among them, nor are hooks such as ``_repr_html_``.
     """
     names = Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
     names += Counter(node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute))
     called = {ast.unparse(node.func).rpartition(".")[2] for node in ast.walk(tree) if isinstance(node, ast.Call)}
     private = [node.name for node in ast.walk(tree) if isinstance(node, Function) and node.name.startswith("_")]
-    return [name for name in private if not name.startswith("__") and names[name] == 1 and name in called]
+    return [name for name in private if not name.endswith("_") and names[name] == 1 and name in called]
 
 
 def lines_of_code(text: str, tree: ast.AST) -> tuple[int, int]:

@@ -297,14 +297,6 @@ WORK: dict[str, SiteWork] = {
 """What a site does for each kind of query. Its policy applies to all of them, and its log records them."""
 
 
-def _answering(load: Callable[[Context], Site], what: str, work: SiteWork) -> Callable[[Message, Context], Message]:
-    def answer(message: Message, context: Context) -> Message:
-        site = load(context)
-        return audited_reply(message, context, site, what, lambda: work(site, message, context))
-
-    return answer
-
-
 def client_app(load: Callable[[Context], Site]) -> ClientApp:
     """Make a ``ClientApp`` that answers drfl's server.
 
@@ -340,8 +332,12 @@ def client_app(load: Callable[[Context], Site]) -> ClientApp:
                 raise
         return Message(content, reply_to=message)
 
+    def answer(what: str, work: SiteWork, message: Message, context: Context) -> Message:
+        site = load(context)
+        return audited_reply(message, context, site, what, lambda: work(site, message, context))
+
     for what, work in WORK.items():
-        client.query(what)(_answering(load, what, work))
+        client.query(what)(partial(answer, what, work))
 
     @client.query("closing")
     def close(message: Message, context: Context) -> Message:

@@ -17,7 +17,7 @@ from drfl.federation.requests import Gradients, Losses, MethodWork, Replies, Req
 from drfl.flower.messages import Answer, Ask, version
 from drfl.flower.records import array_of, vector_of
 from drfl.flower.site import Site
-from drfl.flower.site_methods import SentMethod, SiteStates, load_method
+from drfl.flower.site_methods import SiteStates, load_method
 from drfl.flower.site_task import check_same_model, engine_of, score_model
 
 SHIFT_KEY = "drfl.shift"
@@ -59,7 +59,13 @@ def compute_answer(site: Site, ask: Ask, request: Request | None, memory: Record
     trained = data if held is None else replace(held, validation=None)
     fed = Simulation(trained, task, engine=engine, device=site.device, first=ask.client)
     client = torch.tensor([0])  # the only client of this process, whatever its index in the deployment
-    work, w = None if ask.method is None else _method_work(site, ask, ask.method, fed), ask.w
+    work, w = None, ask.w
+    if ask.method is not None:
+        method = load_method(ask.method, site.policy, site.folder)
+        layout, row = fed.layout_of(method), None
+        if layout.size:
+            row = SiteStates(site.folder, site.name).read(ask.method.number, w.new_empty(layout.size))[None]
+        work = MethodWork(method, layout, row, {each.name: each.values.reshape(each.shape) for each in ask.context})
     if work is not None and ask.own:
         store = None if work.states is None else ClientTable.of(1, client, work.states)
         w = fed.own_models(OwnModels(w, work.method, store))[client][0]
@@ -103,15 +109,6 @@ def compute_answer(site: Site, ask: Ask, request: Request | None, memory: Record
         products=both,
         validation=validation,
     )
-
-
-def _method_work(site: Site, ask: Ask, sent: SentMethod, fed: Simulation) -> MethodWork:
-    """Load the client-side method that a message names, with the site's state."""
-    method = load_method(sent, site.policy, site.folder)
-    layout, row = fed.layout_of(method), None
-    if layout.size:
-        row = SiteStates(site.folder, site.name).read(sent.number, ask.w.new_empty(layout.size))[None]
-    return MethodWork(method, layout, row, {each.name: each.values.reshape(each.shape) for each in ask.context})
 
 
 def _parts(site: Site, request: Request, reply: Replies | Losses | Gradients) -> tuple[Tensor, ...]:

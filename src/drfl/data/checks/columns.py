@@ -68,7 +68,7 @@ SEVERAL = 10
 
 def column_warnings(table: RawTable, raw: bool, by_class: bool) -> list[Notice]:
     """Warn of columns that are likely to be wrong; raw ones are trained on without standardisation."""
-    found = [*_outliers(table), *(_large(table) or _unscaled(table) if raw else ()), *_identifiers(table)]
+    found = [*_outliers(table), *(_unscaled(table) if raw else ()), *_identifiers(table)]
     if table.n > 1 and len(table.large) and not by_class:
         found += [*_constant(table), *_swapped(table)]
     coded = _codes(table, by_class)
@@ -100,15 +100,14 @@ def _outliers(table: RawTable) -> list[Notice]:
     )
 
 
-def _large(table: RawTable) -> list[Notice]:
+def _unscaled(table: RawTable) -> list[Notice]:
+    """Warn of columns that are very large or far larger than the others, and of tables mostly far from 0."""
     sizes = np.abs(table.values)
     cases = [(k, _at(table, int(sizes[:, k].argmax()))) for k in (sizes.max(0) > LARGE).nonzero()[0]]
     advice = "no step size suits such inputs: standardise them"
-    return column_warning(table, "not-standardised", f"values beyond {LARGE:,.0f}", cases, "column", advice)
-
-
-def _unscaled(table: RawTable) -> list[Notice]:
-    """Warn of columns that are far larger than the others, and of tables whose columns are mostly far from 0."""
+    found = column_warning(table, "not-standardised", f"values beyond {LARGE:,.0f}", cases, "column", advice)
+    if found:
+        return found
     mean, spread = table.values.mean(0), table.values.std(0)
     varies = spread > table.resolution
     if not varies.any():
@@ -231,43 +230,38 @@ def _is_code(table: RawTable, k: int, code: float, hits: np.ndarray, by_class: b
 def odd_medians(table: RawTable) -> Iterator[tuple[int, int, str]]:
     """Yield columns, indices of `large` clients, and descriptions of medians that are far from all others."""
     for k in range(table.values.shape[1]):
-        yield from ((k, j, text) for j, text in _odd_in_column(table, k))
-
-
-def _odd_in_column(table: RawTable, k: int) -> Iterator[tuple[int, str]]:
-    """Yield indices of `large` clients whose median in a column is far from all others, and descriptions."""
-    of_clients = [table.values_at(i, k) for i in table.large]
-    members = np.arange(len(of_clients))
-    low, middle, high = table.quartiles[:, :, k]
-    if table.known is not None:
-        members, of_clients, quartiles = _with_several(members, of_clients)
-        if len(members) < 2:
-            return
-        low, middle, high = quartiles
-    mostly_zero = abs(np.median(middle)) <= table.resolution[k] and low.min() >= -table.resolution[k]
-    if mostly_zero or np.median(high - low) <= table.resolution[k]:
-        # Of counts of rare events compare those that are not 0.
-        of_clients = [values[np.abs(values) > table.resolution[k]] for values in of_clients]
-        members, of_clients, quartiles = _with_several(members, of_clients)
-        if len(members) < 2:
-            return
-        low, middle, high = quartiles
-    values = np.concatenate(of_clients)
-    # A code of a few levels has no unit.
-    if len(np.unique(values[:: -(-len(values) // SAMPLE)])) <= SEVERAL or np.median(high - low) <= 0:
-        return
-    # Of normal values, the interquartile range is 1.349 standard deviations.
-    spread, sizes, pair = (high - low) / 1.349, np.array(list(map(len, of_clients))), len(members) == 2
-    positive = np.array([bool((values > table.resolution[k]).all()) for values in of_clients])
-    for j in np.argsort(-spread):  # of two clients, the one with the larger values is named
-        text = None
-        if np.delete(positive, j).all():
-            text = _ratio(middle, low, high, sizes, j, RATIO_OF_TWO if pair else RATIO)
-        text = text or _spread(spread, j) or _shift(middle, spread, sizes, j, SHIFT_OF_TWO if pair else SHIFT)
-        if text is not None:
-            yield int(members[j]), text
-            if pair:
-                break
+        of_clients = [table.values_at(i, k) for i in table.large]
+        members = np.arange(len(of_clients))
+        low, middle, high = table.quartiles[:, :, k]
+        if table.known is not None:
+            members, of_clients, quartiles = _with_several(members, of_clients)
+            if len(members) < 2:
+                continue
+            low, middle, high = quartiles
+        mostly_zero = abs(np.median(middle)) <= table.resolution[k] and low.min() >= -table.resolution[k]
+        if mostly_zero or np.median(high - low) <= table.resolution[k]:
+            # Of counts of rare events compare those that are not 0.
+            of_clients = [values[np.abs(values) > table.resolution[k]] for values in of_clients]
+            members, of_clients, quartiles = _with_several(members, of_clients)
+            if len(members) < 2:
+                continue
+            low, middle, high = quartiles
+        values = np.concatenate(of_clients)
+        # A code of a few levels has no unit.
+        if len(np.unique(values[:: -(-len(values) // SAMPLE)])) <= SEVERAL or np.median(high - low) <= 0:
+            continue
+        # Of normal values, the interquartile range is 1.349 standard deviations.
+        spread, sizes, pair = (high - low) / 1.349, np.array(list(map(len, of_clients))), len(members) == 2
+        positive = np.array([bool((values > table.resolution[k]).all()) for values in of_clients])
+        for j in np.argsort(-spread):  # of two clients, the one with the larger values is named
+            text = None
+            if np.delete(positive, j).all():
+                text = _ratio(middle, low, high, sizes, j, RATIO_OF_TWO if pair else RATIO)
+            text = text or _spread(spread, j) or _shift(middle, spread, sizes, j, SHIFT_OF_TWO if pair else SHIFT)
+            if text is not None:
+                yield k, int(members[j]), text
+                if pair:
+                    break
 
 
 def _with_several(members: np.ndarray, of_clients: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:

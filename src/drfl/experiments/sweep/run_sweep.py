@@ -91,13 +91,7 @@ def run_sweep(
             if known is not None:
                 outcomes[run.name] = known._replace(run=run.name)
         missing = [run for run in study.runs if run.name not in outcomes]
-        in_turn = workers == 1 or not missing
-        ended_runs = (
-            _run_in_turn(claim, missing, watch, warn, track)
-            if in_turn
-            else _run_in_pool(claim, missing, watch, workers, warn, track)
-        )
-        for run, outcome in ended_runs:
+        for run, outcome in _run_all(claim, missing, watch, workers, warn, track):
             outcomes[run.name] = outcome._replace(run=run.name)
             ended(run, outcome, len(outcomes))
         done = tuple(run for run in study.runs if run.name in outcomes)
@@ -149,24 +143,7 @@ def describe_end(run: SweepRun, outcome: Outcome) -> str:
     return f"{run.label}: {describe(outcome.metrics, run.config.measures[0])}"
 
 
-def _run_in_turn(
-    claim: ClaimedFolder,
-    missing: list[SweepRun],
-    watch: StopSignal,
-    warn: Callable[[str], None],
-    track: str | None,
-) -> Iterator[tuple[SweepRun, Outcome]]:
-    """Run in this process, and yield the runs as they end, each with its outcome."""
-    for run in missing:
-        outcome, _, lines = _run_here(claim, watch, run, track=track)
-        for line in lines:
-            warn(line)
-        if outcome is None:
-            return
-        yield run, outcome
-
-
-def _run_in_pool(
+def _run_all(
     claim: ClaimedFolder,
     missing: list[SweepRun],
     watch: StopSignal,
@@ -174,7 +151,16 @@ def _run_in_pool(
     warn: Callable[[str], None],
     track: str | None,
 ) -> Iterator[tuple[SweepRun, Outcome]]:
-    """Run in workers, and yield the runs as they end, each with its outcome."""
+    """Run in this process or in workers, and yield the runs as they end, each with its outcome."""
+    if workers == 1 or not missing:
+        for run in missing:
+            outcome, _, lines = _run_here(claim, watch, run, track=track)
+            for line in lines:
+                warn(line)
+            if outcome is None:
+                return
+            yield run, outcome
+        return
     is_local = not isinstance(workers, Cluster)
     # Do not start more processes than there are runs: each takes seconds to start.
     count = workers if isinstance(workers, Cluster) else min(workers, len(missing))
