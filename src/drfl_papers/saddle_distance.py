@@ -159,7 +159,7 @@ def cell(job: Job, method: MethodRow, seed: int, rounds: int) -> Cell:
     """
     for name in job:
         if name not in Distance.model_fields:
-            raise unknown("key of a distance figure's job", name, Distance.model_fields, field="key")
+            raise unknown("key", name, Distance.model_fields, place="of a distance figure's job")
     try:
         distance = Distance.model_validate(job)
     except ValidationError as error:

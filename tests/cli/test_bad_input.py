@@ -18,7 +18,7 @@ MISTAKES = [
     (["run", "--partition", "zipf"], ("unknown-name", "partition", "'zipf'")),
     (["run", "--engine", "stakced"], ("unknown-name", "engine", "'stacked'")),
     (["run", "--param", "gama=1"], ("unknown-name", "DRDM.gama", "'gamma'")),
-    (["run", "--param", "averaged=true"], ("unknown-name", "DRDM.averaged", "DRDM 'averaged'")),
+    (["run", "--param", "averaged=true"], ("unknown-name", "DRDM.averaged", "'averaged' of DRDM")),
     (["run", "--algorithm", "SCAFFOLD", "--table-dir", "nowhere"], ("not-a-folder", "table_dir", "'nowhere'")),
     (["run", "--param", "FedSplit.mu=1"], ("unknown-name", "algorithm", "'FedSplit'")),
     (["run", "--param", "mu"], ("invalid-format", "param", "NAME=VALUE")),

@@ -113,7 +113,18 @@ def flag(name: str) -> str:
     return ABOUT[name].flag or f"--{name.replace('_', '-')}"
 
 
-OTHERS = ("absolute_step_size", "confirm_seeds", "jobs", "out", "overwrite", "param", "predictions", "ray", "resume")
+OTHERS = (
+    "absolute_step_size",
+    "confirm_seeds",
+    "jobs",
+    "keep",
+    "out",
+    "overwrite",
+    "param",
+    "predictions",
+    "ray",
+    "resume",
+)
 OTHERS += ("seeds", "stand_in", "track", "trust")
 """Options that messages name and that are not settings."""
 

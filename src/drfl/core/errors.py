@@ -156,7 +156,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f"Did you mean '{by_lower[near[0]]}'?" if near else ""
 
 
-def unknown(kind: str, name: str, known: Iterable[str], field: str | None = None) -> InputError:
+def unknown(kind: str, name: str, known: Iterable[str], field: str | None = None, *, place: str = "") -> InputError:
     """Create an error for an unknown name that suggests the nearest known one.
 
     Args:
@@ -164,8 +164,11 @@ def unknown(kind: str, name: str, known: Iterable[str], field: str | None = None
         name: The unknown name.
         known: The known names.
         field: Option or key that contains the name; None = the kind.
+        place: Where the name was looked up, such as ``"in a.csv"``.
     """
     names = list(known)
     hint = suggestion(name, names)
-    message = f"unknown {kind} '{name}'. {hint}{' ' if hint else ''}Choose from {', '.join(names)}"
+    message = (
+        f"unknown {kind} '{name}'{place and f' {place}'}. {hint}{' ' if hint else ''}Choose from {', '.join(names)}"
+    )
     return InputError(message, code="unknown-name", field=kind if field is None else field)

@@ -127,5 +127,5 @@ class OneLine(logging.Formatter):
     """A log formatter that removes terminal control characters."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Format a record and remove control characters from each of its lines."""
-        return "\n".join(printable(line) for line in super().format(record).split("\n"))
+        """Format a record, name options as the command does, and remove control characters from each of its lines."""
+        return "\n".join(printable(line) for line in with_options(super().format(record)).split("\n"))

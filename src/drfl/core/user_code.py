@@ -89,7 +89,7 @@ def load(kind: str, reference: str) -> object:
             is_defined_here = getattr(attr, "__module__", None) == module.__name__
             if is_object or is_defined_here:
                 suggestions.append(known)
-        raise unknown(f"name in {place}", name, suggestions, field=kind) from None
+        raise unknown("name", name, suggestions, field=kind, place=f"in {place}") from None
     # Instances, such as a functools.partial of the user's function, have no qualified name.
     if hasattr(value, "__qualname__") and _is_standard(str(getattr(value, "__module__", None) or "builtins")):
         raise _standard(kind, reference)

@@ -47,8 +47,8 @@ def card(model: Model) -> Card:
         threshold = [f"Threshold: {positive}; {how}."]
     preparation = []
     if model.schema is not None:
-        origin = "inferred from the training rows" if model.schema.inferred else "given"
-        preparation.append(f"{len(model.schema.features)} encoded columns by a schema that was {origin}.")
+        origin = " that drfl inferred from the training rows" if model.schema.inferred else ""
+        preparation.append(f"{len(model.schema.features)} columns, encoded by a schema{origin}.")
         missing = [column.name for column in model.schema.columns if column.is_feature and column.missing]
         if missing:
             preparation.append(f"Missing values become the mean, with an indicator, in {', '.join(missing[:MOST])}.")

@@ -32,7 +32,7 @@ def predictions_csv(model: Model, path: Path, keep: Sequence[str] = (), reading:
     known = [str(name) for name in table.frame.columns]
     for name in keep:
         if name not in known:
-            raise unknown(f"column to keep in {path}", name, known, field="keep")
+            raise unknown("column", name, known, field="keep", place=f"in {path} for `keep`")
     columns = () if schema is None else schema.columns
     # Identifiers let people join the predictions with other tables.
     ids = [column.name for column in columns if column.type == "id" or column.role in ("client", "patient")]

@@ -71,7 +71,7 @@ def load_scores(source: SiteData, folder: Path, column: str, data: ClientData) -
     schema = None if source.schema_file is None else TableSchema.read(folder / source.schema_file)
     frame = Table.whole(path, schema, options=source.reading()).frame
     if column not in frame:
-        raise unknown(f"column in {path.name}", column, list(frame.columns), field="score_column")
+        raise unknown("column", column, list(frame.columns), field="score_column", place=f"in {path.name}")
     if column in (data.columns or ()):
         raise InputError(
             f"column '{column}' has the site's own scores, but models are trained on it. Remove it from the features",

@@ -146,7 +146,7 @@ class DatasetSpec:
                 field="group",
             )
         if group not in self.groupings:
-            raise unknown(f"group of dataset '{self.info.name}'", group, self.groupings, field="group")
+            raise unknown("group", group, self.groupings, place=f"of dataset '{self.info.name}'")
         return self.groupings[group]
 
 

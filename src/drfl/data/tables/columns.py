@@ -43,7 +43,7 @@ def check_known(
     asked = [*((name, "target") for name in targets), (group, "group"), *((name, "drop") for name in drop)]
     for name, what in (*asked, (patient, "patient")):
         if name is not None and name not in known:
-            raise unknown(f"column for {what} in {place}", name, known, field=what)
+            raise unknown("column", name, known, field=what, place=f"in {place} for `{what}`")
     check_roles(targets, group, drop, patient)
 
 

@@ -75,7 +75,7 @@ class Condition(NamedTuple):
                 field="target",
             )
         if found.column not in columns:
-            raise unknown(f"column for target in {place}", found.column, columns, field="target")
+            raise unknown("column", found.column, columns, field="target", place=f"in {place} for `target`")
         return found
 
     def holds(self, values: np.ndarray) -> np.ndarray:

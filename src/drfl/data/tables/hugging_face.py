@@ -134,7 +134,9 @@ def from_splits(name: str, place: str, found: datasets.Dataset | datasets.Datase
     if patient is not None:
         place_of_rows = next(iter(parts))
         if patient not in first.column_names:
-            raise unknown(f"column for patient in {place_of_rows}", patient, first.column_names, field="patient")
+            raise unknown(
+                "column", patient, first.column_names, field="patient", place=f"in {place_of_rows} for `patient`"
+            )
         frame = cast("pd.DataFrame", first.select_columns([patient]).to_pandas())
         patients = tuple(patients_of(frame, patient, row_names_of(place_of_rows)))
     kind = "table" if schema is not None else _kind(place, first, columns)

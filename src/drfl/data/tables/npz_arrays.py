@@ -148,7 +148,7 @@ def _npz(
         names = (INPUTS, *read, *(name for name in (group, patient) if name is not None))
         for name in names:
             if name not in arrays.names:
-                raise unknown(f"array in {path}", name, arrays.names, field=name)
+                raise unknown("array", name, arrays.names, field=name, place=f"in {path}")
         # None if the array cannot be mapped, such as a compressed one or one of float64.
         x = arrays.mapped(INPUTS, np.float32)
         # A file of one row may hold scalars.

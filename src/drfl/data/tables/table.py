@@ -278,7 +278,7 @@ def _read_sheet(path: Path, drop: Sequence[str]) -> pd.DataFrame:
                     field=str(file),
                 )
             if sheet is not None and sheet not in book.sheet_names:
-                raise unknown(f"sheet in {file}", sheet, [*map(str, book.sheet_names)], field=str(file))
+                raise unknown("sheet", sheet, [*map(str, book.sheet_names)], field=str(file), place=f"in {file}")
             # As objects, because pandas would read the text "007" as the number 7.
             cells = pd.read_excel(book, sheet_name=sheet or 0, dtype=object, keep_default_na=False, na_values=[""])
             frame = cells.infer_objects()

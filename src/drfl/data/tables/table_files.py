@@ -215,7 +215,9 @@ def patients_of_tables(tables: Sequence[Table], patient: str | None) -> list[str
         return None
     for table in tables:
         if patient not in table.frame.columns:
-            raise unknown(f"column for patient in {table.place}", patient, list(table.frame.columns), field="patient")
+            raise unknown(
+                "column", patient, list(table.frame.columns), field="patient", place=f"in {table.place} for `patient`"
+            )
     return [name for table in tables for name in patients_of(table.frame, patient, table.row_names())]
 
 

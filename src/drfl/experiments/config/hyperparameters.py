@@ -253,7 +253,7 @@ def _make_cached(algorithm: str, cls: type[Algorithm], items: tuple[tuple[str, t
     known = [*(field.name for field in _fields(algorithm) if field.name != "local"), *LOCAL]
     for name in values:
         if name not in known:
-            raise unknown(f"parameter of {label}", name, known, field=f"{label}.{name}")
+            raise unknown("parameter", name, known, field=f"{label}.{name}", place=f"of {label}")
     # In files, the local solver and the algorithm share one table.
     local_values = _convert_values(label, LocalSGD, {k: v for k, v in values.items() if k in LOCAL})
     # `epochs` replaces `steps`, whose default would conflict with it.
