@@ -14,14 +14,18 @@ the choice and the test results.
 results/fit_jobs/table.md has the means over the seeds, and paired 95 % t-intervals of differences between the choice
 and the member that is the best in hindsight (by its mean over the seeds), FedAvg, the initial model and local training,
 and between the choice with personal models and local training. A difference is marked if it is significant after Holm's
-correction over all jobs and all comparisons but the first. FILE
-is adult.csv of the PyPI package ``fairness`` 0.1.8. The script appends rows and skips the seeds that it has.
+correction over all jobs and all comparisons but the first. A last table counts the same for other rules of the choice,
+from the stored validation losses and p-values.
+
+FILE is adult.csv of the PyPI package ``fairness`` 0.1.8. The script appends rows and skips the seeds that it has.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -133,18 +137,38 @@ def measured(name: str, seed: int, folders: suite.Folders) -> dict[str, list[str
 MEMBERS = [member.name for member in PORTFOLIO]
 
 
+def smallest_loss(rows: kept.Rows, job: str, seed: str, level: float = 1.0) -> str:
+    """The member with the smallest worst validation loss among FedAvg and those with a p-value of at most ``level``."""
+    found = {name: rows[job, seed, name][:3] for name in MEMBERS}
+    allowed = [name for name, (_, _, p) in found.items() if name == MEMBERS[0] or (p and float(p) <= level)]
+    if level < 1 and len(allowed) > 1:
+        allowed.remove(MEMBERS[0])
+    return min(allowed, key=lambda name: float(found[name][1] or "inf"))
+
+
+RULES: dict[str, Callable[[kept.Rows, str, str], str]] = {
+    "of `drfl fit`": lambda rows, job, seed: next(name for name in MEMBERS if rows[job, seed, name][0] == "1"),
+    **{f"smallest loss with p ≤ {level}": partial(smallest_loss, level=level) for level in (0.2, 0.5, 0.9)},
+    "smallest loss": smallest_loss,
+    "always FedAvg": lambda rows, job, seed: MEMBERS[0],
+}
+"""Rules that choose a member from validation rows. A p-value tests whether a member's worst client is better than
+FedAvg's."""
+
+
 class Measured:
     """The stored test results of a job, one value per seed.
 
     Args:
         rows: All stored rows.
         job: The name of the job.
+        rule: The rule of the choice.
     """
 
-    def __init__(self, rows: kept.Rows, job: str) -> None:
+    def __init__(self, rows: kept.Rows, job: str, rule: str = next(iter(RULES))) -> None:
         self.job, self._rows = job, rows
         seeds = dict.fromkeys(key[1] for key in rows if key[0] == job)
-        self.chosen = {seed: next(n for n in MEMBERS if rows[job, seed, n][0] == "1") for seed in seeds}
+        self.chosen = {seed: RULES[rule](rows, job, seed) for seed in seeds}
 
     def column(self, place: int, model: str) -> np.ndarray:
         """A measure of a model at each seed; "fit" is the choice."""
@@ -212,6 +236,29 @@ def _p(values: np.ndarray) -> float:
     return float(stats.ttest_1samp(values, 0).pvalue) if values.std() else 0.0
 
 
+def rules(rows: kept.Rows, names: list[str]) -> str:
+    """Count the jobs where the choice is level with the best member by each rule, and name those worse than FedAvg."""
+    lines = [
+        "| rule | accuracy: level with the best | worse than FedAvg | loss: level with the best | worse than FedAvg |"
+    ]
+    lines.append("| --- |" + " ---: |" * 4)
+    for rule in RULES:
+        jobs, cells = [Measured(rows, name, rule) for name in names], list[str]()
+        for place, sign in ((WORST, 1), (LOSS, -1)):
+            level, worse = 0, list[str]()
+            for job in jobs:
+                chosen = job.column(place, "fit")
+                to_best, to_fedavg = (chosen - job.column(place, other) for other in (job.best(place), MEMBERS[0]))
+                mean, half = interval(list(to_best)) if to_best.any() else (0.0, 0.0)
+                level += abs(mean) <= half
+                mean, half = interval(list(to_fedavg)) if to_fedavg.any() else (0.0, 0.0)
+                if sign * mean < -half:
+                    worse.append(job.job)
+            cells += [f"{level} of {len(jobs)}", ", ".join(worse) or "none"]
+        lines.append(f"| {rule} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def table(rows: kept.Rows) -> str:
     """The contents of table.md."""
     jobs = [Measured(rows, job) for job in dict.fromkeys(key[0] for key in rows)]
@@ -221,6 +268,11 @@ def table(rows: kept.Rows) -> str:
         lines, level = differences(jobs, place)
         note = f"The first interval contains 0 on {level} of {len(jobs)} jobs."
         parts += [f"{title}: the choice minus another model, with the 95 % t-interval. {note}", lines]
+    if jobs:
+        title = (
+            "Jobs by rule of the choice. Worse: the 95 % t-interval of the difference excludes 0, without correction."
+        )
+        parts += [title, rules(rows, [job.job for job in jobs])]
     return "\n\n".join(parts) + "\n"
 
 
