@@ -12,6 +12,7 @@ one that the documentation names. Ends with 1 if something is not as it should b
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -290,4 +291,8 @@ def main(keep: bool = False, long: bool = False) -> None:
 
 
 if __name__ == "__main__":
-    main(long="--long" in sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--long", action="store_true", help="kill and restart processes")
+    parser.add_argument("--keep", action="store_true", help="keep the folder")
+    options = parser.parse_args()
+    main(options.keep, options.long)
