@@ -406,8 +406,8 @@ def assess(
         from drfl.report.run_gains import no_assessment
 
         run = assess_run(Path(of), measure, level, auc_interval)
-        # Level 4 is the line of the user that calls this function, through its decorator.
-        warn_of_interruption(Path(of), stacklevel=4)
+        # Level 3 is the line of the user that calls this function.
+        warn_of_interruption(Path(of), stacklevel=3)
         if run.assessment is None:
             why = no_assessment(run)
             raise InputError(why, code=why.code, field=why.field)

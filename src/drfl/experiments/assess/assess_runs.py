@@ -66,8 +66,8 @@ def gain_of_folders(
     """
     runs = [assess_run(directory, measure, level, auc_interval) for directory in (first, second)]
     for directory in (first, second):
-        # Level 5 is the line of the user that calls drfl.assess_gain, through its decorator.
-        warn_of_interruption(directory, stacklevel=5)
+        # Level 4 is the line of the user that calls drfl.assess_gain.
+        warn_of_interruption(directory, stacklevel=4)
     return gain_over(*runs)
 
 
