@@ -150,7 +150,7 @@ def test_default_set_without_penalty_is_the_simplex():
         ("ScaffPD", {}, {"clients": 0}, ("out-of-range", "n")),
         ("ScaffPD", {}, {"rho": -1.0}, ("out-of-range", "rho")),
         ("ScaffPDD", {}, {}, ("unknown-name", "algorithm", "'ScaffPD'")),
-        ("ScaffPD", {"gama": [1.0]}, {}, ("unknown-name", "ScaffPD.gama", "ScaffPD 'gama'")),
+        ("ScaffPD", {"gama": [1.0]}, {}, ("unknown-name", "ScaffPD.gama", "'gama' of ScaffPD")),
         ("ScaffPD", {"sigma": [1.0, -1.0]}, {}, ("out-of-range", "sigma")),
         ("ScaffPD", {"sigma": []}, {}, ("missing-option", "sigma")),
         ("ScaffPD", {"reach": [1.0], "lr": [0.1]}, {}, ("conflicting-options", "lr")),
