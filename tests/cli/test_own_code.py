@@ -202,7 +202,7 @@ def test_parameters_are_named_with_or_without_the_file(folder, name):
         ("--algorithm mine.py:FedAvgState", ("wrong-type", "algorithm", "'init'")),
         ("--algorithm mine.py:Needy", ("missing-option", "Needy.need", "`param = Needy.need=VALUE`")),
         ("--algorithm mine.py:Rowdy", ("user-code-failed", "Rowdy", "share is odd")),
-        ("--algorithm mine.py:Halfway --param shar=1", ("unknown-name", "Halfway.shar", "'shar' of Halfway", "'share'")),
+        ("--algorithm mine.py:Halfway --param shar=1", ("unknown-name", "Halfway.shar", "of Halfway", "'share'")),
         ("--algorithm mine.py:Halfway --param share=x", ("wrong-type", "Halfway.share", "'x'")),
         ("--algorithm mine.py:Halfway --param FedAvg.m=3", ("unused-option", "param", "FedAvg")),
         (
