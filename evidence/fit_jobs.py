@@ -270,7 +270,8 @@ def table(rows: kept.Rows) -> str:
         parts += [f"{title}: the choice minus another model, with the 95 % t-interval. {note}", lines]
     if jobs:
         title = (
-            "Jobs by rule of the choice. Worse: the 95 % t-interval of the difference excludes 0, without correction."
+            "Other rules. Level with the best: the 95 % t-interval of the difference to the best member contains 0. "
+            "Worse than FedAvg: that of the difference to FedAvg excludes 0, without correction."
         )
         parts += [title, rules(rows, [job.job for job in jobs])]
     return "\n\n".join(parts) + "\n"

@@ -135,6 +135,13 @@ def test_messages_name_options_as_the_user_wrote_them(arguments, file, quoted, t
         assert [name for name in quoted if name not in text] == []
 
 
+def test_messages_name_only_options_that_the_command_has(capsys):
+    assert call(["fit", "--group", "site"]) == 2
+    error = capsys.readouterr().err
+    assert "--group" in error
+    assert "`data`" in error, "drfl fit takes the files without an option"
+
+
 TOML_MISTAKES = [
     ("rounds = ", ("damaged-file", "job.toml", "TOML")),
     ("round = 3", ("unknown-name", "option", "'rounds'")),

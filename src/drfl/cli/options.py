@@ -9,7 +9,6 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, TypeVar, get_args, get_origin, get_type_hints
 
@@ -111,37 +110,6 @@ ABOUT = {name: item for name, hint in HINTS.items() for item in get_args(hint) i
 def flag(name: str) -> str:
     """Return the name of a setting's option."""
     return ABOUT[name].flag or f"--{name.replace('_', '-')}"
-
-
-OTHERS = (
-    "absolute_step_size",
-    "confirm_seeds",
-    "jobs",
-    "keep",
-    "out",
-    "overwrite",
-    "param",
-    "predictions",
-    "ray",
-    "resume",
-)
-OTHERS += ("seeds", "stand_in", "track", "trust")
-"""Options that messages name and that are not settings."""
-
-
-def option_names(arguments: Sequence[str]) -> dict[str, str]:
-    """Return the options by the names that messages give them, see :func:`drfl.core.screen.with_options`.
-
-    A setting that may come from a TOML file keeps the name that it has there, unless its option was given.
-
-    Args:
-        arguments: The words of the command line.
-    """
-    names = {name: flag(name).split("/")[0] for name in ABOUT}
-    if any(word.endswith(".toml") and not before.startswith("--") for before, word in pairwise(arguments)):
-        given = {word.split("=")[0] for word in arguments}
-        names = {name: option for name, option in names.items() if option in given}
-    return names | {name: f"--{name.replace('_', '-')}" for name in OTHERS}
 
 
 def setting(name: str, metavar: str | None = None) -> object:

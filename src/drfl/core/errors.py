@@ -168,7 +168,6 @@ def unknown(kind: str, name: str, known: Iterable[str], field: str | None = None
     """
     names = list(known)
     hint = suggestion(name, names)
-    message = (
-        f"unknown {kind} '{name}'{place and f' {place}'}. {hint}{' ' if hint else ''}Choose from {', '.join(names)}"
-    )
+    what = f"unknown {kind} '{name}'{' ' if place else ''}{place}"
+    message = f"{what}. {hint}{' ' if hint else ''}Choose from {', '.join(names)}"
     return InputError(message, code="unknown-name", field=kind if field is None else field)

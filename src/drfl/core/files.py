@@ -459,8 +459,8 @@ def read_parquet(path: Path, drop: Sequence[str] = ()) -> pd.DataFrame:
             kind = schema.field(name).type
             if pa.types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType):
                 raise InputError(
-                    f"{_shown(path)}: column '{name}' must hold numbers or words, but holds {kind}. Exclude the column "
-                    "with drop.",
+                    f"{_shown(path)}: column '{name}' must hold numbers or words, but holds {kind}. "
+                    "Exclude the column with `drop`.",
                     code="wrong-type",
                     field=name,
                 )

@@ -97,6 +97,8 @@ option_names: dict[str, str] = {}
 SETTING = re.compile(r"`(\w+)(?: = ([^`]*))?`")
 """A setting in a message: its name in backticks, perhaps with a value."""
 
+QUOTE = "'"
+
 
 def with_options(text: str) -> str:
     """Replace the settings in a message by the options of the command.
@@ -104,13 +106,13 @@ def with_options(text: str) -> str:
     Messages write a setting as Python and TOML files do, in backticks. A command says "--lr 0.1" for "`lr = 0.1`".
     """
 
-    def option(found: re.Match[str]) -> str:
-        name, value = found[1], found[2]
-        if name not in option_names:
+    def as_option(found: re.Match[str]) -> str:
+        option, value = option_names.get(found[1]), found[2]
+        if option is None:
             return found[0]
-        return option_names[name] if value is None else f"{option_names[name]} {shlex.quote(value.strip(chr(39)))}"
+        return option if value is None else f"{option} {shlex.quote(value.strip(QUOTE))}"
 
-    return SETTING.sub(option, text)
+    return SETTING.sub(as_option, text)
 
 
 def say(text: object, err: bool = False) -> None:

@@ -142,7 +142,7 @@ def _identifiers(table: RawTable) -> list[Notice]:
             numbered.append((k, ""))
         elif different == len(values) >= 2 * SEVERAL:
             named.append((k, ""))
-    advice = "exclude them with drop, or the model learns the order of the file"
+    advice = "exclude them with `drop`, or the model learns the order of the file"
     found = column_warning(table, "row-number", "columns that number the rows", numbered, "column", advice)
     return found + column_warning(
         table, "identifier", "columns whose whole numbers differ in every row, like names", named, "column", advice
@@ -238,8 +238,8 @@ def odd_medians(table: RawTable) -> Iterator[tuple[int, int, str]]:
             if len(members) < 2:
                 continue
             low, middle, high = quartiles
-        mostly_zero = abs(np.median(middle)) <= table.resolution[k] and low.min() >= -table.resolution[k]
-        if mostly_zero or np.median(high - low) <= table.resolution[k]:
+        is_mostly_zero = abs(np.median(middle)) <= table.resolution[k] and low.min() >= -table.resolution[k]
+        if is_mostly_zero or np.median(high - low) <= table.resolution[k]:
             # Of counts of rare events compare those that are not 0.
             of_clients = [values[np.abs(values) > table.resolution[k]] for values in of_clients]
             members, of_clients, quartiles = _with_several(members, of_clients)
@@ -251,16 +251,16 @@ def odd_medians(table: RawTable) -> Iterator[tuple[int, int, str]]:
         if len(np.unique(values[:: -(-len(values) // SAMPLE)])) <= SEVERAL or np.median(high - low) <= 0:
             continue
         # Of normal values, the interquartile range is 1.349 standard deviations.
-        spread, sizes, pair = (high - low) / 1.349, np.array(list(map(len, of_clients))), len(members) == 2
+        spread, sizes, is_pair = (high - low) / 1.349, np.array(list(map(len, of_clients))), len(members) == 2
         positive = np.array([bool((values > table.resolution[k]).all()) for values in of_clients])
         for j in np.argsort(-spread):  # of two clients, the one with the larger values is named
             text = None
             if np.delete(positive, j).all():
-                text = _ratio(middle, low, high, sizes, j, RATIO_OF_TWO if pair else RATIO)
-            text = text or _spread(spread, j) or _shift(middle, spread, sizes, j, SHIFT_OF_TWO if pair else SHIFT)
+                text = _ratio(middle, low, high, sizes, j, RATIO_OF_TWO if is_pair else RATIO)
+            text = text or _spread(spread, j) or _shift(middle, spread, sizes, j, SHIFT_OF_TWO if is_pair else SHIFT)
             if text is not None:
                 yield k, int(members[j]), text
-                if pair:
+                if is_pair:
                     break
 
 

@@ -128,7 +128,7 @@ def near_copy_warnings(table: RawTable) -> list[Notice]:
             odd.append((share, table.names[i]))
     odd.sort(reverse=True)
     cases = [f"{name} ({share:.0%} of the test rows)" for share, name in odd]
-    advice = "keep the rows of one patient or machine on one side of the split: name the column with patient"
+    advice = "keep the rows of one patient or machine on one side of the split: name the column with `patient`"
     names = [name for _, name in odd]
     return warning("near-copies", "test rows nearly equal to training rows", cases, names, "client", advice)
 

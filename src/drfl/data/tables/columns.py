@@ -136,8 +136,8 @@ def check_numbers(features: pd.DataFrame, row_name: RowName) -> None:
                     else "give plain numbers"
                 )
                 raise InputError(
-                    f"{row_name(row)}, column '{name}': '{cells.iloc[row]}' has {what}, which drfl does not read: "
-                    f"{remedy}, or exclude the column with drop",
+                    f"{row_name(row)}, column '{name}': '{cells.iloc[row]}' has {what}, which drfl does "
+                    f"not read: {remedy}, or exclude the column with `drop`",
                     code="not-a-number",
                     field=str(name),
                 )
@@ -167,7 +167,7 @@ def check_size(features: pd.DataFrame, row_name: RowName) -> None:
         if bad.any():
             raise InputError(
                 f"{row_name(int(bad.argmax()))}: column '{name}' is infinite or beyond {LARGEST:g}: cap "
-                "it, or exclude it with drop",
+                "it, or exclude it with `drop`",
                 code="not-finite",
                 field=str(name),
             )
@@ -195,7 +195,7 @@ def one_hot(features: pd.DataFrame, place: str) -> pd.DataFrame:
         count = features[name].nunique()
         if count > CATEGORIES:
             raise InputError(
-                f"{place}: column '{name}' has {count} different words, more than {CATEGORIES}: exclude it with drop",
+                f"{place}: column '{name}' has {count} different words, more than {CATEGORIES}: exclude it with `drop`",
                 code="too-many-categories",
                 field=str(name),
             )

@@ -123,7 +123,7 @@ def check_stems(files: Sequence[Path], group: str | None) -> None:
     if group is None and len(set(stems)) < len(stems):
         twice = next(stem for stem in stems if stems.count(stem) > 1)
         raise InputError(
-            f"two files are called {twice}, but clients are named after files: rename one, or set group",
+            f"two files are called {twice}, but clients are named after files: rename one, or set `group`",
             code="duplicate-name",
             field=twice,
         )

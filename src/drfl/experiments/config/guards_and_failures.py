@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from drfl.core.errors import InputError, unknown
 from drfl.core.registry import from_text, text_of
 from drfl.core.short_repr import stable_repr
+from drfl.experiments.config.strict import value_problem
 from drfl.resilience import (
     Aggregator,
     CentredClip,
@@ -196,7 +197,7 @@ def failures_of(given: object) -> FailureModel | None:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise InputError(
-            f"`faults`: {where}{(': ' if where else '')}{first.get('ctx', {}).get('error', first['msg'])}",
+            f"`faults`: {where}{': ' if where else ''}{first.get('ctx', {}).get('error', value_problem(error))}",
             code="invalid-value",
             field="faults",
         ) from None

@@ -78,7 +78,7 @@ class Steps:
             self.executed += 1 - self.since / rounds
             self.seconds += time.perf_counter() - began
         if not finished.has_ended:
-            how = "nothing is stored" if self.claim is None else "the same call with `resume` continues"
+            how = "nothing is stored" if self.claim is None else "continue with `resume`"
             raise StoppedError(f"interrupted: {how}", self.watch.code)
         if keep is not None:
             keep.write(finished.result.end)  # a resumed fit then only tests this model again

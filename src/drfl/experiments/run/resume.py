@@ -281,7 +281,7 @@ def load_resume_point(
     except DamagedError as error:
         if key is not None:  # the key may be wrong, and new checkpoints must not replace good ones
             raise InputError(
-                f"{error}: cannot resume with this key; give the right one, or start again with " "`overwrite`",
+                f"{error}: cannot resume with this key; give the right one, or start again with `overwrite`",
                 code="damaged-checkpoint", field="checkpoint_key",
             ) from None  # fmt: skip
         warn(Notice(f"{error}; the run starts from the beginning", "damaged-checkpoint", str(folder)))
