@@ -21,6 +21,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("drfl", "drfl_papers")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+KEEPS = {"cache", "lru_cache", "contextmanager"}
+"""Decorators of functions that cannot be written in place of their call."""
 
 
 class Source:
@@ -108,13 +110,21 @@ def levels(imports: Mapping[str, set[str]]) -> tuple[int, int]:
 def called_once(tree: ast.AST) -> list[str]:
     """Return the private functions and methods of a module that it names exactly once, to call them.
 
-    Functions that are passed on, such as callbacks, are not among them, nor are hooks such as ``_repr_html_``.
+    Functions that are passed on, such as callbacks, are not among them, nor are hooks such as ``_repr_html_``, nor
+    functions that cannot be written in place of their call, because they keep their results or are context managers.
     """
     names = Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
     names += Counter(node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute))
     called = {ast.unparse(node.func).rpartition(".")[2] for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    private = [node.name for node in ast.walk(tree) if isinstance(node, Function) and node.name.startswith("_")]
-    return [name for name in private if not name.endswith("_") and names[name] == 1 and name in called]
+    private = [node for node in ast.walk(tree) if isinstance(node, Function) and node.name.startswith("_")]
+    found = [node.name for node in private if not node.name.endswith("_") and not KEEPS & decorators(node)]
+    return [name for name in found if names[name] == 1 and name in called]
+
+
+def decorators(node: Function) -> set[str]:
+    """Return the names of a function's decorators, without their modules and arguments."""
+    plain = [each.func if isinstance(each, ast.Call) else each for each in node.decorator_list]
+    return {ast.unparse(each).rpartition(".")[2] for each in plain}
 
 
 def lines_of_code(text: str, tree: ast.AST) -> tuple[int, int]:

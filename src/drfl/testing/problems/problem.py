@@ -191,7 +191,7 @@ class Problem:
         Raises:
             InputError: If λ is not a non-negative vector (N,) with a positive sum.
         """
-        return self._minimiser(self._mixture("lam", lam))
+        return weighted_optimum(self.functions, self._mixture("lam", lam))
 
     def saddle(self, ambiguity: AmbiguitySet) -> Saddle:
         """Return the saddle point of min_w max_{λ∈Λ} Σ_i λ_i f_i(w) − ψ(λ).
@@ -225,6 +225,3 @@ class Problem:
                 field="w",
             )
         return w
-
-    def _minimiser(self, lam: Tensor) -> Tensor:
-        return weighted_optimum(self.functions, lam)
