@@ -3,22 +3,23 @@
     python evidence/fit_null.py [--smoke]
 
 Six members have losses on the same validation rows. The losses of a row are a common gamma variable with a long tail,
-which differs in scale between the clients, times noise of each member. There are four kinds of federations:
+which differs in scale between the clients, times noise of each member. There are five kinds of federations:
 
 - equal: all clients are equally hard for all members.
 - spread: the hardest client has three times the loss of the easiest one, for all members.
-- worst equal: the five other members have 40 % less loss everywhere but at the worst client.
+- others pay: the five other members have 40 % more loss everywhere but at the worst client.
 - another worst: they have 40 % less loss at the client that is the worst with the first member, and just as much loss
-  as that at another client.
+  as that at another client, so that they have more loss on average unless there are only two clients.
+- worse: they have 10 % more loss at all clients.
 
 In each case a binary score of the chosen member is tested on fresh rows, 0.85 − 0.03·(position) for the clients, and
 the 95 % interval of the worst client is compared with the true value.
 
 results/fit_null/errors.csv has a row per kind, number of clients and number of rows: how often the simplest member was
-left, with the exact binomial 99 % interval (Clopper and Pearson 1934), and how often the interval missed. A test at
-level 5 % has a lower end of at most 0.05. In the federations with "few" rows, half of the clients have 2 to 4. They
-are missing for the last two kinds, in which the members do differ in the group that these clients form. summary.json
-has the versions.
+left, with the exact binomial 99 % interval (Clopper and Pearson 1934), the mean of the relative rise of the worst
+client's true loss by the choice, and how often the interval missed. In the federations with "few" rows, half of the
+clients have 2 to 4. They are missing for the last three kinds, in which the members do differ in the group that these
+clients form. summary.json has the versions.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ from drfl.training.history import csv_text
 
 RESULTS = Path(__file__).parent / "results" / "fit_null"
 CASES = script.sized(2000, 20)
-KINDS = ("equal", "spread", "worst equal", "another worst")
+KINDS = ("equal", "spread", "others pay", "another worst", "worse")
 CLIENTS = script.sized((2, 4, 10, 30), (2, 4))
 ROWS = ("20", "100", "few")
 MEMBERS = 6
 TEST_ROWS = 50
-COLUMNS = ("kind", "clients", "rows", "cases", "left", "share", "low", "high", "missed", "missed_share")
+COLUMNS = ("kind", "clients", "rows", "cases", "left", "share", "low", "high", "rise", "missed", "missed_share")
 
 
 def sizes(clients: int, rows: str) -> np.ndarray:
@@ -56,19 +57,22 @@ def sizes(clients: int, rows: str) -> np.ndarray:
     return np.where(np.arange(clients) % 2, 2 + np.arange(clients) % 3, 60)
 
 
-def losses(kind: str, clients: int, groups: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+def true_losses(kind: str, clients: int) -> np.ndarray:
+    """True losses (members, clients)."""
+    means = np.tile(np.linspace(1, 3, clients) if kind != "equal" else np.ones(clients), (MEMBERS, 1))
+    if kind == "others pay":
+        means[1:, :-1] = np.minimum(1.4 * means[1:, :-1], means[1:, -1:])
+    if kind == "another worst":
+        means[1:, -1], means[1:, 0] = 0.6 * means[1:, -1], means[1:, -1]
+    if kind == "worse":
+        means[1:] *= 1.1
+    return means
+
+
+def losses(means: np.ndarray, groups: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
     """Loss of each member on each row; ``groups`` are the clients of the rows."""
-    scale = np.linspace(1, 3, clients) if kind != "equal" else np.ones(clients)
     base = rng.gamma(0.5, 2.0, len(groups))
-    members = []
-    for k in range(MEMBERS):
-        means = scale.copy()
-        if k and kind == "worst equal":
-            means[:-1] *= 0.6
-        if k and kind == "another worst":
-            means[-1], means[0] = 0.6 * means[-1], means[-1]
-        members.append(means[groups] * base * rng.gamma(4, 1 / 4, len(groups)))
-    return members
+    return [own[groups] * base * rng.gamma(4, 1 / 4, len(groups)) for own in means]
 
 
 def interval_misses(clients: int, rng: np.random.Generator) -> bool:
@@ -89,16 +93,17 @@ def chosen(losses: list[np.ndarray], groups: np.ndarray) -> int:
 
 def row(kind: str, clients: int, rows: str) -> list[object]:
     """One row of the table."""
-    n, left, missed = sizes(clients, rows), 0, 0
-    by_client = group_clients(n.tolist())
+    n, left, missed, rise = sizes(clients, rows), 0, 0, 0.0
+    by_client, means = group_clients(n.tolist()), true_losses(kind, clients)
     of = np.repeat(np.arange(clients), n)
     for case in range(CASES):
         rng = Key(0).fold(kind, clients, rows, case).generator()
-        found = losses(kind, clients, of, rng)
-        left += chosen(found, by_client[of]) != 0
+        choice = chosen(losses(means, of, rng), by_client[of])
+        left += choice != 0
+        rise += means[choice].max() / means[0].max() - 1
         missed += interval_misses(clients, rng)
     ends = binomtest(left, CASES).proportion_ci(0.99)
-    shares = [f"{x:.4f}" for x in (left / CASES, ends.low, ends.high)]
+    shares = [f"{x:.4f}" for x in (left / CASES, ends.low, ends.high, rise / CASES)]
     return [kind, clients, rows, CASES, left, *shares, missed, f"{missed / CASES:.4f}"]
 
 

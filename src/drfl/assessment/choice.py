@@ -1,7 +1,9 @@
 """Choose a model by its worst client on validation rows, with allowance for noise and for the number of candidates.
 
-The candidates are ordered from simple to complex. The simplest one is left only for a candidate whose worst group is
-significantly better (Holm's correction over the candidates). A group is a client, or all clients with few rows.
+The candidates are ordered from simple to complex. The simplest one is left for a candidate with less loss both in its
+worst group and on average over the groups. If only its worst group is better, the other groups pay for it, or labels in
+the worst group are wrong; then the gain must be significant (Holm's correction over the candidates). A group is a
+client, or all clients with few rows.
 
 The test is an intersection–union test. "The candidate's worst group is not better than the reference's" says that some
 group g of the candidate loses at least as much as every group of the reference. It must be rejected for each g: either
@@ -73,6 +75,11 @@ def worst_group(losses: RowMoments) -> tuple[int, float]:
     return worst, float(losses.mean[worst])
 
 
+def average_loss(losses: RowMoments) -> float:
+    """Return the average over the groups of their mean losses."""
+    return float(losses.mean.mean())
+
+
 def worst_group_p(reference: RowMoments, candidate: RowMoments, gain: RowMoments, *, independent: bool = True) -> float:
     """Compute the p-value of "the candidate's worst group is not better than the reference's".
 
@@ -114,7 +121,7 @@ def choose(
     *,
     independent: bool = True,
 ) -> Choice:
-    """Choose a candidate by the mean loss of its worst group.
+    """Choose the candidate with the least loss in its worst group, among those preferred to the simplest one.
 
     Args:
         losses: (k) Losses of each candidate in each group, the simplest candidate first; None is not eligible.
@@ -128,10 +135,11 @@ def choose(
     for k, gain in zip(others, gains(reference, others) if others else (), strict=True):
         p[k] = worst_group_p(known[reference], known[k], gain, independent=independent)
     p = holm(p)
-    better = [k for k in others if p[k] <= LEVEL]
-    # All of these are significantly better than the simplest candidate, so the measured losses decide among them.
-    chosen = min(better, key=lambda k: worst_group(known[k])[1], default=reference)
-    return Choice(chosen, reference, p)
+    worst = {k: worst_group(each)[1] for k, each in known.items()}
+    average = {k: average_loss(each) for k, each in known.items()}
+    preferred = [k for k in others if p[k] <= LEVEL or average[k] < average[reference]]
+    # The simplest one is the first, so it is chosen if no other one has less loss in its worst group.
+    return Choice(min([reference, *preferred], key=worst.__getitem__), reference, p)
 
 
 def is_clear_gain(gains: Floats, patients: NDArray[np.intp] | None = None) -> bool:

@@ -187,7 +187,7 @@ def fit(options: o.FitOptions) -> int:
     """Choose and train the best algorithm for the worst client.
 
     drfl trains six candidates, and compares them on a fifth of the training rows that it holds out.
-    It chooses the simplest one unless another is significantly better, and trains the choice on all rows.
+    It keeps FedAvg unless another one serves the worst client better, and trains the choice on all rows.
     """
     from drfl.cli.fit import fit_command
 

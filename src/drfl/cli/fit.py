@@ -83,7 +83,7 @@ def fit_command(options: FitOptions) -> int:
 def _print(fitted: Fitted) -> None:
     job, score = fitted.finished.job, fitted.finished.job.fed.measures[0]
     view = ScreenTable(
-        "member", "worst validation loss", "p", f"worst {score.words}", text=("member",),
+        "member", "worst validation loss", "average", "p", f"worst {score.words}", text=("member",),
         title="members, trained without the validation rows",
     )  # fmt: skip
     for candidate, p, test, row in zip(
@@ -92,6 +92,7 @@ def _print(fitted: Fitted) -> None:
         view.add_row(
             candidate.member.name + " *" * (candidate.member is fitted.chosen),
             number(float(str(row["worst_validation_loss"])), 4),
+            number(float(str(row["average_validation_loss"])), 4),
             "excluded" if candidate.excluded else NOTHING if math.isnan(p) else f"{p:.2g}",
             NOTHING if test is None else score.number(Metrics.of(test, score).worst_score),
         )

@@ -177,9 +177,10 @@ def fit(
 ) -> Fitted:
     """Train the model with the best worst client that the data can justify, as ``drfl fit`` does.
 
-    Six algorithms train on four fifths of each client's training rows. The model with the smallest loss of the worst
-    client on the other rows is chosen if it is significantly better than that of the simplest algorithm, and otherwise
-    the simplest one. The chosen algorithm then trains on all training rows. Test rows do not influence the choice.
+    Six algorithms train on four fifths of each client's training rows. The other rows choose one of them: the one with
+    the smallest loss of the worst client, among FedAvg and those that improve on it. An algorithm improves on FedAvg if
+    its loss is smaller both for the worst client and on average, or significantly smaller for the worst client. The
+    chosen algorithm then trains on all training rows. Test rows do not influence the choice.
 
     Args:
         data: See :func:`compare`. If the clients have validation rows, these are used.

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from drfl.assessment.choice import choose
+from drfl.assessment.choice import average_loss, choose
 from drfl.assessment.row_moments import RowMoments
 from drfl.core.errors import DivergedError, DrflError
 from drfl.experiments.config.ready_run import Running
@@ -108,7 +108,7 @@ def _try_member(jobs: FitRuns, steps: Steps, judge: Judge, member: Member) -> Ca
     run = _try(steps, member.name, jobs.trial(member))
     if run is None:
         steps.ended(f"{member.name}: diverged")
-        return Candidate(member, None, None, "", math.nan, "diverged")
+        return Candidate(member, None, None, "", math.nan, math.nan, "diverged")
     losses = judge.losses(run.result.model)
     (group, worst), excluded, marks = judge.worst(losses), "", run.result.marks
     if not np.isfinite(losses.mean).all():
@@ -118,4 +118,4 @@ def _try_member(jobs: FitRuns, steps: Steps, judge: Judge, member: Member) -> Ca
     elif not worst < judge.initial:
         excluded = f"has a worst validation loss of {worst:.4g}, and the initial model has {judge.initial:.4g}"
     steps.ended(f"{member.name}: worst validation loss {worst:.4g}")
-    return Candidate(member, run, losses, group, worst, excluded)
+    return Candidate(member, run, losses, group, worst, average_loss(losses), excluded)

@@ -14,6 +14,7 @@ from torch import Tensor
 from drfl.assessment.assess_evaluation import assess_evaluation, worst_interval
 from drfl.assessment.choice import Choice
 from drfl.assessment.row_moments import RowMoments
+from drfl.assessment.seeds import LEVEL
 from drfl.experiments.fit.members import Member
 from drfl.experiments.fit.personal import Personalisation
 from drfl.experiments.run.artifacts import round_metrics
@@ -37,6 +38,7 @@ class Candidate(NamedTuple):
         losses: Its losses on validation rows, by group of clients; None if it diverged.
         group: The group of clients with the largest mean loss; "" if it diverged.
         worst: That loss.
+        average: The average over the groups of their mean losses; NaN if it diverged.
         excluded: Why it cannot be chosen; "" if it can.
     """
 
@@ -45,6 +47,7 @@ class Candidate(NamedTuple):
     losses: RowMoments | None
     group: str
     worst: float
+    average: float
     excluded: str
 
 
@@ -106,14 +109,20 @@ class Fitted:
             return f"{simple} is the only member of the portfolio that is not excluded"
         if chosen == simplest:
             return (
-                f"{simple} is the simplest member, and no other one is significantly better for the worst client on "
-                f"validation rows (smallest p = {tested.min():.2g}, Holm-corrected for {len(tested)} comparisons)"
+                f"no other member has a smaller loss than {simple} on validation rows both for the worst client and on "
+                f"average, or is significantly better for the worst client (smallest p = {tested.min():.2g}, "
+                f"Holm-corrected for {len(tested)} comparisons)"
             )
-        losses = [self.candidates[k].worst for k in (chosen, simplest)]
+        new, old = self.candidates[chosen], self.candidates[simplest]
+        worst = f"{new.worst:.4g} instead of {old.worst:.4g}"
+        if p[chosen] <= LEVEL:
+            return (
+                f"{new.member.name} is significantly better than {simple} for the worst client on validation rows: "
+                f"loss {worst} (p = {p[chosen]:.2g}, Holm-corrected for {len(tested)} comparisons)"
+            )
         return (
-            f"{self.chosen.name} is significantly better than {simple} for the worst client on validation rows: loss "
-            f"{losses[0]:.4g} instead of {losses[1]:.4g} (p = {p[chosen]:.2g}, Holm-corrected for {len(tested)} "
-            "comparisons)"
+            f"{new.member.name} has a smaller loss than {simple} on validation rows, both for the worst client "
+            f"({worst}) and on average over clients ({new.average:.4g} instead of {old.average:.4g})"
         )
 
     def to_frame(self) -> pd.DataFrame:
@@ -138,6 +147,7 @@ class Fitted:
                     "chosen": k == self.choice.chosen,
                     "worst_validation_loss": round(candidate.worst, DIGITS),
                     "worst_validation_client": candidate.group or None,
+                    "average_validation_loss": round(candidate.average, DIGITS),
                     "p": None if math.isnan(p) else float(f"{p:.4g}"),
                     "excluded": candidate.excluded or None,
                     # A diverged member keeps its row, so that the table shows what was tried.

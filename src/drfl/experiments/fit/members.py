@@ -57,7 +57,7 @@ PORTFOLIO = (
     Member("dual DRDM", "DualDRDM"),
     Member("dual DRDM, weight decay 0.01", "DualDRDM", {WEIGHT_DECAY: 1e-2}),
 )
-"""The members, from simple to complex: a later one is chosen only if it is significantly better than the first."""
+"""The members, from simple to complex; see :func:`drfl.assessment.choice.choose`."""
 
 
 REFERENCES = {"local_only": ("local only", "LocalOnly"), "pooled": ("pooled", "Pooled")}
