@@ -56,7 +56,9 @@ def test_digest_identifies_the_weights():
         ({**cnn((1, 8, 8), 3).state_dict(), "2.weight": torch.zeros(2)}, ("2.weight",)),
         ({**cnn((1, 8, 8), 3).state_dict(), "0.weight": torch.zeros(2)}, ()),
         ({"fc.weight": torch.zeros(3, 2), "layer1.0.conv1.weight": torch.zeros(1)}, ("conv1.weight",)),
-        ({**LITE, "_conv_stem.weight": torch.zeros(2**20, 1)}, ("_conv_head.weight",)),
+        ({**LITE, "_conv_stem.weight": torch.zeros(2**20, 1)}, ("_conv_stem.weight",)),
+        ({**LITE, "_fc.bias": torch.zeros(0)}, ("_fc.bias",)),
+        ({name: value[:0] for name, value in resnet18(3, "group", 8).state_dict().items()}, ()),
         (
             {
                 **LITE,
