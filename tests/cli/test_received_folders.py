@@ -21,7 +21,8 @@ from tests.support.refusals import refused
 from drfl.cli.app import call
 from drfl.core import user_code
 from drfl.core.errors import InputError
-from drfl.data.tables.hugging_face import Columns, read_hub
+from drfl.data.tables.columns import Columns
+from drfl.data.tables.hugging_face import read_hub
 from drfl.experiments.config.config import Config, code_references, config_of, read_file
 from drfl.training.callbacks import Progress
 

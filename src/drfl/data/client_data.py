@@ -24,7 +24,8 @@ from drfl.data.partition.splitting import as_tensors, blocks, join, lengths, pie
 from drfl.data.pools import ConstantAnswer, check_fields, check_indices, check_pool, constant_answer, majority_shares
 from drfl.data.standardisation import Standardisation, client_moments, is_table
 from drfl.data.tables import convert
-from drfl.data.tables.conditions import text_columns, used_columns
+from drfl.data.tables.columns import Columns
+from drfl.data.tables.conditions import used_columns
 from drfl.data.tables.conform import conform, target_tensor
 from drfl.data.tables.convert import encode_targets, feature_columns, feature_matrix, require_present
 from drfl.data.tables.patients import check_spelling, numbered, patients_of, repeated_ids, shared_ids
@@ -554,7 +555,7 @@ class ClientData:
         table, proposed = Table("the table", frame), tuple[Notice, ...]()
         # Without options, a data frame is taken as its user has read it.
         if schema is None and reading != DETECT and group is not None:
-            names = [*(name for name in (group, patient) if name is not None), *text_columns(targets or ())]
+            names = Columns(targets or (), group, patient=patient).texts
             if features is not None:
                 frame = frame[[name for name in frame if name in (*features, *used_columns(targets or ()), *names)]]
             table = Table("the table", frame).prepared(names, reading, _row)

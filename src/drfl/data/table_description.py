@@ -17,7 +17,8 @@ from drfl.data.client_data import ClientData
 from drfl.data.dataset import TaskName
 from drfl.data.partition.natural import split_groups
 from drfl.data.partition.splitting import as_tensors
-from drfl.data.tables.conditions import text_columns, used_columns
+from drfl.data.tables.columns import Columns
+from drfl.data.tables.conditions import used_columns
 from drfl.data.tables.conform import SchemaRows, encode, level_text, stripped, target_tensor, with_answers
 from drfl.data.tables.levels import check_levels, level_notices
 from drfl.data.tables.patients import check_spelling, numbered, repeated_ids
@@ -144,7 +145,7 @@ def describe(
     import pandas as pd
 
     targets = (target,) if isinstance(target, str) else tuple(target)
-    texts = (*targets, *text_columns(targets), *drop, *(name for name in (group, patient) if name is not None))
+    texts = [*targets, *Columns(targets, group, tuple(drop), patient=patient).texts]
     tables, problems = list[Table](), list[InputError]()
     files = files_of(paths)
     damaged = list[Path]()

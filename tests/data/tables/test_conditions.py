@@ -15,8 +15,9 @@ from drfl import load_model
 from drfl.cli.app import call
 from drfl.data import ClientData
 from drfl.data.table_description import check_files, describe
+from drfl.data.tables.columns import Columns
 from drfl.data.tables.conditions import Condition
-from drfl.data.tables.hugging_face import Columns, from_splits
+from drfl.data.tables.hugging_face import from_splits
 from drfl.data.tables.table_files import read_tables
 from drfl.flower.site_data import load_site
 

@@ -18,7 +18,8 @@ from tests.support.refusals import check_refusal, refused
 
 from drfl.cli.app import call
 from drfl.data.tables import hugging_face, hugging_face_names
-from drfl.data.tables.hugging_face import Columns, read_saved
+from drfl.data.tables.columns import Columns
+from drfl.data.tables.hugging_face import read_saved
 from drfl.data.tables.schema import Column, TableSchema
 from drfl.experiments.config import own_data
 from drfl.experiments.config.build import build

@@ -14,7 +14,7 @@ from drfl.core.errors import InputError
 from drfl.core.files import open_file
 from drfl.data.dataset import Dataset
 from drfl.data.datasets.archives import Tree, damaged, open_tree
-from drfl.data.tables.columns import one_hot
+from drfl.data.tables.columns import Columns, one_hot
 from drfl.data.tables.propose import inferred_schema
 
 COLUMNS = (
@@ -78,9 +78,7 @@ def read_adult(paths: Sequence[Path], group: str = DOCTORATE) -> Dataset:
     features = one_hot(raw, "adult")
     x = torch.from_numpy(features.to_numpy(dtype=np.float64, copy=True))
     y = torch.from_numpy(frame["income"].eq(INCOMES[1]).to_numpy(dtype=np.int64, copy=True))
-    schema = inferred_schema(
-        raw, {"income": y.numpy()}, "classification", INCOMES, None if group == DOCTORATE else group, None
-    )
+    schema = inferred_schema(raw, ["income"], Columns(("income",), None if group == DOCTORATE else group), INCOMES)
     names, n = tuple(groups), len(rows)
     return Dataset(
         "adult", x[:n], y[:n], x[n:], y[n:], 2, names[:n], standardise=True, columns=tuple(features.columns),

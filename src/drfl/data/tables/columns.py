@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from drfl.core.errors import InputError, unknown
+from drfl.data.dataset import TaskName
+from drfl.data.tables.conditions import text_columns
+from drfl.data.tables.text_form import DETECT, ReadOptions
 from drfl.data.tables.written import LIKE_NUMBER
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from drfl.data.tables.schema import TableSchema
 
 CATEGORIES = 50
 """Maximum number of values of a text column. A column with more is taken to be a name or a note."""
@@ -31,20 +36,39 @@ def row_names_of(place: str) -> RowName:
     return lambda row: f"{place}, row {row + 1}"
 
 
-def check_known(
-    place: str,
-    known: Sequence[str],
-    targets: Sequence[str],
-    group: str | None,
-    drop: Sequence[str],
-    patient: str | None = None,
-) -> None:
-    """Check that the named columns exist, and that no column has two roles."""
-    asked = [*((name, "target") for name in targets), (group, "group"), *((name, "drop") for name in drop)]
-    for name, what in (*asked, (patient, "patient")):
-        if name is not None and name not in known:
-            raise unknown("column", name, known, field=what, place=f"in {place} for `{what}`")
-    check_roles(targets, group, drop, patient)
+class Columns(NamedTuple):
+    """The roles of the columns, or a schema that names them, and how texts are read."""
+
+    targets: tuple[str, ...]
+    group: str | None = None
+    drop: tuple[str, ...] = ()
+    task: TaskName = "classification"
+    schema: TableSchema | None = None
+    patient: str | None = None
+    reading: ReadOptions = DETECT
+
+    @property
+    def names(self) -> list[str]:
+        """The columns that name clients and patients."""
+        return [name for name in (self.group, self.patient) if name is not None]
+
+    @property
+    def texts(self) -> list[str]:
+        """The columns, other than targets, whose cells stay text."""
+        return [*self.names, *self.drop, *text_columns(self.targets)]
+
+    def check(self, place: str, known: Sequence[str]) -> None:
+        """Check that the named columns exist, and that no column has two roles."""
+        roles = {"target": self.targets, "group": (self.group,), "drop": self.drop, "patient": (self.patient,)}
+        for role, names in roles.items():
+            for name in names:
+                if name is not None and name not in known:
+                    raise unknown("column", name, known, field=role, place=f"in {place} for `{role}`")
+        self.check_roles()
+
+    def check_roles(self) -> None:
+        """Check that no column has two roles."""
+        check_roles(self.targets, self.group, self.drop, self.patient)
 
 
 def check_roles(targets: Sequence[str], group: str | None, drop: Sequence[str], patient: str | None = None) -> None:

@@ -14,18 +14,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 import torch
 
-from drfl.core.errors import InputError, unknown
-from drfl.data.dataset import Dataset, TaskName
-from drfl.data.tables.columns import check_alike, check_blanks, check_known, row_names_of, values_of
+from drfl.core.errors import InputError
+from drfl.data.dataset import Dataset
+from drfl.data.tables.columns import Columns, check_alike, check_blanks, row_names_of, values_of
 from drfl.data.tables.conditions import Condition, text_columns, used_columns
 from drfl.data.tables.hugging_face_names import hub_name
 from drfl.data.tables.npz_arrays import TableRows
 from drfl.data.tables.patients import check_spelling, patients_of
-from drfl.data.tables.schema import TableSchema
 from drfl.data.tables.table import Table
 from drfl.data.tables.table_files import check_targets_vary, rows_by_schema, rows_of_tables
 from drfl.data.tables.targets import check_values, columns_of, encoded
-from drfl.data.tables.text_form import DETECT, ReadOptions
 
 if TYPE_CHECKING:
     import datasets
@@ -37,23 +35,12 @@ TEST = ("test", "validation")
 
 
 class _Split(NamedTuple):
-    """The rows of one split of images (n, …) uint8 or arrays (n, …) float32, targets (n,) by name, and groups (n,)."""
+    """One split: images (n, …) uint8 or arrays (n, …) float32, targets (n,) by name, groups (n,) and patients (n,)."""
 
     inputs: np.ndarray
     targets: dict[str, np.ndarray]
     groups: tuple[str, ...] | None
-
-
-class Columns(NamedTuple):
-    """The roles of the columns, or a schema that names them, and how texts are read."""
-
-    targets: tuple[str, ...]
-    group: str | None = None
-    drop: tuple[str, ...] = ()
-    task: TaskName = "classification"
-    schema: TableSchema | None = None
-    patient: str | None = None
-    reading: ReadOptions = DETECT
+    patients: list[str] | None
 
 
 def check_installed(name: str) -> None:
@@ -121,24 +108,15 @@ def from_splits(name: str, place: str, found: datasets.Dataset | datasets.Datase
         parts = {where: _with_answers(where, rows, columns) for where, rows in parts.items()}
     first = next(iter(parts.values()))
     if schema is None:
-        check_known(place, first.column_names, columns.targets, columns.group, columns.drop, columns.patient)
+        columns.check(place, first.column_names)
     else:
         schema.check_options(columns.targets or None, columns.group, columns.drop, columns.task, columns.patient)
-    patients, patient = None, columns.patient if schema is None else schema.patient
-    if patient is not None and len(parts) > 1:
+    if len(parts) > 1 and (columns.patient if schema is None else schema.patient) is not None:
         raise InputError(
             f"{next(iter(parts))}: with a patient column drfl divides all rows itself, by patient: save a single split",
             code="unsupported-combination",
             field="patient",
         )
-    if patient is not None:
-        place_of_rows = next(iter(parts))
-        if patient not in first.column_names:
-            raise unknown(
-                "column", patient, first.column_names, field="patient", place=f"in {place_of_rows} for `patient`"
-            )
-        frame = cast("pd.DataFrame", first.select_columns([patient]).to_pandas())
-        patients = tuple(patients_of(frame, patient, row_names_of(place_of_rows)))
     kind = "table" if schema is not None else _kind(place, first, columns)
     if kind == "table":
         read = _table_rows(parts, columns)
@@ -148,10 +126,10 @@ def from_splits(name: str, place: str, found: datasets.Dataset | datasets.Datase
         # Training rows come first. A single split has no others.
         groups = [owners and owners[: sizes[0]], owners and owners[sizes[0] :]]
         classes, class_names, names, notices = read.outputs, read.classes, read.columns, read.notices
-        schema = read.schema
+        schema, patients = read.schema, read.patients
     else:
         splits = [_read(where, rows, columns, kind) for where, rows in parts.items()]
-        arrays, names, notices = [split.inputs for split in splits], None, ()
+        arrays, names, notices, patients = [split.inputs for split in splits], None, (), splits[0].patients
         is_image = arrays[0].dtype == np.uint8
         if is_image and len({array.shape[1] for array in arrays}) > 1:  # grey in one split only
             arrays = [np.repeat(array, 3 // array.shape[1], axis=1) for array in arrays]
@@ -177,7 +155,7 @@ def from_splits(name: str, place: str, found: datasets.Dataset | datasets.Datase
         name, inputs[0], targets[0], inputs[-1], targets[-1], classes, groups[0],
         standardise=names is not None, task=columns.task, columns=names,
         test_groups=groups[1] if len(parts) > 1 else None, class_names=class_names, notices=notices,
-        schema=schema, patients=patients,
+        schema=schema, patients=None if patients is None else tuple(patients),
     )  # fmt: skip
 
 
@@ -204,7 +182,7 @@ def _table_rows(parts: Mapping[str, datasets.Dataset], columns: Columns) -> Tabl
 
     Without a schema, classes keep the order of their numbers.
     """
-    tables, targets, schema = list[Table](), list(columns.targets), columns.schema
+    tables, targets, schema = list[Table](), [*columns.targets], columns.schema
     for place, rows in parts.items():
         frame = cast("pd.DataFrame", rows.to_pandas())
         names = [name for name in frame if schema is not None or name not in columns.targets]
@@ -221,15 +199,14 @@ def _table_rows(parts: Mapping[str, datasets.Dataset], columns: Columns) -> Tabl
                     targets[at : at + 1] = labels
             else:
                 _check_labelled(place, name, frame[name].to_numpy(), rows.features[name])
-        names = [name for name in (columns.group, columns.patient, *columns.drop) if name is not None]
         reading = columns.reading if schema is None else columns.reading.with_defaults(schema.reading)
-        table = Table.of(place, frame).prepared(names if schema is None else schema.texts, reading)
+        table = Table.of(place, frame).prepared(columns.texts if schema is None else schema.texts, reading)
         tables.append(table if schema is None else table.without_unused(schema))
     if schema is not None:
         found = rows_by_schema(tables, schema, files=False)
         check_targets_vary(schema, found.targets)
         return found
-    return rows_of_tables(tables, targets, columns.group, columns.drop, columns.task, columns.patient, files=False)
+    return rows_of_tables(tables, columns._replace(targets=tuple(targets)), files=False)
 
 
 def _splits(place: str, found: datasets.Dataset | datasets.DatasetDict) -> Mapping[str, datasets.Dataset]:
@@ -307,8 +284,8 @@ def _column_kind(feature: object) -> str:
 
 def _read(place: str, rows: datasets.Dataset, columns: Columns, kind: str) -> _Split:
     row_name = row_names_of(place)
-    about = [*columns.targets, *([] if columns.group is None else [columns.group])]
-    frame = cast("pd.DataFrame", rows.select_columns(about).to_pandas())
+    frame = cast("pd.DataFrame", rows.select_columns([*columns.targets, *columns.names]).to_pandas())
+    patients = None if columns.patient is None else patients_of(frame, columns.patient, row_name)
     # A blank label is unknown.
     check_blanks(frame.drop(columns=list(columns.targets)) if columns.task == "multi-label" else frame, row_name)
     targets: dict[str, np.ndarray] = {}
@@ -323,12 +300,12 @@ def _read(place: str, rows: datasets.Dataset, columns: Columns, kind: str) -> _S
     groups = None
     if columns.group is not None:
         groups = tuple(map(str, _words(frame[columns.group], rows.features[columns.group])))
-    features = _features(rows, columns)
+    (feature,) = _features(rows, columns)
     if kind == "image":
-        return _Split(_pictures(place, rows, features[0]), targets, groups)
-    arrays = cast("pd.DataFrame", rows.select_columns(features).to_pandas())
+        return _Split(_pictures(place, rows, feature), targets, groups, patients)
+    arrays = cast("pd.DataFrame", rows.select_columns([feature]).to_pandas())
     check_blanks(arrays, row_name)
-    return _Split(_stacked(place, features[0], arrays[features[0]].tolist()), targets, groups)
+    return _Split(_stacked(place, feature, arrays[feature].tolist()), targets, groups, patients)
 
 
 def _words(column: pd.Series, feature: object) -> pd.Series:

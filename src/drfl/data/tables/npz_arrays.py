@@ -13,8 +13,7 @@ from drfl.core.checks import AT_A_TIME
 from drfl.core.errors import InputError, Notice, unknown
 from drfl.core.files import open_arrays
 from drfl.core.mapped_files import tensor_of
-from drfl.data.dataset import TaskName
-from drfl.data.tables.columns import check_roles, row_names_of
+from drfl.data.tables.columns import Columns, row_names_of
 from drfl.data.tables.conditions import Condition
 from drfl.data.tables.conform import answers_of
 from drfl.data.tables.schema import TableSchema
@@ -86,27 +85,20 @@ def named_arrays(path: Path, drop: Sequence[str] = ()) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-def read_arrays(
-    files: Sequence[Path],
-    targets: Sequence[str],
-    group: str | None,
-    drop: Sequence[str],
-    task: TaskName,
-    patient: str | None,
-) -> TableRows:
+def read_arrays(files: Sequence[Path], columns: Columns) -> TableRows:
     """Read npz files or folders of npy files, with inputs (n, …) float32, mapped into memory if possible."""
-    if drop:
+    if columns.drop:
         raise InputError(
             "`drop` has no effect on npz files, which have no columns: remove it", code="unused-option", field="drop"
         )
-    check_roles(targets, group, drop, patient)
+    columns.check_roles()
     inputs: list[np.ndarray] = []
     found: dict[str, list[np.ndarray]] = {}
     groups, patients = list[str](), list[str]()
     for path in files:
-        x, ys, who, units = _npz(path, targets, group, patient, has_unknown=task == "multi-label")
+        x, ys, who, units = _npz(path, columns)
         for name, values in ys.items():
-            check_values(name, values, task, row_names_of(str(path)))
+            check_values(name, values, columns.task, row_names_of(str(path)))
             found.setdefault(name, []).append(values)
         # Without a copy, because the array may be mapped from a file.
         inputs.append(x.astype(np.float32, copy=False))
@@ -125,27 +117,26 @@ def read_arrays(
                 code="wrong-shape",
                 field=name,
             )
-    y, outputs, classes = encoded({name: np.concatenate(parts) for name, parts in found.items()}, task)
-    owners, sizes = None if group is None and len(files) == 1 else groups, tuple(map(len, inputs))
-    units = None if patient is None else patients
+    y, outputs, classes = encoded({name: np.concatenate(parts) for name, parts in found.items()}, columns.task)
+    owners, sizes = None if columns.group is None and len(files) == 1 else groups, tuple(map(len, inputs))
+    units = None if columns.patient is None else patients
     # A single array may be mapped from a file.
     x = inputs[0] if len(inputs) == 1 else np.concatenate(inputs)
     return TableRows(tensor_of(x), y, outputs, classes, owners, sizes=sizes, patients=units)
 
 
-def _npz(
-    path: Path, targets: Sequence[str], group: str | None, patient: str | None, *, has_unknown: bool
-) -> tuple[np.ndarray, dict[str, np.ndarray], list[str], list[str]]:
+def _npz(path: Path, columns: Columns) -> tuple[np.ndarray, dict[str, np.ndarray], list[str], list[str]]:
     """Read inputs (n, …), targets (n,) by name, groups (n,) and patients (n,) of one file.
 
-    Each target in an array gets a name. If ``has_unknown``, targets may be NaN.
+    Each target in an array gets a name.
     """
     import pandas as pd
 
+    targets, group, patient = columns.targets, columns.group, columns.patient
     with open_arrays(path) as arrays:
         conditions = [Condition.of(name, arrays.names, str(path)) for name in targets]
         read = [name if one is None else one.column for name, one in zip(targets, conditions, strict=True)]
-        names = (INPUTS, *read, *(name for name in (group, patient) if name is not None))
+        names = (INPUTS, *read, *columns.names)
         for name in names:
             if name not in arrays.names:
                 raise unknown("array", name, arrays.names, field=name, place=f"in {path}")
@@ -171,8 +162,8 @@ def _npz(
                 code="count-mismatch",
                 field=str(path),
             )
-        # An unknown label is NaN.
-        _check_finite(path, name, np.nan_to_num(y, nan=0) if has_unknown and y.dtype.kind == "f" else y)
+        has_unknown = columns.task == "multi-label" and y.dtype.kind == "f"  # an unknown label is NaN
+        _check_finite(path, name, np.nan_to_num(y, nan=0) if has_unknown else y)
     if not len(x):
         raise InputError(f"{path} has no rows", code="no-rows", field=str(path))
     _check_finite(path, "inputs", x)
@@ -189,8 +180,8 @@ def _npz(
         ys[k], problems = answers_of(condition, cells, row_names_of(str(path)), words=words)
         for problem in problems:
             raise problem
-    columns = (columns_of(name, y) for name, y in zip(targets, ys, strict=True))
-    return x, {name: values for each in columns for name, values in each.items()}, who, units
+    parts = (columns_of(name, y) for name, y in zip(targets, ys, strict=True))
+    return x, {name: values for part in parts for name, values in part.items()}, who, units
 
 
 def _check_finite(path: Path, name: str, values: np.ndarray) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from drfl.core.errors import InputError, Notice
 from drfl.data.dataset import TaskName
-from drfl.data.tables.columns import CATEGORIES, NA_WORDS, RARE, SHARE_OF_NUMBERS, check_known
+from drfl.data.tables.columns import CATEGORIES, NA_WORDS, RARE, SHARE_OF_NUMBERS, Columns
 from drfl.data.tables.conform import level_text, stripped, with_answers
 from drfl.data.tables.schema import Column, TableSchema
 from drfl.data.tables.text_form import DETECT, ReadOptions
@@ -63,7 +63,7 @@ def propose(
         for table in tables
     ]
     names = list(dict.fromkeys(name for table in tables for name in table.columns))
-    check_known("the tables", names, targets, group, drop, patient)
+    Columns(targets, group, tuple(drop), patient=patient).check("the tables", names)
     cells = {name: pd.concat([t[name] for t in tables if name in t], ignore_index=True) for name in names}
     if task is None:
         answers = [_Values.of(cells[name]) for name in targets]
@@ -94,12 +94,7 @@ def propose(
 
 
 def inferred_schema(
-    inputs: pd.DataFrame,
-    targets: Mapping[str, np.ndarray],
-    task: TaskName,
-    classes: Sequence[str] | None,
-    group: str | None,
-    patient: str | None,
+    inputs: pd.DataFrame, targets: Iterable[str], roles: Columns, classes: Sequence[str] | None
 ) -> TableSchema:
     """Return the schema by which :func:`drfl.data.tables.columns.one_hot` has encoded tables without one.
 
@@ -114,15 +109,15 @@ def inferred_schema(
         levels = sorted(inputs[name].astype(str).unique())
         columns.append(Column(str(name), "category", levels=tuple(level.strip() for level in levels)))
     for name in targets:
-        if task == "multi-label":
+        if roles.task == "multi-label":
             columns.append(Column(name, "yes/no", missing=("",), levels=("0", "1"), role="target"))
         elif classes is None:
             columns.append(Column(name, "number", role="target"))
         else:
             columns.append(Column(name, "category", levels=tuple(classes), role="target"))
-    columns += [] if group is None else [Column(group, "text", role="client")]
-    columns += [] if patient is None else [Column(patient, "id", role="patient")]
-    return TableSchema(tuple(columns), task, inferred=True)
+    columns += [] if roles.group is None else [Column(roles.group, "text", role="client")]
+    columns += [] if roles.patient is None else [Column(roles.patient, "id", role="patient")]
+    return TableSchema(tuple(columns), roles.task, inferred=True)
 
 
 class _Values(NamedTuple):

@@ -17,9 +17,9 @@ from drfl.data.dataset import Dataset, TaskName
 from drfl.data.tables.columns import (
     NAME_ROWS,
     RARE,
+    Columns,
     check_alike,
     check_blanks,
-    check_known,
     check_no_text,
     check_numbers,
     check_size,
@@ -74,23 +74,18 @@ def read_tables(
     """
     names = (target,) if isinstance(target, str) else None if target is None else tuple(target)
     files, proposed = files_of(paths), tuple[Notice, ...]()
-    if schema is None and reading.missing:
-        texts = [
-            name for name in (*(names or ()), *text_columns(names or ()), group, patient, *drop) if name is not None
-        ]
-        tables = [Table.read(path, texts, reading) for path in files]
-        frames = [table.frame for table in tables]
-        schema, proposed = propose(frames, names or (), group, drop, task or "classification", patient, reading)
-        read = rows_by_schema([table.without_unused(schema) for table in tables], schema)
-        task = schema.task
-    elif schema is None:
-        task = task or "classification"
-        check_stems(files, group)
-        read = _encoded(files, names or (), group, drop, task, patient, reading)
-    else:
+    columns = Columns(names or (), group, tuple(drop), task or "classification", schema, patient, reading)
+    if schema is not None:
         schema.check_options(names, group, drop, task, patient)
-        task = schema.task
         read = rows_by_schema([Table.by_schema(path, schema, reading) for path in files], schema)
+    elif reading.missing:
+        tables = [Table.read(path, [*columns.targets, *columns.texts], reading) for path in files]
+        frames = [table.frame for table in tables]
+        schema, proposed = propose(frames, columns.targets, group, drop, columns.task, patient, reading)
+        read = rows_by_schema([table.without_unused(schema) for table in tables], schema)
+    else:
+        check_stems(files, group)
+        read = _encoded(files, columns)
     if schema is not None:
         check_targets_vary(schema, read.targets)
     if read.groups is not None:
@@ -101,7 +96,7 @@ def read_tables(
     shared = () if read.groups is None or read.patients is None else shared_ids(read.groups, read.patients)
     return Dataset(
         label_of_files(paths), x, y, x, y, read.outputs, None if read.groups is None else tuple(read.groups),
-        x.ndim == 2, task, read.columns, class_names=read.classes,
+        x.ndim == 2, columns.task if schema is None else schema.task, read.columns, class_names=read.classes,
         notices=(*unread_notices(paths, files), *proposed, *read.notices, *shared),
         schema=read.schema,
         patients=None if read.patients is None else tuple(read.patients),
@@ -153,7 +148,8 @@ def read_site_table(
             field="patient",
         )
     if schema is None:
-        read = _encoded(files, targets or (), None, (), task or "classification", patient, reading, words=False)
+        columns = Columns(targets or (), task=task or "classification", patient=patient, reading=reading)
+        read = _encoded(files, columns, words=False)
     else:
         read = rows_by_schema([Table.by_schema(path, schema, reading) for path in files], schema, files=False)
     if read.patients is not None:
@@ -167,18 +163,9 @@ def read_site_table(
     )  # fmt: skip
 
 
-def _encoded(
-    files: Sequence[Path],
-    targets: Sequence[str],
-    group: str | None,
-    drop: Sequence[str],
-    task: TaskName,
-    patient: str | None,
-    reading: ReadOptions,
-    words: bool = True,
-) -> TableRows:
+def _encoded(files: Sequence[Path], columns: Columns, words: bool = True) -> TableRows:
     """Read files without a schema. Features may be text if ``words``."""
-    if not targets:
+    if not columns.targets:
         raise InputError("there is no target: name the column to predict", code="missing-option", field="target")
     kinds = {is_arrays(path) and not is_table(path) for path in files}
     if len(kinds) > 1:
@@ -188,14 +175,13 @@ def _encoded(
             field="data",
         )
     if kinds == {True}:
-        for name in reading.content():
+        for name in columns.reading.content():
             raise InputError(f"{name} has no effect on npz files: remove it", code="unused-option", field=name)
-        return read_arrays(files, targets, group, drop, task, patient)
-    texts = [name for name in (group, patient, *drop, *text_columns(targets)) if name is not None]
-    tables = [Table.read(path, texts, reading, drop) for path in files]
-    rows = rows_of_tables(tables, targets, group, drop, task, patient, words=words, files=words)
+        return read_arrays(files, columns)
+    tables = [Table.read(path, columns.texts, columns.reading, columns.drop) for path in files]
+    rows = rows_of_tables(tables, columns, words=words, files=words)
     # A model reads new tables as those of its training were read.
-    return rows if rows.schema is None else rows._replace(schema=replace(rows.schema, reading=reading))
+    return rows if rows.schema is None else rows._replace(schema=replace(rows.schema, reading=columns.reading))
 
 
 def rows_by_schema(tables: Sequence[Table], schema: TableSchema, files: bool = True) -> TableRows:
@@ -254,32 +240,22 @@ def form_notices(tables: Sequence[Table]) -> list[Notice]:
     return [notice for notice in found if notice is not None]
 
 
-def rows_of_tables(
-    tables: Sequence[Table],
-    targets: Sequence[str],
-    group: str | None,
-    drop: Sequence[str],
-    task: TaskName,
-    patient: str | None = None,
-    *,
-    words: bool = True,
-    files: bool = True,
-) -> TableRows:
+def rows_of_tables(tables: Sequence[Table], columns: Columns, *, words: bool = True, files: bool = True) -> TableRows:
     """Encode tables without a schema, with inputs (n, p) float64; features may be text if ``words``.
 
     If ``files``, several tables without a group are one client each.
     """
     import pandas as pd
 
-    names = [name for name in (group, patient) if name is not None]
+    targets, drop, names, task = columns.targets, columns.drop, columns.names, columns.task
     roles = [*targets, *names]
     place, original = tables[0].place, tables[0].frame.columns
     tables = [
         table.with_numbers([*names, *text_columns(targets)]).with_answers(targets, [*names, *drop]) for table in tables
     ]
     first = list(tables[0].frame.columns)
-    check_known(place, first, targets, group, drop, patient)
-    patients = patients_of_tables(tables, patient)
+    columns.check(place, first)
+    patients = patients_of_tables(tables, columns.patient)
     for table in tables:
         frame, line = table.frame, table.row_names()
         if sorted(frame.columns) != sorted(first):
@@ -303,12 +279,13 @@ def rows_of_tables(
     order = list(Counter(tuple(table.frame.columns) for table in tables).most_common(1)[0][0])
     whole = pd.concat([table.frame[order] for table in tables], ignore_index=True).drop(columns=list(drop))
     # The group 1.0 of a file with blanks in other cells is the group "1" of another file.
+    group = columns.group
     owners = client_of_rows(tables, None, files) if group is None else [level_text(value) for value in whole[group]]
     inputs = whole.drop(columns=roles)
     classes = whole[list(targets)] if task == "classification" else whole[[]]
     check_levels(pd.concat([inputs, classes], axis=1), owners)
     notices = [*level_notices(inputs, classes, owners), *form_notices(tables)]
-    if patient is None:
+    if columns.patient is None:
         notices += repeated_ids(pd.concat([table.frame for table in tables], ignore_index=True), owners, roles)
     features = one_hot(inputs, place)
     x = torch.from_numpy(features.to_numpy(dtype=np.float64, copy=True))  # pandas returns a read-only array
@@ -329,7 +306,7 @@ def rows_of_tables(
             )
     y, outputs, class_names = encoded(values, task)
     # Sites cannot see each other's words, so they need a schema that was given to all of them.
-    schema = inferred_schema(inputs, values, task, class_names, group, patient) if words else None
+    schema = inferred_schema(inputs, values, columns, class_names) if words else None
     return TableRows(
         x, y, outputs, class_names, owners, tuple(map(str, features.columns)), _merged(notices),
         tuple(len(table.frame) for table in tables), patients, schema,

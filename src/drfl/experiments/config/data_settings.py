@@ -19,7 +19,8 @@ from drfl.data.features.images import folder as feature_cache
 from drfl.data.features.images import load_images
 from drfl.data.features.recipe import COUNT, IMAGENET, Recipe
 from drfl.data.partition.natural import Natural, without_small_groups
-from drfl.data.tables.hugging_face import Columns, read_hub, read_saved
+from drfl.data.tables.columns import Columns
+from drfl.data.tables.hugging_face import read_hub, read_saved
 from drfl.data.tables.hugging_face_names import hub_name
 from drfl.data.tables.schema import TableSchema
 from drfl.data.tables.table_files import read_tables
