@@ -24,7 +24,7 @@ from drfl.data.partition.splitting import as_tensors, blocks, join, lengths, pie
 from drfl.data.pools import ConstantAnswer, check_fields, check_indices, check_pool, constant_answer, majority_shares
 from drfl.data.standardisation import Standardisation, client_moments, is_table
 from drfl.data.tables import convert
-from drfl.data.tables.columns import Columns
+from drfl.data.tables.columns import Columns, frame_row
 from drfl.data.tables.conditions import used_columns
 from drfl.data.tables.conform import conform, target_tensor
 from drfl.data.tables.convert import encode_targets, feature_columns, feature_matrix, require_present
@@ -552,13 +552,13 @@ class ClientData:
         for name in ("delimiter", "encoding"):
             if getattr(reading, name) is not None:
                 raise InputError(f"{name} has no effect on a data frame: remove it", code="unused-option", field=name)
-        table, proposed = Table("the table", frame), tuple[Notice, ...]()
+        table, proposed = Table("the table", frame, frame_row), tuple[Notice, ...]()
         # Without options, a data frame is taken as its user has read it.
         if schema is None and reading != DETECT and group is not None:
             names = Columns(targets or (), group, patient=patient).texts
             if features is not None:
                 frame = frame[[name for name in frame if name in (*features, *used_columns(targets or ()), *names)]]
-            table = Table("the table", frame).prepared(names, reading, _row)
+            table = table._replace(frame=frame).prepared(names, reading)
             if reading.missing:
                 schema, proposed = propose([table.frame], targets or (), group, (), None, patient, reading)
                 features = None
@@ -567,8 +567,8 @@ class ClientData:
             schema = schema if isinstance(schema, TableSchema) else TableSchema.read(schema)
             schema.check_options(targets, group, patient=patient)
             group, patient = group_of(schema, features), schema.patient
-            table = table.prepared(schema.texts, reading.with_defaults(schema.reading), _row)
-            rows = conform(schema, table.frame, _row)
+            table = table.prepared(schema.texts, reading.with_defaults(schema.reading))
+            rows = conform(schema, table)
             columns, inputs, classes = schema.features, rows.inputs, schema.classes
             Y, _ = target_tensor(schema, rows.targets)
         else:
@@ -576,9 +576,8 @@ class ClientData:
                 raise InputError(
                     "`group` or `schema` must name each row's client", code="missing-option", field="group"
                 )
-            frame = (
-                Table("the table", frame).with_answers(targets or (), (group, patient, *(features or ())), _row).frame
-            )
+            table = table._replace(frame=frame)
+            frame = table.with_answers(targets or (), (group, patient, *(features or ()))).frame
             columns = tuple(feature_columns(frame, group, targets or (), features, patient))
             inputs = feature_matrix(frame, columns)
             y, classes = encode_targets(frame, targets or ())
@@ -590,7 +589,7 @@ class ClientData:
         if patient is None:
             notices = repeated_ids(frame, tuple(map(str, groups)), used=(group, *(targets or ())))
         else:
-            patients = np.array(patients_of(frame, patient, _row))
+            patients = np.array(patients_of(frame, patient, frame_row))
             check_spelling(patients.tolist(), [*map(str, groups)])
             notices = shared_ids([*map(str, groups)], patients.tolist())
         split = split_groups(groups, None if classes is None else Y.numpy(), key, test_fraction, patients)
@@ -601,10 +600,6 @@ class ClientData:
         )  # fmt: skip
         # Round to dtype only after scaling, see from_arrays.
         return (data.standardised() if standardise else data).to(dtype=dtype)
-
-
-def _row(row: int) -> str:
-    return f"row {row}"
 
 
 def group_of(schema: TableSchema, features: Sequence[str] | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,15 +16,12 @@ from drfl.core.errors import InputError, suggestion
 from drfl.data.model_file import ModelFile, Threshold, read_model_file
 from drfl.data.model_store import find_model
 from drfl.data.standardisation import Standardisation, Standardise
-from drfl.data.tables.columns import RowName
+from drfl.data.tables.columns import frame_row
 from drfl.data.tables.conform import encode_features
 from drfl.data.tables.convert import feature_matrix
 from drfl.data.tables.schema import TableSchema
 from drfl.data.tables.table import Table
 from drfl.task.architecture import build, check_sizes, load_weights, make_model
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 BATCH = 4096
 """Rows that the module gets at a time."""
@@ -220,13 +217,11 @@ class Model:
             answering = nn.Sequential(self.to_torch(), _Probabilities(self.kind))
             write_onnx(answering, "probabilities", example, Path(path))
 
-    def encode(self, rows: Any, row_name: RowName | None = None, place: str = "the table") -> Tensor:  # noqa: ANN401
+    def encode(self, rows: Any) -> Tensor:  # noqa: ANN401
         """Encode rows as the trained module was given them, before they are standardised.
 
         Args:
             rows: See :meth:`predict_proba`.
-            row_name: Function that names a row in errors.
-            place: Name of the table in errors.
 
         Returns:
             (n, …) float64, or int64 for tokens. If the model takes a dictionary or tuple, its fields side by side.
@@ -234,19 +229,18 @@ class Model:
         Raises:
             InputError: If a column is missing, a value is wrong, or the shape is not that of the model's inputs.
         """
-        file, names = self._file, self._raw_names
-        row_name = row_name or (lambda row: f"row {row}")
+        file, names, place = self._file, self._raw_names, "the table"
         if file.fields is not None:
             inputs = file.fields.pack(rows, place)
             checks.finite(place, inputs)
             return inputs
         if hasattr(rows, "columns") and hasattr(rows, "iloc"):
-            table = Table(place, rows.rename(columns=str))
+            table = Table(place, rows.rename(columns=str), frame_row)
             schema = self.schema
             # A user's data frame may have texts for numbers and words for missing values, like a file.
-            rows = table if schema is None else table.prepared(schema.texts, schema.reading, row_name)
+            rows = table if schema is None else table.prepared(schema.texts, schema.reading)
         if isinstance(rows, Table):  # the reader has prepared it
-            return torch.from_numpy(self._encode_frame(rows.frame, row_name, place))
+            return torch.from_numpy(self._encode_table(rows))
         if self.schema is None and file.schema_digest and names is not None:
             raise self._lacks_schema()
         values = rows.detach().cpu().numpy() if isinstance(rows, Tensor) else np.asarray(rows)
@@ -260,7 +254,7 @@ class Model:
         if self.schema is not None:
             import pandas as pd
 
-            return self.encode(pd.DataFrame(values, columns=list(names or ())).infer_objects(), row_name, place)
+            return self.encode(pd.DataFrame(values, columns=list(names or ())).infer_objects())
         kind = np.float64 if file.dtype.is_floating_point else np.int64
         # Tokens are whole numbers, and rounding others would hide a mistake.
         if values.dtype.kind not in "biuf" or (kind is np.int64 and values.dtype.kind == "f"):
@@ -268,22 +262,22 @@ class Model:
         inputs = torch.from_numpy(values.astype(kind, order="C"))
         if inputs.is_floating_point() and not bool(inputs.isfinite().all()):
             row = int((~inputs.isfinite()).flatten(1).any(1).int().argmax())
-            raise InputError(f"{row_name(row)} is not finite", code="not-finite", field="rows")
+            raise InputError(f"{frame_row(row)} is not finite", code="not-finite", field="rows")
         return inputs
 
-    def _encode_frame(self, frame: pd.DataFrame, row_name: RowName, place: str) -> np.ndarray:
-        names = self._raw_names
+    def _encode_table(self, table: Table) -> np.ndarray:
+        frame, names = table.frame, self._raw_names
         if names is None:
             raise InputError("the model's inputs have no column names: give an array", code="wrong-type", field="rows")
         if self.schema is not None:
             if self.schema.inferred:  # such tables have 0 and 1 for false and true
                 frame = frame.astype({name: float for name in frame.columns if frame[name].dtype == bool})
-            inputs = encode_features(self.schema, frame, row_name, place)
+            inputs = encode_features(self.schema, table._replace(frame=frame))
             if self.standardisation is None and np.isnan(inputs).any():
                 row = int(np.isnan(inputs).any(1).argmax())
                 raise InputError(
-                    f"{row_name(row)}: a value is missing, and the model was trained without standardisation, which "
-                    "replaces it: fill it",
+                    f"{table.row_name(row)}: a value is missing, and the model was trained without standardisation, "
+                    "which replaces it: fill it",
                     code="missing-values",
                     field="rows",
                 )
@@ -293,7 +287,7 @@ class Model:
         for name in names:
             if name not in frame.columns:
                 hint = suggestion(name, list(frame.columns))
-                text = f"{place} has no column '{name}', which the model needs" + (f". {hint}" if hint else "")
+                text = f"{table.place} has no column '{name}', which the model needs" + (f". {hint}" if hint else "")
                 raise InputError(text, code="missing-column", field=name)
         return feature_matrix(frame, names, "columns")
 
@@ -304,9 +298,9 @@ class Model:
             field="schema",
         )
 
-    def outputs(self, rows: Any, row_name: RowName | None = None, place: str = "the table") -> np.ndarray:  # noqa: ANN401
+    def outputs(self, rows: Any) -> np.ndarray:  # noqa: ANN401
         """Compute the module's outputs, such as logits, for the rows of :meth:`predict_proba`, (n, …) float64."""
-        inputs, module = self.encode(rows, row_name, place), self.to_torch()
+        inputs, module = self.encode(rows), self.to_torch()
         # Rows are standardised in float64. Others are rounded as for the training.
         if self.standardisation is None and inputs.is_floating_point():
             inputs = inputs.to(self._file.dtype).to(_dtype_of(self.module))

@@ -37,7 +37,7 @@ def predictions_csv(model: Model, path: Path, keep: Sequence[str] = (), reading:
     # Identifiers let people join the predictions with other tables.
     ids = [column.name for column in columns if column.type == "id" or column.role in ("client", "patient")]
     kept = [name for name in known if name in keep or name in ids]
-    outputs = model.outputs(table, table.row_names(), str(path))
+    outputs = model.outputs(table)
     answers = model.answers(outputs)
     if answers.ndim == 1:
         suffixes = [""]

@@ -19,7 +19,7 @@ from drfl.data.partition.natural import split_groups
 from drfl.data.partition.splitting import as_tensors
 from drfl.data.tables.columns import Columns
 from drfl.data.tables.conditions import used_columns
-from drfl.data.tables.conform import SchemaRows, encode, level_text, stripped, target_tensor, with_answers
+from drfl.data.tables.conform import SchemaRows, encode, level_text, stripped, target_tensor
 from drfl.data.tables.levels import check_levels, level_notices
 from drfl.data.tables.patients import check_spelling, numbered, repeated_ids
 from drfl.data.tables.propose import propose
@@ -96,7 +96,7 @@ def check_files(
             # Other files are checked nevertheless.
             found.append(FileCheck(path, None, (error,)))
             continue
-        rows = encode(schema, table.frame, table.row_names(), str(path))
+        rows = encode(schema, table)
         problems = [*rows.problems]
         try:
             clients = client_of_rows([table], schema.client) if schema.client in table.frame.columns else None
@@ -164,11 +164,11 @@ def describe(
     for table in tables:
         unused = [column.name for column in schema.columns if column.role == "excluded"]
         table = table._replace(frame=table.frame.drop(columns=unused, errors="ignore"))
-        rows = encode(schema, table.frame, table.row_names(), table.place)
+        rows = encode(schema, table)
         problems += rows.problems
         parts.append(rows)
         # Wrong cells are among the problems of the schema already.
-        used.append(table._replace(frame=with_answers(table.frame, targets, str, table.place)[0]))
+        used.append(table.with_answers(targets, strict=False))
     try:
         clients = client_of_rows(used, group) or ["all rows"] * len(parts[0].targets)
     except InputError as error:

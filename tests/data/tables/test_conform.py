@@ -13,6 +13,7 @@ from tests.support.refusals import quotes, refused
 from drfl.data import ClientData
 from drfl.data.tables.conform import conform, encode
 from drfl.data.tables.schema import Column, TableSchema
+from drfl.data.tables.table import Table
 from drfl.data.tables.table_files import read_site_table, read_tables
 
 SCHEMA = TableSchema(
@@ -56,8 +57,8 @@ EXPECTED = np.array(
 )
 
 
-def line(row):
-    return f"a.csv, line {row + 2}"
+def named(frame):
+    return Table("a.csv", frame, lambda row: f"a.csv, line {row + 2}")
 
 
 @pytest.mark.parametrize(
@@ -72,19 +73,19 @@ def line(row):
     ],
 )
 def test_values_are_encoded_regardless_of_their_type(changes):
-    rows = conform(SCHEMA, table(**changes).iloc[:, ::-1], line)
+    rows = conform(SCHEMA, named(table(**changes).iloc[:, ::-1]))
     np.testing.assert_array_equal(rows.inputs, EXPECTED)
     assert rows.targets.tolist() == [0, 1, 1, 0]
     assert len(SCHEMA.features) == EXPECTED.shape[1]
 
 
 def test_unused_columns_may_be_absent():
-    assert conform(SCHEMA, table().drop(columns=["note", "site"]), line).inputs.shape == EXPECTED.shape
+    assert conform(SCHEMA, named(table().drop(columns=["note", "site"]))).inputs.shape == EXPECTED.shape
 
 
 def test_positive_class_is_the_last_one():
     schema = TableSchema(SCHEMA.columns, positive="0")
-    assert (schema.classes, conform(schema, table(), line).targets.tolist()) == (("1", "0"), [1, 0, 0, 1])
+    assert (schema.classes, conform(schema, named(table())).targets.tolist()) == (("1", "0"), [1, 0, 0, 1])
 
 
 @pytest.mark.parametrize(
@@ -116,13 +117,13 @@ def test_positive_class_is_the_last_one():
 def test_wrong_value_is_named_with_row_and_column(changes, code, quoted):
     (field,) = changes
     with refused(code, field, f"'{field}'", *quoted):
-        conform(SCHEMA, table(**changes), line)
+        conform(SCHEMA, named(table(**changes)))
 
 
 def test_all_problems_are_listed_and_wrong_rows_are_marked():
     odd = table(smoker=["no", "ja", "nein", "ja"], dose=["1", "2", "<3", ""], ill=["0", "1", "x", "1"])
     odd = odd.drop(columns="sex").rename(columns={"age": "Age"})
-    rows = encode(SCHEMA, odd, line, "a.csv")
+    rows = encode(SCHEMA, named(odd))
     assert sorted((problem.code, problem.field) for problem in rows.problems) == [
         ("extra-column", "Age"),
         ("missing-column", "age"),
@@ -141,7 +142,7 @@ def test_all_problems_are_listed_and_wrong_rows_are_marked():
 
 def test_many_wrong_values_are_counted():
     schema = TableSchema((Column("x", "number"), Column("y", "whole number", role="target")), task="regression")
-    rows = encode(schema, pd.DataFrame({"x": [f"a{k}" for k in range(50)], "y": range(50)}), line)
+    rows = encode(schema, named(pd.DataFrame({"x": [f"a{k}" for k in range(50)], "y": range(50)})))
     assert len(rows.problems) == 21
     assert quotes(str(rows.problems[-1]), "30")
 
@@ -149,10 +150,10 @@ def test_many_wrong_values_are_counted():
 def test_several_targets():
     columns = (Column("x", "number"), *(Column(n, "number", role="target") for n in "ab"))
     frame = pd.DataFrame({"x": [1, 2], "b": [3, 4], "a": [5, 6]})
-    assert conform(TableSchema(columns, "regression"), frame, line).targets.tolist() == [[5, 3], [6, 4]]
+    assert conform(TableSchema(columns, "regression"), named(frame)).targets.tolist() == [[5, 3], [6, 4]]
     labels = (Column("x", "number"), *(Column(n, "yes/no", levels=("0", "1"), role="target") for n in "ab"))
     frame = pd.DataFrame({"x": [1, 2], "b": [1, 0], "a": [1, 1]})
-    assert conform(TableSchema(labels, "multi-label"), frame, line).targets.tolist() == [[1, 1], [1, 0]]
+    assert conform(TableSchema(labels, "multi-label"), named(frame)).targets.tolist() == [[1, 1], [1, 0]]
 
 
 def test_unknown_labels_require_missing_in_the_schema():
@@ -161,13 +162,13 @@ def test_unknown_labels_require_missing_in_the_schema():
         return TableSchema((Column("x", "number"), *labels), "multi-label")
 
     frame = pd.DataFrame({"x": [1, 2, 3], "b": ["1", "", "?"], "a": ["1", "0", ""]})
-    found = conform(schema("", "?"), frame, line)
+    found = conform(schema("", "?"), named(frame))
     np.testing.assert_array_equal(found.targets, [[1, 1], [0, np.nan], [np.nan, np.nan]])
     assert schema("").features == ("x",)
     with refused("missing-values", "a"):
-        conform(schema("?"), frame, line)
+        conform(schema("?"), named(frame))
     with refused("unknown-level", "b", "'?'"):
-        conform(schema(""), frame, line)
+        conform(schema(""), named(frame))
 
 
 def test_files_of_all_formats_are_read_by_column_name(tmp_path, monkeypatch):

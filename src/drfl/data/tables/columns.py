@@ -36,6 +36,11 @@ def row_names_of(place: str) -> RowName:
     return lambda row: f"{place}, row {row + 1}"
 
 
+def frame_row(row: int) -> str:
+    """Name a row of a user's data frame or array by its index."""
+    return f"row {row}"
+
+
 class Columns(NamedTuple):
     """The roles of the columns, or a schema that names them, and how texts are read."""
 

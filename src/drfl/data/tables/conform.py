@@ -20,6 +20,8 @@ from drfl.data.tables.written import ORDERS, days_of
 if TYPE_CHECKING:
     import pandas as pd
 
+    from drfl.data.tables.table import Table
+
 MOST = 20
 """Maximum number of distinct wrong values of a column that are listed."""
 
@@ -44,17 +46,18 @@ class SchemaRows(NamedTuple):
     problems: tuple[InputError, ...]
 
 
-def conform(schema: TableSchema, table: pd.DataFrame, row_name: RowName, place: str = "the table") -> SchemaRows:
+def conform(schema: TableSchema, table: Table) -> SchemaRows:
     """Encode a table, and refuse values that the schema does not allow."""
-    found = encode(schema, table, row_name, place)
+    found = encode(schema, table)
     if found.problems:
         raise found.problems[0]
     return found
 
 
-def encode(schema: TableSchema, table: pd.DataFrame, row_name: RowName, place: str = "the table") -> SchemaRows:
+def encode(schema: TableSchema, table: Table) -> SchemaRows:
     """Encode a table and list all its problems, see :func:`conform`."""
-    names, n = [str(name) for name in table.columns], len(table)
+    frame, place = table.frame, table.place
+    names, n = [str(name) for name in frame.columns], len(frame)
     # Targets that are no columns of the table state conditions on its columns.
     conditions, problems = dict[str, Condition](), list[InputError]()
     for column in schema.targets:
@@ -78,8 +81,8 @@ def encode(schema: TableSchema, table: pd.DataFrame, row_name: RowName, place: s
             continue
         if column.name in conditions:
             condition = conditions[column.name]
-            cells = _Cells.of_condition(condition, table.iloc[:, names.index(condition.column)], column.missing)
-            problems += cells.problems(row_name)
+            cells = _Cells.of_condition(condition, frame.iloc[:, names.index(condition.column)], column.missing)
+            problems += cells.problems(table.row_name)
             wrong |= cells.wrong
             targets.append(condition.holds(cells.values))
             continue
@@ -89,8 +92,8 @@ def encode(schema: TableSchema, table: pd.DataFrame, row_name: RowName, place: s
             targets += [np.full(n, np.nan)] if column.role == "target" else []
             continue
         # By position, as a name that is there twice would give two columns.
-        cells = _Cells.of(column, table.iloc[:, names.index(column.name)])
-        problems += cells.problems(row_name)
+        cells = _Cells.of(column, frame.iloc[:, names.index(column.name)])
+        problems += cells.problems(table.row_name)
         wrong |= cells.wrong
         if column.role == "target":
             targets.append(cells.values)
@@ -105,48 +108,19 @@ def encode(schema: TableSchema, table: pd.DataFrame, row_name: RowName, place: s
     return SchemaRows(whole, y, wrong, tuple(problems))
 
 
-def encode_features(
-    schema: TableSchema, table: pd.DataFrame, row_name: RowName, place: str = "the table"
-) -> np.ndarray:
+def encode_features(schema: TableSchema, table: Table) -> np.ndarray:
     """Encode the features of rows whose targets may be unknown. Columns that are not features are ignored."""
     columns = [column for column in schema.columns if column.is_feature]
     wanted = {column.name for column in columns}
-    others = [str(name) for name in table.columns if str(name) not in wanted]
-    table = table.loc[:, [str(name) in wanted for name in table.columns]]
-    names = [str(name) for name in table.columns]
-    for problem in _column_problems(columns, names, place, others=others):
+    others = [str(name) for name in table.frame.columns if str(name) not in wanted]
+    frame = table.frame.loc[:, [str(name) in wanted for name in table.frame.columns]]
+    names = [str(name) for name in frame.columns]
+    for problem in _column_problems(columns, names, table.place, others=others):
         raise problem
-    cells = [_Cells.of(column, table.iloc[:, names.index(column.name)]) for column in columns]
-    for problem in (problem for each in cells for problem in each.problems(row_name)):
+    cells = [_Cells.of(column, frame.iloc[:, names.index(column.name)]) for column in columns]
+    for problem in (problem for each in cells for problem in each.problems(table.row_name)):
         raise problem
     return np.stack([feature for each in cells for feature in each.features()], axis=1)
-
-
-def with_answers(
-    table: pd.DataFrame, targets: Sequence[str], row_name: RowName, place: str, others: Sequence[str | None] = ()
-) -> tuple[pd.DataFrame, list[InputError]]:
-    """Replace the columns in conditions such as ``price > 9`` by the answers, for a table without a schema.
-
-    Returns:
-        The table, with the columns "no" and "yes" for a single target, and 0 and 1 for several, blank if the value is
-        unknown; and wrong values, which are blank, too.
-    """
-    names, problems = [str(name) for name in table.columns], list[InputError]()
-    found = {target: Condition.of(target, names, place) for target in targets}
-    conditions = {target: condition for target, condition in found.items() if condition is not None}
-    answers = dict[str, np.ndarray]()
-    for target, condition in conditions.items():
-        if condition.column in (*others, *targets):
-            raise InputError(
-                f"column '{condition.column}' decides the target '{target}', so it cannot have another role: remove "
-                "it from the other options",
-                code="conflicting-options",
-                field="target",
-            )
-        answers[target], wrong = answers_of(condition, table[condition.column], row_name, words=len(targets) == 1)
-        problems += wrong
-    used = {condition.column for condition in conditions.values()}
-    return (table.drop(columns=[*used]).assign(**answers) if used else table), problems
 
 
 def answers_of(

@@ -167,7 +167,7 @@ def _with_answers(place: str, rows: datasets.Dataset, columns: Columns) -> datas
     used = [name for name in rows.column_names if name in used_columns(columns.targets)]
     frame = cast("pd.DataFrame", rows.select_columns(used).to_pandas())
     frame = frame.assign(**{name: _words(frame[name], rows.features[name]) for name in used})
-    table = Table(place, frame).prepared(text_columns(columns.targets), columns.reading)
+    table = Table(place, frame, row_names_of(place)).prepared(text_columns(columns.targets), columns.reading)
     table = table.with_answers(columns.targets, (columns.group, columns.patient, *columns.drop))
     rows = rows.remove_columns([name for name in used if name not in table.frame])
     for name in new:

@@ -9,9 +9,10 @@ import numpy as np
 
 from drfl.core.errors import InputError, Notice
 from drfl.data.dataset import TaskName
-from drfl.data.tables.columns import CATEGORIES, NA_WORDS, RARE, SHARE_OF_NUMBERS, Columns
-from drfl.data.tables.conform import level_text, stripped, with_answers
+from drfl.data.tables.columns import CATEGORIES, NA_WORDS, RARE, SHARE_OF_NUMBERS, Columns, frame_row
+from drfl.data.tables.conform import level_text, stripped
 from drfl.data.tables.schema import Column, TableSchema
+from drfl.data.tables.table import Table
 from drfl.data.tables.text_form import DETECT, ReadOptions
 from drfl.data.tables.written import ISO, LIKE_DATE, days_of
 
@@ -58,10 +59,9 @@ def propose(
 
     targets = (target,) if isinstance(target, str) else tuple(target)
     # Wrong values are errors later, when the schema encodes the tables.
-    tables = [
-        with_answers(table.rename(columns=str), targets, str, "the table", (group, patient, *drop))[0]
-        for table in tables
-    ]
+    others = (group, patient, *drop)
+    named = [Table("the table", table.rename(columns=str), frame_row) for table in tables]
+    tables = [table.with_answers(targets, others, strict=False).frame for table in named]
     names = list(dict.fromkeys(name for table in tables for name in table.columns))
     Columns(targets, group, tuple(drop), patient=patient).check("the tables", names)
     cells = {name: pd.concat([t[name] for t in tables if name in t], ignore_index=True) for name in names}

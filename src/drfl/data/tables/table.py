@@ -15,8 +15,8 @@ import numpy as np
 from drfl.core.errors import InputError, listing, unknown
 from drfl.core.files import check_expansion, lines, open_file, open_text, read_csv, read_parquet, reading
 from drfl.data.tables.columns import NA_WORDS, SHARE_OF_NUMBERS, RowName, row_names_of
-from drfl.data.tables.conditions import text_columns, used_columns
-from drfl.data.tables.conform import amount_of, stripped, with_answers
+from drfl.data.tables.conditions import Condition, text_columns, used_columns
+from drfl.data.tables.conform import amount_of, answers_of, stripped
 from drfl.data.tables.npz_arrays import named_arrays
 from drfl.data.tables.schema import TableSchema
 from drfl.data.tables.table_paths import check_format, is_arrays, workbook
@@ -32,10 +32,11 @@ USED = ("target", "client", "patient")
 
 
 class Table(NamedTuple):
-    """A table, the name of its source for messages, and the form of a text file."""
+    """A table, the names of its source and of its rows for messages, and the form of a text file."""
 
     place: str
     frame: pd.DataFrame
+    row_name: RowName
     form: TextForm | None = None
 
     @classmethod
@@ -106,9 +107,9 @@ class Table(NamedTuple):
         _check_unique(list(frame.columns), place)
         if not len(frame):
             raise InputError(f"{place} has no rows", code="no-rows", field=place)
-        return cls(place, frame, form)
+        return cls(place, frame, row_names_of(place) if form is None else _line_names_of(place, form), form)
 
-    def prepared(self, text: Sequence[str], options: ReadOptions, row_name: RowName | None = None) -> Table:
+    def prepared(self, text: Sequence[str], options: ReadOptions) -> Table:
         """Return the table with blank cells for the words that mean "missing", and with plain numbers."""
         import pandas as pd
         from pandas.api.types import is_bool_dtype, is_numeric_dtype
@@ -127,7 +128,7 @@ class Table(NamedTuple):
             found = number_form([words[k] for k in alike], options, known)
             if isinstance(found, Undecided):
                 row = int(np.isin(codes, [k for k in alike if words[k] == found.text]).argmax())
-                place = (row_name or self.row_names())(row)
+                place = self.row_name(row)
                 if not found.readings:
                     marks = {"decimal": options.decimal, "thousands": options.thousands}
                     declared = " and ".join(f"{mark} = '{value}'" for mark, value in marks.items() if value is not None)
@@ -155,7 +156,7 @@ class Table(NamedTuple):
                         thousands=found.thousands or form.thousands,
                         columns=(*form.columns, str(name)),
                     )
-        return Table(self.place, frame, form)
+        return self._replace(frame=frame, form=form)
 
     def without_unused(self, schema: TableSchema) -> Table:
         """Return the table without the columns that the schema does not use."""
@@ -195,35 +196,51 @@ class Table(NamedTuple):
                 frame[name] = known.str.lower() == "true"
         return self._replace(frame=frame)
 
-    def with_answers(
-        self, targets: Sequence[str], others: Sequence[str | None], row_name: RowName | None = None
-    ) -> Table:
-        """Return the table with the answers to the conditions among the targets, in place of their columns."""
-        frame, problems = with_answers(self.frame, targets, row_name or self.row_names(), self.place, others)
-        for problem in problems:
-            raise problem
-        return self._replace(frame=frame)
+    def with_answers(self, targets: Sequence[str], others: Sequence[str | None] = (), *, strict: bool = True) -> Table:
+        """Return the table with the answers to the conditions among the targets, in place of their columns.
 
-    def row_names(self) -> RowName:
-        """Return a function that names rows as people find them, and reads the file only once.
-
-        Lines of a text file may be blank, and a cell may fill several lines.
+        The answers are "no" and "yes" for a single target, and 0 and 1 for several. They are blank if the value is
+        unknown, or wrong and not ``strict``.
         """
-        starts, unlisted = list[int](), row_names_of(self.place)
+        found = {target: Condition.of(target, [str(name) for name in self.frame], self.place) for target in targets}
+        conditions = {target: condition for target, condition in found.items() if condition is not None}
+        answers = dict[str, np.ndarray]()
+        for target, condition in conditions.items():
+            if condition.column in (*others, *targets):
+                raise InputError(
+                    f"column '{condition.column}' decides the target '{target}', so it cannot have another role: "
+                    "remove it from the other options",
+                    code="conflicting-options",
+                    field="target",
+                )
+            cells = self.frame[condition.column]
+            answers[target], problems = answers_of(condition, cells, self.row_name, words=len(targets) == 1)
+            if problems and strict:
+                raise problems[0]
+        used = {condition.column for condition in conditions.values()}
+        return self._replace(frame=self.frame.drop(columns=[*used]).assign(**answers)) if used else self
 
-        def name(row: int) -> str:
-            if not starts and self.form is not None:
-                path, start, found = Path(self.place), 1, list[int]()
-                with open_text(path) as file, suppress(csv.Error):  # of a cell that is too long for it
-                    reader = csv.reader(lines(file, path, self.form.encoding), delimiter=self.form.delimiter)
-                    for cells in reader:
-                        if "".join(cells).strip() or len(cells) > 1:
-                            found.append(start)
-                        start = reader.line_num + 1
-                starts.extend(found[1:])  # the first is the header
-            return f"{self.place}, line {starts[row]}" if row < len(starts) else unlisted(row)
 
-        return name
+def _line_names_of(place: str, form: TextForm) -> RowName:
+    """Return a function that names rows as people find them, and reads the file only once.
+
+    Lines of a text file may be blank, and a cell may fill several lines.
+    """
+    starts, unlisted = list[int](), row_names_of(place)
+
+    def name(row: int) -> str:
+        if not starts:
+            path, start, found = Path(place), 1, list[int]()
+            with open_text(path) as file, suppress(csv.Error):  # of a cell that is too long for it
+                reader = csv.reader(lines(file, path, form.encoding), delimiter=form.delimiter)
+                for cells in reader:
+                    if "".join(cells).strip() or len(cells) > 1:
+                        found.append(start)
+                    start = reader.line_num + 1
+            starts.extend(found[1:])  # the first is the header
+        return f"{place}, line {starts[row]}" if row < len(starts) else unlisted(row)
+
+    return name
 
 
 def _check_unique(names: Sequence[str], place: str) -> None:

@@ -186,7 +186,7 @@ def _encoded(files: Sequence[Path], columns: Columns, words: bool = True) -> Tab
 
 def rows_by_schema(tables: Sequence[Table], schema: TableSchema, files: bool = True) -> TableRows:
     """Encode tables by a schema. If ``files``, several tables without a client column are one client each."""
-    parts = [conform(schema, table.frame, table.row_names(), table.place) for table in tables]
+    parts = [conform(schema, table) for table in tables]
     y, outputs = target_tensor(schema, np.concatenate([part.targets for part in parts]))
     return TableRows(
         torch.from_numpy(np.concatenate([part.inputs for part in parts])), y, outputs, schema.classes,
@@ -204,7 +204,7 @@ def patients_of_tables(tables: Sequence[Table], patient: str | None) -> list[str
             raise unknown(
                 "column", patient, list(table.frame.columns), field="patient", place=f"in {table.place} for `patient`"
             )
-    return [name for table in tables for name in patients_of(table.frame, patient, table.row_names())]
+    return [name for table in tables for name in patients_of(table.frame, patient, table.row_name)]
 
 
 def check_targets_vary(schema: TableSchema, targets: Tensor) -> None:
@@ -225,7 +225,7 @@ def client_of_rows(tables: Sequence[Table], client: str | None, files: bool = Tr
     if not lacking:
         columns = [stripped(table.frame[client]) for table in tables]
         for table, column in zip(tables, columns, strict=True):
-            check_blanks(column.to_frame(client), table.row_names(), NAME_ROWS)
+            check_blanks(column.to_frame(client), table.row_name, NAME_ROWS)
         return [level_text(value) for column in columns for value in column]
     if len(tables) == 1 or not files:
         return None
@@ -257,7 +257,7 @@ def rows_of_tables(tables: Sequence[Table], columns: Columns, *, words: bool = T
     columns.check(place, first)
     patients = patients_of_tables(tables, columns.patient)
     for table in tables:
-        frame, line = table.frame, table.row_names()
+        frame, line = table.frame, table.row_name
         if sorted(frame.columns) != sorted(first):
             odd = sorted(set(first) ^ set(frame.columns))[0]
             raise InputError(
