@@ -20,7 +20,16 @@ from drfl.core.key import Key
 from drfl.data.dataset import TEST_FRACTION, Dataset
 from drfl.data.partition.natural import Natural, make_partition, split_groups
 from drfl.data.partition.partition import Partition, PartitionMethod
-from drfl.data.partition.splitting import as_tensors, blocks, join, lengths, pieces, split_blocks, split_validation
+from drfl.data.partition.splitting import (
+    as_tensors,
+    blocks,
+    join,
+    labels_of,
+    lengths,
+    pieces,
+    split_clients,
+    split_validation,
+)
 from drfl.data.pools import ConstantAnswer, check_fields, check_indices, check_pool, constant_answer, majority_shares
 from drfl.data.standardisation import Standardisation, client_moments, is_table
 from drfl.data.tables import convert
@@ -450,7 +459,8 @@ class ClientData:
                 field="patients",
             )
         if test is None:
-            kept, held = split_blocks(names, sizes, targets, key, test_fraction, units)
+            parts = split_clients(names, blocks(sizes), labels_of(targets), key, test_fraction, units)
+            kept, held = map(as_tensors, parts)
             tests = inputs, targets
         else:
             pairs = convert.packed(names, convert.match_clients(test, names), fields)

@@ -124,10 +124,8 @@ def client_moments(inputs: Tensor, clients: Sequence[Tensor], names: Sequence[st
             has_missing, counts = True, counts.expand(n, p).clone()
         counts[i] = own.count if own.counts is None else own.counts
         means[i], variances[i] = own.mean, own.variance
-    rows, of_columns = sum(map(len, clients)), counts.sum(0) if has_missing else None
-    if n == 1:
-        return Moments(rows, means[0], variances[0], of_columns)
-    return Moments(rows, *_combine(counts, means, variances), of_columns)
+    of_columns = counts.sum(0) if has_missing else None
+    return Moments(sum(map(len, clients)), *_combine(counts, means, variances), of_columns)
 
 
 def _combine(counts: Tensor, means: Tensor, variances: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ from drfl.core.errors import InputError, Notice
 from drfl.core.key import Key
 from drfl.data.dataset import TEST_FRACTION, Dataset
 from drfl.data.partition.partition import Partition, PartitionMethod
-from drfl.data.partition.splitting import split_rows
+from drfl.data.partition.splitting import by_class, split_clients, split_rows
 
 
 def split_groups(
@@ -71,17 +71,10 @@ def split_groups(
     known = [str(value) for value in values.tolist()]
     order = client_order(known)
     names = tuple(known[i] for i in order)
-    # A stable sort keeps the rows of each group in order.
-    by_value = np.split(np.argsort(codes, kind="stable").astype(np.int64), np.cumsum(np.bincount(codes))[:-1])
-    rows = [by_value[i] for i in order]
-    labels = [None if y is None else y[mine] for mine in rows]
-    units = [None if patients is None else patients[mine] for mine in rows]
-    parts = [
-        split_rows(mine, label, key.fold("group", name), test_fraction, f"group '{name}'", unit)
-        for name, mine, label, unit in zip(names, rows, labels, units, strict=True)
-    ]
+    by_value = by_class(codes, len(known))
+    train, test = split_clients(names, [by_value[i] for i in order], y, key, test_fraction, patients)
     recipe: dict[str, str | int | float] = {"partition": "groups", "test_fraction": test_fraction, "seed": key.seed}
-    return Partition(tuple(a for a, _ in parts), tuple(b for _, b in parts), names, recipe)
+    return Partition(train, test, names, recipe)
 
 
 def client_order(names: Sequence[str]) -> list[int]:
@@ -221,15 +214,11 @@ class Natural:
                     field=lone[0],
                 )
             place = {who: i for i, who in enumerate(names)}
-            parts = []
-            for groups in (dataset.groups, dataset.test_groups):
-                owners = np.array([place.get(who, -1) for who in groups])
-                # Sort rows by client and cut where the client changes. Rows without a client, −1, come first and are
-                # dropped.
-                order = np.argsort(owners, kind="stable").astype(np.int64)[int((owners < 0).sum()) :]
-                counts = np.bincount(owners[owners >= 0], minlength=len(names))
-                parts.append(tuple(np.split(order, np.cumsum(counts)[:-1])))
-            train, test = parts
+            # Rows of other clients have the last number, and are dropped.
+            train, test = (
+                tuple(by_class(np.array([place.get(who, len(names)) for who in groups]), len(names) + 1)[:-1])
+                for groups in (dataset.groups, dataset.test_groups)
+            )
             return Partition(train, test, names, {"partition": self.name, "clients": len(names), "seed": key.seed})
         groups, y = np.array(dataset.groups), dataset.targets.numpy() if dataset.has_labels else None
         rows = np.flatnonzero(np.isin(groups, names))

@@ -230,10 +230,13 @@ def split_validation(
     # A single row or patient cannot be divided, so it is used for both.
     if len(rows) == 1 or (units is not None and (units == units[0]).all()):
         return rows, rows
-    labels = targets[rows]
-    mine = None if labels.is_floating_point() or labels.ndim > 1 else labels.numpy(force=True)
-    kept, held = split_rows(rows.numpy(force=True), mine, key, fraction, patients=units)
+    kept, held = split_rows(rows.numpy(force=True), labels_of(targets[rows]), key, fraction, patients=units)
     return torch.from_numpy(kept).to(rows.device), torch.from_numpy(held).to(rows.device)
+
+
+def labels_of(targets: Tensor) -> np.ndarray | None:
+    """Return class labels (n,), by which rows can be split; None if the targets are others."""
+    return None if targets.is_floating_point() or targets.ndim > 1 else targets.numpy(force=True)
 
 
 def join(parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -264,19 +267,18 @@ def blocks(sizes: Sequence[int]) -> list[np.ndarray]:
     return [np.arange(end - size, end) for size, end in zip(sizes, ends, strict=True)]
 
 
-def split_blocks(
+def split_clients(
     names: Sequence[str],
-    sizes: Sequence[int],
-    targets: Tensor,
+    rows: Sequence[np.ndarray],
+    labels: np.ndarray | None,
     key: Key,
     test_fraction: float,
     patients: np.ndarray | None = None,
-) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Return training and test rows of clients stored one after the other, split by class if the targets are labels."""
-    labels = None if targets.is_floating_point() or targets.ndim > 1 else targets.numpy(force=True)
+) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
+    """Return each client's training and test rows, which do not depend on the other clients."""
     parts = []
-    for name, rows in zip(names, blocks(sizes), strict=True):
-        mine = None if labels is None else labels[rows]
-        units = None if patients is None else patients[rows]
-        parts.append(split_rows(rows, mine, key.fold("group", name), test_fraction, f"client '{name}'", units))
-    return as_tensors([kept for kept, _ in parts]), as_tensors([held for _, held in parts])
+    for name, mine in zip(names, rows, strict=True):
+        own = None if labels is None else labels[mine]
+        units = None if patients is None else patients[mine]
+        parts.append(split_rows(mine, own, key.fold("group", name), test_fraction, f"client '{name}'", units))
+    return tuple(kept for kept, _ in parts), tuple(held for _, held in parts)
