@@ -16,6 +16,11 @@ from drfl.core.files import check_expansion, open_file, read_bytes, read_gzip, r
 REMEDY = "download the file again"
 
 
+def unusable(path: Path, problem: str, code: str) -> InputError:
+    """Return the error for a file that is not one of the data set."""
+    return InputError(f"'{path}' {problem}", code=code, field=str(path))
+
+
 def damaged(path: object, problem: str, at: str = "") -> InputError:
     """Return the error for an incomplete or altered file, and the place in it."""
     return InputError(f"'{path}'{at} {problem}. Download the file again", code="damaged-file", field=str(path))

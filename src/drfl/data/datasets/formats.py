@@ -19,7 +19,7 @@ from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import InputError
 from drfl.core.files import open_file, read_bytes, read_gzip, reading
 from drfl.data.dataset import Pixels
-from drfl.data.datasets.archives import REMEDY, Tree, damaged, open_tree, read_tar_gz
+from drfl.data.datasets.archives import REMEDY, Tree, damaged, open_tree, read_tar_gz, unusable
 from drfl.data.datasets.sources import IDX_SOURCES, DownloadSource
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -46,25 +46,16 @@ def read_idx(path: str | Path) -> np.ndarray:
         zipped = file.read(2) == _GZIP_MAGIC
     data = read_gzip(path, remedy=REMEDY).getbuffer() if zipped else read_bytes(path, limit=None, remedy=REMEDY)
     if len(data) < 4 or data[:2] != b"\0\0":
-        raise InputError(
-            f"'{path}' is not an IDX file: it does not begin with two zero bytes and a type code",
-            code="unsupported-file",
-            field=str(path),
-        )
+        problem = "is not an IDX file: it does not begin with two zero bytes and a type code"
+        raise unusable(path, problem, "unsupported-file")
     if data[2] not in _TYPES:
         known = ", ".join(f"0x{code:02x}" for code in _TYPES)
-        raise InputError(
-            f"'{path}' is not a known kind of IDX file: its type code is 0x{data[2]:02x}, not one of {known}",
-            code="unsupported-file",
-            field=str(path),
-        )
+        problem = f"is not a known kind of IDX file: its type code is 0x{data[2]:02x}, not one of {known}"
+        raise unusable(path, problem, "unsupported-file")
     dimensions = data[3]
     if not 1 <= dimensions <= _MAX_DIMENSIONS:
-        raise InputError(
-            f"'{path}' is not a usable IDX file: its header says that it has {dimensions} dimensions",
-            code="unsupported-file",
-            field=str(path),
-        )
+        problem = f"is not a usable IDX file: its header says that it has {dimensions} dimensions"
+        raise unusable(path, problem, "unsupported-file")
     start = 4 + 4 * dimensions
     if len(data) < start:
         raise damaged(path, "is incomplete: it ends inside its header")
@@ -72,7 +63,7 @@ def read_idx(path: str | Path) -> np.ndarray:
     dtype = np.dtype(_TYPES[data[2]])
     expected, there = math.prod(shape) * dtype.itemsize, len(data) - start
     if not expected:
-        raise InputError(f"'{path}' contains no values: its shape is {shape}", code="damaged-file", field=str(path))
+        raise unusable(path, f"contains no values: its shape is {shape}", "damaged-file")
     if there != expected:
         fault = f"is incomplete: it has {there} of" if there < expected else "has more than"
         raise damaged(path, f"{fault} the {expected} bytes that its shape {shape} requires")
@@ -115,40 +106,24 @@ def read_pictures(source: DownloadSource, paths: Sequence[Path], classes: int) -
     for k in range(0, len(arrays), 2):
         images_at, images, labels_at, labels = paths[k], arrays[k], paths[k + 1], arrays[k + 1]
         if images.ndim != 3 or images.dtype != np.uint8:
-            raise InputError(
-                f"'{images_at}' must contain grey images, (n, height, width) bytes, got shape {images.shape}",
-                code="wrong-shape",
-                field=str(images_at),
-            )
+            problem = f"must contain grey images, (n, height, width) bytes, got shape {images.shape}"
+            raise unusable(images_at, problem, "wrong-shape")
         if labels.ndim != 1 or labels.dtype.kind not in "iu":
-            raise InputError(
-                f"'{labels_at}' must contain labels, (n,) bytes, got shape {labels.shape}",
-                code="wrong-shape",
-                field=str(labels_at),
-            )
+            raise unusable(labels_at, f"must contain labels, (n,) bytes, got shape {labels.shape}", "wrong-shape")
         if len(images) != len(labels):
-            raise InputError(
-                f"'{images_at}' has {len(images)} images but '{labels_at}' has {len(labels)} labels",
-                code="count-mismatch",
-                field=str(images_at),
-            )
+            problem = f"has {len(images)} images but '{labels_at}' has {len(labels)} labels"
+            raise unusable(images_at, problem, "count-mismatch")
         if labels.max() >= classes or labels.min() < 0:
-            raise InputError(
-                f"'{labels_at}' has labels outside 0..{classes - 1}, so it is from another data set",
-                code="wrong-dataset",
-                field=str(labels_at),
-            )
+            problem = f"has labels outside 0..{classes - 1}, so it is from another data set"
+            raise unusable(labels_at, problem, "wrong-dataset")
     # MNIST, Fashion-MNIST and KMNIST use the same file names; their test labels distinguish them.
     path, test_labels = paths[-1], arrays[-1]
     content = struct.pack(">BBBBI", 0, 0, 0x08, 1, len(test_labels)) + test_labels.tobytes()
     digest = hashlib.sha256(content).hexdigest()
     for other in IDX_SOURCES:
         if digest == other.test_labels != source.test_labels:
-            raise InputError(
-                f"'{path}' is from {other.folder}, not from {source.folder}. Give another folder",
-                code="wrong-dataset",
-                field=str(path),
-            )
+            problem = f"is from {other.folder}, not from {source.folder}. Give another folder"
+            raise unusable(path, problem, "wrong-dataset")
     return [
         (torch.from_numpy(images).unsqueeze(1), torch.from_numpy(labels.astype(np.int64)))
         for images, labels in zip(arrays[::2], arrays[1::2], strict=True)

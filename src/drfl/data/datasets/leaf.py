@@ -14,6 +14,7 @@ from drfl.core.errors import InputError
 from drfl.core.files import parse_json, read_bytes
 from drfl.data.dataset import Dataset, TaskName
 from drfl.data.datasets.shakespeare import VOCABULARY
+from drfl.data.tables.columns import row_names_of
 from drfl.data.tables.hugging_face_names import is_saved
 from drfl.data.tables.table_paths import is_table_file
 from drfl.data.tables.targets import check_values, columns_of, encoded
@@ -28,8 +29,8 @@ PLACES = {character: k for k, character in enumerate(VOCABULARY)}
 class _Rows(NamedTuple):
     """The rows of one user: inputs (n, …) float32, or int64 tokens of texts, and targets (n, …)."""
 
-    place: str
     user: str
+    place: str
     inputs: np.ndarray
     targets: np.ndarray
 
@@ -68,15 +69,15 @@ def read_leaf(path: Path, task: TaskName = "classification") -> Dataset:
                 f"inputs have shape {rows.inputs.shape[1:]}, but those of user '{everybody[0].user}' have "
                 f"{everybody[0].inputs.shape[1:]}. Give all rows the same shape"
             )
-            raise _user_error(rows.place, rows.user, problem, "wrong-shape")
+            raise _user_error(rows.user, rows.place, problem, "wrong-shape")
     is_text = everybody[0].inputs.dtype == np.int64
     targets = [columns_of("y", rows.targets) for rows in everybody]
     for rows, columns in zip(everybody, targets, strict=True):
         if columns.keys() != targets[0].keys():
             problem = f"targets do not have the shape of those of user '{everybody[0].user}'"
-            raise _user_error(rows.place, rows.user, problem, "wrong-shape")
+            raise _user_error(rows.user, rows.place, problem, "wrong-shape")
         for name, values in columns.items():
-            check_values(name, values, task, lambda row, rows=rows: _row(rows.place, rows.user, row))
+            check_values(name, values, task, row_names_of(rows.place))
     if is_text:
         y, outputs, classes = torch.from_numpy(np.concatenate([rows.targets for rows in everybody])), len(PLACES), None
         if task != "classification":
@@ -129,7 +130,7 @@ def _users(files: Sequence[Path]) -> list[_Rows]:
                     field=user,
                 )
             seen[user] = path
-            rows = _rows(str(path), user, data.get(user), count)
+            rows = _rows(user, f"{path}, user '{user}'", data.get(user), count)
             if len(rows.targets):  # a user without rows cannot be a client
                 found.append(rows)
     if not found:
@@ -137,13 +138,13 @@ def _users(files: Sequence[Path]) -> list[_Rows]:
     return found
 
 
-def _rows(place: str, user: str, data: object, count: int) -> _Rows:
+def _rows(user: str, place: str, data: object, count: int) -> _Rows:
     x, y = (data.get("x"), data.get("y")) if isinstance(data, dict) else (None, None)
     if not isinstance(x, list) or not isinstance(y, list):
-        raise _user_error(place, user, "'user_data' has no lists 'x' and 'y' of this user", "missing-column")
+        raise _user_error(user, place, "'user_data' has no lists 'x' and 'y' of this user", "missing-column")
     if not len(x) == len(y) == count:
         problem = f"there are {len(x)} inputs and {len(y)} targets, but num_samples says {count}"
-        raise _user_error(place, user, problem, "count-mismatch")
+        raise _user_error(user, place, problem, "count-mismatch")
     if x and all(isinstance(text, str) for text in x):
         for row, (text, following) in enumerate(zip(x, y, strict=True)):
             if len(text) != len(x[0]) or not isinstance(following, str) or len(following) != 1:
@@ -151,18 +152,18 @@ def _rows(place: str, user: str, data: object, count: int) -> _Rows:
                     "drfl reads texts of one length whose target is the next character, as in LEAF's Shakespeare data; "
                     f"found '{text[:40]}' with the target {following!r:.40}"
                 )
-                raise _user_error(place, user, problem, "unsupported-data", row)
+                raise _user_error(user, row_names_of(place)(row), problem, "unsupported-data")
         # As in drfl's own Shakespeare data, except that other characters become blanks, which keeps the length.
         texts = [f"{text}{following}" for text, following in zip(x, y, strict=True)]
         blank = PLACES[" "]
         tokens = np.array([[PLACES.get(character, blank) for character in text] for text in texts], dtype=np.int64)
-        return _Rows(place, user, tokens[:, :-1], tokens[:, -1])
-    inputs = _numbers(place, user, "x", x).astype(np.float32)
+        return _Rows(user, place, tokens[:, :-1], tokens[:, -1])
+    inputs = _numbers(user, place, "x", x).astype(np.float32)
     words = bool(y) and all(isinstance(word, str) for word in y)
-    return _Rows(place, user, inputs, np.array(y, dtype=object) if words else _numbers(place, user, "y", y))
+    return _Rows(user, place, inputs, np.array(y, dtype=object) if words else _numbers(user, place, "y", y))
 
 
-def _numbers(place: str, user: str, key: str, values: list[object]) -> np.ndarray:
+def _numbers(user: str, place: str, key: str, values: list[object]) -> np.ndarray:
     """Return numbers (n, …) of one shape: int64 if all are whole, or float64."""
     try:
         found = np.array(values)
@@ -183,13 +184,9 @@ def _numbers(place: str, user: str, key: str, values: list[object]) -> np.ndarra
         shapes.append(array.shape)
         if not np.isfinite(array).all() or array.shape != shapes[0]:
             problem = f"'{key}' must hold finite numbers of one shape, found {value!r:.60}"
-            raise _user_error(place, user, problem, "not-a-number", row)
-    raise _user_error(place, user, f"'{key}' mixes types", "wrong-type")
+            raise _user_error(user, row_names_of(place)(row), problem, "not-a-number")
+    raise _user_error(user, place, f"'{key}' mixes types", "wrong-type")
 
 
-def _row(place: str, user: str, row: int | None) -> str:
-    return f"{place}, user '{user}'" + ("" if row is None else f", row {row + 1}")
-
-
-def _user_error(place: str, user: str, problem: str, code: str, row: int | None = None) -> InputError:
-    return InputError(f"{_row(place, user, row)}: {problem}", code=code, field=user)
+def _user_error(user: str, place: str, problem: str, code: str) -> InputError:
+    return InputError(f"{place}: {problem}", code=code, field=user)

@@ -12,10 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl.core.errors import InputError
 from drfl.core.files import read_bytes, reading
 from drfl.data.dataset import Dataset
-from drfl.data.datasets.archives import REMEDY, damaged
+from drfl.data.datasets.archives import REMEDY, damaged, unusable
 
 VOCABULARY = "\n !\"&'(),-.0123456789:;>?" + string.ascii_uppercase + "[]" + string.ascii_lowercase + "}"
 """The 80 characters of LEAF, one token each, in this order. Other characters are dropped, and so are accents."""
@@ -63,12 +62,11 @@ def read_shakespeare(paths: Sequence[Path]) -> Dataset:
     text = "\n".join(lines[0 if start is None else start + 1 : end])
     texts = {who: tokens for who, said in roles(text, path.stem) if len(tokens := encode(said)) >= SHORTEST}
     if not texts:
-        raise InputError(
-            f"'{path}' has no play with a role of at least {SHORTEST:,} characters. Use a Project "
-            "Gutenberg text in which a speech is a line NAME. followed by its lines, up to a blank line",
-            code="wrong-dataset",
-            field=str(path),
+        problem = (
+            f"has no play with a role of at least {SHORTEST:,} characters. Use a Project Gutenberg text in which a "
+            "speech is a line NAME. followed by its lines, up to a blank line"
         )
+        raise unusable(path, problem, "wrong-dataset")
     # Cut the text at one place: windows overlap, so random windows of both parts would share text.
     cuts = {who: int(TRAINING * len(tokens)) for who, tokens in texts.items()}
     train = {who: _windows(tokens[: cuts[who]]) for who, tokens in texts.items()}
