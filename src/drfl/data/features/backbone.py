@@ -218,26 +218,17 @@ class Backbone:
         """
         self.check_images(shape)
         if shape[1] not in (1, self.channels):
-            raise InputError(
-                f"backbone '{self.name}' expects images with {self.channels} channels, got {shape[1]}. "
-                "Choose another backbone",
-                code="unsupported-data",
-                field="backbone",
-            )
+            expected = f"images with {self.channels} channels, got {shape[1]}. Choose another backbone"
+            raise self._expects(expected)
         if self.quarter is not None and (shape[2] // 4) * (shape[3] // 4) != self.quarter:
             side = 4 * math.isqrt(self.quarter)
-            raise InputError(
-                f"backbone '{self.name}' expects images of {side}×{side} pixels, got "
-                f"{shape[2]}×{shape[3]}. Set `resize = {side}`",
-                code="unsupported-data",
-                field="backbone",
-            )
+            size = f"{shape[2]}×{shape[3]}"
+            raise self._expects(f"images of {side}×{side} pixels, got {size}. Set `resize = {side}`")
 
     def check_images(self, shape: torch.Size) -> None:
         """Raise InputError for a shape other than (n, c, height, width)."""
         if len(shape) != 4:
-            raise InputError(
-                f"backbone '{self.name}' expects images, got inputs of shape {tuple(shape[1:])}",
-                code="unsupported-data",
-                field="backbone",
-            )
+            raise self._expects(f"images, got inputs of shape {tuple(shape[1:])}")
+
+    def _expects(self, what: str) -> InputError:
+        return InputError(f"backbone '{self.name}' expects {what}", code="unsupported-data", field="backbone")
