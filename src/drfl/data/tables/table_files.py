@@ -190,7 +190,7 @@ def rows_by_schema(tables: Sequence[Table], schema: TableSchema, files: bool = T
     y, outputs = target_tensor(schema, np.concatenate([part.targets for part in parts]))
     return TableRows(
         torch.from_numpy(np.concatenate([part.inputs for part in parts])), y, outputs, schema.classes,
-        client_of_rows(tables, schema.client, files), schema.features, _merged(form_notices(tables)),
+        client_of_rows(tables, schema.client, files), schema.features, tuple(form_notices(tables)),
         tuple(len(table.frame) for table in tables), patients_of_tables(tables, schema.patient), schema,
     )  # fmt: skip
 
@@ -235,9 +235,14 @@ def client_of_rows(tables: Sequence[Table], client: str | None, files: bool = Tr
 
 
 def form_notices(tables: Sequence[Table]) -> list[Notice]:
-    """Warn of files that are not plain CSV in UTF-8."""
+    """Warn of files that are not plain CSV in UTF-8, once if all of them are written in the same way."""
     found = [None if table.form is None else table.form.notice(Path(table.place)) for table in tables]
-    return [notice for notice in found if notice is not None]
+    forms = [notice for notice in found if notice is not None]
+    ends = {notice.partition(" was read ")[2] for notice in forms}
+    if len(forms) < 2 or len(ends) > 1:
+        return forms
+    files = listing([str(notice.field) for notice in forms], "file")
+    return [Notice(f"{files} were read {ends.pop()}", "table-format")]
 
 
 def rows_of_tables(tables: Sequence[Table], columns: Columns, *, words: bool = True, files: bool = True) -> TableRows:
@@ -308,19 +313,6 @@ def rows_of_tables(tables: Sequence[Table], columns: Columns, *, words: bool = T
     # Sites cannot see each other's words, so they need a schema that was given to all of them.
     schema = inferred_schema(inputs, values, columns, class_names) if words else None
     return TableRows(
-        x, y, outputs, class_names, owners, tuple(map(str, features.columns)), _merged(notices),
+        x, y, outputs, class_names, owners, tuple(map(str, features.columns)), tuple(notices),
         tuple(len(table.frame) for table in tables), patients, schema,
     )  # fmt: skip
-
-
-def _merged(notices: Sequence[Notice]) -> tuple[Notice, ...]:
-    """Merge the warnings of files that are written in the same unusual way."""
-    forms = [notice for notice in notices if notice.code == "table-format"]
-    if len(forms) < 2:
-        return tuple(notices)
-    ends = {notice.partition(" was read ")[2] for notice in forms}
-    if len(ends) > 1:
-        return tuple(notices)
-    files = listing([str(notice.field) for notice in forms], "file")
-    merged = Notice(f"{files} were read {ends.pop()}", "table-format")
-    return (*(notice for notice in notices if notice.code != "table-format"), merged)
