@@ -19,19 +19,19 @@ FAR = 1e15
 """Upper bound of regression targets, because sums of squares of larger numbers can overflow float32."""
 
 
-def check_count(task: TaskName, targets: int, where: str = "") -> None:
+def check_count(task: TaskName, targets: int) -> None:
     """Raise InputError unless the number of target columns suits the task."""
     if task == "classification" and targets > 1:
         raise InputError(
-            f"{where}task 'classification' has one target, got {targets}. Name only one, or use `task = "
-            "'regression'` or `task = 'multi-label'`",
+            f"task 'classification' has one target, got {targets}. Name only one, or use `task = 'regression'` or "
+            "`task = 'multi-label'`",
             code="wrong-task",
             field="target",
         )
     if task == "multi-label" and targets < 2:
         raise InputError(
-            f"{where}task 'multi-label' requires several targets, a column of 0 and 1 for each label. "
-            "Name them all as `target`, or use `task = 'classification'`",
+            "task 'multi-label' requires several targets, a column of 0 and 1 for each label. Name them all as "
+            "`target`, or use `task = 'classification'`",
             code="wrong-task",
             field="target",
         )
