@@ -19,7 +19,7 @@ from drfl.core.html_table import html_table
 from drfl.core.key import Key
 from drfl.data.dataset import TEST_FRACTION, Dataset
 from drfl.data.partition.natural import Natural, make_partition, split_groups
-from drfl.data.partition.partition import Partition, PartitionMethod
+from drfl.data.partition.partition import Partition, PartitionMethod, check_names
 from drfl.data.partition.splitting import (
     as_tensors,
     blocks,
@@ -105,18 +105,7 @@ class ClientData:
     fields: InputFields | None = None
 
     def __post_init__(self) -> None:
-        if not len(self.train) == len(self.test) == len(self.names) or not self.names:
-            raise InputError(
-                f"expected as many names as training and test parts, at least one; got {len(self.names)} "
-                f"names, {len(self.train)} training parts and {len(self.test)} test parts",
-                code="count-mismatch",
-                field="names",
-            )
-        # Results and draws are filed under the names.
-        if len(set(self.names)) < len(self.names):
-            raise InputError(
-                "two clients have the same name. Give each client its own name", code="duplicate-name", field="names"
-            )
+        check_names(self.names, self.train, self.test)
         missing = self._may_miss
         check_fields(self.fields, self.inputs)
         check_pool("training", self.inputs, self.targets, missing)

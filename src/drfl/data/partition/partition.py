@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol, cast, runtime_checkable
@@ -30,6 +31,22 @@ def client_error(name: str, problem: str, code: str, at: str = ":") -> InputErro
     return InputError(f"client '{name}'{at} {problem}", code=code, field=name)
 
 
+def check_names(names: Sequence[str], train: Sequence[object], test: Sequence[object]) -> None:
+    """Raise InputError unless each client has a name of its own, a training part and a test part."""
+    if not len(train) == len(test) == len(names) or not names:
+        raise InputError(
+            f"expected as many names as training and test parts, at least one; got {len(names)} names, {len(train)} "
+            f"training parts and {len(test)} test parts",
+            code="count-mismatch",
+            field="names",
+        )
+    # Results and draws are filed under the names.
+    if len(set(names)) < len(names):
+        raise InputError(
+            "two clients have the same name. Give each client its own name", code="duplicate-name", field="names"
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class Partition:
     """For each client, indices of its samples in a training pool and a test pool.
@@ -50,17 +67,7 @@ class Partition:
     recipe: dict[str, str | int | float]
 
     def __post_init__(self) -> None:
-        if not len(self.train) == len(self.test) == len(self.names) or not self.names:
-            raise InputError(
-                "expected as many training parts as test parts and names, at least one; got "
-                f"{len(self.train)}, {len(self.test)} and {len(self.names)}",
-                code="count-mismatch",
-                field="names",
-            )
-        if len(set(self.names)) < len(self.names):
-            raise InputError(
-                "two clients have the same name. Give each client its own name", code="duplicate-name", field="names"
-            )
+        check_names(self.names, self.train, self.test)
         for part, lists in (("training", self.train), ("test", self.test)):
             for name, indices in zip(self.names, lists, strict=True):
                 if not len(indices):
