@@ -28,10 +28,6 @@ def write_onnx(module: nn.Module, output: str, example: Tensor, path: Path) -> N
     """Write a module with its preparation as ONNX, and check the file with onnxruntime.
 
     The input is ``inputs`` (n, …), and ``output`` is the name of the result.
-
-    Raises:
-        InputError: If the packages are not installed, or torch cannot convert the module.
-        DrflError: If onnxruntime computes other results.
     """
     try:
         # torch needs the first two, and would fail with a message of its own.

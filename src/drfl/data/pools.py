@@ -111,11 +111,7 @@ def constant_answer(
 
 
 def majority_shares(targets: Tensor, lists: tuple[Tensor, ...]) -> Tensor | None:
-    """Return the share of each client's most frequent class, which is its accuracy under a constant prediction.
-
-    Returns:
-        (N,) float64 in (0, 1]; None if the targets are not one class label per sample.
-    """
+    """Return the share (N,) of each client's most frequent class; None if the targets are not one label per sample."""
     if targets.is_floating_point() or targets.ndim != 1:
         return None
     sizes = torch.tensor([len(rows) for rows in lists])

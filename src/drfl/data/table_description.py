@@ -128,19 +128,8 @@ def describe(
 ) -> Description:
     """Describe tables, propose a schema for them, and collect all problems.
 
-    The checks that compare clients ignore rows with a wrong value.
-
-    Args:
-        paths: Files, or folders of them.
-        target: The columns to predict.
-        group: The column that names the client; None for a client per file.
-        drop: Columns to exclude.
-        task: Kind of task; by default inferred.
-        patient: The column that names the patient; None if rows are independent.
-        reading: Properties of the files that drfl should not detect. The proposed schema has them too.
-
-    Raises:
-        InputError: If there are no such files, or a named column does not exist.
+    The checks that compare clients ignore rows with a wrong value. Without a task, it is inferred. The proposed schema
+    has the properties of the files that drfl should not detect, too.
     """
     import pandas as pd
 

@@ -308,12 +308,7 @@ def _shift(middle: np.ndarray, spread: np.ndarray, sizes: np.ndarray, j: int, le
 def _distance(middle: np.ndarray, width: float, sizes: np.ndarray, j: int, least: float) -> float | None:
     """Return the distance of a client's median from the others'; None if it is explained by noise or their differences.
 
-    Args:
-        middle: (k,) medians.
-        width: The standard deviation of the values.
-        sizes: (k,) how many values each median is of.
-        j: The client.
-        least: The smallest distance that counts.
+    ``width`` is the standard deviation of the values, and ``sizes`` (k,) counts the values of each median.
     """
     others = np.arange(len(middle)) != j
     errors = 1.2533 * width / np.sqrt(sizes)  # of medians of normal values

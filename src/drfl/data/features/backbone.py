@@ -192,9 +192,6 @@ class Backbone:
 
         Returns:
             (B, channels, h, w) in the type of the weights and the channels-last memory format.
-
-        Raises:
-            InputError: As in :meth:`check`.
         """
         self.check_images(images.shape)
         x = images.to(next(self.model.parameters()).dtype)
@@ -211,11 +208,7 @@ class Backbone:
         return torch.empty_like(x, memory_format=torch.channels_last).copy_(x)
 
     def check(self, shape: torch.Size) -> None:
-        """Raise InputError for inputs whose shape (B, …) the network cannot take.
-
-        Raises:
-            InputError: If they are not images, or have the wrong channels or size.
-        """
+        """Raise InputError for inputs whose shape (B, …) the network cannot take."""
         self.check_images(shape)
         if shape[1] not in (1, self.channels):
             expected = f"images with {self.channels} channels, got {shape[1]}. Choose another backbone"

@@ -26,11 +26,7 @@ IMAGES = 256
 
 
 def penultimate(backbone: Backbone, images: Tensor, resize: int | None = None, log: Log | None = None) -> Tensor:
-    """Compute the inputs of the backbone's last layer: 512 numbers for ResNet-18, 500 for the model "cnn".
-
-    Returns:
-        (n, p) float32, on the CPU.
-    """
+    """Compute the inputs (n, p) float32 of the backbone's last layer, on the CPU."""
     trunk = backbone.trunk
     with torch.no_grad():
         parts = (trunk(x).float() for x in batches(backbone, images, resize))
@@ -133,11 +129,7 @@ def choose(backbone: Backbone, images: Tensor, count: int, key: Key, resize: int
 def entk(
     backbone: Backbone, images: Tensor, coordinates: Coordinates, resize: int | None = None, log: Log | None = None
 ) -> Tensor:
-    """Compute the chosen coordinates of each image's gradient.
-
-    Returns:
-        (n, p) in the type of the weights, on the CPU.
-    """
+    """Compute the chosen coordinates (n, p) of each image's gradient in the type of the weights, on the CPU."""
     direction, kept = coordinates.direction, coordinates.kept
     parts = (sample_gradients(backbone.model, x, direction, kept) for x in batches(backbone, images, resize))
     return _together(parts, len(images), f"eNTK of {backbone.name}", log)

@@ -92,12 +92,9 @@ def load_stand_in(which: StandInBackbone, log: Log) -> Backbone:
 
 
 def train(architecture: Architecture, dataset: Images, training: Training, log: Log) -> tuple[Backbone, float]:
-    """Train a network on a data set's training part.
+    """Train a network on a data set's training part, and return it frozen with its accuracy on the test part.
 
     Equal arguments give equal weights on the same kind of CPU, for any number of threads.
-
-    Returns:
-        The frozen network, and its accuracy on the data set's test part.
     """
     check_images(dataset)
     key = Key(training.seed).fold("drfl.data.features", architecture, dataset.name)

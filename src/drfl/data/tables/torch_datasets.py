@@ -41,14 +41,9 @@ def by_client(datasets: TorchDatasets | TorchDataset[Item], group: int | str | N
 def divide(dataset: TorchDataset[Item], group: int | str) -> dict[str, Subset[Item]]:
     """Divide a dataset of items (x, y, metadata) among clients that an entry of the metadata names.
 
-    Args:
-        dataset: The items. Their metadata are dictionaries, vectors, or single values. If the dataset has the attribute
-            ``metadata_array`` (n, fields), as data sets of WILDS have, the items are not read.
-        group: The name of the entry, or its number. Entries of vectors have names if the dataset has the attribute
-            ``metadata_fields``.
-
-    Returns:
-        The items of each client, in sorted order of the values.
+    Metadata are dictionaries, vectors, or single values. If the dataset has the attribute ``metadata_array``
+    (n, fields), as data sets of WILDS have, the items are not read. Entries of vectors have names if it has the
+    attribute ``metadata_fields``. Clients are in sorted order of the values.
     """
     length, known = _length("the dataset", dataset, "train"), getattr(dataset, "metadata_fields", None)
     entry = group

@@ -92,12 +92,9 @@ def number_form(texts: Sequence[str], options: ReadOptions, known: str | None) -
 
 
 class Days(NamedTuple):
-    """Dates as days since 1970-01-01.
+    """Dates (n,) as days since 1970-01-01; NaN for texts that are not dates, and for ambiguous ones.
 
-    Args:
-        values: (n,) the days; NaN for texts that are not dates, and for all ambiguous ones.
-        orders: The orders of day and month that all dates allow; empty if none does, or no date needs one.
-        is_ambiguous: (n,) whether a date depends on the order and the order is not known.
+    ``orders`` are the orders of day and month that all dates allow; empty if none does, or no date needs one.
     """
 
     values: np.ndarray
