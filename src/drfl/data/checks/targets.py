@@ -25,22 +25,21 @@ RIDGE = 1e-2
 """Regularisation of the linear models by which clients are compared."""
 
 
-LEAK_ADVICE = "exclude a column that is known only after the target"
-
-
 def target_warnings(data: ClientData, table: RawTable | None) -> list[Notice]:
     """Warn of targets that seem wrong, or too easy."""
     if table is None:
         return []
-    if data.targets.is_floating_point():
-        found = _giving_away_numbers(table) if data.targets.ndim == 1 else []
-        return found + _units(table)
-    if data.targets.ndim != 1:
-        return []
-    return _giving_away_classes(table) + (_opposite(table) if int(data.targets.max()) == 1 else [])
+    is_real, found = data.targets.is_floating_point(), list[Notice]()
+    if data.targets.ndim == 1:
+        odd = _giving_away_numbers(table) if is_real else _giving_away_classes(table)
+        advice = "exclude a column that is known only after the target"
+        found = column_warning(table, "leak", "columns that nearly determine the target", odd, "column", advice)
+        if not is_real and int(data.targets.max()) == 1:
+            found += _opposite(table)
+    return found + _units(table) if is_real else found
 
 
-def _giving_away_classes(table: RawTable) -> list[Notice]:
+def _giving_away_classes(table: RawTable) -> list[tuple[int, str]]:
     rows = np.concatenate(table.rows)
     rows = rows[table.targets[rows] >= 0]  # losses may ignore negative labels
     if len(rows) < FEW:
@@ -49,12 +48,11 @@ def _giving_away_classes(table: RawTable) -> list[Notice]:
     usual = np.bincount(targets).max() / len(targets)
     # Halfway from the share of the usual class to 1: a rule that is hardly better than the usual class does not leak.
     least = max(NEARLY, (1 + usual) / 2)
-    odd = [
+    return [
         (k, f" (right in {right:.1%} of the rows)")
         for k in range(table.values.shape[1])
         if (right := _rule(table.values[rows, k], targets)) >= least
     ]
-    return column_warning(table, "leak", "columns that nearly determine the target", odd, "column", LEAK_ADVICE)
 
 
 def _rule(values: np.ndarray, targets: np.ndarray) -> float:
@@ -71,7 +69,7 @@ def _rule(values: np.ndarray, targets: np.ndarray) -> float:
     return float(max(right.max(), (len(targets) - right).max()) / len(targets))
 
 
-def _giving_away_numbers(table: RawTable) -> list[Notice]:
+def _giving_away_numbers(table: RawTable) -> list[tuple[int, str]]:
     from scipy.stats import rankdata  # slow to load
 
     rows = np.concatenate(table.rows)
@@ -83,7 +81,7 @@ def _giving_away_numbers(table: RawTable) -> list[Notice]:
         own = rankdata(table.values[rows, k])
         if own.std() > 0 and abs(np.corrcoef(own, ranks)[0, 1]) >= CORRELATED:
             odd.append((k, ""))
-    return column_warning(table, "leak", "columns that nearly determine the target", odd, "column", LEAK_ADVICE)
+    return odd
 
 
 def _units(table: RawTable) -> list[Notice]:
