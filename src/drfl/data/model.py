@@ -382,13 +382,12 @@ class Model:
             return outputs[:, 0] if outputs.ndim == 2 and outputs.shape[1] == 1 else outputs
         if self.kind == "multi-label":
             return (outputs > 0).astype(np.int64)
-        if outputs.ndim < 2 or outputs.shape[1] == 1:
-            # One output is the log-odds of the second class.
-            return self.classes_[(outputs.reshape(len(outputs)) > self.threshold.log_odds).astype(int)]
-        if outputs.shape[1] == 2:
-            # The difference of two logits is the log-odds.
-            return self.classes_[(outputs[:, 1] - outputs[:, 0] > self.threshold.log_odds).astype(int)]
-        return self.classes_[outputs.argmax(1)]
+        columns = outputs if outputs.ndim == 2 else outputs[:, None]
+        if columns.shape[1] > 2:
+            return self.classes_[columns.argmax(1)]
+        # One output is the log-odds of the second class, and so is the difference of two logits.
+        log_odds = columns[:, 0] if columns.shape[1] == 1 else columns[:, 1] - columns[:, 0]
+        return self.classes_[(log_odds > self.threshold.log_odds).astype(int)]
 
 
 class _Probabilities(nn.Module):
