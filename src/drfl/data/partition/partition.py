@@ -130,29 +130,25 @@ class Partition:
         content = read_json(Path(path), limit=None)
         try:
             if not isinstance(content, dict) or content.get("format") != _FORMAT:
-                raise InputError(f"its format is not '{_FORMAT}'", code="damaged-file")
+                raise ValueError(f"its format is not '{_FORMAT}'")
             recipe, clients = content.get("recipe"), content.get("clients")
             if not isinstance(recipe, dict) or not isinstance(clients, list):
-                raise InputError("an object 'recipe' and a list 'clients' are required", code="damaged-file")
+                raise ValueError("an object 'recipe' and a list 'clients' are required")
             # `save` writes only these values: α may be ∞, but no value is NaN or −∞.
             if not all(
                 isinstance(value, str | int) or (isinstance(value, float) and value > -math.inf)
                 for value in recipe.values()
             ):
-                raise InputError("values in 'recipe' must be strings or numbers", code="damaged-file", field="recipe")
+                raise ValueError("values in 'recipe' must be strings or numbers")
             if not all(isinstance(client, dict) and isinstance(client.get("name"), str) for client in clients):
-                raise InputError(
-                    "each client must have a 'name', a list 'train' and a list 'test'",
-                    code="damaged-file",
-                    field="clients",
-                )
+                raise ValueError("each client must have a 'name', a list 'train' and a list 'test'")
             return cls(
                 tuple(_indices_from_json(client, "train") for client in clients),
                 tuple(_indices_from_json(client, "test") for client in clients),
                 tuple(client["name"] for client in clients),
                 {name: math.inf if value == "inf" else value for name, value in recipe.items()},
             )
-        except InputError as error:
+        except ValueError as error:  # those of the partition itself, too
             raise InputError(
                 f"'{path}' is not a valid partition file: {error}", code="damaged-file", field=str(path)
             ) from error
@@ -162,9 +158,7 @@ def _indices_from_json(client: dict[str, object], part: str) -> np.ndarray:
     values = client.get(part)
     # Larger numbers would overflow int64, and JSON's true must not count as 1.
     if not isinstance(values, list) or not all(type(value) is int and abs(value) < 2**63 for value in values):
-        raise InputError(
-            f"client '{client['name']}' must have a list '{part}' of integers", code="damaged-file", field=part
-        )
+        raise ValueError(f"client '{client['name']}' must have a list '{part}' of integers")
     return np.array(cast(list[int], values), dtype=np.int64)
 
 
