@@ -79,24 +79,20 @@ def encode(schema: TableSchema, table: Table) -> SchemaRows:
     for column in schema.columns:
         if not column.is_feature and column.role != "target":
             continue
-        if column.name in conditions:
-            condition = conditions[column.name]
-            cells = _Cells.of_condition(condition, frame.iloc[:, names.index(condition.column)], column.missing)
-            problems += cells.problems(table.row_name)
-            wrong |= cells.wrong
-            targets.append(condition.holds(cells.values))
-            continue
-        if column.name not in names:
+        condition = conditions.get(column.name)
+        name = column.name if condition is None else condition.column
+        if name not in names:
             # The missing column is already a problem. NaN keeps the others in place.
             inputs += [np.full(n, np.nan)] * len(column.features)
             targets += [np.full(n, np.nan)] if column.role == "target" else []
             continue
         # By position, as a name that is there twice would give two columns.
-        cells = _Cells.of(column, frame.iloc[:, names.index(column.name)])
+        cells = frame.iloc[:, names.index(name)]
+        cells = _Cells.of(column, cells) if condition is None else _Cells.of_condition(condition, cells, column.missing)
         problems += cells.problems(table.row_name)
         wrong |= cells.wrong
         if column.role == "target":
-            targets.append(cells.values)
+            targets.append(cells.values if condition is None else condition.holds(cells.values))
         else:
             inputs += cells.features()
     whole = np.stack(inputs, axis=1)
