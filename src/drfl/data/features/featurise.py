@@ -53,23 +53,16 @@ def featurise(
         recipe = replace(recipe, resize=None)
     backbone = load_backbone(recipe.backbone, log)
     shared = isinstance(dataset, Dataset) and dataset.is_one_pool
-    rows = {"inputs": len(dataset.inputs)} | ({} if shared else {"test_inputs": len(dataset.test_inputs)})
+    images = {"inputs": dataset.inputs} | ({} if shared else {"test_inputs": dataset.test_inputs})
 
     def make() -> dict[str, Tensor]:
         network = backbone.to(device)
-        sources = {"inputs": dataset.inputs, "test_inputs": dataset.test_inputs}
-        images = {name: sources[name] for name in rows}
         log(f"features of {dataset.name} by {backbone.name}: {sum(map(len, images.values()))} images")
         if recipe.kind == "penultimate":
             made = {name: penultimate(network, x, recipe.resize, log) for name, x in images.items()}
         else:
-            chosen = choose(
-                network,
-                dataset.inputs,
-                recipe.count,
-                Key(recipe.seed).fold("drfl.data.features", "entk"),
-                recipe.resize,
-            )
+            key = Key(recipe.seed).fold("drfl.data.features", "entk")
+            chosen = choose(network, dataset.inputs, recipe.count, key, recipe.resize)
             # Check before hours of work.
             check_memory(sum(map(len, images.values())), chosen.count)
             made = {name: entk(network, x, chosen, recipe.resize, log) for name, x in images.items()}
@@ -81,9 +74,9 @@ def featurise(
     if cache is None:
         found = make()
     else:
-        parts = [dataset.inputs] if shared else [dataset.inputs, dataset.test_inputs]
         drawn = (recipe.count, recipe.seed) if recipe.kind == "entk" else ()
-        name = digest(parts, recipe.kind, backbone.digest, recipe.resize, recipe.is_standardised, *drawn)
+        name = digest(images.values(), recipe.kind, backbone.digest, recipe.resize, recipe.is_standardised, *drawn)
+        rows = {part: len(x) for part, x in images.items()}
         found = load_or_make(cache / f"{recipe.kind}-{name}.safetensors", rows, make, log)
     inputs = found["inputs"]
     return Dataset(
