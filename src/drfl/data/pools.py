@@ -10,6 +10,7 @@ from torch import Tensor
 from drfl.core import checks
 from drfl.core.errors import InputError
 from drfl.data.partition.partition import client_error
+from drfl.data.partition.splitting import lengths
 from drfl.task.input_fields import InputFields
 
 
@@ -94,7 +95,7 @@ def constant_answer(
     """
     if targets.ndim != 1:
         return None
-    sizes = torch.tensor([len(rows) for rows in lists])
+    sizes = lengths(lists)
     # Count over all clients in one call, because there may be a million of them.
     classes, codes, counts = targets[torch.cat(lists)].cpu().unique(return_inverse=True, return_counts=True)
     # Negative labels mark ignored rows, and floats other than 0 and 1 are not classes.
@@ -114,7 +115,7 @@ def majority_shares(targets: Tensor, lists: tuple[Tensor, ...]) -> Tensor | None
     """Return the share (N,) of each client's most frequent class; None if the targets are not one label per sample."""
     if targets.is_floating_point() or targets.ndim != 1:
         return None
-    sizes = torch.tensor([len(rows) for rows in lists])
+    sizes = lengths(lists)
     # Map labels to 0..C-1 first: large labels times the number of clients could overflow.
     classes, codes = targets[torch.cat(lists)].cpu().unique(return_inverse=True)
     owners = torch.arange(len(lists)).repeat_interleave(sizes)

@@ -246,9 +246,7 @@ def join(parts: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 def as_tensors(lists: Sequence[np.ndarray]) -> tuple[Tensor, ...]:
     """Convert row numbers to tensors in one piece of memory: a hundred thousand small tensors would take more."""
-    lengths = torch.tensor([len(indices) for indices in lists], dtype=torch.int64)
-    whole = np.concatenate(lists) if len(lists) else np.empty(0)
-    return pieces(torch.from_numpy(whole.astype(np.int64)), lengths)
+    return pieces(torch.from_numpy(np.concatenate(lists).astype(np.int64)), lengths(lists))
 
 
 def pieces(index: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
@@ -256,7 +254,7 @@ def pieces(index: Tensor, lengths: Tensor) -> tuple[Tensor, ...]:
     return index.split(lengths.tolist())
 
 
-def lengths(lists: Sequence[Tensor]) -> Tensor:
+def lengths(lists: Sequence[Tensor] | Sequence[np.ndarray]) -> Tensor:
     """Return the length of each list of rows, (N,) int64."""
     return torch.tensor([len(indices) for indices in lists], dtype=torch.int64)
 
