@@ -1,5 +1,7 @@
 """A small federation, simulated and behind an in-process grid."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 import torch
@@ -9,10 +11,13 @@ from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.engine import Simulation
 from drfl.flower.client_app import Site, client_app
+from drfl.flower.closing import AuditedRun
 from drfl.flower.deployed_federation import FlowerFederation
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import ModelRecipe
 from drfl.flower.nodes import NameRoster, gather_members
+from drfl.flower.session import Session
+from drfl.flower.settings import ServerSettings
 from drfl.flower.site_task import task_of
 from drfl.flower.transport import Deadline
 from drfl.task.models import MODELS
@@ -63,6 +68,11 @@ def federation(grid=None, names="abcd", timeout=5.0, w0=None, deadline=None, **m
         with Key(0).fold("model").torch_scope():
             w0 = task_of(model, (6,)).w0
     return FlowerFederation(grid, roster, members, model, w0, Deadline(timeout, **deadline))
+
+
+def session_of(grid, roster, members, settings=None, folder=Path(), audit=None):
+    settings = settings or ServerSettings.model_construct(timeout=5.0)
+    return Session(grid, settings, folder, roster, members, AuditedRun(audit, grid, roster, settings.timeout))
 
 
 def with_field(content, name, value):

@@ -16,9 +16,10 @@ from drfl.core.errors import DrflError
 from drfl.flower import nodes, server_app, transport
 from drfl.flower.deployment import Preparation
 from drfl.flower.in_process import InProcessGrid
+from drfl.flower.settings import read_server
 from drfl.report import load_run
 
-from .conftest import grid_of
+from .conftest import grid_of, session_of
 
 HOSTILE = 2
 """The node's number; its site is "b"."""
@@ -162,6 +163,6 @@ def test_site_cannot_choose_its_name_in_results(tmp_path, caplog):
     path = tmp_path / "server.toml"
     path.write_text(SETTINGS.format(algorithm="FedAvg", more=""))
     told = {client: member.identity for client, member in members.items()}
-    found = Preparation.of(grid, known, told, server_app.read_server(path), tmp_path)
+    found = Preparation.of(session_of(grid, known, told, read_server(path), tmp_path))
     assert found.sites.names == ("a", "b", "c", "d")
     assert torch.equal(found.sites.sizes, torch.tensor([30, 18, 41, 12]))

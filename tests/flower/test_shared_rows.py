@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from tests.flower.conftest import session_of
 from tests.support.refusals import refused
 
 from drfl.core import audit_log
@@ -79,7 +80,7 @@ def notices(folder, sites, keys=("rows.key",) * 3, logs=False):
     if audit is not None:
         log_members(joined, roster, audit)
     members = {client: member.identity for client, member in joined.items()}
-    return compare_sites(grid, roster, members, 5.0, audit), grid
+    return compare_sites(session_of(grid, roster, members, audit=audit)), grid
 
 
 def test_sites_that_share_rows_are_named_with_the_number(folder, caplog):
@@ -113,7 +114,7 @@ def test_site_without_a_key_refuses(folder, caplog):
     found, grid = notices(folder, data(extra=7), ("rows.key", "rows.key", None))
     members = {i: read(identity(Site(name, data()[name], folder=folder)), SiteIdentity) for i, name in enumerate(NAMES)}
     members = {i: msgspec.structs.replace(member, row_key="0" * 16) for i, member in members.items()}
-    found = compare_sites(grid, NameRoster(NAMES), members, 5.0)
+    found = compare_sites(session_of(grid, NameRoster(NAMES), members))
     assert [notice.field for notice in found] == ["a and b"]
     assert any("shared_rows_key" in str(record.msg) and "c:" in str(record.msg) for record in caplog.records)
 
@@ -200,5 +201,5 @@ def test_site_counts_the_request(folder):
     grid = InProcessGrid(client_app(lambda context: site), [{"name": "a"}])
     members = {i: read(identity(site), SiteIdentity) for i in range(2)}
     gather_members(grid, NameRoster(("a",)), 1.0, 5.0)
-    assert compare_sites(grid, NameRoster(("a",)), members, 5.0) == []
+    assert compare_sites(session_of(grid, NameRoster(("a",)), members)) == []
     assert "refused" in [record["event"] for record in audit_log.read(folder / "a.jsonl").records]

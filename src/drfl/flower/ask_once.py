@@ -8,9 +8,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 from flwr.app import Message as FlowerMessage
 from flwr.app import RecordDict
-from flwr.serverapp import Grid
 
-from drfl.core.audit_log import AuditLog
+from drfl.flower.client_app import QUERY
 from drfl.flower.nodes import ReceivedReply, Roster, digest_and_head, error_reason, exchange_once
 from drfl.flower.records import (
     Message,
@@ -22,6 +21,7 @@ from drfl.flower.records import (
     rejection_reason,
     write_head,
 )
+from drfl.flower.session import Session
 
 M = TypeVar("M", bound=Message)
 
@@ -38,28 +38,16 @@ class RepliesOnce(NamedTuple, Generic[M]):
     reasons: dict[int, str]
 
 
-def ask_once(
-    grid: Grid,
-    roster: Roster,
-    contents: Mapping[int, RecordDict],
-    kind: str,
-    what: str,
-    reply: type[M],
-    timeout: float,
-    audit: AuditLog | None = None,
-) -> RepliesOnce[M]:
+def ask_once(session: Session, contents: Mapping[int, RecordDict], what: str, reply: type[M]) -> RepliesOnce[M]:
     """Send clients one message each, and wait for the replies.
 
     Args:
-        grid: Flower's grid.
-        roster: Mapping from clients to nodes.
+        session: The sites.
         contents: The content for each client, without the head of the audit log.
-        kind: Flower's type of the messages.
-        what: Name of the request in the audit logs.
+        what: Name of the request, see :mod:`drfl.flower.client_app`.
         reply: Type of the replies.
-        timeout: Seconds to wait.
-        audit: Audit log of the server; None for no log.
     """
+    grid, roster, audit, timeout = session.grid, session.roster, session.audit, session.settings.timeout
     end = time.monotonic() + timeout
     nodes = {client: node for client, node in roster.nodes(grid).items() if client in contents}
     reasons = {client: "it is offline" for client in contents if client not in nodes}
@@ -72,7 +60,7 @@ def ask_once(
             head = audit.add("asked", site=roster.names[client], **values)
             write_head(content, head)
             lines[client] = head.n
-        messages.append(FlowerMessage(content, node.id, kind, ttl=max(1.0, timeout)))
+        messages.append(FlowerMessage(content, node.id, f"{QUERY}{what}", ttl=max(1.0, timeout)))
 
     def log(event: str, client: int, **fields: str | None) -> None:
         if audit is not None:

@@ -92,35 +92,26 @@ def run_within(seconds: float, work: Callable[[], T]) -> T:
 
 LOG = logging.getLogger("drfl.flower")
 
-IDENTITY = "query.identity"
-"""Type of the message that requests a site's description. Other types are "train" and "evaluate"."""
+QUERY = "query."
+"""Prefix of Flower's type of the following messages. The messages of a run have the types "train" and "evaluate"."""
 
-DELIVERY = "query.delivery"
-"""Type of the message with a model for use at the site."""
+IDENTITY = "identity"
+"""Request for a site's description of itself. The names of requests are also those in audit logs."""
 
-DELIVERY_KIND = "delivery"
-"""Name of that request in audit logs."""
+ROWS = "rows"
+"""Request for the hashes of a site's rows."""
 
-TESTS = "query.tests"
-"""Type of the message with models to test outside a run."""
+DELIVERY = "delivery"
+"""Message with a model for use at the site."""
 
-TESTS_KIND = "tests"
-"""Name of that request in audit logs."""
+TESTS = "tests"
+"""Request to test models outside a run."""
 
-LOSSES = "query.validation"
-"""Type of the message that requests sums of the losses of models on validation rows."""
+LOSSES = "validation"
+"""Request for sums of the losses of models on validation rows."""
 
-LOSSES_KIND = "validation"
-"""Name of that request in audit logs."""
-
-CLOSING = "query.closing"
-"""Type of the message with the last head of the server's audit log. The answer is the head of the site's log."""
-
-ROWS = "query.rows"
-"""Type of the message that requests the hashes of a site's rows."""
-
-ROWS_KIND = "rows"
-"""Name of that request in audit logs."""
+CLOSING = "closing"
+"""Message with the last head of the server's audit log. The answer is the head of the site's log."""
 
 SITE = "site"
 """Key in ``--node-config`` of a SuperNode with the path of ``site.toml``."""
@@ -287,12 +278,12 @@ def row_hashes(site: Site, run: int) -> RecordDict:
 SiteWork = Callable[[Site, Message, Context], RecordDict]
 
 WORK: dict[str, SiteWork] = {
-    ROWS_KIND: lambda site, _, context: row_hashes(site, context.run_id),
-    DELIVERY_KIND: lambda site, message, _: write(
+    ROWS: lambda site, _, context: row_hashes(site, context.run_id),
+    DELIVERY: lambda site, message, _: write(
         receive_model(site, read(message.content, Delivery), read(identity(site), SiteIdentity))
     ),
-    TESTS_KIND: lambda site, message, _: write(answer_tests(site, read(message.content, AskTests))),
-    LOSSES_KIND: lambda site, message, _: write(answer_losses(site, read(message.content, AskLosses))),
+    TESTS: lambda site, message, _: write(answer_tests(site, read(message.content, AskTests))),
+    LOSSES: lambda site, message, _: write(answer_losses(site, read(message.content, AskLosses))),
 }
 """What a site does for each kind of query. Its policy applies to all of them, and its log records them."""
 
@@ -313,7 +304,7 @@ def client_app(load: Callable[[Context], Site]) -> ClientApp:
     def evaluate(message: Message, context: Context) -> Message:
         return reply(message, context, load(context))
 
-    @client.query("identity")
+    @client.query(IDENTITY)
     def describe(message: Message, context: Context) -> Message:
         site = load(context)
         site.policy.check_run(context.run_id, site.folder)
@@ -326,7 +317,7 @@ def client_app(load: Callable[[Context], Site]) -> ClientApp:
             try:
                 site.policy.check_count(site.audit)
             except InputError as error:
-                about = {"site": site.name, "run": str(context.run_id), "what": "identity"}
+                about = {"site": site.name, "run": str(context.run_id), "what": IDENTITY}
                 request = None if server is None else server.n
                 site.audit.add("refused", **about, request=request, reason=printable(error, MOST_SHOWN))
                 raise
@@ -339,7 +330,7 @@ def client_app(load: Callable[[Context], Site]) -> ClientApp:
     for what, work in WORK.items():
         client.query(what)(partial(answer, what, work))
 
-    @client.query("closing")
+    @client.query(CLOSING)
     def close(message: Message, context: Context) -> Message:
         site = load(context)
         site.policy.check_run(context.run_id, site.folder)

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 
 from drfl.core.audit_log import AuditLog
 from drfl.core.errors import DrflError
-from drfl.flower.client_app import CLOSING
+from drfl.flower.client_app import CLOSING, QUERY
 from drfl.flower.nodes import Roster, exchange_once
 from drfl.flower.records import MOST_FIELDS, ProtocolError, payload_size, read_head, rejection_reason, write_head
 
@@ -82,7 +82,8 @@ class AuditedRun:
             nodes = {node.id: client for client, node in self.roster.nodes(self.grid).items()}
             # All sites get the same head, so that each holds the same proof of the whole run.
             content = write_head(RecordDict(), head)
-            requests = [Message(content, node, CLOSING, ttl=max(1.0, self.timeout)) for node in nodes]
+            kind, ttl = f"{QUERY}{CLOSING}", max(1.0, self.timeout)
+            requests = [Message(content, node, kind, ttl=ttl) for node in nodes]
             for node, (_, reply, problem) in exchange_once(self.grid, requests, end):
                 name = self.roster.names[nodes[node]]
                 try:

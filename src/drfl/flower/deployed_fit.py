@@ -27,7 +27,7 @@ from drfl.experiments.run.run_directory import claim_folder
 from drfl.experiments.run.runner import StopSignal, write_results
 from drfl.federation.federation import Evaluation
 from drfl.flower.ask_once import ask_once
-from drfl.flower.client_app import LOSSES, LOSSES_KIND
+from drfl.flower.client_app import LOSSES
 from drfl.flower.delivery import deliver_result
 from drfl.flower.deploy.dated_folders import FITS, folder_to_fill
 from drfl.flower.deployed_federation import FlowerFederation
@@ -36,8 +36,8 @@ from drfl.flower.messages import AnswerLosses, AskLosses, HoldOut, LossSums
 from drfl.flower.possible_tests import are_possible_losses
 from drfl.flower.progress import log_end, log_progress
 from drfl.flower.records import write
-from drfl.flower.session import session
-from drfl.flower.settings import DeployedConfig, read_server
+from drfl.flower.session import read_resolved, session
+from drfl.flower.settings import DeployedConfig
 
 LOG = logging.getLogger("drfl.flower")
 
@@ -69,17 +69,14 @@ class RowsAtSites:
             DrflError: If a site does not answer, or its answer contradicts itself.
         """
         prepared, names = self.prepared, self.prepared.sites.names
-        members = {client: member for client, member in prepared.members.items() if member.held_out}
+        members = {client: member for client, member in prepared.session.members.items() if member.held_out}
         content = write(AskLosses(prepared.model, tuple(models), self.holdout, prepared.sites.standardisation))
         answers, reasons = dict[int, AnswerLosses](), dict[int, str]()
         for _ in range(ATTEMPTS):
             contents = {client: content for client in members if client not in answers}
             if not contents:
                 break
-            valid, reasons = ask_once(
-                prepared.grid, prepared.roster, contents, LOSSES, LOSSES_KIND, AnswerLosses, prepared.settings.timeout,
-                prepared.audit,
-            )  # fmt: skip
+            valid, reasons = ask_once(prepared.session, contents, LOSSES, AnswerLosses)
             for client, answer in valid.items():
                 if answer.digest != members[client].digest:
                     reasons[client] = "its data have changed since the fit began"
@@ -130,21 +127,21 @@ class DeployedFit:
     @property
     def config(self) -> Mapping[str, object]:
         """See :class:`drfl.experiments.fit.members.FitRuns`."""
-        return self.prepared.settings.job.to_plain()
+        return self.prepared.config.to_plain()
 
     def judge(self) -> Judge:
         """See :class:`drfl.experiments.fit.members.FitRuns`."""
         prepared = self.prepared
-        unseen = [bool(member.held_out) for _, member in sorted(prepared.members.items())]
+        unseen = [bool(member.held_out) for _, member in sorted(prepared.session.members.items())]
         return Judge.of(RowsAtSites(prepared, self.holdout), prepared.sites.names, unseen, prepared.task.w0)
 
     def trial(self, member: Member) -> Deployment:
         """See :class:`drfl.experiments.fit.members.FitRuns`."""
-        return self.prepared.run(with_member(self.prepared.settings.job, member), self.holdout)
+        return self.prepared.run(with_member(self.prepared.config, member), self.holdout)
 
     def whole(self, member: Member) -> Deployment:
         """See :class:`drfl.experiments.fit.members.FitRuns`."""
-        return self.prepared.run(with_member(self.prepared.settings.job, member), None)
+        return self.prepared.run(with_member(self.prepared.config, member), None)
 
     def test(self, models: Sequence[Tensor]) -> list[Evaluation]:
         """See :class:`drfl.experiments.fit.members.FitRuns`."""
@@ -166,19 +163,19 @@ def fit_sites(grid: Grid, path: Path, wait: float | None = None) -> Path:
     Raises:
         DrflError: If settings, model and sites do not fit together, sites are missing, or the fit fails.
     """
-    job = read_server(path).job
+    settings, folder = read_resolved(path), path.resolve().parent
+    job = settings.job
     check_job(job)
+    if "evaluate_every" not in job.model_fields_set:
+        job = job.model_copy(update={"evaluate_every": evaluate_every(job.rounds)})
+    settings = settings.model_copy(update={"job": job})
     holdout = HoldOut(VALIDATION, job.seed, tested=True)
-    out = folder_to_fill(path.resolve().parent, FITS)
-    with session(grid, path, wait, holdout) as (settings, folder, roster, members, audit):
+    out = folder_to_fill(folder, FITS)
+    with session(grid, settings, folder, wait, holdout) as joined:
         notice = settings.protection_notice()
         if notice is not None:
             LOG.warning(notice)
-        job = settings.job
-        if "evaluate_every" not in job.model_fields_set:
-            job = job.model_copy(update={"evaluate_every": evaluate_every(job.rounds)})
-        settings = settings.model_copy(update={"job": job})
-        prepared = Preparation.of(grid, roster, members, settings, folder, audit)
+        prepared = Preparation.of(joined)
         scored_by_loss(prepared.task)  # refuses a loss without values of rows
         jobs = DeployedFit(prepared, holdout)
         check_members(jobs, lambda line: None)  # the warnings about the sites' data are in the log already
@@ -189,7 +186,7 @@ def fit_sites(grid: Grid, path: Path, wait: float | None = None) -> Path:
             assert isinstance(fed, FlowerFederation)
             files = {
                 **fit_files(fitted),
-                **deliver_result(final, settings, folder, grid, roster, audit),
+                **deliver_result(final, joined),
                 "traffic.json": fed.traffic_json(steps.since),
             }
             write_results(final, claim, files)

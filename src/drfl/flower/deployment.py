@@ -10,10 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 import torch
-from flwr.serverapp import Grid
 from torch import Tensor
 
-from drfl.core.audit_log import AuditLog
 from drfl.core.errors import InputError, Notice
 from drfl.core.key import Key
 from drfl.data import ClientData
@@ -29,7 +27,7 @@ from drfl.flower.claims import site_warnings, standardisation_of
 from drfl.flower.deployed_federation import FlowerFederation
 from drfl.flower.job_code import job_code
 from drfl.flower.messages import HoldOut, ModelRecipe, SiteIdentity, short_name
-from drfl.flower.nodes import Roster
+from drfl.flower.session import Session
 from drfl.flower.settings import DeployedConfig, ServerSettings
 from drfl.flower.shared_rows import compare_sites
 from drfl.flower.site_data import load_probe_rows
@@ -127,11 +125,7 @@ class Preparation:
     """What all runs of a session have in common.
 
     Args:
-        grid: Flower's grid.
-        roster: Mapping from clients to nodes.
-        members: Each client's description of itself.
-        settings: Settings of the server.
-        audit: Audit log of the server; None for no log.
+        session: The sites.
         sites: The clients for the runs' files.
         model: Description of the model.
         task: The model and its loss.
@@ -139,11 +133,7 @@ class Preparation:
         probe: The server's probe rows; None if there are none.
     """
 
-    grid: Grid
-    roster: Roster
-    members: Mapping[int, SiteIdentity]
-    settings: ServerSettings
-    audit: AuditLog | None
+    session: Session
     sites: Sites
     model: ModelRecipe
     task: Task
@@ -151,29 +141,21 @@ class Preparation:
     probe: ClientData | None
 
     @classmethod
-    def of(
-        cls,
-        grid: Grid,
-        roster: Roster,
-        members: Mapping[int, SiteIdentity],
-        settings: ServerSettings,
-        folder: Path,
-        audit: AuditLog | None = None,
-    ) -> Preparation:
+    def of(cls, session: Session) -> Preparation:
         """Combine the statistics of the sites, compare their rows, and make the model.
 
         Raises:
             InputError: If the model and the sites do not fit together.
         """
+        settings, folder, members, names = session.settings, session.folder, session.members, session.roster.names
         config = settings.job
-        standardisation, of_columns = standardisation_of(members, roster.names, config.standardise)
-        notices = (*site_warnings(members, roster.names), *of_columns)
+        standardisation, of_columns = standardisation_of(members, names, config.standardise)
+        notices = (*site_warnings(members, names), *of_columns)
         for notice in notices:
             LOG.warning(notice)
         sites = Sites(
-            tuple(member for _, member in sorted(members.items())), tuple(roster.names), standardisation,
-            (*notices, *compare_sites(grid, roster, members, settings.timeout, audit)), getattr(torch, config.dtype),
-            read_schema(settings, folder, members, roster),
+            tuple(member for _, member in sorted(members.items())), tuple(names), standardisation,
+            (*notices, *compare_sites(session)), getattr(torch, config.dtype), read_schema(session),
         )  # fmt: skip
         classes = classes_of(sites, config)
         code = job_code(config, folder)
@@ -189,7 +171,12 @@ class Preparation:
             task, start = warm_start(task, sites, config.init_from)
         origin = Origin(code.source_of(config.model, sites.members[0].shape, classes), model.loss, start)
         probe = prepare_probe_rows(settings, folder, sites)
-        return cls(grid, roster, members, settings, audit, sites, model, task, origin, probe)
+        return cls(session, sites, model, task, origin, probe)
+
+    @property
+    def config(self) -> DeployedConfig:
+        """The configuration of the session's job."""
+        return self.session.settings.job
 
     def federation(self, holdout: HoldOut | None) -> FlowerFederation:
         """Return the sites as clients of a run.
@@ -197,13 +184,13 @@ class Preparation:
         Args:
             holdout: Rows that the sites do not train on; None if they train on all training rows.
         """
-        settings, config = self.settings, self.settings.job
+        session, settings, config = self.session, self.session.settings, self.config
         deadline = Deadline(settings.timeout)
         if settings.grace is not None:
             deadline = Deadline(settings.timeout, config.min_replies, settings.grace)
         return FlowerFederation(
-            self.grid, self.roster, self._members(holdout), self.model, self.task.w0, deadline,
-            self.sites.standardisation, self.audit, holdout, config.measures, self.task,
+            session.grid, session.roster, self._members(holdout), self.model, self.task.w0, deadline,
+            self.sites.standardisation, session.audit, holdout, config.measures, self.task,
         )  # fmt: skip
 
     def run(self, config: DeployedConfig, holdout: HoldOut | None) -> Deployment:
@@ -221,19 +208,19 @@ class Preparation:
         sites = self.sites._replace(members=tuple(member for _, member in sorted(members.items())))
         bare = config.build_algorithm(config.algorithm, sites.n)
         selecting, keep = add_over_selection(config, with_kept_weights(bare, config, sites.names), sites.n)
-        reply_log = ReplyLog()
+        reply_log, audit = ReplyLog(), self.session.audit
 
         def on_used(replies: UsedReplies) -> None:
             reply_log.add(replies)
-            if self.audit is not None:
+            if audit is not None:
                 names = [sites.names[client] for client in replies.clients]
-                self.audit.add("used", round=replies.round, what=replies.kind, stream=replies.key, sites=names)
+                audit.add("used", round=replies.round, what=replies.kind, stream=replies.key, sites=names)
 
         def on_rejected(rejection: Rejection) -> None:
             # rejection.client is always a client's number, because the transport accepts no reply from other senders.
-            if self.audit is not None:
+            if audit is not None:
                 name, reason = sites.names[rejection.client], str(rejection.reason)
-                self.audit.add("rejected", site=name, round=rejection.round, what=rejection.kind, reason=reason)
+                audit.add("rejected", site=name, round=rejection.round, what=rejection.kind, reason=reason)
 
         # Record innermost, so that the log has the replies that the algorithm used, not those that wrappers rejected.
         inner = Recorded(selecting, on_used)
@@ -252,8 +239,8 @@ class Preparation:
         """Return the sites' descriptions for runs with these validation rows."""
         # Without validation rows sites train on all their rows, so none count as held out in weights and sizes.
         if holdout is not None:
-            return self.members
-        return {client: msgspec.structs.replace(member, held_out=0) for client, member in self.members.items()}
+            return self.session.members
+        return {client: msgspec.structs.replace(member, held_out=0) for client, member in self.session.members.items()}
 
 
 def classes_of(sites: Sites, config: DeployedConfig) -> int:
@@ -273,22 +260,21 @@ def classes_of(sites: Sites, config: DeployedConfig) -> int:
     return classes
 
 
-def read_schema(
-    settings: ServerSettings, folder: Path, members: Mapping[int, SiteIdentity], roster: Roster
-) -> TableSchema | None:
+def read_schema(session: Session) -> TableSchema | None:
     """Read the schema that ``server.toml`` names; return None if it names none.
 
     Raises:
         InputError: If it cannot be read, or a site has another one.
     """
-    if settings.schema_file is None:
+    file = session.settings.schema_file
+    if file is None:
         return None
-    schema = TableSchema.read(folder / settings.schema_file)
-    for client, member in members.items():
+    schema = TableSchema.read(session.folder / file)
+    for client, member in session.members.items():
         if member.schema != schema.digest:
-            name = roster.names[client]
+            name = session.roster.names[client]
             raise InputError(
-                f"'{settings.schema_file}' has the digest {schema.digest[:8]}, but site '{name}' has "
+                f"'{file}' has the digest {schema.digest[:8]}, but site '{name}' has "
                 f"{member.schema[:8] or 'no schema'}. Use the sites' schema, or remove schema from server.toml",
                 code="schema-differs",
                 field=name,

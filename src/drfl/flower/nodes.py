@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from drfl.core.audit_log import AuditLog, Head
 from drfl.core.audit_signatures import public_key
 from drfl.core.errors import InputError, Notice, printable
-from drfl.flower.client_app import IDENTITY
+from drfl.flower.client_app import IDENTITY, QUERY
 from drfl.flower.messages import MOST_IDENTITY_BYTES, AskIdentity, HoldOut, SiteIdentity
 from drfl.flower.records import (
     MOST_SHOWN,
@@ -269,7 +269,8 @@ def query_identities(
     while pending and time.monotonic() < end:
         ttl, again = max(1.0, end - time.monotonic()), []
         contents = (write_head(write(AskIdentity(holdout)), head) for _ in pending)
-        requests = [Message(content, node, IDENTITY, ttl=ttl) for content, node in zip(contents, pending, strict=True)]
+        kind = f"{QUERY}{IDENTITY}"
+        requests = [Message(content, node, kind, ttl=ttl) for content, node in zip(contents, pending, strict=True)]
         for node, (_, reply, problem) in exchange_once(grid, requests, end):
             if reply is not None and reply.has_error() and reply.error.code in RETRIED_ERRORS:
                 again.append(node)

@@ -30,8 +30,8 @@ from drfl.flower.deployment import Deployment, Preparation
 from drfl.flower.paired import paired_csv
 from drfl.flower.progress import log_end, log_progress
 from drfl.flower.server_tasks import carry_out
-from drfl.flower.session import joined_sites, resolve_settings
-from drfl.flower.settings import ServerSettings, read_server
+from drfl.flower.session import read_resolved, session
+from drfl.flower.settings import ServerSettings
 from drfl.report.run_gains import PAIRED
 from drfl.training.checkpoint.store import REPLIES
 
@@ -99,8 +99,7 @@ def serve(grid: Grid, path: Path, wait: float | None = None) -> Path:
     Raises:
         DrflError: See :func:`main`.
     """
-    folder = path.resolve().parent
-    settings = resolve_settings(read_server(path), folder)
+    settings, folder = read_resolved(path), path.resolve().parent
     out = folder / settings.out
     # First check everything that needs no site, so that such errors show at once.
     check_sites(out, settings)
@@ -110,14 +109,14 @@ def serve(grid: Grid, path: Path, wait: float | None = None) -> Path:
     if notice is not None:
         LOG.warning(notice)
     holdout = settings.job.holdout
-    with joined_sites(grid, settings, folder, wait, holdout) as ((_, _, roster, members, audit), audited):
-        deployed = Preparation.of(grid, roster, members, settings, folder, audit).run(settings.job, holdout)
+    with session(grid, settings, folder, wait, holdout) as joined:
+        deployed = Preparation.of(joined).run(settings.job, holdout)
         check_same_settings(out, settings, deployed)
         if is_finished(out):
             # The program was killed after the last result was written, which Flower reports as a failed run.
             tidy(out)
             failure = failure_of(out)
-            audited.close("completed" if failure is None else "diverged")
+            joined.record.close("completed" if failure is None else "diverged")
             text = f"the run in {out} is finished: nothing to resume. For a new run set another 'out' in {path}"
             LOG.warning(Notice(text, "nothing-to-resume", "out"))
             if failure is not None:
@@ -131,9 +130,9 @@ def serve(grid: Grid, path: Path, wait: float | None = None) -> Path:
             log.open(claim.checkpoints / REPLIES, b"" if point is None else point.replies)
             keep = checkpoint_writer(claim, deployed, key, log.extent)
             finished = execute(deployed, [log, log_progress], start=start, keep=keep)
-            files = deliver_result(finished, settings, folder, grid, roster, audit)
+            files = deliver_result(finished, joined)
             # Close the log before writing the results: a server that is killed here is resumed, and then closes it.
-            audited.close("completed" if finished.checks.failure is None else "diverged")
+            joined.record.close("completed" if finished.checks.failure is None else "diverged")
             replies = read_text(claim.checkpoints / REPLIES, limit=None, follow=False)
             LOG.info("%s", deployed.fed.traffic.summary_line())
             files |= {"traffic.json": deployed.fed.traffic_json(since), REPLIES: replies}

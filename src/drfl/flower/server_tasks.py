@@ -14,7 +14,7 @@ from drfl.core.files import read_bytes, read_toml
 from drfl.data.model_file import read_model_file
 from drfl.experiments.run.artifacts import json_text
 from drfl.flower.ask_once import ask_once
-from drfl.flower.client_app import TESTS, TESTS_KIND
+from drfl.flower.client_app import TESTS
 from drfl.flower.delivery import deliver
 from drfl.flower.deploy.paths import DELIVERY_FILE
 from drfl.flower.deploy.requests import REQUEST_FILE
@@ -24,8 +24,7 @@ from drfl.flower.job_code import job_code
 from drfl.flower.messages import MOST_MODEL_BYTES, MOST_MODELS, AnswerTests, AskTests, FinishedModel
 from drfl.flower.model_description import describe_model
 from drfl.flower.records import write
-from drfl.flower.session import session
-from drfl.flower.settings import read_server
+from drfl.flower.session import read_resolved, session
 
 LOG = logging.getLogger("drfl.flower")
 
@@ -48,13 +47,14 @@ def deliver_model(
     """
     (model,) = models
     content = read_bytes(model, limit=MOST_MODEL_BYTES)
-    own = job_code(read_server(path).job, path.resolve().parent, code)
+    settings, folder = read_resolved(path), path.resolve().parent
+    own = job_code(settings.job, folder, code)
     described = describe_model(read_model_file(model), own)
-    with session(grid, path, wait) as (settings, folder, roster, members, audit):
+    with session(grid, settings, folder, wait) as joined:
         # Sites check this too. Here the operator sees the reason before the model is sent to anyone.
-        for client, member in members.items():
-            described.check_fits(member, roster.names[client])
-        outcome = deliver(grid, roster, content, settings.signing_key(folder), settings.timeout, audit)
+        for client, member in joined.members.items():
+            described.check_fits(member, joined.roster.names[client])
+        outcome = deliver(joined, content)
     with atomic_write(out / DELIVERY_FILE) as file:
         file.write((json_text(outcome, indent=2) + "\n").encode())
 
@@ -82,8 +82,8 @@ def evaluate_models(
             field="MODEL",
         )
     # All models are tested by the metrics of server.toml, so that their results can be compared.
-    job = read_server(path).job
-    own = job_code(job, path.resolve().parent, code)
+    settings, folder = read_resolved(path), path.resolve().parent
+    own = job_code(settings.job, folder, code)
     described = [describe_model(read_model_file(model), own) for model in models]
     losses = {each.model.loss for each in described}
     if len(losses) > 1:
@@ -92,17 +92,17 @@ def evaluate_models(
             code="model-mismatch",
             field="MODEL",
         )
-    with session(grid, path, wait) as (settings, _, roster, members, audit):
+    with session(grid, settings, folder, wait) as joined:
+        names, members = joined.roster.names, joined.members
         for each in described:
             for client, member in members.items():
-                each.check_fits(member, roster.names[client])
+                each.check_fits(member, names[client])
         request = AskTests(tuple(FinishedModel(each.model, each.w, each.standardisation) for each in described))
         # All sites share one encoded message, because it contains all models.
-        contents = dict.fromkeys(members, write(request))
-        answers, reasons = ask_once(grid, roster, contents, TESTS, TESTS_KIND, AnswerTests, settings.timeout, audit)
+        answers, reasons = ask_once(joined, dict.fromkeys(members, write(request)), TESTS, AnswerTests)
         has_labels = all(member.majority is not None for member in members.values())
-        measures = measures_of(described[0].model, job.measures, has_labels)
-        evaluations = Evaluations.of(described, measures, roster.names, answers, reasons)
+        measures = measures_of(described[0].model, settings.job.measures, has_labels)
+        evaluations = Evaluations.of(described, measures, names, answers, reasons)
     for name, reason in evaluations.missing.items():
         LOG.warning(Notice(f"{name} is not in the evaluation: {reason}", "site-untested", name))
     for name, text in evaluation_files(evaluations, models).items():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from cryptography.hazmat.primitives import serialization
 from flwr.serverapp import Grid
@@ -25,63 +25,61 @@ from drfl.flower.settings import ServerSettings, read_server
 LOG = logging.getLogger("drfl.flower")
 
 
-class Session(NamedTuple):
-    """A run with the sites online.
+@dataclass(frozen=True)
+class Session:
+    """The server's work with the sites, which are online.
 
     Args:
+        grid: Flower's grid.
         settings: Settings of the server.
         folder: Folder of ``server.toml``.
         roster: Mapping from clients to nodes.
         members: Each client's description of itself.
-        audit: Audit log of the server; None for no log.
+        record: Record of the work in the audit log.
     """
 
+    grid: Grid
     settings: ServerSettings
     folder: Path
     roster: Roster
     members: Mapping[int, SiteIdentity]
-    audit: AuditLog | None
+    record: AuditedRun
+
+    @property
+    def audit(self) -> AuditLog | None:
+        """Audit log of the server; None for no log."""
+        return self.record.audit
 
 
 @contextmanager
-def session(grid: Grid, path: Path, wait: float | None, holdout: HoldOut | None = None) -> Iterator[Session]:
+def session(
+    grid: Grid, settings: ServerSettings, folder: Path, wait: float | None, holdout: HoldOut | None = None
+) -> Iterator[Session]:
     """Wait for the sites of a deployment, and record the beginning and the end of the work with them.
 
     Args:
         grid: Flower's grid.
-        path: ``server.toml`` of the deployment.
+        settings: Settings of the server.
+        folder: Folder of ``server.toml``.
         wait: Seconds to wait for the sites; None = as in ``server.toml``.
         holdout: Validation rows of the sites; None for none.
 
     Raises:
         DrflError: If sites are missing or exceed their limits.
     """
-    folder = path.resolve().parent
-    with joined_sites(grid, resolve_settings(read_server(path), folder), folder, wait, holdout) as (joined, _):
-        yield joined
-
-
-@contextmanager
-def joined_sites(
-    grid: Grid, settings: ServerSettings, folder: Path, wait: float | None, holdout: HoldOut | None
-) -> Iterator[tuple[Session, AuditedRun]]:
-    """Wait for the sites of a deployment with these settings, see :func:`session`.
-
-    The record of the work is yielded too, for a caller that closes it with another outcome than "completed".
-    """
     audit = settings.open_log(folder, "server", SERVER)
     roster = make_roster(settings, folder, audit)
     # From here on the log records how the work ends, even after an error.
-    with AuditedRun(audit, grid, roster, settings.timeout) as audited:
+    with AuditedRun(audit, grid, roster, settings.timeout) as record:
         seconds = settings.wait if wait is None else wait
         joined = gather_members(grid, roster, seconds, settings.timeout, audit, holdout)
         members = {client: member.identity for client, member in joined.items()}
         admit(members, settings.sites)
         if audit is not None:
             log_members(joined, roster, audit)
-        yield Session(settings, folder, roster, members, audit), audited
-        # Not reached after an error, which AuditedRun records as the outcome.
-        audited.close("completed")
+        yield Session(grid, settings, folder, roster, members, record)
+        # Not reached after an error, which AuditedRun records as the outcome. The caller may have closed it already.
+        record.close("completed")
 
 
 def log_members(joined: Mapping[int, JoinedSite], roster: Roster, audit: AuditLog) -> None:
@@ -93,8 +91,13 @@ def log_members(joined: Mapping[int, JoinedSite], roster: Roster, audit: AuditLo
         audit.add("joined", site=roster.names[client], **values)
 
 
-def resolve_settings(settings: ServerSettings, folder: Path) -> ServerSettings:
-    """Add the sites' names to the job, make the paths of its files absolute, and choose the folder of the run."""
+def read_resolved(path: Path) -> ServerSettings:
+    """Read ``server.toml``, add the sites' names to the job, make its paths absolute, and choose the run's folder.
+
+    Raises:
+        InputError: If the file is missing or invalid; the field is the name of the invalid key.
+    """
+    settings, folder = read_server(path), path.resolve().parent
     job: dict[str, object] = {"sites": tuple(site.name for site in settings.sites)}
     for name in ("checkpoint_key", "init_from"):
         path = getattr(settings.job, name)

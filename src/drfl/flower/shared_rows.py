@@ -8,15 +8,13 @@ from itertools import combinations
 
 import numpy as np
 from flwr.app import RecordDict
-from flwr.serverapp import Grid
 
-from drfl.core.audit_log import AuditLog
 from drfl.core.errors import Notice, listing
 from drfl.data.checks.rows import EXCESS, LEAST, ROOM
 from drfl.flower.ask_once import ask_once
-from drfl.flower.client_app import ROWS, ROWS_KIND
-from drfl.flower.messages import HASH_BYTES, MOST_HASHES, SharedRows, SiteIdentity
-from drfl.flower.nodes import Roster
+from drfl.flower.client_app import ROWS
+from drfl.flower.messages import HASH_BYTES, MOST_HASHES, SharedRows
+from drfl.flower.session import Session
 
 LOG = logging.getLogger("drfl.flower")
 
@@ -24,23 +22,14 @@ FEW = 20
 """Number of rows from which a site whose rows are all at another site is reported, even if rows are coarse."""
 
 
-def compare_sites(
-    grid: Grid, roster: Roster, members: Mapping[int, SiteIdentity], timeout: float, audit: AuditLog | None = None
-) -> list[Notice]:
-    """Ask all sites for the hashes of their rows, if all of them have the same key, and warn of shared rows.
-
-    Args:
-        grid: Flower's grid.
-        roster: Mapping from clients to nodes.
-        members: Each client's description of itself.
-        timeout: Seconds to wait for the answers.
-        audit: Audit log of the server; None for no log.
-    """
+def compare_sites(session: Session) -> list[Notice]:
+    """Ask all sites for the hashes of their rows, if all of them have the same key, and warn of shared rows."""
+    names, members = session.roster.names, session.members
     keys = {member.row_key for member in members.values()}
     if keys == {""} or len(members) < 2:
         return []
     if "" in keys:
-        without = [roster.names[client] for client, member in sorted(members.items()) if not member.row_key]
+        without = [names[client] for client, member in sorted(members.items()) if not member.row_key]
         LOG.info("rows are not compared between sites, because %s did not agree", listing(without, "site"))
         return []
     if len(keys) > 1:
@@ -48,12 +37,12 @@ def compare_sites(
         notices = [Notice(text, "sites-differ", "shared_rows_key")]
     else:
         # The request has no content.
-        contents = dict.fromkeys(range(len(roster.names)), RecordDict())
-        reports, reasons = ask_once(grid, roster, contents, ROWS, ROWS_KIND, SharedRows, timeout, audit)
+        contents = dict.fromkeys(range(len(names)), RecordDict())
+        reports, reasons = ask_once(session, contents, ROWS, SharedRows)
         for client, reason in sorted(reasons.items()):
-            name = roster.names[client]
+            name = names[client]
             LOG.warning(Notice(f"{name}: its rows are not compared: {reason}", "rows-not-compared", name))
-        notices = shared_row_notices(roster.names, reports)
+        notices = shared_row_notices(names, reports)
     for notice in notices:
         LOG.warning(notice)
     return notices
