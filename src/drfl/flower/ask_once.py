@@ -41,11 +41,7 @@ class RepliesOnce(NamedTuple, Generic[M]):
 def ask_once(session: Session, contents: Mapping[int, RecordDict], what: str, reply: type[M]) -> RepliesOnce[M]:
     """Send clients one message each, and wait for the replies.
 
-    Args:
-        session: The sites.
-        contents: The content for each client, without the head of the audit log.
-        what: Name of the request, see :mod:`drfl.flower.client_app`.
-        reply: Type of the replies.
+    The head of the audit log is added to the contents. ``what`` is the name of the request.
     """
     grid, roster, audit, timeout = session.grid, session.roster, session.audit, session.settings.timeout
     end = time.monotonic() + timeout

@@ -17,11 +17,7 @@ LOG = logging.getLogger("drfl.flower")
 
 
 def check_same_shape(members: Mapping[int, SiteIdentity]) -> None:
-    """Check that the inputs of all sites have the same shape.
-
-    Raises:
-        InputError: If two sites differ; the message names them.
-    """
+    """Check that the inputs of all sites have the same shape."""
     first = members[0]
     for other in members.values():
         if other.shape != first.shape:
@@ -34,15 +30,7 @@ def check_same_shape(members: Mapping[int, SiteIdentity]) -> None:
 
 
 def agree(members: Mapping[int, SiteIdentity], names: Sequence[str]) -> None:
-    """Check that all sites have the same schema, features in the same order, classes, and kind of target.
-
-    Args:
-        members: Each client's description of itself.
-        names: (N,) names of the sites.
-
-    Raises:
-        InputError: If two sites differ; the message names them.
-    """
+    """Check that all sites have the same schema, features in the same order, classes, and kind of target."""
     reports = [members[client] for client in sorted(members)]
     for what, values in {
         "schema": [report.schema for report in reports],
@@ -90,10 +78,6 @@ def admit(members: Mapping[int, SiteIdentity], entries: Sequence[SiteEntry]) -> 
 
     The reports need limits because the number of rows is a site's weight in FedAvg, and the labels determine the size
     of the model. The server cannot verify either.
-
-    Args:
-        members: Each client's description of itself.
-        entries: (N,) the ``[[sites]]`` tables of ``server.toml``.
 
     Raises:
         InputError: If sites differ in columns, classes or schema, or a site reports too many rows or classes, or too

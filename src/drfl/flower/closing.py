@@ -69,9 +69,6 @@ class AuditedRun:
 
         Args:
             outcome: "completed", "diverged" or "failed".
-
-        Raises:
-            DrflError: If the log cannot be written.
         """
         if self.audit is None or not self._open:
             return

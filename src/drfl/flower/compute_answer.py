@@ -32,9 +32,6 @@ def compute_answer(site: Site, ask: Ask, request: Request | None, memory: Record
         ask: The message.
         request: The request in the message; None if it only requests a test.
         memory: State of the site in this run, which may be lost at any time.
-
-    Raises:
-        InputError: If the model in the message does not fit the site's data and task.
     """
     start = time.perf_counter()
     # Flower starts one process per message, and torch would use all cores of the machine in each.

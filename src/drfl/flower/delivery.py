@@ -21,16 +21,9 @@ LOG = logging.getLogger("drfl.flower")
 def deliver(session: Session, model: bytes) -> dict[str, object]:
     """Send the sites a model, and log which of them use it now. Without a key it is unsigned, and most sites refuse it.
 
-    Args:
-        session: The sites.
-        model: Content of the model file.
-
     Returns:
         The content of ``delivery.json``: time and digest of the model, and for each site "received" or the reason why
         it did not receive the model.
-
-    Raises:
-        InputError: If the model is too large.
     """
     if len(model) > MOST_MODEL_BYTES:
         raise InputError(

@@ -201,11 +201,7 @@ class FlowerFederation(Federation):
         return result
 
     def _evaluation(self, tests: Mapping[int, SiteTest]) -> Evaluation:
-        """Combine the clients' results.
-
-        Raises:
-            InputError: If a client has never been tested.
-        """
+        """Combine the clients' results."""
         for client in range(self.n):
             if client not in tests:
                 raise InputError(

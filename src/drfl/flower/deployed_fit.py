@@ -152,11 +152,6 @@ class DeployedFit:
 def fit_sites(grid: Grid, path: Path, wait: float | None = None) -> Path:
     """Fit one model on the sites of a deployment, or continue the fit in the newest folder.
 
-    Args:
-        grid: Flower's grid.
-        path: ``server.toml`` of the deployment.
-        wait: Seconds to wait for the sites; None = as in ``server.toml``.
-
     Returns:
         The fit's folder.
 
@@ -201,11 +196,7 @@ def fit_sites(grid: Grid, path: Path, wait: float | None = None) -> Path:
 
 
 def check_job(job: DeployedConfig) -> None:
-    """Refuse keys of ``[job]`` that a fit does not use.
-
-    Raises:
-        InputError: If there is one.
-    """
+    """Refuse keys of ``[job]`` that a fit does not use."""
     for name in UNUSED:
         if name in job.model_fields_set:
             raise InputError(

@@ -142,11 +142,7 @@ class Preparation:
 
     @classmethod
     def of(cls, session: Session) -> Preparation:
-        """Combine the statistics of the sites, compare their rows, and make the model.
-
-        Raises:
-            InputError: If the model and the sites do not fit together.
-        """
+        """Combine the statistics of the sites, compare their rows, and make the model."""
         settings, folder, members, names = session.settings, session.folder, session.members, session.roster.names
         config = settings.job
         standardisation, of_columns = standardisation_of(members, names, config.standardise)
@@ -199,9 +195,6 @@ class Preparation:
         Args:
             config: Its configuration, which differs from that of the session at most in the algorithm.
             holdout: See :meth:`federation`.
-
-        Raises:
-            InputError: If the algorithm and the sites do not fit together.
         """
         fed, task = self.federation(holdout), self.task
         members = self._members(holdout)
@@ -244,11 +237,7 @@ class Preparation:
 
 
 def classes_of(sites: Sites, config: DeployedConfig) -> int:
-    """Return the number of classes of the model.
-
-    Raises:
-        InputError: If the sites' labels need more classes than the configuration has.
-    """
+    """Return the number of classes of the model."""
     needed, largest = max((member.classes, name) for member, name in zip(sites.members, sites.names, strict=True))
     classes = needed if config.classes is None else config.classes
     if classes < needed:
@@ -261,11 +250,7 @@ def classes_of(sites: Sites, config: DeployedConfig) -> int:
 
 
 def read_schema(session: Session) -> TableSchema | None:
-    """Read the schema that ``server.toml`` names; return None if it names none.
-
-    Raises:
-        InputError: If it cannot be read, or a site has another one.
-    """
+    """Read the schema that ``server.toml`` names; return None if it names none."""
     file = session.settings.schema_file
     if file is None:
         return None
@@ -283,11 +268,7 @@ def read_schema(session: Session) -> TableSchema | None:
 
 
 def prepare_probe_rows(settings: ServerSettings, folder: Path, sites: Sites) -> ClientData | None:
-    """Load the server's probe rows and standardise them like the sites' rows; return None if there are none.
-
-    Raises:
-        InputError: If they cannot be read, or their shape differs from that of the sites' inputs.
-    """
+    """Load the server's probe rows and standardise them like the sites' rows; return None if there are none."""
     probe = load_probe_rows(settings.sites, folder, settings.job.dtype)
     if probe is None:
         return None

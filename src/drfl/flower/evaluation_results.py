@@ -74,18 +74,7 @@ class Evaluations:
         answers: Mapping[int, AnswerTests],
         reasons: Mapping[int, str],
     ) -> Evaluations:
-        """Collect the sites' answers; an answer that contradicts itself is not used.
-
-        Args:
-            models: The models.
-            measures: The metrics of the tests, the score first.
-            names: (N,) names of the clients.
-            answers: Answers by client.
-            reasons: Why other clients did not answer.
-
-        Raises:
-            DrflError: If no site has usable results.
-        """
+        """Collect the sites' answers; an answer that contradicts itself is not used."""
         missing = {names[client]: reason for client, reason in reasons.items()}
         usable = dict[int, AnswerTests]()
         for client, answer in sorted(answers.items()):
@@ -151,12 +140,7 @@ def _collect(label: str, parts: Mapping[str, tuple[SiteTest, Products | None]]) 
 
 
 def evaluation_files(evaluations: Evaluations, models: Sequence[Path]) -> dict[str, str]:
-    """Return the files of an evaluation, text by name.
-
-    Args:
-        evaluations: The results.
-        models: The model files.
-    """
+    """Return the files of an evaluation, text by name."""
     from drfl.assessment.assess_evaluation import client_intervals, worst_interval  # scipy takes a while to load
 
     score, measures = evaluations.measures[0], evaluations.measures

@@ -35,11 +35,7 @@ class JobCode(NamedTuple):
     files: tuple[CodeFile, ...]
 
     def reference_of(self, module: Mapping[str, Any]) -> str | None:
-        """Return the reference, as messages have it, to the code of the module in a model file; None for other code.
-
-        Args:
-            module: The description of the module in the file, with a reference and digests.
-        """
+        """Return the reference, as messages have it, to the code of the module in a model file; None for other code."""
         recorded = str(module.get("reference"))
         wanted: Mapping[str, str] = module.get("sha256", {})
         # Compare digests, not paths: the model may have been trained on a machine with other folders.
@@ -66,11 +62,7 @@ class JobCode(NamedTuple):
 
 
 def sent_path(path: str, folder: Path) -> str:
-    """Return the path of a file as messages have it: relative to the folder of ``server.toml``.
-
-    Raises:
-        InputError: If it is outside the folder.
-    """
+    """Return the path of a file as messages have it: relative to the folder of ``server.toml``."""
     try:
         return Path(path).resolve().relative_to(folder.resolve()).as_posix()
     except ValueError:
@@ -88,10 +80,6 @@ def job_code(config: DeployedConfig, folder: Path, models: Sequence[str] = ()) -
         config: The job.
         folder: Folder of ``server.toml``, to which names in messages are relative.
         models: References to further models.
-
-    Raises:
-        InputError: If code cannot be loaded, a file is outside the folder, or its name has other characters than
-            letters, digits, - and _.
     """
     own = [reference for reference in (config.model, *models) if is_reference(reference)]
     others = [text for text in (config.loss, config.score, *(config.metrics or ())) if text is not None]

@@ -51,11 +51,7 @@ class DescribedModel:
     path: Path
 
     def check_fits(self, site: SiteIdentity, name: str) -> None:
-        """Check that the model can be used with a site's data.
-
-        Raises:
-            InputError: If schema, columns, classes or the shape of the inputs differ.
-        """
+        """Check that the model can be used with a site's data."""
         pairs = (
             ("shape of an input", self.shape, site.shape),
             ("schema", self.schema, site.schema),

@@ -12,11 +12,7 @@ from drfl.flower.site_task import check_same_model, engine_of
 
 
 def answer_losses(site: Site, request: AskLosses) -> AnswerLosses:
-    """Compute the losses of models on a site's validation rows, of which only sums leave the site.
-
-    Raises:
-        InputError: If a model does not fit the site's data, or the loss has no value for a single row.
-    """
+    """Compute the losses of models on a site's validation rows, of which only sums leave the site."""
     if site.threads is not None:
         torch.set_num_threads(site.threads)
     task = scored_by_loss(site.build_task(request.model) if site.task is None else site.task)

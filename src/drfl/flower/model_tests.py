@@ -24,9 +24,6 @@ def answer_tests(site: Site, request: AskTests) -> AnswerTests:
     """Test models on a site's test rows, and compare the first with each other row by row.
 
     Only sums over the rows leave the site, as in the tests of a run.
-
-    Raises:
-        InputError: If a model does not fit the site's data, or the site's own scores cannot be used.
     """
     if site.threads is not None:
         torch.set_num_threads(site.threads)

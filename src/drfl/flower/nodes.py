@@ -226,10 +226,7 @@ class NameRoster:
 def exchange_once(grid: Grid, requests: Sequence[Message], end: float) -> Iterator[tuple[int, ReceivedReply]]:
     """Send each node a message once, and yield the replies by node ID as they arrive, until all have or time is over.
 
-    Args:
-        grid: Flower's grid.
-        requests: The messages, one for each node.
-        end: Time on the monotonic clock after which not to wait.
+    ``end`` is the time on the monotonic clock after which not to wait.
     """
     # Flower returns no ID for a message that it did not accept. Its node is skipped.
     ids = zip(grid.push_messages(requests), requests, strict=True)
@@ -251,12 +248,7 @@ def query_identities(
 ) -> dict[int, JoinedSite]:
     """Ask nodes for their descriptions of themselves.
 
-    Args:
-        grid: Flower's grid.
-        nodes: IDs of the nodes to ask.
-        timeout: Seconds to wait for the answers.
-        audit: Audit log of the server, whose head is sent with the requests; None for no log.
-        holdout: Validation rows of the run; None for none.
+    The head of the audit log is sent with the requests.
 
     Returns:
         The descriptions by node ID. Nodes without a valid answer are missing and logged.
@@ -295,10 +287,6 @@ def query_identities(
 def member_of(reply: Message | None, problem: str = "") -> JoinedSite:
     """Read a site's description of itself.
 
-    Args:
-        reply: The site's reply; None if it cannot be read.
-        problem: The reason why it cannot be read.
-
     Raises:
         ProtocolError: If there is no valid reply in this version of drfl's protocol.
     """
@@ -328,13 +316,7 @@ def gather_members(
 ) -> dict[int, JoinedSite]:
     """Wait until all clients are online and have described themselves.
 
-    Args:
-        grid: Flower's grid.
-        roster: Mapping from clients to nodes.
-        wait: Seconds within which all clients must be online.
-        timeout: Seconds for a client to answer.
-        audit: Audit log of the server; None for no log.
-        holdout: Validation rows of the run; None for none.
+    They must be online within ``wait`` seconds, and answer within ``timeout``.
 
     Returns:
         The descriptions by client.
@@ -383,11 +365,7 @@ def gather_members(
 def gather_sites(grid: Grid, count: int, wait: float, timeout: float) -> dict[int, SiteIdentity]:
     """Wait until at least ``count`` sites have described themselves.
 
-    Args:
-        grid: Flower's grid.
-        count: Number of sites to wait for.
-        wait: Seconds within which they must be online.
-        timeout: Seconds for a node to answer.
+    They must be online within ``wait`` seconds, and answer within ``timeout``.
 
     Returns:
         The descriptions of all sites that are online, by node ID.

@@ -48,10 +48,7 @@ def is_possible(test: SiteTest, measures: Sequence[Measure]) -> bool:
 def are_possible_losses(answer: AnswerLosses, models: int, rows: int) -> bool:
     """Return whether a site can have these sums of the losses of models.
 
-    Args:
-        answer: The site's answer.
-        models: Number of models.
-        rows: Number of the site's validation rows.
+    ``rows`` is the number of the site's validation rows.
     """
     if len(answer.losses) != models or answer.rows != rows:
         return False

@@ -24,11 +24,6 @@ FUTURE = timedelta(hours=24)
 def receive_model(site: Site, delivery: Delivery, about: SiteIdentity) -> Receipt:
     """Store a delivered model, if the site's policy allows it.
 
-    Args:
-        site: The site.
-        delivery: The message.
-        about: The site's description of itself.
-
     Raises:
         RefusedError: If the policy forbids it, or the signature is not valid.
         InputError: If the model is damaged, older than one received before, or does not fit the site's data.

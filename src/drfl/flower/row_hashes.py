@@ -18,10 +18,7 @@ def hash_rows(data: ClientData, key: bytes, run: int) -> SharedRows:
     The hashes are sorted and distinct, so they reveal neither the order of the rows nor which of them are equal. If
     there are too many, the smallest are sent: all sites then send hashes from the same range.
 
-    Args:
-        data: The data of the site.
-        key: The key that the sites share.
-        run: Number of the run, so that hashes of different runs cannot be compared.
+    The number of the run is part of the key, so that hashes of different runs cannot be compared.
     """
     of_run = hmac.digest(key, f"drfl rows of run {run}".encode(), "sha256")
     lists = [(data.inputs, data.targets, data.train[0]), (data.test_inputs, data.test_targets, data.test[0])]

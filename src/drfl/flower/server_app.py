@@ -88,16 +88,8 @@ def main(grid: Grid, context: Context) -> None:
 def serve(grid: Grid, path: Path, wait: float | None = None) -> Path:
     """Run a deployment, or resume it.
 
-    Args:
-        grid: Flower's grid.
-        path: ``server.toml`` of the deployment.
-        wait: Seconds to wait for the sites; None = as in ``server.toml``.
-
     Returns:
         The run's folder.
-
-    Raises:
-        DrflError: See :func:`main`.
     """
     settings, folder = read_resolved(path), path.resolve().parent
     out = folder / settings.out
@@ -143,11 +135,7 @@ def serve(grid: Grid, path: Path, wait: float | None = None) -> Path:
 
 
 def check_sites(out: Path, settings: ServerSettings) -> None:
-    """Check that an existing run in the folder has the same sites. They may differ after a site was revoked.
-
-    Raises:
-        InputError: If it has other sites; the message names them.
-    """
+    """Check that an existing run in the folder has the same sites. They may differ after a site was revoked."""
     for path in (out / CHECKPOINT / CONFIG, out / CONFIG):
         try:
             before = tomllib.loads(path.read_text(encoding="utf-8")).get("sites")
@@ -173,11 +161,7 @@ def check_sites(out: Path, settings: ServerSettings) -> None:
 
 
 def check_same_settings(out: Path, settings: ServerSettings, deployed: Deployment) -> None:
-    """Check that an existing run in the folder has the same settings.
-
-    Raises:
-        InputError: If it has others; the field is the first that differs.
-    """
+    """Check that an existing run in the folder has the same settings."""
     try:
         check_stored_config(out, deployed)
     except InputError as error:

@@ -32,19 +32,7 @@ LOG = logging.getLogger("drfl.flower")
 def deliver_model(
     grid: Grid, path: Path, models: Sequence[Path], out: Path, wait: float | None = None, code: Sequence[str] = ()
 ) -> None:
-    """Deliver a model to the sites, and write the outcome to a folder.
-
-    Args:
-        grid: Flower's grid.
-        path: ``server.toml`` of the deployment.
-        models: The model file.
-        out: Folder for ``delivery.json``.
-        wait: Seconds to wait for the sites; None = as in ``server.toml``.
-        code: References to models of the user's code, besides that of the job.
-
-    Raises:
-        DrflError: If the file cannot be used, or sites are missing.
-    """
+    """Deliver a model to the sites, and write the outcome to a folder."""
     (model,) = models
     content = read_bytes(model, limit=MOST_MODEL_BYTES)
     settings, folder = read_resolved(path), path.resolve().parent
@@ -64,16 +52,7 @@ def evaluate_models(
 ) -> None:
     """Test finished models at all sites, and write the results to a folder.
 
-    Args:
-        grid: Flower's grid.
-        path: ``server.toml`` of the deployment.
-        models: The model files. The first is the baseline of the comparisons.
-        out: Folder for the results.
-        wait: Seconds to wait for the sites; None = as in ``server.toml``.
-        code: References to models of the user's code, besides that of the job.
-
-    Raises:
-        DrflError: If a file cannot be used, no site answers, or sites are missing.
+    The first one is the baseline of the comparisons.
     """
     if len(models) > MOST_MODELS:
         raise InputError(
@@ -119,17 +98,7 @@ TASKS: Mapping[str, Callable[[Grid, Path, Sequence[Path], Path, float | None, Se
 
 
 def carry_out(grid: Grid, path: Path, folder: Path, wait: float | None = None) -> None:
-    """Carry out the request in a folder, and write the results there.
-
-    Args:
-        grid: Flower's grid.
-        path: ``server.toml`` of the deployment.
-        folder: Folder with the request, see :func:`drfl.flower.deploy.requests.write_request`.
-        wait: Seconds to wait for the sites; None = as in ``server.toml``.
-
-    Raises:
-        DrflError: If the request or a model cannot be used, or sites are missing.
-    """
+    """Carry out the request in a folder, and write the results there."""
     request = read_toml(folder / REQUEST_FILE)
     task, models, code = request.get("task"), request.get("models"), request.get("code", [])
     if task not in TASKS or not isinstance(models, list) or not models or not isinstance(code, list):

@@ -92,11 +92,7 @@ def log_members(joined: Mapping[int, JoinedSite], roster: Roster, audit: AuditLo
 
 
 def read_resolved(path: Path) -> ServerSettings:
-    """Read ``server.toml``, add the sites' names to the job, make its paths absolute, and choose the run's folder.
-
-    Raises:
-        InputError: If the file is missing or invalid; the field is the name of the invalid key.
-    """
+    """Read ``server.toml``, add the sites' names to the job, make its paths absolute, and choose the run's folder."""
     settings, folder = read_server(path), path.resolve().parent
     job: dict[str, object] = {"sites": tuple(site.name for site in settings.sites)}
     for name in ("checkpoint_key", "init_from"):
@@ -108,16 +104,7 @@ def read_resolved(path: Path) -> ServerSettings:
 
 
 def make_roster(settings: ServerSettings, folder: Path, audit: AuditLog | None = None) -> Roster:
-    """Make the roster of the sites.
-
-    Args:
-        settings: Settings of the server.
-        folder: Folder of ``server.toml``.
-        audit: Audit log of the server; None for no log.
-
-    Raises:
-        InputError: If a key cannot be read.
-    """
+    """Make the roster of the sites."""
     names = tuple(site.name for site in settings.sites)
     if settings.insecure:
         text = "insecure: sites are not authenticated. Anyone who can reach the server can join under any name"
@@ -136,10 +123,6 @@ def make_roster(settings: ServerSettings, folder: Path, audit: AuditLog | None =
 
 
 def read_registered_key(path: Path) -> bytes:
-    """Read a site's public key as PEM, the format in which the SuperLink lists keys.
-
-    Raises:
-        InputError: If the file does not exist or does not contain an ECDSA key.
-    """
+    """Read a site's public key as PEM, the format in which the SuperLink lists keys."""
     key = load_public_key(path)
     return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)

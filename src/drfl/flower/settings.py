@@ -45,11 +45,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def read(path: Path, kind: type[M]) -> M:
-    """Read and validate a settings file.
-
-    Raises:
-        InputError: If the file is missing or invalid; the field is the name of the invalid key.
-    """
+    """Read and validate a settings file."""
     return validate(path, read_toml(path), kind)
 
 
@@ -114,11 +110,7 @@ class SiteData(BaseModel):
     encoding: str | None = None
 
     def reading(self) -> ReadOptions:
-        """Return how to read the table.
-
-        Raises:
-            InputError: If a value is not possible.
-        """
+        """Return how to read the table."""
         return ReadOptions(self.delimiter, self.decimal, self.thousands, self.encoding)
 
     @model_validator(mode="after")
@@ -157,13 +149,7 @@ class AuditSettings(BaseModel):
     def open_log(self, folder: Path, role: Role, name: str) -> AuditLog | None:
         """Open the audit log of an owner; return None if there is none.
 
-        Args:
-            folder: Folder to which the paths are relative.
-            role: Role of the owner.
-            name: Name of the owner.
-
-        Raises:
-            InputError: If a key cannot be read.
+        Paths are relative to ``folder``.
         """
         if self.audit is None:
             return None
@@ -173,11 +159,7 @@ class AuditSettings(BaseModel):
     def signing_key(self, folder: Path) -> SigningKey | None:
         """Read the private key; return None if there is none.
 
-        Args:
-            folder: Folder to which the path is relative.
-
-        Raises:
-            InputError: If it cannot be read.
+        Its path is relative to ``folder``.
         """
         return None if self.key is None else read_signing_key(folder / self.key)
 
@@ -216,11 +198,7 @@ class SiteSettings(AuditSettings):
 
 
 def read_site(path: Path) -> SiteSettings:
-    """Read ``site.toml``.
-
-    Raises:
-        InputError: If the file is missing or invalid; the field is the name of the invalid key.
-    """
+    """Read ``site.toml``."""
     return read(path, SiteSettings)
 
 
@@ -266,11 +244,7 @@ class DeployedConfig(TaskSettings, AlgorithmSettings, RunSettings):
 
     @property
     def holdout(self) -> HoldOut | None:
-        """The validation rows of the sites; None if nothing uses them.
-
-        Raises:
-            InputError: If ``validation`` is set although nothing uses the rows.
-        """
+        """The validation rows of the sites; None if nothing uses them."""
         if self.selection(self.measures).validates:
             return HoldOut(VALIDATION if self.validation is None else self.validation, self.seed)
         if self.validation is not None:

@@ -49,12 +49,7 @@ def compare_sites(session: Session) -> list[Notice]:
 
 
 def shared_row_notices(names: Sequence[str], reports: Mapping[int, SharedRows]) -> list[Notice]:
-    """Warn of each pair of sites that shares more rows than coincidences explain, the largest first.
-
-    Args:
-        names: (N,) names of the sites.
-        reports: The hashes by client.
-    """
+    """Warn of each pair of sites that shares more rows than coincidences explain, the largest first."""
     sorted_hashes = {i: np.frombuffer(report.hashes, dtype=f">u{HASH_BYTES}") for i, report in reports.items()}
     found = []
     for a, b in combinations(sorted(reports), 2):

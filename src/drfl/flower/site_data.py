@@ -30,9 +30,6 @@ def load_site(path: Path) -> ClientData:
 
     Args:
         path: ``site.toml`` of the site. Paths in it are relative to the file; modules can be in the same folder.
-
-    Raises:
-        InputError: If the data are missing, cannot be read, or are not the data of one client.
     """
     settings, folder = read_site(path), path.resolve().parent
     source = settings.data
@@ -55,17 +52,8 @@ def load_site(path: Path) -> ClientData:
 def load_scores(source: SiteData, folder: Path, column: str, data: ClientData) -> Tensor:
     """Load a site's own score of each of its test rows from its table.
 
-    Args:
-        source: Source of the site's data, a table.
-        folder: Folder of ``site.toml``.
-        column: Column of the scores.
-        data: The site's data, loaded from the source.
-
     Returns:
         (n,) float64 scores, in the order of the test rows.
-
-    Raises:
-        InputError: If the table has no such column, a score is not a number, or the site trains on the column.
     """
     path = folder / str(source.csv if source.test_csv is None else source.test_csv)
     schema = None if source.schema_file is None else TableSchema.read(folder / source.schema_file)
@@ -91,16 +79,8 @@ def load_scores(source: SiteData, folder: Path, column: str, data: ClientData) -
 def load_probe_rows(sites: Sequence[SiteEntry], folder: Path, dtype: str) -> ClientData | None:
     """Load the probe rows that a server holds for its sites, as one client per site.
 
-    Args:
-        sites: The sites, in the order of the clients.
-        folder: Folder of ``server.toml``.
-        dtype: Name of the data type of inputs, and of targets that are not labels.
-
     Returns:
         The rows; None if no site has a probe.
-
-    Raises:
-        InputError: If rows are missing, cannot be read, or differ in shape, columns or classes between sites.
     """
     probes = {site.name: site.probe for site in sites if site.probe is not None}
     if not probes:

@@ -65,9 +65,6 @@ def sent_method(method: LocalMethod, row: Tensor | None) -> SentMethod:
     Args:
         method: The method.
         row: (1,) the site's row of the client store; None if the sites store nothing.
-
-    Raises:
-        InputError: If its class is not in a file.
     """
     kind = type(method)
     options = []
@@ -93,11 +90,6 @@ def sent_method(method: LocalMethod, row: Tensor | None) -> SentMethod:
 
 def load_method(sent: SentMethod, policy: SitePolicy, folder: Path) -> LocalMethod:
     """Make the method that a server names, from drfl's or the site's own code.
-
-    Args:
-        sent: The description that the server sent.
-        policy: The site's policy.
-        folder: Folder of ``site.toml``.
 
     Raises:
         RefusedError: If the site has not approved the code, or has another version of it.

@@ -71,11 +71,7 @@ class SitePolicy(BaseModel):
     models: Path = Path(MODELS)
 
     def row_key(self, folder: Path) -> bytes | None:
-        """Read the key with which the site hashes its rows; None if it takes no part.
-
-        Raises:
-            InputError: If the file cannot be read, or the key is too short.
-        """
+        """Read the key with which the site hashes its rows; None if it takes no part."""
         if self.shared_rows_key is None:
             return None
         key = read_bytes(folder / self.shared_rows_key).strip()
@@ -94,12 +90,7 @@ class SitePolicy(BaseModel):
         return "" if key is None else hmac.digest(key, b"drfl key of rows", "sha256").hex()[:16]
 
     def check_run(self, run: int, folder: Path) -> None:
-        """Raise a :class:`RefusedError` if a run is not approved.
-
-        Args:
-            run: Number of the run in Flower.
-            folder: Folder of ``site.toml``.
-        """
+        """Raise a :class:`RefusedError` if a run is not approved."""
         if self.approved is None:
             return
         path = folder / self.approved
@@ -108,12 +99,7 @@ class SitePolicy(BaseModel):
             raise RefusedError(f"run {run} {UNAPPROVED}")
 
     def check_code(self, files: Iterable[tuple[str, str]], folder: Path) -> None:
-        """Raise a :class:`RefusedError` unless all files are approved, and the site's copies have the same digests.
-
-        Args:
-            files: Names and SHA-256 digests of the files that the server uses.
-            folder: Folder of ``site.toml``.
-        """
+        """Raise a :class:`RefusedError` unless all files are approved, and the site's copies have the same digests."""
         for name, digest in files:
             if self.code.get(name) != digest:
                 raise RefusedError(

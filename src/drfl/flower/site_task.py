@@ -64,11 +64,7 @@ def task_of(model: ModelRecipe, shape: tuple[int, ...], folder: Path | None = No
 
 
 def check_same_model(w: Tensor, task: Task) -> None:
-    """Check that parameters (d,) from the server are those of a task.
-
-    Raises:
-        InputError: If their number or type differs.
-    """
+    """Check that parameters (d,) from the server are those of a task."""
     if w.shape != task.w0.shape or w.dtype != task.w0.dtype:
         raise InputError(
             f"the server's model has {w.numel()} parameters in {w.dtype}, but this site's has {task.w0.numel()} in "

@@ -28,14 +28,7 @@ def assess_run(
 ) -> AssessedRun:
     """Read a finished run and assess it.
 
-    Args:
-        directory: Its folder.
-        measure: One of its metrics; None = its score.
-        level: The level of intervals and sets.
-        auc_interval: See :func:`drfl.assessment.clients.assess_clients`.
-
-    Raises:
-        InputError: If the folder is not a run's, is damaged, or has no such metric.
+    The arguments are those of :func:`drfl.assess`.
     """
     record = load_run(directory)
     return assess_record(record, _measure_named(record.measures, measure), level, auc_interval=auc_interval)
@@ -53,16 +46,7 @@ def gain_of_folders(
 ) -> GainAssessment:
     """Return the gain of one run's returned model over another's.
 
-    Args:
-        first: The folder of the baseline.
-        second: The folder of the run whose gain is computed.
-        measure: One of their metrics; None = their score.
-        level: The level of the intervals.
-        auc_interval: See :func:`drfl.assessment.clients.assess_clients`.
-
-    Raises:
-        InputError: See :func:`assess_run`; or if the runs cannot be compared row by row, see
-            :func:`drfl.report.run_gains.pair_runs`.
+    The arguments are those of :func:`drfl.assess_gain`.
     """
     runs = [assess_run(directory, measure, level, auc_interval) for directory in (first, second)]
     for directory in (first, second):
@@ -82,16 +66,7 @@ def gain_of_models(
 ) -> GainAssessment:
     """Return the gain of one model over another on the test rows of a simulation.
 
-    Args:
-        fed: The simulation.
-        first: (d,) The baseline, or another tool's predictions.
-        second: (d,) The model whose gain is computed, or predictions.
-        measure: One of its metrics; None = its score.
-        level: The level of the intervals.
-        auc_interval: See :func:`drfl.assessment.clients.assess_clients`.
-
-    Raises:
-        InputError: If there is no such metric, or it has no value for a row.
+    The arguments are those of :func:`drfl.assess_gain`.
     """
     chosen = _measure_named(fed.measures, measure)
     if not chosen.rows.paired:
@@ -106,11 +81,7 @@ def gain_of_models(
 
 
 def _measure_named(measures: Sequence[Measure], name: str | None) -> Measure:
-    """Return the metric of this name; None = the first, the score.
-
-    Raises:
-        InputError: If there is none.
-    """
+    """Return the metric of this name; None = the first, the score."""
     known = {measure.name: measure for measure in measures}
     if name is not None and name not in known:
         raise unknown("measure", name, known)

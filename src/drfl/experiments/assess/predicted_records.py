@@ -68,14 +68,7 @@ def predicted_run(record: RunRecord, frame: pd.DataFrame, label: str, *, trust: 
 
 
 def predicted_record(record: RunRecord, frame: pd.DataFrame, label: str, fed: Simulation) -> RunRecord:
-    """Return predictions as a run without rounds and costs beside a finished one; see :func:`predicted_run`.
-
-    Args:
-        record: The finished run.
-        frame: See there.
-        label: See there.
-        fed: The clients of the run.
-    """
+    """Return predictions as a run without rounds and costs beside a finished one; see :func:`predicted_run`."""
     import pandas as pd
 
     evaluation, scores = tested_predictions(predictions_at(frame, int(record.seed)), fed)
@@ -99,12 +92,7 @@ def _beside(
 ) -> RunRecord:
     """Return a run without rounds and costs beside a finished one.
 
-    Args:
-        record: The finished run.
-        label: Name of the run in tables.
-        clients: (N rows) Columns of clients.csv without the names.
-        final: Statistics over the clients.
-        scores: Scores of the test rows.
+    ``clients`` has the columns of clients.csv without the names.
     """
     import pandas as pd
 
@@ -169,21 +157,12 @@ def predictions_file(records: Sequence[RunRecord]) -> bytes:
 
 
 def stored_labels(folder: Path) -> list[str]:
-    """Return the names of the predictions that the folder of a comparison stores.
-
-    Raises:
-        InputError: If the file is damaged.
-    """
+    """Return the names of the predictions that the folder of a comparison stores."""
     return list(dict.fromkeys(part.label for part in _read(folder)[0]))
 
 
 def predicted_beside(folders: Iterable[Path], runs: Sequence[RunRecord]) -> list[RunRecord]:
-    """Return the predictions that comparisons store, see :func:`predicted_in`.
-
-    Args:
-        folders: Folders of results.
-        runs: The runs that are in them.
-    """
+    """Return the predictions that comparisons store, see :func:`predicted_in`."""
     return [
         record
         for folder in folders
@@ -194,12 +173,7 @@ def predicted_beside(folders: Iterable[Path], runs: Sequence[RunRecord]) -> list
 def predicted_in(folder: Path, runs: Sequence[RunRecord]) -> list[RunRecord]:
     """Return the predictions in the folder of a comparison as runs; none for other folders.
 
-    Args:
-        folder: The folder.
-        runs: The runs in it. Predictions at other seeds are omitted.
-
-    Raises:
-        InputError: If the file is damaged.
+    Predictions at seeds without a run are omitted.
     """
     import pandas as pd
 

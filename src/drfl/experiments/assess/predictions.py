@@ -35,11 +35,7 @@ def read_predictions(path: Path) -> pd.DataFrame:
 
 
 def predictions_at(frame: pd.DataFrame, seed: int) -> pd.DataFrame:
-    """Return the predictions for the test rows of a seed: those of its rows in a column ``seed``, or all without it.
-
-    Raises:
-        InputError: If the column has no such seed.
-    """
+    """Return the predictions for the test rows of a seed: those of its rows in a column ``seed``, or all without it."""
     if SEED not in frame.columns:
         return frame
     rows = frame[frame[SEED] == seed]

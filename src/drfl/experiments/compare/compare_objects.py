@@ -74,15 +74,7 @@ def compare_objects(
     settings: Mapping[str, object],
     options: ComparisonOptions,
 ) -> Comparison:
-    """See :func:`drfl.compare`.
-
-    Args:
-        algorithms: The algorithms by name.
-        data: The clients' samples, or a function of the seed.
-        task: Model and loss, or a function of the seed.
-        settings: The settings of every run.
-        options: Execution and storage of the comparison.
-    """
+    """See :func:`drfl.compare`."""
     workers = workers_of(options.jobs)
     if isinstance(options.seeds, int):
         checks.integer("seeds", options.seeds)
@@ -203,11 +195,7 @@ def description_of(given: object) -> dict[str, object]:
 
 
 def as_seed_function(what: str, given: T | Callable[[int], T], kind: type[T]) -> Callable[[int], T]:
-    """Return a function of the seed. While a user's function runs, torch's generator depends on the seed.
-
-    Raises:
-        InputError: If ``given`` is neither such an object nor a function.
-    """
+    """Return a function of the seed. While a user's function runs, torch's generator depends on the seed."""
     if isinstance(given, kind):
         return lambda seed: cast("T", given)
     if not callable(given) or isinstance(given, type | nn.Module):  # a module is callable, but not with a seed

@@ -92,11 +92,7 @@ class PreparedComparison(NamedTuple):
     track: str | None = None
 
     def job(self, algorithm: str, seed: int) -> Job:
-        """Return the run of an algorithm at a seed. At the first seed it is the run that was built as a check.
-
-        Raises:
-            InputError: If it cannot be built.
-        """
+        """Return the run of an algorithm at a seed. At the first seed it is the run that was built as a check."""
         job = self.jobs.pop(algorithm, None) if seed == self.design.seeds[0] else None
         return self.build(algorithm, seed) if job is None else job
 
@@ -106,12 +102,7 @@ class PreparedComparison(NamedTuple):
         return comparison_toml(self.about)
 
     def to_comparison(self, outcomes: Iterable[Outcome], directory: Path) -> Comparison:
-        """Return the comparison with the runs that have ended.
-
-        Args:
-            outcomes: The outcomes of these runs.
-            directory: The folder of the runs and the report.
-        """
+        """Return the comparison with the runs that have ended."""
         ended = self.design.in_order(outcomes)
         return Comparison(*self.design, self.about, self.measures, self.clients, ended, directory, self.warnings)
 
@@ -119,14 +110,7 @@ class PreparedComparison(NamedTuple):
     def of(cls, design: Design, build: Build, kept: Path | None = None) -> Self:
         """Build the runs at the first seed, which checks that all algorithms can start.
 
-        Args:
-            design: The settings, algorithms and seeds.
-            build: Builds its runs.
-            kept: The configuration file of the comparison to resume, which must match.
-
-        Raises:
-            InputError: If a run cannot be built, or the comparison to resume is another one; names the first
-                difference.
+        ``kept`` is the configuration file of the comparison to resume, which must match.
         """
         before: dict[str, object] = {}
         if kept is not None:
@@ -156,12 +140,7 @@ class PreparedComparison(NamedTuple):
 def from_config(config: Config, log: Callable[[str], None] | None = None) -> Build:
     """Load the data of a configuration, and return the function that builds its runs.
 
-    Args:
-        config: The configuration. Its algorithm and seed do not matter.
-        log: See :func:`drfl.experiments.config.data_settings.load_data`.
-
-    Raises:
-        InputError: If the data are not available.
+    The configuration's algorithm and seed do not matter.
     """
     # Runs divide the same data in different ways.
     dataset = load_data(config, log)
@@ -172,11 +151,7 @@ def from_config(config: Config, log: Callable[[str], None] | None = None) -> Bui
 
 
 def read_cells(directory: Path) -> tuple[list[str], list[int]]:
-    """Return the algorithms and seeds of the comparison in a folder; empty if there is none.
-
-    Raises:
-        InputError: If the folder's manifest cannot be read.
-    """
+    """Return the algorithms and seeds of the comparison in a folder; empty if there is none."""
     manifest = read_manifest(directory) if directory.is_dir() else None
     # Split from the right: an algorithm's name may contain "-seed".
     pairs = [name.rpartition("-seed") for name in (() if manifest is None else manifest.cells)]
@@ -184,11 +159,7 @@ def read_cells(directory: Path) -> tuple[list[str], list[int]]:
 
 
 def extended_design(directory: Path, design: Design) -> Design:
-    """Return a design with the algorithms and seeds of the comparison in a folder first, and the others after them.
-
-    Raises:
-        InputError: If the design lacks some of those in the folder.
-    """
+    """Return a design with the algorithms and seeds of the comparison in a folder first, and the others after them."""
     algorithms, seeds = read_cells(directory)
     names = {label_of(algorithm): algorithm for algorithm in design.algorithms}
     for kind, stored, requested in (("algorithms", algorithms, tuple(names)), ("seeds", seeds, design.seeds)):
@@ -210,16 +181,7 @@ def _list(values: Sequence[object]) -> str:
 
 
 def start_comparison(claim: ClaimedFolder, ready: PreparedComparison, warn: Callable[[str], None]) -> None:
-    """Store the identity of the comparison, or check that the comparison to resume has the same data.
-
-    Args:
-        claim: The comparison's folder.
-        ready: The comparison.
-        warn: Called with a line if it was started with other versions.
-
-    Raises:
-        InputError: If the data differ, or the folder cannot be written to.
-    """
+    """Store the identity of the comparison, or check that the comparison to resume has the same data."""
     path = claim.checkpoints / IDENTITY
     if path.is_file():
         stored = records.read(claim.checkpoints, path.stem, claim.key) or {}
@@ -234,11 +196,7 @@ REMEDY = "start again with `overwrite`"
 
 
 def is_up_to_date(directory: Path, ready: PreparedComparison) -> bool:
-    """Return whether the folder of a comparison holds all runs of a design, with as many rounds, and all have ended.
-
-    Raises:
-        InputError: If the folder cannot be read.
-    """
+    """Return whether the folder of a comparison holds all runs of a design, with as many rounds, and all have ended."""
     manifest = read_manifest(directory) if directory.is_dir() and is_finished(directory) else None
     if manifest is None or not set(ready.design.cells) <= set(manifest.cells):
         return False
@@ -249,9 +207,6 @@ def recall_finished(claim: ClaimedFolder, ready: PreparedComparison) -> None:
     """Make records of the outcomes in the folder of a comparison that is extended.
 
     With more rounds than before, the runs start again.
-
-    Raises:
-        InputError: If its data were others, or the file cannot be read.
     """
     if not (claim.directory / OUTCOMES).is_file():
         return
@@ -264,11 +219,7 @@ def recall_finished(claim: ClaimedFolder, ready: PreparedComparison) -> None:
 
 
 def read_outcomes(directory: Path, ready: PreparedComparison) -> tuple[Outcome, ...]:
-    """Return the outcomes of a finished comparison.
-
-    Raises:
-        InputError: If its data were others, or the file cannot be read.
-    """
+    """Return the outcomes of a finished comparison."""
     finished = StoredOutcomes.read(directory, REMEDY)
     # The data may have changed under the same name.
     _check_same(ready, finished.identity, directory / OUTCOMES)
@@ -295,16 +246,6 @@ def compare(
     Runs that have ended are not repeated, and interrupted ones continue from their checkpoints. A run that fails,
     because it diverges or its algorithm cannot continue, has an outcome, too. After an interruption the comparison ends
     with the runs that are complete.
-
-    Args:
-        ready: The comparison.
-        claim: The comparison's folder, which gets a sub-folder per run.
-        watch: Tells whether to stop.
-        progress: Returns the callbacks of a run.
-        warn: Called with a line if a run continues from a checkpoint.
-
-    Raises:
-        InputError: If a run cannot be built or the folder cannot be written to.
     """
     for algorithm, seed in ready.design.order:
         outcome = run_or_recall(ready, claim, watch, algorithm, seed, progress, warn)

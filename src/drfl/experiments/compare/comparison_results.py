@@ -402,10 +402,7 @@ def read_runs(comparison: Comparison, name: str) -> pd.DataFrame:
 def write_comparison(comparison: Comparison, folder: Path, identity: Mapping[str, object]) -> None:
     """Write config.toml, summary.json, compare.csv, outcomes.json, table.md, report.html and the tested predictions.
 
-    Args:
-        comparison: The comparison.
-        folder: Where to write. The comparison's own folder holds the finished runs, and its name is the report's title.
-        identity: The identity of the first run, see :func:`drfl.experiments.run.resume.identity`.
+    ``folder`` is temporary: the comparison's own folder holds the finished runs, and its name is the report's title.
     """
     from drfl.report import document, write_html
 

@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
 
 def parse_target(text: str, measures: Sequence[Measure]) -> tuple[str, float]:
-    """Return the metric and the value of a target such as "worst_accuracy=0.8".
-
-    Raises:
-        InputError: If the text has another form, or the metric does not exist.
-    """
+    """Return the metric and the value of a target such as "worst_accuracy=0.8"."""
     metric, _, value = (part.strip() for part in text.partition("="))
     try:
         level = float(value)
@@ -39,12 +35,7 @@ def costs_to_target(
 ) -> pd.DataFrame:
     """Return a row per algorithm; see :meth:`drfl.experiments.compare.comparison_results.Comparison.costs_to`.
 
-    Args:
-        histories: A row per run and evaluated round.
-        cells: Algorithm and seed of every run, failed ones included.
-        metric: The column that must reach the level.
-        level: The level.
-        measures: The metrics, the score first.
+    ``cells`` has algorithm and seed of every run, failed ones included.
     """
     import pandas as pd
 

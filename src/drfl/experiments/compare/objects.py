@@ -33,11 +33,7 @@ Kind = type | FunctionType
 
 
 def check_algorithms(algorithms: Mapping[str, Algorithm]) -> None:
-    """Check that these are algorithms, with names that folders can have.
-
-    Raises:
-        InputError: If one is not.
-    """
+    """Check that these are algorithms, with names that folders can have."""
     for name, algorithm in algorithms.items():
         if not isinstance(name, str) or re.fullmatch(ALGORITHM_NAME, name) is None:
             raise InputError(
@@ -50,11 +46,7 @@ def check_algorithms(algorithms: Mapping[str, Algorithm]) -> None:
 
 
 def run_settings(values: Mapping[str, object], task: Task) -> RunSettings:
-    """Return the checked settings of runs of a task.
-
-    Raises:
-        InputError: If one is unknown or impossible.
-    """
+    """Return the checked settings of runs of a task."""
     try:
         settings = RunSettings.model_validate(values)
         settings.selection(task.measures)
@@ -79,14 +71,7 @@ def about_objects(
 ) -> AboutRun:
     """Return the description of a run of objects for its files.
 
-    Args:
-        settings: The settings of the run.
-        name: The algorithm's name in files.
-        algorithm: The algorithm.
-        clients: N.
-        task: The model and its loss.
-        sources: From :func:`sources_of`.
-        data: The description of the data; empty if they were made in Python.
+    ``sources`` is from :func:`sources_of`; ``data`` is empty if they were made in Python.
     """
     score, *others = (metric.name for metric in task.measures)
     dtype = str(task.layout.dtype).rpartition(".")[2]

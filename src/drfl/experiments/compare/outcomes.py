@@ -133,13 +133,7 @@ class StoredOutcomes(BaseModel):
 
 
 def run_to_outcome(algorithm: str, seed: int, run: Callable[[], FinishedRun]) -> tuple[Outcome, FinishedRun | None]:
-    """Run an algorithm, and return its outcome and, unless it fails, the finished run.
-
-    Args:
-        algorithm: The algorithm's name.
-        seed: The seed.
-        run: Runs it.
-    """
+    """Run an algorithm, and return its outcome and, unless it fails, the finished run."""
     try:
         finished = run()
     except (DivergedError, InputError) as error:
@@ -191,12 +185,7 @@ class Spread(NamedTuple):
 
 
 def spreads(outcomes: Sequence[Outcome], score: str) -> dict[str, dict[str, Spread]]:
-    """Return algorithm → column → mean and spread over its seeds. Algorithms with a failed run have none and come last.
-
-    Args:
-        outcomes: The outcomes of the runs.
-        score: The name of their score, see :func:`drfl.training.history.columns_of`.
-    """
+    """Return algorithm → column → mean and spread over seeds. Algorithms with a failed run have none and come last."""
     table: dict[str, dict[str, Spread]] = {}
     for name in dict.fromkeys(outcome.algorithm for outcome in outcomes):
         pairs = ((o.metrics, o.others) for o in outcomes if o.algorithm == name)
@@ -247,10 +236,7 @@ def first_intervals(outcomes: Sequence[Outcome]) -> tuple[int, dict[str, tuple[f
 def best_algorithms(table: dict[str, dict[str, Spread]], name: str, measures: Sequence[Measure]) -> set[str]:
     """Return the algorithms whose mean is best to a thousandth, a tenth of a percent, as tables show it.
 
-    Args:
-        table: From :func:`spreads`, without references.
-        name: The column; more is better for a score, less for a standard deviation or a loss.
-        measures: The metrics, the score first.
+    ``table`` is from :func:`spreads`, without references.
     """
     means = {algorithm: row[name].mean for algorithm, row in table.items() if row and not math.isnan(row[name].mean)}
     if not means:

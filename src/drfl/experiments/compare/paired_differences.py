@@ -25,16 +25,6 @@ def differences(
 ) -> pd.DataFrame:
     """Return a row for each other algorithm; see
     :meth:`drfl.experiments.compare.comparison_results.Comparison.differences`.
-
-    Args:
-        runs: A row per run: algorithm, seed and the column.
-        names: The algorithms, in the order of the rows.
-        measures: The metrics, the score first.
-        against: The algorithm with which the others are compared.
-        of: The column.
-
-    Raises:
-        InputError: If there is no such algorithm or column.
     """
     import pandas as pd
 

@@ -37,11 +37,7 @@ Predictions = Mapping[str, "pd.DataFrame"]
 
 
 def read_all(paths: Iterable[Path]) -> Predictions:
-    """Read files of predictions, which tables name after the files.
-
-    Raises:
-        InputError: If a file cannot be read, or two have the same name.
-    """
+    """Read files of predictions, which tables name after the files."""
     frames: dict[str, pd.DataFrame] = {}
     for path in paths:
         if path.stem in frames:
@@ -55,12 +51,7 @@ def read_all(paths: Iterable[Path]) -> Predictions:
 
 
 def check_predictions(predictions: Predictions, ready: PreparedComparison) -> None:
-    """Check predictions at every seed before the first run.
-
-    Raises:
-        InputError: If an algorithm has the same name, a seed is missing, or see
-            :func:`drfl.experiments.assess.predictions.tested_predictions`.
-    """
+    """Check predictions at every seed before the first run."""
     design = ready.design
     for name in predictions:
         if name in map(label_of, design.algorithms):
@@ -80,11 +71,7 @@ def check_predictions(predictions: Predictions, ready: PreparedComparison) -> No
 
 
 def store_predictions(claim: ClaimedFolder, predictions: Predictions) -> None:
-    """Store predictions in the folder of unfinished work, so that a comparison resumes with them.
-
-    Raises:
-        InputError: If the folder cannot be written to.
-    """
+    """Store predictions in the folder of unfinished work, so that a comparison resumes with them."""
     if not predictions:
         return
     tables: dict[str, dict[str, list[object]] | None] = {}
@@ -103,10 +90,7 @@ def store_predictions(claim: ClaimedFolder, predictions: Predictions) -> None:
 def with_stored(predictions: Predictions, directory: Path, key: bytes | None) -> Predictions:
     """Return predictions together with those that the interrupted comparison in a folder began with.
 
-    Args:
-        predictions: The predictions that are given now. They replace stored ones of the same name.
-        directory: The folder.
-        key: The key that signs its files.
+    ``predictions`` are given now, and replace stored ones of the same name.
 
     Raises:
         InputError: If predictions that were not stored, or whose file is damaged, are not given again.
@@ -136,17 +120,7 @@ def with_stored(predictions: Predictions, directory: Path, key: bytes | None) ->
 def predicted_rows(
     predictions: Predictions, ready: PreparedComparison, comparison: Comparison, warn: Callable[[str], None]
 ) -> tuple[Predicted, ...]:
-    """Test predictions at each seed at which a run did not fail.
-
-    Args:
-        predictions: The predictions.
-        ready: Builds the clients of each seed.
-        comparison: The comparison with the runs that have ended.
-        warn: Called with a line if one set of predictions is used for different test rows.
-
-    Raises:
-        InputError: See :func:`drfl.experiments.assess.predictions.tested_predictions`.
-    """
+    """Test predictions at each seed at which a run did not fail."""
     from drfl.report import load_run
 
     first = {o.seed: o for o in reversed(comparison.outcomes) if not o.failed} if predictions else {}

@@ -72,11 +72,6 @@ def run_comparison(
         modules: The user's modules, see :func:`drfl.experiments.execution.executor.pickle_for_workers`.
         predictions: Predictions of other tools, which get rows beside the runs. An interrupted comparison has stored
             those that it began with.
-
-    Raises:
-        InputError: If a run cannot be built, predictions are wrong, or the folder holds something else or cannot be
-            written to.
-        DrflError: If a worker was lost.
     """
     design, outcomes, key = ready.design, list[Outcome](), key_of(ready.design.settings, place)
     predictions = with_stored(predictions or {}, place, key) if resume else predictions or {}
@@ -116,11 +111,7 @@ def run_comparison(
 
 
 def check_tracker(track: str | None, workers: Workers) -> None:
-    """Check that runs can send their histories somewhere.
-
-    Raises:
-        InputError: If the text names no tracker, its package is not installed, or the runs are on other machines.
-    """
+    """Check that runs can send their histories somewhere."""
     if track is None:
         return
     parse_tracker(track, "")
@@ -145,19 +136,6 @@ def compare_in_parallel(
     Outcomes come in the same order. Workers on this machine write their runs themselves, with checkpoints, and stop
     after the current round if they are asked to. Runs that end on a cluster are written here at once, in any order. A
     run that is interrupted there starts from the beginning next time.
-
-    Args:
-        ready: The comparison.
-        claim: The comparison's folder.
-        watch: Tells whether to stop.
-        workers: Executor of the runs.
-        warn: Called with a line if a run continues from a checkpoint.
-        modules: The user's modules, see :func:`drfl.experiments.execution.executor.pickle_for_workers`.
-
-    Raises:
-        InputError: If the comparison cannot be sent to another process, or the cluster does not answer, or see
-            :func:`drfl.experiments.compare.comparison.compare`.
-        DrflError: If a worker was lost.
     """
     order = ready.design.order
     # Outcomes that are stored are not computed again.

@@ -34,18 +34,6 @@ def run_in_folder(
     """Run a job, or the rest of it, in a sub-folder; return None after an interruption.
 
     A run that fails, because it diverges or its algorithm cannot continue, has an outcome, too.
-
-    Args:
-        claim: The folder of the comparison or sweep.
-        name: The name of the sub-folder.
-        make: Builds the job.
-        watch: Tells whether to stop.
-        callbacks: Called after every round.
-        warn: Called with a line if the run continues from a checkpoint.
-        track: Where to send the history, see :func:`drfl.training.trackers.parse`.
-
-    Raises:
-        InputError: If the job cannot be built or the folder cannot be written to.
     """
     job = make()
     key = key_of(job.settings, claim.directory)
@@ -89,14 +77,7 @@ def recall_outcome(claim: ClaimedFolder, name: str, algorithm: str, seed: int) -
 def store_run(claim: ClaimedFolder, name: str, outcome: Outcome, files: Mapping[str, bytes] | None) -> None:
     """Store a run that another machine has computed.
 
-    Args:
-        claim: The folder of the comparison or sweep.
-        name: The name of the sub-folder.
-        outcome: The run's outcome.
-        files: The files of its folder, by name; None if it failed.
-
-    Raises:
-        InputError: If the folder cannot be written to.
+    ``files`` are those of its folder by name; None if it failed.
     """
     with claim_folder(claim.directory / name, resume=True, key=claim.key) as cell:
         keep_outcome(claim, name, outcome)

@@ -84,9 +84,6 @@ def find_runs(*patterns: str | Path) -> list[StoredRun]:
 
     They include failed runs, and tested predictions of other tools.
 
-    Args:
-        patterns: The folders, or patterns such as ``runs/**``.
-
     Raises:
         InputError: If a pattern matches no run, or a file is damaged.
     """
@@ -223,11 +220,7 @@ def frame_of(runs: Sequence[StoredRun]) -> pd.DataFrame:
 
 
 def where(runs: Sequence[StoredRun], values: Mapping[str, object]) -> list[StoredRun]:
-    """Return the runs with these settings, such as ``{"alpha": 0.1}``.
-
-    Raises:
-        InputError: If no run has such a setting, or none has these values.
-    """
+    """Return the runs with these settings, such as ``{"alpha": 0.1}``."""
     selected = list(runs)
     for name, value in values.items():
         known = {k for run in runs for k in ("algorithm", "seed", *run.settings)}
@@ -252,9 +245,6 @@ def comparison_of(runs: Sequence[StoredRun]) -> Comparison:
 
     Runs of one algorithm with different settings are different algorithms, named after the settings in which they
     differ, such as "DRFA (gamma=0.1)".
-
-    Args:
-        runs: At least one run that did not fail.
 
     Raises:
         InputError: If no run has results, two runs differ in nothing, or runs at one seed have different test rows.

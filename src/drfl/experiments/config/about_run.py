@@ -51,8 +51,7 @@ def run_toml(run: AboutRun) -> str:
 def comparison_toml(runs: Sequence[AboutRun]) -> str:
     """Return the configuration of a comparison as TOML, without a single algorithm and without a seed.
 
-    Args:
-        runs: A run of each algorithm.
+    ``runs`` has a run of each algorithm.
     """
     return _toml({name: value for name, value in runs[0].settings.items() if name != "seed"}, runs)
 

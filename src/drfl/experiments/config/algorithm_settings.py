@@ -58,9 +58,6 @@ class AlgorithmSettings(StrictSettings, AlgorithmFields):
             algorithm: The name of the algorithm.
             clients: N; None if it is not known yet. Then a user's class whose cohort has no default size gets a cohort
                 of one.
-
-        Raises:
-            InputError: If a hyperparameter is unknown, missing or impossible.
         """
         values = self.parameters(algorithm)
         if has_parameter(algorithm, "m") and "m" not in values:

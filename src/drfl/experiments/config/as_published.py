@@ -23,11 +23,7 @@ STEP_SIZES = {
 
 
 def with_published_settings(values: Mapping[str, object]) -> dict[str, object]:
-    """Add the settings of a run as published to those that the user gave, if the user asked for it.
-
-    Raises:
-        InputError: If the user gave another value for one of them.
-    """
+    """Add the settings of a run as published to those that the user gave, if the user asked for it."""
     settings = dict(values)
     if settings.get("as_published") is not True:
         return settings
@@ -51,11 +47,7 @@ def with_published_settings(values: Mapping[str, object]) -> dict[str, object]:
 
 
 def check_step_sizes(algorithm: Algorithm) -> None:
-    """Check that the user gave all step sizes, as papers do.
-
-    Raises:
-        InputError: If drfl would choose one; names it.
-    """
+    """Check that the user gave all step sizes, as papers do."""
     for name, rule in STEP_SIZES.items():
         owner = algorithm.local if name == "lr" else algorithm
         if getattr(owner, name, rule) is None:

@@ -68,11 +68,7 @@ class JobBuilder:
         self._setup, self._job, self._latest = setup, job, Latest[Setup]()
 
     def __call__(self, algorithm: str, seed: int) -> Job:
-        """Build the run of an algorithm at a seed.
-
-        Raises:
-            InputError: If algorithm, data and task do not work together.
-        """
+        """Build the run of an algorithm at a seed."""
         return self._job(self._latest.get(seed, lambda: self._setup(seed)), algorithm, seed)
 
 
@@ -80,14 +76,6 @@ def build(config: Config, dataset: Dataset | None = None) -> Job:
     """Load and divide the data, make the model and the simulation, and add the algorithm.
 
     Partition and initial model depend on the seed alone, not on the algorithm.
-
-    Args:
-        config: The configuration.
-        dataset: The data, if :func:`drfl.experiments.config.data_settings.load_data` has loaded them already.
-
-    Raises:
-        InputError: If data, partition, model, algorithm or device do not work together, or a certificate cannot be
-            made.
     """
     return build_job(config, build_setup(config, dataset))
 
@@ -153,17 +141,7 @@ def make_setup(
 
 
 def make_job(setup: Setup, settings: RunSettings, about: AboutRun, algorithm: Algorithm) -> Job:
-    """Make the run of an algorithm, with the wrappers that its settings ask for.
-
-    Args:
-        setup: Clients, task and simulation.
-        settings: The settings of the run.
-        about: The description of the run for its files.
-        algorithm: The algorithm, without wrappers.
-
-    Raises:
-        InputError: If they do not work together.
-    """
+    """Make the run of an algorithm, with the wrappers that its settings ask for."""
     data, task = setup.data, setup.task
     if settings.as_published:
         check_step_sizes(algorithm)

@@ -52,12 +52,7 @@ class Config(DataSettings, TaskSettings, AlgorithmSettings, RunSettings):
         return user_files(*algorithms, self.model, self.loss, self.score or "", *(self.metrics or ()))
 
     def about(self, algorithm: Algorithm, clients: int) -> AboutRun:
-        """Return the description of the run for its files.
-
-        Args:
-            algorithm: The algorithm, without wrappers.
-            clients: N.
-        """
+        """Return the description of the run for its files."""
         plain = {name: value for name, value in self.to_plain().items() if name not in NAMED_SEPARATELY}
         return AboutRun(
             self.algorithm,
@@ -102,11 +97,7 @@ def load_config(path: Path | None, overrides: Mapping[str, object], *, trust: bo
 
 
 def code_references(values: Mapping[str, object]) -> dict[str, str]:
-    """Return the references to code in a configuration, each with the key that holds it. Nothing is imported.
-
-    Args:
-        values: The keys of a :class:`Config`, of any type.
-    """
+    """Return the references to code in a configuration, each with the key that holds it. Nothing is imported."""
     named = [(key, values.get(key)) for key in ("algorithm", "model", "loss", "score")]
     metrics, tables = values.get("metrics"), values.get("algorithms")
     named += [("metrics", name) for name in (metrics if isinstance(metrics, list | tuple) else [metrics])]
@@ -171,9 +162,6 @@ def read_file(
         given: References that the user has named again.
         trust: Trust all code that the file names.
         resuming: Whether the file is that of a run or comparison to resume, which needs unchanged code.
-
-    Raises:
-        InputError: If it is missing or not TOML, or names code that is not trusted.
     """
     if path is None:
         return {}

@@ -73,19 +73,11 @@ class DataSettings(StrictSettings, DataFields):
         return self
 
     def reading(self) -> ReadOptions:
-        """Return how to read the user's files.
-
-        Raises:
-            InputError: If a value is not possible.
-        """
+        """Return how to read the user's files."""
         return ReadOptions(self.delimiter, self.decimal, self.thousands, self.encoding, self.missing or ())
 
     def recipe(self) -> Recipe | None:
-        """Return the features to train on; None for the data themselves.
-
-        Raises:
-            InputError: If the backbone is unknown or missing, or an option has no effect.
-        """
+        """Return the features to train on; None for the data themselves."""
         if self.features is None:
             for name in ("backbone", "feature_count", "resize"):
                 if getattr(self, name) is not None:
@@ -122,11 +114,7 @@ class DataSettings(StrictSettings, DataFields):
         return Recipe(self.features, self.backbone, self.feature_count or COUNT, self.resize)
 
     def partition_parameters(self, defaults: bool = False) -> dict[str, int | float]:
-        """Return the values of clients, alpha and zipf that are set; with ``defaults`` all that the partition has.
-
-        Raises:
-            InputError: If one of them has no effect on the partition.
-        """
+        """Return the values of clients, alpha and zipf that are set; with ``defaults`` all that the partition has."""
         options = {"clients": self.clients, "alpha": self.alpha, "zipf": self.zipf}
         values = {name: value for name, value in options.items() if value is not None}
         fields = inspect.signature(PARTITIONS[self.partition]).parameters
@@ -190,13 +178,7 @@ def load_data(data: DataSettings, log: Callable[[str], None] | None = None, devi
 
     Features that were computed before come from drfl's cache.
 
-    Args:
-        data: The settings.
-        log: Called with lines while features are computed.
-        device: The device that computes features.
-
-    Raises:
-        InputError: If the data or the backbone are not available, or do not fit each other.
+    ``log`` is called with lines while features are computed on ``device``.
     """
     recipe = data.recipe()
     if data.data is not None or is_hub(data.dataset):
@@ -229,13 +211,7 @@ def load_data(data: DataSettings, log: Callable[[str], None] | None = None, devi
 def divide(data: DataSettings, dataset: Dataset, seed: int) -> Partition:
     """Divide data among clients. The result does not depend on features, model or algorithm.
 
-    Args:
-        data: The settings.
-        dataset: From :func:`load_data`; only its labels and groups matter.
-        seed: The seed of the run.
-
-    Raises:
-        InputError: If the data cannot be divided in this way.
+    Only the labels and groups of the data matter.
     """
     method = PARTITIONS[data.partition](**data.partition_parameters())
     return make_partition(dataset, method, Key(seed).fold("partition"), data.test_fraction)

@@ -73,11 +73,7 @@ def uses_rows(guards: tuple[Guard | ProbeAudit, ...], aggregator: Aggregator | P
 
 
 def guards_of(given: object) -> tuple[Guard | ProbeAudit, ...]:
-    """Return guards from texts such as "clip:bound=3" and from objects; None gives the wide default, "none" no guard.
-
-    Raises:
-        InputError: If one of them is neither a guard nor such a text.
-    """
+    """Return guards from texts such as "clip:bound=3" or objects; None gives the wide default, "none" no guard."""
     if given is None:
         # The default is wide enough to leave the reports of honest clients unchanged.
         return (RobustClip(),)
@@ -132,11 +128,7 @@ AGGREGATORS: Mapping[str, Callable[..., Aggregator | ProbeRule]] = {
 
 
 def aggregator_of(given: object) -> Aggregator | ProbeRule | None:
-    """Return an aggregation rule from a text such as "krum:f=2" or an object; None gives no rule.
-
-    Raises:
-        InputError: If it is neither a rule nor such a text.
-    """
+    """Return an aggregation rule from a text such as "krum:f=2" or an object; None gives no rule."""
     if isinstance(given, str):
         return from_text("aggregator", AGGREGATORS, given)
     if given is None or isinstance(given, ProbeRule) or callable(getattr(given, "expected", None)):
@@ -150,11 +142,7 @@ def aggregator_text(rule: Aggregator | ProbeRule | None) -> str | None:
 
 
 def step_bound_of(given: object) -> StepBound | None:
-    """Return the bound on updates from its factor or as it is; 0 gives no bound.
-
-    Raises:
-        InputError: If the factor is neither 0 nor above 1.
-    """
+    """Return the bound on updates from its factor or as it is; 0 gives no bound."""
     if given is None or isinstance(given, StepBound):
         return given
     if isinstance(given, bool) or not isinstance(given, int | float):
@@ -176,11 +164,7 @@ def step_bound_text(bound: StepBound | None) -> float | str:
 
 
 def failures_of(given: object) -> FailureModel | None:
-    """Return a failure model from its numbers by name or as it is; None gives no failures.
-
-    Raises:
-        InputError: If a name is unknown, or a value is out of range.
-    """
+    """Return a failure model from its numbers by name or as it is; None gives no failures."""
     if given is None or isinstance(given, FailureModel):
         return given
     if not isinstance(given, Mapping):

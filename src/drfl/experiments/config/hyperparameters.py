@@ -73,9 +73,6 @@ def algorithm_name(text: str, own: Collection[str] = ()) -> str:
     Args:
         text: The name.
         own: Algorithms that run. Among them a user's class can be named without its file.
-
-    Raises:
-        InputError: If the name is unknown, or the reference is not to an algorithm.
     """
     if not user_code.is_reference(text):
         classes = {user_code.label_of(name): name for name in own if user_code.is_reference(name)}
@@ -88,11 +85,7 @@ def algorithm_name(text: str, own: Collection[str] = ()) -> str:
 
 
 def by_algorithm(tables: Mapping[str, T], own: Collection[str] = ()) -> dict[str, T]:
-    """Return tables of parameters by the names of their algorithms, see :func:`algorithm_name`.
-
-    Raises:
-        InputError: If a name is unknown, or two tables are for one algorithm.
-    """
+    """Return tables of parameters by the names of their algorithms, see :func:`algorithm_name`."""
     named: dict[str, T] = {}
     for text, table in tables.items():
         name = algorithm_name(text, own)
@@ -105,11 +98,7 @@ def by_algorithm(tables: Mapping[str, T], own: Collection[str] = ()) -> dict[str
 
 
 def algorithm_class(name: str) -> type[Algorithm]:
-    """Return the class behind a name from :func:`algorithm_name`.
-
-    Raises:
-        InputError: If the reference is not to a class of algorithms.
-    """
+    """Return the class behind a name from :func:`algorithm_name`."""
     if not user_code.is_reference(name):
         return KNOWN[name]
     loaded = user_code.load("algorithm", name)
@@ -182,10 +171,6 @@ def parameters_of(algorithm: Algorithm, clients: int) -> dict[str, Value]:
     """Return the fields of an algorithm and of its local solver as plain values, including the size of the cohort.
 
     A field without a text appears as its ``repr``, unless it has its default value.
-
-    Args:
-        algorithm: The algorithm.
-        clients: N, for the default size of a cohort.
     """
     parameters: dict[str, Value] = {}
     for field in dataclasses.fields(algorithm) if dataclasses.is_dataclass(algorithm) else ():
@@ -237,9 +222,6 @@ def make_algorithm(algorithm: str, values: Mapping[str, Value]) -> Algorithm:
         algorithm: Its name, see :func:`algorithm_name`.
         values: Its parameters and those of its local solver; ``sampling`` and ``ambiguity`` by name, ``"full"`` for a
             batch of all samples, ``"none"`` for None.
-
-    Raises:
-        InputError: If a name is unknown, or a value has the wrong type or is impossible.
     """
     items = tuple((name, type(value), value) for name, value in values.items())  # with types, as 1 == True in Python
     return _make_cached(algorithm, algorithm_class(algorithm), items)

@@ -15,16 +15,8 @@ from drfl.federation.algorithm import Algorithm
 def with_kept_weights(algorithm: Algorithm, settings: RunSettings, names: Sequence[str]) -> Algorithm:
     """Return the algorithm with the client weights at the end of the run from which the new one starts.
 
-    Args:
-        algorithm: The algorithm, without wrappers.
-        settings: The settings of the new run.
-        names: Names of its clients.
-
     Returns:
         The algorithm itself if the settings do not ask for it, or the algorithm has no λ.
-
-    Raises:
-        InputError: If the folder of the model file has no weights of these clients.
     """
     if not settings.keep_weights or not hasattr(algorithm, "lam0") or not dataclasses.is_dataclass(algorithm):
         return algorithm

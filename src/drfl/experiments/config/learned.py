@@ -42,11 +42,7 @@ def model_source(name: str, shape: tuple[int, ...], classes: int) -> dict[str, o
 
 
 def make_loss(name: str) -> SampleFn:
-    """Make a loss from its name, or from the user's function, module or class of modules.
-
-    Raises:
-        InputError: If the user's object cannot be called.
-    """
+    """Make a loss from its name, or from the user's function, module or class of modules."""
     if not user_code.is_reference(name):
         return LOSSES[name]
     loaded = user_code.load("loss", name)
@@ -70,9 +66,6 @@ def make_measures(score: str | None, metrics: Sequence[str], loss: str) -> tuple
             :class:`drfl.task.metrics.Metric`; None = the loss's default, see :func:`drfl.task.task.default_score`.
         metrics: The other metrics, given in the same way.
         loss: See :func:`make_loss`.
-
-    Raises:
-        InputError: If a metric is unknown, or two have the same name.
     """
     first = default_score(make_loss(loss)) if score is None else _metric(score)
     measures = (first, *(_metric(name) for name in metrics))
@@ -95,10 +88,6 @@ def _metric(name: str) -> Metric:
 
 
 def metric_name(text: str) -> str:
-    """Return a metric's name as configurations store it: its name in :data:`drfl.task.metrics.METRICS`, or a reference.
-
-    Raises:
-        InputError: If the metric is unknown.
-    """
+    """Return a metric's name as configurations store it: that in :data:`drfl.task.metrics.METRICS`, or a reference."""
     metric = _metric(text)
     return text.strip() if user_code.is_reference(text) else metric.name

@@ -40,11 +40,7 @@ OWN_DATA = (
 
 
 def with_data_defaults(values: Mapping[str, object]) -> dict[str, object]:
-    """Add defaults that follow from the data, such as the natural partition for data that name their clients.
-
-    Raises:
-        InputError: If an option is missing or has no effect.
-    """
+    """Add defaults that follow from the data, such as the natural partition for data that name their clients."""
     settings, dataset = dict(values), values.get("dataset")
     folder = folder_name(str(dataset)) if is_hub(dataset) else None
     if folder is not None:  # dataset = "hf:FOLDER" names local data
@@ -153,11 +149,7 @@ def data_files(paths: Sequence[Path]) -> list[Path]:
 
 
 def leaf_data(paths: Sequence[Path]) -> Path | None:
-    """Return the file or folder in LEAF's format, if the user's data are one.
-
-    Raises:
-        InputError: If other paths are given, too.
-    """
+    """Return the file or folder in LEAF's format, if the user's data are one."""
     leaf = next((path for path in paths if leaf_files(path) is not None), None)
     if leaf is not None and len(paths) > 1:
         raise InputError(
@@ -169,11 +161,7 @@ def leaf_data(paths: Sequence[Path]) -> Path | None:
 
 
 def saved_folder(paths: Sequence[Path]) -> Path | None:
-    """Return the folder that ``save_to_disk`` of Hugging Face wrote, if the user's data are one.
-
-    Raises:
-        InputError: If other paths are given, too.
-    """
+    """Return the folder that ``save_to_disk`` of Hugging Face wrote, if the user's data are one."""
     saved = next((path for path in paths if is_saved(path)), None)
     if saved is not None and len(paths) > 1:
         raise InputError(
@@ -185,11 +173,7 @@ def saved_folder(paths: Sequence[Path]) -> Path | None:
 
 
 def _label(values: Mapping[str, object], paths: Sequence[Path]) -> str:
-    """Return the label of the user's own data, in place of a data set's name.
-
-    Raises:
-        InputError: If a file or an option is missing, or an option has no effect.
-    """
+    """Return the label of the user's own data, in place of a data set's name."""
     if not paths:
         raise InputError("`data` is empty: give at least one file", code="empty", field="data")
     saved, leaf, label = saved_folder(paths), leaf_data(paths), values.get("dataset")
@@ -244,11 +228,7 @@ def _check_roles(values: Mapping[str, object], may_have_columns: bool) -> None:
 
 
 def check_task(task: TaskName, partition: str, loss: str, measures: Sequence[Metric]) -> None:
-    """Check that partition, loss and metrics suit the task.
-
-    Raises:
-        InputError: Names the setting that does not.
-    """
+    """Check that partition, loss and metrics suit the task."""
     if task != CLASSIFICATION and partition not in WITHOUT_CLASSES:
         raise InputError(needs_classes_message(partition, task), code="wrong-task", field="partition")
     # It is not known which task a user's loss is for.

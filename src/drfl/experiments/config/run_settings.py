@@ -39,11 +39,7 @@ from drfl.training.model_selection import Best, ModelSelection, Patience, Target
 
 
 def engine_of(given: object) -> Engine:
-    """Return an engine from its name or as it is.
-
-    Raises:
-        InputError: If it is neither an engine nor the name of one.
-    """
+    """Return an engine from its name or as it is."""
     if isinstance(given, str):
         return ENGINES[canonical("engine", given, ENGINES)]()
     if isinstance(given, type) or not callable(getattr(given, "train", None)):
@@ -140,14 +136,7 @@ class RunSettings(StrictSettings, RunFields):
         return self
 
     def selection(self, measures: Sequence[Measure]) -> ModelSelection:
-        """Return how the run selects a model and when it stops.
-
-        Args:
-            measures: The metrics of the run, the score first.
-
-        Raises:
-            InputError: If ``until`` is not a target, or nothing uses the validation rows.
-        """
+        """Return how the run selects a model and when it stops."""
         score = measures[0]
         best = None if self.select is None else Best(self.select)
         patience = None if self.patience is None else Patience(self.patience, self.select or "worst")

@@ -45,9 +45,5 @@ class TaskSettings(StrictSettings, TaskFields):
 
     @cached_property
     def measures(self) -> tuple[Metric, ...]:
-        """The metrics that are measured on every client's test rows, the score first.
-
-        Raises:
-            InputError: If a metric is unknown, or two have the same name.
-        """
+        """The metrics that are measured on every client's test rows, the score first."""
         return make_measures(self.score, self.metrics or (), self.loss)

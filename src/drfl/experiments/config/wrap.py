@@ -34,16 +34,7 @@ NEEDS_ROWS = (
 
 
 def add_over_selection(settings: RunSettings, algorithm: Algorithm, clients: int) -> tuple[Algorithm, int | None]:
-    """Return the algorithm with an enlarged cohort, and the number of replies to use; None = all.
-
-    Args:
-        settings: The settings of the run.
-        algorithm: The algorithm.
-        clients: N.
-
-    Raises:
-        InputError: If the algorithm has no cohort size.
-    """
+    """Return the algorithm with an enlarged cohort, and the number of replies to use; None = all."""
     if settings.over_select is None:
         return algorithm, None
     name = type(algorithm).__name__
@@ -84,9 +75,6 @@ def wrap_algorithm(
         task: The model and its loss, for the same.
         names: (N,) The clients' names in the log; empty = those of ``data``, or numbers.
         on_rejection: Called with every reply that is rejected.
-
-    Raises:
-        InputError: If a number is out of range.
     """
     if keep is not None:
         algorithm = OverSelection(algorithm, keep)

@@ -120,9 +120,5 @@ def read(folder: Path, cell: Cell) -> Record | None:
 
 
 def write(folder: Path, cell: Cell, record: Record) -> Record:
-    """Write the record of a cell, and return it as :func:`read` will.
-
-    Raises:
-        InputError: If the folder cannot be written to.
-    """
+    """Write the record of a cell, and return it as :func:`read` will."""
     return records.write(folder, cell.key, {"kind": cell.kind, "job": cell.job, **record})

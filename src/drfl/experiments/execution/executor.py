@@ -107,16 +107,7 @@ class _Itself(Generic[T]):
 
 
 def executor_of(workers: Workers, what: object, modules: Collection[ModuleType] = ()) -> Executor:
-    """Return the executor for some workers.
-
-    Args:
-        workers: Workers that run the calls.
-        what: The object that functions get.
-        modules: The user's modules that define it, see :func:`pickle_for_workers`.
-
-    Raises:
-        InputError: If the object cannot be sent to another process, or the cluster does not answer.
-    """
+    """Return the executor for some workers."""
     if isinstance(workers, Cluster):
         from drfl.experiments.execution.ray_executor import RayExecutor
 
@@ -136,9 +127,6 @@ def pickle_for_workers(
         modules: The user's modules. They are sent by value, as workers may be unable to import them.
         dumps: The function that pickles; :meth:`drfl.experiments.execution.shared_tensors.SharedTensors.dumps` for
             workers on this machine.
-
-    Raises:
-        InputError: If the object cannot be sent to another process.
     """
     for module in modules:
         cloudpickle.register_pickle_by_value(module)
@@ -156,11 +144,7 @@ def pickle_for_workers(
 
 
 def workers_of(jobs: int | str) -> Workers:
-    """Return the workers for the argument ``jobs`` of a Python call.
-
-    Raises:
-        InputError: If it is neither a number of processes nor "ray".
-    """
+    """Return the workers for the argument ``jobs`` of a Python call."""
     if isinstance(jobs, str):
         if jobs != "ray":
             raise InputError(
@@ -172,11 +156,7 @@ def workers_of(jobs: int | str) -> Workers:
 
 
 def workers_of_options(jobs: int | None, ray: str | None, default: int) -> Workers:
-    """Return the workers for the options ``--jobs`` and ``--ray``.
-
-    Raises:
-        InputError: If both are given for a cluster that drfl does not start.
-    """
+    """Return the workers for the options ``--jobs`` and ``--ray``."""
     if ray is None:
         return jobs or default
     # A cluster that is already running has a fixed number of CPUs. Only one that drfl starts can be made smaller.

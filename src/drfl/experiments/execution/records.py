@@ -31,9 +31,6 @@ def write(folder: Path, name: str, content: Mapping[str, object], key: bytes | N
         name: The record's name, unique within the folder.
         content: Plain values. Infinities and NaN become text.
         key: Signs the record together with the names of folder and file; None = it is not signed.
-
-    Raises:
-        InputError: If the folder cannot be written to.
     """
     text = json_text({"key": name, **content}).encode()
     with writing_into(folder, "make room and resume"), atomic_write(folder / f"{name}.json") as file:

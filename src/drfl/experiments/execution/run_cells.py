@@ -160,13 +160,7 @@ def run_all_cells(
 ) -> Iterator[CompletedCell]:
     """Yield cells as they end: first those with stored records, which are not run again, then the others.
 
-    Args:
-        wanted: The cells, in the order in which they start. A cell that occurs twice runs once.
-        folder: The folder of records.
-        run: The function that runs a cell.
-        workers: Workers that run the cells.
-        data_dir: The folder of the data sets' files.
-        watch: Tells whether to stop.
+    Cells start in the given order. A cell that occurs twice runs once.
 
     Raises:
         InputError: If a job cannot start.

@@ -66,13 +66,7 @@ def cost_of(config: Config, clients: int = 30) -> float:
 
 
 def cost(rounds: int, parameters: Mapping[str, object], clients: int) -> float:
-    """Count the local steps of all clients, and a few for every test: a rough estimate for progress displays.
-
-    Args:
-        rounds: The number of rounds.
-        parameters: The algorithm's parameters.
-        clients: N.
-    """
+    """Count the local steps of all clients, and a few for every test: a rough estimate for progress displays."""
     m, steps = (parameters.get(name) for name in ("m", "steps"))
     cohort = m if isinstance(m, int) and m else clients
     return rounds * (cohort * (steps if isinstance(steps, int) else 1) + TEST)
@@ -86,19 +80,12 @@ def run_cell(cell: Cell, data_dir: Path | None) -> Record:
 def train(job: Mapping[str, object], data_dir: Path | None) -> Record:
     """Run the job of a training cell.
 
-    Args:
-        job: See :func:`job_from_config`.
-        data_dir: The folder of the data set's files.
-
     Returns:
         ``stopped`` ("rounds", "target", "diverged" or "refused"), ``reason``, ``rounds``, ``rows`` (a row per evaluated
         round: metrics and ledger), ``score`` (its name), ``accuracy`` (the score of each client), ``samples`` (of each
         client), ``clients_per_round`` (the mean number of distinct clients that trained), ``halved`` (how often drfl
         halved the step size that it had chosen), ``rollbacks`` and ``effective_rounds`` (see
         :class:`drfl.training.run_log.Result`), ``parameters``, ``seconds``, ``versions``.
-
-    Raises:
-        InputError: If the job cannot start.
     """
     config = config_from_job(job, data_dir)
     return run_job(build(config, load_latest(config)))
@@ -151,8 +138,7 @@ def run_job(ready: Job) -> Record:
 def rollback_text(record: Record) -> str:
     """Say how many rounds of a run count, as in "2 of 15 rounds count", if it was rolled back; otherwise return "".
 
-    Args:
-        record: From :func:`train`. The record of a failed run, or an old one, may lack these numbers.
+    The record of a failed run, or an old one, may lack these numbers.
     """
     rollbacks, rounds = (int(cast("int", record.get(name, 0))) for name in ("rollbacks", "rounds"))
     effective = int(cast("int", record.get("effective_rounds", rounds)))

@@ -30,12 +30,6 @@ Personalise = Callable[[RunAndAlone, RunAndAlone], Personalisation]
 def fit_jobs(jobs: FitRuns, judge: Judge, steps: Steps, *, personalise: Personalise | None = None) -> Fitted:
     """Execute a fit.
 
-    Args:
-        jobs: Builds the runs.
-        judge: The validation rows of the selection stage.
-        steps: Executes the runs.
-        personalise: Chooses the clients' models; None if all get the global model.
-
     Raises:
         DivergedError: If the final run diverges.
         DrflError: If every member is excluded.

@@ -43,9 +43,6 @@ class Judge(NamedTuple):
             names: (N,) Names of the clients.
             unseen: (N,) Whether a client's validation rows are not training rows.
             initial: (d,) The initial model.
-
-        Raises:
-            InputError: If no client has a validation row that is not a training row.
         """
         clients = np.flatnonzero(unseen)
         if not len(clients):

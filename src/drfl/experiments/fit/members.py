@@ -95,11 +95,7 @@ class FitRuns(Protocol):
         ...
 
     def judge(self) -> Judge:
-        """Return the judge of the selection stage.
-
-        Raises:
-            InputError: If there are no validation rows.
-        """
+        """Return the judge of the selection stage."""
         ...
 
     def trial(self, member: Member) -> Running:
@@ -139,14 +135,7 @@ class FitJobs:
     ) -> FitJobs:
         """Hold out validation rows from the clients of a setup.
 
-        Args:
-            setup: Clients, task and simulation. Validation rows that the clients have already are used.
-            settings: The settings of the runs.
-            make: See :class:`FitJobs`.
-            config: See :class:`FitJobs`.
-
-        Raises:
-            InputError: If the loss is a :class:`drfl.BatchLoss`.
+        Validation rows that the clients have already are used.
         """
         data, task = setup.data, setup.task
         scored = scored_by_loss(task)

@@ -46,10 +46,7 @@ class Personalisation(NamedTuple):
 def candidates(run: FinishedRun, fed: Simulation, alone: FinishedRun | None) -> dict[str, ClientTable]:
     """Return the clients' personal models, by candidate.
 
-    Args:
-        run: The run of the global model.
-        fed: The clients that train.
-        alone: The run of clients that train alone; None if it diverged.
+    ``alone`` is the run of clients that train alone; None if it diverged.
     """
     result, local = run.result, core_of(run.job.algorithm).local
     if result.step_size is not None:

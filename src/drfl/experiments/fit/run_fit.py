@@ -68,14 +68,8 @@ def jobs_of_objects(
 ) -> FitJobs:
     """Return the builder of the runs on a job of objects.
 
-    Args:
-        data: The clients' samples, or a function of the seed.
-        task: Model and loss, or a function of the seed.
-        settings: The settings of every run.
-        algorithm: Parameters that all members share, by the names of the command's options; None = their defaults.
-
-    Raises:
-        InputError: If one of them is impossible.
+    ``algorithm`` has the parameters that all members share, by the names of the command's options; None = their
+    defaults.
     """
     # The command builds data and model from the seed, so functions of the seed are accepted here as well.
     learned = as_seed_function("task", task, Task)
@@ -114,17 +108,7 @@ def run_fit(
 ) -> Fitted:
     """Execute a fit in this process, and write its folder.
 
-    Args:
-        jobs: Builds the runs.
-        place: The folder; None = nothing is written.
-        personal: Whether clients may get personal models.
-        watch: Interrupts the fit.
-        show: Shows the progress of a run.
-        log: Called with a line for every run that ends.
-        warn: Called with warnings.
-        resume: Whether to continue the fit in the folder.
-        overwrite: Whether to replace the folder's content.
-        numbered: Whether to add a number to the folder's name if it exists.
+    ``show`` shows the progress of a run, and ``log`` gets a line for every run that ends.
     """
     check_members(jobs, warn)
     # Before the first run: validation rows that are missing or too few must not be found after hours.
@@ -182,13 +166,7 @@ def fit_objects(
 ) -> Fitted:
     """See :func:`drfl.fit`.
 
-    Args:
-        jobs: Returns the builder of the runs; called when the folder has been checked.
-        personal: Whether clients may get personal models.
-        out: The folder of results; None = no files.
-        resume: Whether to continue the fit in ``out``.
-        overwrite: Whether to replace the fit in ``out``.
-        progress: Called with a line for every run that ends.
+    ``jobs`` is called when the folder has been checked.
     """
     check_folder(out, "fit", resume=resume, overwrite=overwrite)
     if resume and out is not None and is_finished(out):

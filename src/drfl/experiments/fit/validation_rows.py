@@ -25,11 +25,7 @@ ROW_LOSS = "validation_loss"
 
 
 def scored_by_loss(task: Task) -> Task:
-    """Return the task with the loss of each row as its only metric.
-
-    Raises:
-        InputError: If the loss is a :class:`drfl.BatchLoss`.
-    """
+    """Return the task with the loss of each row as its only metric."""
     if task.criterion.of_batch:
         raise InputError(
             "fit compares models by the losses of validation rows, which a BatchLoss does not give. Use a loss with "

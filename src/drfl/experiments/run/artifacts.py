@@ -52,12 +52,7 @@ PACKAGES = ("drfl", "torch", "numpy", "scikit-learn")
 
 
 def write_run(directory: Path, finished: FinishedRun) -> None:
-    """Write all files of a run, except for the report, into an empty folder.
-
-    Args:
-        directory: The folder.
-        finished: The run.
-    """
+    """Write all files of a run, except for the report, into an empty folder."""
     for name, content in run_files(finished):
         (directory / name).write_bytes(content)
 
@@ -265,12 +260,7 @@ def decisive_settings(job: Running) -> dict[str, object]:
 
 
 def about_model(job: Running, data: str) -> dict[str, object]:
-    """Return the description of a run in a model file, without the metrics.
-
-    Args:
-        job: The run.
-        data: The digest of the clients' data.
-    """
+    """Return the description of a run in a model file, without the metrics."""
     clients, task, about = job.data, job.task, job.about
     columns, classes, schema = clients.columns, clients.classes, clients.schema_digest
     # A description is for modules that take one tensor.

@@ -154,11 +154,7 @@ class Manifest(BaseModel):
 
 
 def read_manifest(folder: Path) -> Manifest | None:
-    """Read a folder's manifest; returns None if it has none.
-
-    Raises:
-        InputError: If it cannot be read, or drfl did not write it.
-    """
+    """Read a folder's manifest; returns None if it has none."""
     path = folder / NAME
     if not is_file(path):
         return None
@@ -196,9 +192,6 @@ def is_finished(folder: Path) -> bool:
 
     The configuration in ``checkpoint/`` exists from the start of work until its results are complete. Only this decides
     what ``--resume`` continues.
-
-    Raises:
-        InputError: If the folder's manifest cannot be read.
     """
     # Only this file marks unfinished work, as results may be from an earlier run.
     if is_file(folder / CHECKPOINT / CONFIG):
@@ -237,11 +230,7 @@ def _json(path: Path) -> dict[str, object] | None:
 
 
 def interruption(folder: Path) -> Notice | None:
-    """Return a sentence if the run or comparison in a folder did not reach its end; None otherwise.
-
-    Raises:
-        InputError: If the folder's manifest cannot be read.
-    """
+    """Return a sentence if the run or comparison in a folder did not reach its end; None otherwise."""
     manifest, summary = read_manifest(folder), _json(folder / SUMMARY)
     kind: Kind = "run" if manifest is None else manifest.kind
     if kind not in COMMANDS or summary is None or is_finished(folder) or (manifest is None and has_ended(summary)):
@@ -262,11 +251,7 @@ def interruption(folder: Path) -> Notice | None:
 
 
 def check_links(folder: Path) -> None:
-    """Check that drfl would not write or remove anything through a link.
-
-    Raises:
-        InputError: Names the first link.
-    """
+    """Check that drfl would not write or remove anything through a link."""
     top = folder / CHECKPOINT
     if top.is_symlink():
         raise _link(top)
@@ -286,10 +271,7 @@ def _link(path: Path) -> InputError:
 def clear_checkpoint(folder: Path, kind: Kind, *, begun: bool = False) -> None:
     """Remove drfl's files of unfinished work, except for the lock. The configuration is removed first.
 
-    Args:
-        folder: The folder of results.
-        kind: The kind of results.
-        begun: Whether new work has begun, whose configuration is kept.
+    If new work has begun, its configuration is kept.
     """
     top = folder / CHECKPOINT
     record = rf"(?:{CELL}|{SWEEP_CELL})\.json"
@@ -342,9 +324,7 @@ def check_signatures(folder: Path, key: bytes) -> None:
     Checkpoints have their own signatures, see :func:`drfl.training.checkpoint.resume_point`: if one is damaged, an
     older one is used.
 
-    Args:
-        folder: The folder of a run or comparison; it may be missing or empty.
-        key: From :func:`drfl.training.checkpoint.read_key`.
+    The folder may be missing or empty.
 
     Raises:
         InputError: If a file has a wrong signature or none, or is missing although other files show that it existed.
@@ -396,11 +376,7 @@ def runs_in(path: Path) -> list[Path]:
 
 
 def failed_in(path: Path) -> list[FailedRun]:
-    """Return the failed runs in the folder of a comparison or a sweep; none for other folders.
-
-    Raises:
-        InputError: If the folder's table cannot be read.
-    """
+    """Return the failed runs in the folder of a comparison or a sweep; none for other folders."""
     table = next((path / name for name in ("compare.csv", "sweep.csv") if is_file(path / name)), None)
     if table is None:
         return []

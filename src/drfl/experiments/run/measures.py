@@ -44,15 +44,7 @@ _WORDS = {"avg": "average", "worst": "worst", "worst20": "worst-20 %", "best20":
 
 
 def column(name: str, measures: Sequence[Measure] = (ACCURACY,)) -> MetricColumn:
-    """Return how a column of files is shown that holds statistics over clients, such as "worst_accuracy" or "avg_loss".
-
-    Args:
-        name: The column's name.
-        measures: The metrics of the run, the score first.
-
-    Raises:
-        InputError: If there is no such column.
-    """
+    """Return how a column of files with statistics over clients, such as "worst_accuracy" or "avg_loss", is shown."""
     known = (*columns_of(measures[0].name), *other_columns(measures))
     if name not in known:
         raise unknown("metric", name, known)

@@ -52,10 +52,6 @@ def identity(job: Running) -> dict[str, object]:
 def check_same(job: Running, kept: Mapping[str, object]) -> list[Notice]:
     """Check that a run may resume from a checkpoint.
 
-    Args:
-        job: The run.
-        kept: The checkpoint's :func:`identity`.
-
     Returns:
         Differences that matter only for rounding, each in a sentence: other versions, or another number of threads.
 
@@ -93,11 +89,7 @@ def check_same(job: Running, kept: Mapping[str, object]) -> list[Notice]:
 
 
 def check_settings(job: Running, kept: Mapping[str, object]) -> None:
-    """Check that a run has the :func:`decisive_settings` that were stored, apart from :data:`ROUNDING`.
-
-    Raises:
-        InputError: If they differ; names the first difference.
-    """
+    """Check that a run has the :func:`decisive_settings` that were stored, apart from :data:`ROUNDING`."""
     # Flatten, so that a message names the one key that differs.
     own, stored = _flat(decisive_settings(job)), _flat({k: v for k, v in kept.items() if k not in FREE})
     # evaluate_every often follows from rounds, which is then the option to name.
@@ -201,11 +193,7 @@ def _config_in(directory: Path) -> Path | None:
 
 
 def check_stored_config(directory: Path, job: Running) -> None:
-    """Check that the run to resume has the configuration in its folder, if there is one.
-
-    Raises:
-        InputError: If they differ, or the configuration cannot be read.
-    """
+    """Check that the run to resume has the configuration in its folder, if there is one."""
     path = _config_in(directory)
     if path is None:
         return
@@ -214,10 +202,6 @@ def check_stored_config(directory: Path, job: Running) -> None:
 
 def key_of(settings: RunSettings, directory: Path) -> bytes | None:
     """Return the key that signs a run's checkpoints; None if they are not signed.
-
-    Args:
-        settings: The settings of the run.
-        directory: The run's folder.
 
     Raises:
         InputError: If it cannot be read, is not a key, or is in the folder that it protects.
@@ -242,12 +226,7 @@ def check_folder_signatures(directory: Path, path: object) -> None:
     A key that only the folder's own configuration names proves nothing: an attacker who writes the one can name another
     key in the other.
 
-    Args:
-        directory: The folder.
-        path: The path of the key, from an option or from the user's own file; None = there is none.
-
-    Raises:
-        InputError: See :func:`drfl.experiments.run.manifest.check_signatures`; or if it is not a key.
+    ``path`` is that of the key, from an option or from the user's own file.
     """
     if path is not None:
         check_signatures(directory, read_key(Path(str(path))))
@@ -257,12 +236,6 @@ def load_resume_point(
     folder: Path, job: Running, warn: Callable[[Notice], None], key: bytes | None = None
 ) -> ResumePoint | None:
     """Return the point from which a run resumes; None if it starts from the beginning, as no checkpoint can be used.
-
-    Args:
-        folder: The folder of its checkpoints.
-        job: The run.
-        warn: Called with a line if a checkpoint is damaged or was written by other versions.
-        key: From :func:`key_of`.
 
     Raises:
         InputError: If the checkpoint is of another run, none has the key's signature, or the ``replies.csv`` of a
@@ -297,17 +270,7 @@ def load_resume_point(
 def checkpoint_writer(
     claim: ClaimedFolder, job: Running, key: bytes | None = None, replies: Callable[[], tuple[int, str]] | None = None
 ) -> CheckpointWriter | None:
-    """Mark the run in a folder as begun, and return the writer of its checkpoints; None if there are to be none.
-
-    Args:
-        claim: The run's folder.
-        job: The run.
-        key: From :func:`key_of`.
-        replies: See :class:`drfl.training.checkpoint.Checkpoints`.
-
-    Raises:
-        InputError: If the folder cannot be written to.
-    """
+    """Mark the run in a folder as begun, and return the writer of its checkpoints; None if there are to be none."""
     # Even without checkpoints, so that the folder of a killed run is recognised as unfinished.
     claim.begin(run_toml(job.about))
     every = job.settings.checkpoint_every

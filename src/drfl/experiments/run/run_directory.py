@@ -50,10 +50,7 @@ def default_directory(root: Path, name: str) -> Path:
 def check_free(path: Path, kind: Kind, *, overwrite: bool = False) -> None:
     """Check that a folder of results can be written at ``path``, and leave nothing behind.
 
-    Args:
-        path: The folder, or a link to one.
-        kind: The kind of results.
-        overwrite: Whether a folder of this kind may exist.
+    With ``overwrite``, a folder of this kind may exist.
 
     Raises:
         InputError: If something exists already, or may be overwritten but is of another kind or not drfl's, or the
@@ -80,11 +77,7 @@ def check_free(path: Path, kind: Kind, *, overwrite: bool = False) -> None:
 def check_manifest(path: Path, kind: Kind, *, resume: bool = False, overwrite: bool = False) -> Manifest | None:
     """Return the manifest of a folder of this kind; None if there is nothing yet.
 
-    Args:
-        path: The folder.
-        kind: The kind that it should have.
-        resume: Whether it may exist, to be resumed.
-        overwrite: Whether it may exist, to be replaced.
+    It may exist if it is to be resumed or replaced.
 
     Raises:
         InputError: If it may not exist, is of another kind or not drfl's, or has a link or another file in the place of
@@ -177,11 +170,7 @@ class ClaimedFolder:
     def begin(self, config: str) -> None:
         """Mark the folder's work as unfinished until the claim has finished, even if it holds results.
 
-        Args:
-            config: The configuration of the work, from which it resumes.
-
-        Raises:
-            InputError: If the folder cannot be written to.
+        The work resumes from ``config``.
         """
         with writing_into(self.directory), atomic_write(self.checkpoints / CONFIG) as file:
             file.write(sign(self.key, f"{CHECKPOINT}/{CONFIG}", config.encode()))

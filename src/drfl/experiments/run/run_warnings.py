@@ -55,11 +55,7 @@ def warnings_of(job: Running) -> tuple[Notice, ...]:
 
 
 def check_strict(strict: bool | None, notices: Sequence[Notice]) -> None:
-    """With ``strict``, treat warnings about data as errors, except the list of clients that the user left out.
-
-    Raises:
-        InputError: If there are warnings; the message lists all.
-    """
+    """With ``strict``, treat warnings about data as errors, except the list of clients that the user left out."""
     wrong = [notice for notice in notices if notice.code != LEFT_OUT]
     if strict and wrong:
         count = f"{len(wrong)} warning{'s' * (len(wrong) > 1)}"

@@ -82,13 +82,6 @@ def execute(
 ) -> FinishedRun:
     """Run a job to its end, its target or an interruption.
 
-    Args:
-        job: The run.
-        callbacks: Called after every round.
-        watch: Interrupts it.
-        start: The state from which it resumes; None = the beginning.
-        keep: Writes checkpoints.
-
     Raises:
         DivergedError: See :func:`drfl.training.loop.run`.
     """
@@ -123,16 +116,7 @@ def execute(
 
 
 def write_results(finished: FinishedRun, claim: ClaimedFolder, more: Mapping[str, str | bytes] | None = None) -> None:
-    """Write the results and the report of a run into its folder.
-
-    Args:
-        finished: The run.
-        claim: Its folder.
-        more: Other files to write there, text or bytes by name.
-
-    Raises:
-        InputError: If the folder cannot be written to.
-    """
+    """Write the results and the report of a run into its folder."""
     from drfl.report import document, load_run, write_html
 
     with fill_folder(claim) as folder:
@@ -147,11 +131,7 @@ def write_results(finished: FinishedRun, claim: ClaimedFolder, more: Mapping[str
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Parse seeds from "5" (that many, from 0), "3,7,9" or "10..14" (both ends included).
-
-    Raises:
-        InputError: If the text has another form, or there are too many seeds.
-    """
+    """Parse seeds from "5" (that many, from 0), "3,7,9" or "10..14" (both ends included)."""
     try:
         if ".." in text:
             low, high = map(int, text.split(".."))

@@ -127,9 +127,7 @@ def _config_of(config: Config) -> dict[str, object]:
 def write_sweep(sweep: Sweep, folder: Path) -> None:
     """Write config.toml, summary.json, sweep.csv, outcomes.json, table.md and report.html.
 
-    Args:
-        sweep: The sweep.
-        folder: Where to write. The sweep's own folder holds the finished runs, and its name is the report's title.
+    ``folder`` is temporary: the sweep's own folder holds the finished runs, and its name is the report's title.
     """
     from drfl.report import FailedRun, document, write_html
 

@@ -53,22 +53,6 @@ def run_sweep(
 
     A run that diverges or cannot start is an outcome like others. Runs of an earlier sweep in the folder that the
     study still contains are not repeated.
-
-    Args:
-        study: The runs.
-        place: The folder of the sweep.
-        watch: Tells whether to stop.
-        workers: Executor of the runs.
-        ended: Called with each run that ends now.
-        warn: Called with lines for the user.
-        resume: See :func:`drfl.experiments.run.run_directory.claim_folder`.
-        overwrite: See there.
-        numbered: See there.
-        track: Where runs send their histories, see :func:`drfl.training.trackers.parse`; None = nowhere.
-
-    Raises:
-        InputError: If data are not available, or the folder holds something else or cannot be written to.
-        DrflError: If a worker was lost.
     """
     check_tracker(track, workers)
     key = key_of(study.runs[0].config, place)

@@ -76,13 +76,7 @@ def read_study(
 ) -> SweepStudy:
     """Return the runs of a study.
 
-    Args:
-        study: Its TOML file, or the content of one.
-        changes: Settings that override those of the file for all runs.
-        trust: See :func:`drfl.experiments.config.config.load_config`.
-
-    Raises:
-        InputError: If a setting is unknown or impossible, nothing varies, or a setting is given twice.
+    ``changes`` override the settings of the file for all runs.
     """
     if isinstance(study, Path):
         content = read_file(study, code_references(changes), trust=trust)
@@ -143,11 +137,7 @@ def _tables(content: Mapping[str, object]) -> list[dict[str, object]]:
 
 
 def _points(content: Mapping[str, object]) -> Iterator[dict[str, object]]:
-    """Yield the varied settings of each run: every entry of ``list`` with every point of ``grid``.
-
-    Raises:
-        InputError: If the tables have another form, or give too many runs.
-    """
+    """Yield the varied settings of each run: every entry of ``list`` with every point of ``grid``."""
     grid, entries = content.get(GRID, {}), content.get(LIST, [{}])
     if not isinstance(grid, dict) or not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
         raise InputError(
@@ -198,10 +188,7 @@ def _flat(table: Mapping[str, object]) -> dict[str, object]:
 def _configure(fixed: Mapping[str, object], varied: Changes, own: Collection[str]) -> tuple[Config, set[str]]:
     """Return the configuration of a run, and the varied parameters that its algorithm does not have.
 
-    Args:
-        fixed: The settings of all runs.
-        varied: The varied settings of this one.
-        own: The algorithms of all runs.
+    ``own`` are the algorithms of all runs.
     """
     settings = {name: value for name, value in varied.items() if name in Config.model_fields}
     default = fixed.get("algorithm", Config.model_fields["algorithm"].default)

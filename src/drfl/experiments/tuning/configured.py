@@ -85,11 +85,7 @@ class Configured:
         return SearchPoint(values, table, spaces.places(self.space) if values else {})
 
     def check_step_size(self) -> None:
-        """Check that runs choose η themselves, as multiples of their choice are searched for.
-
-        Raises:
-            InputError: If the job sets η or its schedule.
-        """
+        """Check that runs choose η themselves, as multiples of their choice are searched for."""
         name = self.method.algorithm
         if spaces.MULTIPLE not in self.space or own_spaces.space_of(name, self.space_reference) is not None:
             return
@@ -166,10 +162,6 @@ def prepare(
         relative: Search for η in multiples of the 1/L̂ that each run computes, and not as one number for all runs.
         own: References of the user's search spaces, by name.
         log: Called with lines on work that takes time before the first trial.
-
-    Raises:
-        InputError: If the data are not available, an algorithm or a space does not work with them, or Optuna is
-            missing.
     """
     import_optuna()
     judge = Criterion(criterion, job.measure())  # an unknown one is an error before anything is loaded

@@ -34,11 +34,7 @@ Verdict = Literal["statistically significantly better", "not decided", "worse", 
 
 
 def check_seeds(count: int) -> None:
-    """Check the number of seeds.
-
-    Raises:
-        InputError: If it is neither 0 nor enough for a test.
-    """
+    """Check the number of seeds."""
     if count < 0 or 0 < count < T_FROM:
         raise InputError(
             f"`confirm_seeds` must be 0 for no confirmation, or at least {T_FROM} for a paired test, got {count}",
@@ -80,11 +76,7 @@ class Confirmation(NamedTuple):
         return sum(map(math.isnan, self.tuned)), sum(map(math.isnan, self.default))
 
     def describe(self, column: MetricColumn) -> str:
-        """Describe the difference and its test.
-
-        Args:
-            column: How values of the criterion are shown.
-        """
+        """Describe the difference and its test."""
         if not self.seeds:
             return "no trial was better than the default setting"
         d, unit = self.difference, " points" if column.unit == "%" else ""
@@ -118,11 +110,8 @@ def compare_settings(
 ) -> dict[str, Confirmation]:
     """Test the chosen settings of several algorithms against their default settings.
 
-    Args:
-        pairs: For each algorithm, the values at the seeds with the chosen and with the default setting; NaN for a
-            failed run.
-        seeds: The seeds.
-        criterion: The criterion of the values.
+    ``pairs`` has, for each algorithm, the values at the seeds with the chosen and with the default setting; NaN for a
+    failed run.
     """
     tests: dict[str, SeedDifference] = {}
     for name, values in pairs.items():
@@ -160,14 +149,7 @@ def confirm(
 ) -> dict[str, Confirmation]:
     """Run each algorithm's chosen and default setting at new seeds, unless the records of these runs are stored.
 
-    Args:
-        search: The search.
-        trials: All its trials, by algorithm.
-        folder: The folder of the search.
-        seeds: The number of seeds; 0 = no confirmation.
-        pool: Makes the pool that runs cells; called only if something is missing.
-        progress: Called with a line for each run that ends.
-        watch: Tells whether to stop.
+    With 0 seeds there is no confirmation. ``pool`` is called only if something is missing.
 
     Returns:
         The confirmations, by algorithm. Algorithms without defaults and those whose runs all failed have none.
@@ -223,12 +205,7 @@ def confirm(
 
 
 def headline(confirmations: Mapping[str, Confirmation], column: MetricColumn) -> str:
-    """Say which settings to use, in one line; "" without a confirmation.
-
-    Args:
-        confirmations: By algorithm.
-        column: How values of the criterion are shown.
-    """
+    """Say which settings to use, in one line; "" without a confirmation."""
     if len(confirmations) == 1:
         ((name, found),) = confirmations.items()
         decision = {

@@ -80,11 +80,7 @@ class Criterion:
         )
 
     def end(self, record: Record) -> str:
-        """Return how a run ended: "rounds", or "diverged" or "refused" if there is no model to judge.
-
-        Args:
-            record: The record of a training cell.
-        """
+        """Return how a run ended: "rounds", or "diverged" or "refused" if there is no model to judge."""
         return str(record["stopped"])
 
     def undefined(self, record: Record) -> tuple[int, int]:
@@ -92,18 +88,12 @@ class Criterion:
         run.
 
         A loss is never undefined.
-
-        Args:
-            record: The record of a training cell.
         """
         values = cast("list[float]", record.get("accuracy", []))
         return 0 if self._field.endswith("_loss") else sum(math.isnan(float(x)) for x in values), len(values)
 
     def of(self, record: Record) -> float:
         """Return the value of a run's returned model; the worst value if the run failed or the score is undefined.
-
-        Args:
-            record: The record of a training cell, see :func:`drfl.experiments.execution.training_cells.train`.
 
         Raises:
             InputError: If the run has another score.

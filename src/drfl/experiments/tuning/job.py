@@ -77,16 +77,7 @@ class TuningJob:
         return self.methods.get(name) or TunedMethod(name)
 
     def config(self, method: TunedMethod, table: Mapping[str, Value], seed: int) -> Config:
-        """Return the configuration of a run, which is tested once, after its last round.
-
-        Args:
-            method: The method.
-            table: All its parameters.
-            seed: The seed of the run.
-
-        Raises:
-            InputError: If a value is impossible.
-        """
+        """Return the configuration of a run, which is tested once, after its last round."""
         choice = {"algorithm": method.algorithm, "algorithms": {method.algorithm: table}, "seed": seed}
         config = load_config(None, {**self.values, **method.changes, **VALIDATION_SETTINGS, **choice})
         return config.model_copy(update={"evaluate_every": config.rounds})
@@ -118,15 +109,7 @@ def resolve(
 ) -> TuningJob:
     """Return a job by its name, or from its file.
 
-    Args:
-        text: A name such as "mnist-linear", or the path of a TOML file like those of `drfl compare`.
-        changes: Keys of a `Config` that override the job's.
-        stand_in: Use data that replace those of a paper.
-        trust: See :func:`drfl.experiments.config.config.load_config`.
-        algorithms: See :func:`from_file`.
-
-    Raises:
-        InputError: If there is no such job, file or stand-in, or a value is impossible.
+    For the other arguments see :func:`from_file`. With ``stand_in`` the job uses data that replace those of a paper.
     """
     if Path(text).suffix == ".toml":
         if stand_in:
@@ -154,9 +137,6 @@ def from_file(
         changes: Keys of a `Config` that override the job's.
         trust: See :func:`drfl.experiments.config.config.load_config`.
         algorithms: Algorithms that are tuned, whose tables may have the name of a user's class without its file.
-
-    Raises:
-        InputError: If there is no such file, or a value is impossible.
     """
     values = read_file(path, code_references(changes), trust=trust)
     return make_job(path.stem, values, changes, config_of(values, {**changes, **VALIDATION_SETTINGS}, algorithms))
@@ -174,17 +154,8 @@ def make_job(
 ) -> TuningJob:
     """Make a job from the keys of a `Config`, without those that tuning sets itself.
 
-    Args:
-        name: The name of the file with the result.
-        values: The job's keys.
-        changes: Keys that override them.
-        config: The checked configuration of both.
-        methods: The methods by name; None = the algorithms with a table.
-        stand_in: Whether a stand-in replaces the paper's data.
-        without_data: What to do if the data are not available.
-
-    Raises:
-        InputError: If the job has no round.
+    ``config`` is the checked configuration of ``values`` and ``changes``. Without ``methods``, the algorithms with a
+    table are the methods. For the others see :class:`TuningJob`.
     """
     if config.rounds < 1:
         raise InputError("`rounds` must be at least 1 for tuning, got 0", code="out-of-range", field="rounds")
@@ -201,15 +172,7 @@ def make_job(
 
 
 def chosen_methods(text: str | None, job: TuningJob) -> list[str]:
-    """Return the methods to tune: those named, else those of the job, else all algorithms.
-
-    Args:
-        text: Names of the job's methods or of algorithms, separated by commas.
-        job: The job.
-
-    Raises:
-        InputError: If a name is unknown; suggests the nearest one.
-    """
+    """Return the methods to tune: those named, else those of the job, else all algorithms."""
     if text is None:
         return list(job.methods or ALGORITHMS)
     # A user's class can be named without its file.
@@ -222,11 +185,7 @@ def chosen_methods(text: str | None, job: TuningJob) -> list[str]:
 
 
 def changes_of(texts: Sequence[str]) -> dict[str, object]:
-    """Parse texts of the form KEY=VALUE. A value that is not TOML is a text.
-
-    Raises:
-        InputError: If a text has another form, or a key is given twice, unknown or set by tuning itself.
-    """
+    """Parse texts of the form KEY=VALUE. A value that is not TOML is a text."""
     changes: dict[str, object] = {}
     for text in texts:
         key, equals, value = text.partition("=")

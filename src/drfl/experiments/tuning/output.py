@@ -27,15 +27,7 @@ TRIALS = "trials.csv"
 
 
 def check_place(folder: Path, name: str) -> None:
-    """Check that a folder is new, empty, or holds a search, which is then continued.
-
-    Args:
-        folder: The folder.
-        name: The name of the job and of the file with its hyperparameters.
-
-    Raises:
-        InputError: If it is a file, holds something else or another file of that name, or cannot be read.
-    """
+    """Check that a folder is new, empty, or holds a search, which is then continued."""
     if os.path.exists(folder) and not folder.is_dir():  # unlike pathlib's, False for a name that is too long
         raise InputError(f"{folder} is a file: give another `out`", code="not-a-folder", field=str(folder))
     with writing_into(folder):
@@ -50,15 +42,7 @@ def check_place(folder: Path, name: str) -> None:
 
 
 def make_place(folder: Path, name: str) -> None:
-    """Make the folder with its manifest.
-
-    Args:
-        folder: The folder.
-        name: The name of the job and of the file with its hyperparameters.
-
-    Raises:
-        InputError: If it cannot be made or written to.
-    """
+    """Make the folder with its manifest."""
     with writing_into(folder):
         folder.mkdir(parents=True, exist_ok=True)
         before = read_manifest(folder)
@@ -76,16 +60,6 @@ def write(
     """Write both files, and return the path of the hyperparameters.
 
     The same search gives the same bytes, however often it was interrupted.
-
-    Args:
-        search: The search.
-        trials: All trials, by algorithm.
-        folder: The folder.
-        command: The command that makes these files.
-        confirmations: The confirmations by algorithm.
-
-    Raises:
-        InputError: If they cannot be written.
     """
     path = folder / f"{search.name}.toml"
     # There are no timestamps, so that the same search writes the same bytes.

@@ -27,11 +27,7 @@ OwnSpace = Callable[["optuna.Trial"], Mapping[str, Value]]
 
 
 def class_space(cls: type) -> OwnSpace | None:
-    """Return the static or class method ``space(trial)`` of a user's algorithm; None if it has none.
-
-    Raises:
-        InputError: If it is a method of objects.
-    """
+    """Return the static or class method ``space(trial)`` of a user's algorithm; None if it has none."""
     # Attribute access would turn a static method into a function.
     attribute = inspect.getattr_static(cls, "space", None)
     if attribute is None or not callable(getattr(cls, "space", None)):
@@ -46,11 +42,7 @@ def class_space(cls: type) -> OwnSpace | None:
 
 
 def load_space(reference: str) -> OwnSpace:
-    """Return the function behind a reference ``FILE.py:NAME``.
-
-    Raises:
-        InputError: If there is none.
-    """
+    """Return the function behind a reference ``FILE.py:NAME``."""
     loaded = user_code.load("space", reference)
     if isinstance(loaded, type) or not callable(loaded):
         raise InputError(
@@ -62,11 +54,7 @@ def load_space(reference: str) -> OwnSpace:
 
 
 def spaces_of(texts: list[str], algorithms: list[str]) -> dict[str, str]:
-    """Parse texts ``ALGORITHM=FILE.py:NAME``, or ``FILE.py:NAME`` for a single algorithm, to references by algorithm.
-
-    Raises:
-        InputError: If a text has another form, or is for an algorithm that is not tuned or already has a space.
-    """
+    """Parse texts ``ALGORITHM=FILE.py:NAME``, or ``FILE.py:NAME`` for one algorithm, to references by algorithm."""
     labels = {text.lower(): name for name in algorithms for text in (user_code.label_of(name), name)}
     spaces: dict[str, str] = {}
     for text in texts:
@@ -106,11 +94,6 @@ def space_of(algorithm: str, reference: str | None) -> OwnSpace | None:
 def call_space(name: str, space: Callable[[optuna.Trial], T], trial: optuna.Trial) -> T:
     """Call the user's function.
 
-    Args:
-        name: The algorithm's name, for messages.
-        space: The function.
-        trial: An Optuna trial.
-
     Raises:
         InputError: If the function fails, or suggests a value that files cannot hold.
     """
@@ -136,11 +119,7 @@ def call_space(name: str, space: Callable[[optuna.Trial], T], trial: optuna.Tria
 
 
 def parameters(name: str, space: OwnSpace, trial: optuna.Trial) -> dict[str, Value]:
-    """Return the parameters from a user's space; None becomes the text "none", as in files.
-
-    Raises:
-        InputError: If it fails, or returns something else than parameters.
-    """
+    """Return the parameters from a user's space; None becomes the text "none", as in files."""
     values = call_space(name, space, trial)
     if not isinstance(values, Mapping):
         raise InputError(

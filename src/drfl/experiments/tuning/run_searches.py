@@ -73,9 +73,7 @@ class TrialStore:
     def open(self, algorithm: str, fingerprint: Mapping[str, object]) -> list[Trial]:
         """Return the trials of an algorithm so far, in order.
 
-        Args:
-            algorithm: Its name.
-            fingerprint: Everything that the trials depend on, as plain values.
+        ``fingerprint`` is everything that the trials depend on, as plain values.
 
         Raises:
             InputError: If the file's trials are of another job, space or criterion, or it is damaged.
@@ -117,15 +115,7 @@ class TrialStore:
         return trials
 
     def add(self, algorithm: str, trial: Trial) -> None:
-        """Store a finished trial.
-
-        Args:
-            algorithm: The algorithm's name.
-            trial: The trial.
-
-        Raises:
-            DrflError: If the file cannot be written to.
-        """
+        """Store a finished trial."""
         optuna = import_optuna()
         counts = trial.undefined, trial.clients, trial.set_back
         content = [trial.number, trial.table, trial.scores, trial.stopped, *counts]
@@ -182,11 +172,7 @@ class EndedTrial(NamedTuple):
     share: float
 
     def line(self, column: MetricColumn) -> str:
-        """Describe the trial in one line.
-
-        Args:
-            column: How scores are shown.
-        """
+        """Describe the trial in one line."""
         broken = sorted({how for how in self.trial.stopped if how in FAILURES})
         fate = f", {' and '.join(broken)} at some seeds" if broken else ""
         fate += f", {RESET}: {listing(self.trial.set_back, 'run')}" if self.trial.set_back else ""
@@ -217,12 +203,7 @@ def run(
 ) -> dict[str, list[Trial]]:
     """Run the trials that are missing.
 
-    Args:
-        search: The search.
-        folder: The folder of trials and records.
-        pool: Makes the pool that runs cells; called only if something is missing.
-        ended: Called with each trial that finishes.
-        watch: Tells whether to stop.
+    ``pool`` is called only if something is missing, and ``ended`` with each trial that finishes.
 
     Returns:
         The trials by algorithm, in order.

@@ -31,19 +31,11 @@ class SearchSubject(Protocol):
         ...
 
     def draw(self, trial: optuna.Trial) -> SearchPoint:
-        """Draw a point with an Optuna trial; its places are left empty.
-
-        Raises:
-            InputError: If the user's space fails.
-        """
+        """Draw a point with an Optuna trial; its places are left empty."""
         ...
 
     def cells(self, table: Mapping[str, Value], seeds: Sequence[int]) -> list[Cell]:
-        """Return the runs of a trial, one per seed.
-
-        Raises:
-            InputError: If a value is impossible.
-        """
+        """Return the runs of a trial, one per seed."""
         ...
 
 

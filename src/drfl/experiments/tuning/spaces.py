@@ -89,13 +89,7 @@ def round_value(value: float) -> float:
 
 
 def fixed_parameters(algorithm: str, table: Mapping[str, Value], clients: int) -> dict[str, Value]:
-    """Return the parameters that all trials of an algorithm share.
-
-    Args:
-        algorithm: Its name.
-        table: The job's parameters of it.
-        clients: N.
-    """
+    """Return the parameters that all trials of an algorithm share."""
     everybody = {"m": clients} if issubclass(algorithm_class(algorithm), FULL_PARTICIPATION) else {}
     return {**everybody, **table}  # unless the job says otherwise
 
@@ -103,9 +97,7 @@ def fixed_parameters(algorithm: str, table: Mapping[str, Value], clients: int) -
 def space_around(algorithm: str, eta: float | None) -> Space:
     """Return the algorithm's space.
 
-    Args:
-        algorithm: Its name.
-        eta: 1/L̂; η ranges from a quarter of it to four times it. None = the same range relative to each run's own.
+    η ranges from a quarter of ``eta`` = 1/L̂ to four times it. None = the same range relative to each run's own.
     """
     step_size = MULTIPLE if eta is None else LR._replace(low=round_value(LR.low * eta), high=round_value(LR.high * eta))
     return tuple(step_size if dimension is LR else dimension for dimension in SPACES.get(algorithm, (LR,)))
@@ -117,36 +109,20 @@ def draw(space: Space, trial: optuna.Trial) -> dict[str, Value]:
 
 
 def table_at(space: Space, base: Mapping[str, Value], point: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the algorithm's parameters at a point of its space.
-
-    Args:
-        space: The algorithm's space.
-        base: The parameters that all trials share.
-        point: A value for each dimension.
-    """
+    """Return the algorithm's parameters at a point of its space."""
     drawn = {d.parameter or d.name: d.text.format(point[d.name]) if d.text else point[d.name] for d in space}
     return {**base, **drawn}
 
 
 def default_table(config: Config, base: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the first trial's parameters: the job's, else the defaults, with η if it is a number.
-
-    Args:
-        config: The job, for this algorithm.
-        base: The parameters that all trials share.
-    """
+    """Return the first trial's parameters: the job's, else the defaults, with η if it is a number."""
     # None means that each run chooses its own step size.
     lr = config.parameters(config.algorithm)["lr"]
     return {**base, **({} if lr is None else {"lr": lr})}
 
 
 def default_point(values: Mapping[str, Value], space: Space) -> dict[str, Value]:
-    """Return the place of parameters in a space; empty if a dimension has no number or it is out of range.
-
-    Args:
-        values: The parameters.
-        space: The algorithm's space.
-    """
+    """Return the place of parameters in a space; empty if a dimension has no number or it is out of range."""
     point: dict[str, Value] = {}
     for dimension in space:
         value = dimension.default

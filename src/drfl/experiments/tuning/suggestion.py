@@ -93,11 +93,7 @@ STARTUP = 8
 
 
 def import_optuna() -> ModuleType:
-    """Import Optuna, with its log reduced to errors.
-
-    Raises:
-        InputError: If it is not installed.
-    """
+    """Import Optuna, with its log reduced to errors."""
     try:
         optuna = importlib.import_module("optuna")
     except ImportError:

@@ -54,11 +54,7 @@ if TYPE_CHECKING:
 
 
 def _algorithm_at(name: str, space: AlgorithmSpace, table: Mapping[str, Value]) -> tuple[Algorithm, optuna.Trial]:
-    """Call a space with these values as suggestions; return the algorithm, and the trial that it was made from.
-
-    Raises:
-        InputError: If the space fails, or asks for a parameter that the table lacks.
-    """
+    """Call a space with these values as suggestions; return the algorithm, and the trial that it was made from."""
     trial = cast("optuna.Trial", import_optuna().trial.FixedTrial(dict(table)))  # spaces cannot tell it from a trial
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".* out of the range of the distribution")  # allowed in a first trial
@@ -90,19 +86,11 @@ class ObjectRuns:
         return VALIDATION if self.settings.validation is None else self.settings.validation
 
     def algorithm(self, name: str, table: Mapping[str, Value]) -> Algorithm:
-        """Return the algorithm at a point.
-
-        Raises:
-            InputError: If the space fails, or asks for a parameter that the point lacks.
-        """
+        """Return the algorithm at a point."""
         return _algorithm_at(name, self.space, table)[0]
 
     def job(self, name: str, algorithm: Algorithm, seed: int) -> Job:
-        """Build a run that is tested on validation rows only.
-
-        Raises:
-            InputError: If algorithm, data and task do not fit each other.
-        """
+        """Build a run that is tested on validation rows only."""
 
         def clients(seed: int) -> ClientData:
             # Test rows must not choose hyperparameters.
@@ -202,15 +190,7 @@ def tune_objects(
     settings: Mapping[str, object],
     options: SearchOptions,
 ) -> Tuned:
-    """See :func:`drfl.tune`.
-
-    Args:
-        space: Returns the algorithm of a trial.
-        data: The clients' samples, or a function of the seed.
-        task: Model, loss and score, or a function of the seed.
-        settings: The settings of every run.
-        options: Execution and storage of the search.
-    """
+    """See :func:`drfl.tune`."""
     import_optuna()
     for name in ("trials", "seeds"):
         checks.integer(name, getattr(options, name))

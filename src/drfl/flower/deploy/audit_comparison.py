@@ -37,12 +37,7 @@ def _recorded_line(
 ) -> Finding | int:
     """Return the line number of the other log's head in a record, or a finding if the head contradicts that log.
 
-    Args:
-        log: The log with the record.
-        record: The record.
-        name: The field of the record that contains the head.
-        other: The other log.
-        keys: The keys of the other log, by fingerprint.
+    ``name`` is the field of the record that contains the head, and ``keys`` are those of the other log by fingerprint.
     """
     n = record["n"]
     try:

@@ -32,11 +32,7 @@ class TrustedKeys:
 
     @classmethod
     def of(cls, folder: Path) -> TrustedKeys:
-        """Read the keys in a deployment's folder or in the folder of a site.
-
-        Raises:
-            InputError: If the folder is neither, or a key cannot be read.
-        """
+        """Read the keys in a deployment's folder or in the folder of a site."""
         owner, revoked = find_folder(folder), dict[str, set[str]]()
         if isinstance(owner, SiteFolder):
             settings = read_toml(owner.settings)

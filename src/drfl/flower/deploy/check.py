@@ -21,11 +21,7 @@ from drfl.flower.deploy.paths import Address, DeploymentFolder, SiteFolder, Site
 
 
 def check_settings(site: SiteFolder) -> Iterator[CheckResult]:
-    """Check that ``site.toml`` can be read and names a site.
-
-    Raises:
-        InputError: If it cannot be read.
-    """
+    """Check that ``site.toml`` can be read and names a site."""
     name = read_toml(site.settings).get("name")
     if isinstance(name, str) and name:
         yield success("site.toml", f"belongs to site {name}")
@@ -87,11 +83,7 @@ def check_data(site: SiteFolder) -> Iterator[CheckResult]:
 
 
 def check_online(folder: DeploymentFolder, sites: tuple[SitePaths, ...], insecure: bool) -> Iterator[CheckResult]:
-    """Check that each site is registered and connected; in an insecure deployment only count the connected sites.
-
-    Raises:
-        DrflError: If the SuperLink does not answer.
-    """
+    """Check that each site is registered and connected; in an insecure deployment only count the connected sites."""
     states = node_states(folder.home)
     if insecure:
         count = sum(state == "online" for state in states.values())
@@ -146,11 +138,7 @@ def check_deployment(folder: DeploymentFolder) -> Iterator[CheckResult]:
 
 
 def check_probes(folder: DeploymentFolder) -> Iterator[CheckResult]:
-    """Check that the server's probe rows can be loaded; yield nothing if there are none.
-
-    Raises:
-        InputError: If they cannot be loaded.
-    """
+    """Check that the server's probe rows can be loaded; yield nothing if there are none."""
     from drfl.flower.settings import read_server  # imported here because it imports torch
     from drfl.flower.site_data import load_probe_rows
 
@@ -162,11 +150,7 @@ def check_probes(folder: DeploymentFolder) -> Iterator[CheckResult]:
 
 
 def check_limits(folder: DeploymentFolder) -> Iterator[CheckResult]:
-    """Suggest limits on the sites' reports, and state how many requests a run and a fit need.
-
-    Raises:
-        InputError: If ``server.toml`` or the audit log cannot be read.
-    """
+    """Suggest limits on the sites' reports, and state how many requests a run and a fit need."""
     from drfl.flower.deploy.limits import propose  # imported here because it imports torch
     from drfl.flower.settings import FIT_RUNS, read_server
 
@@ -230,11 +214,7 @@ def _flower(*programs: str) -> Iterator[CheckResult]:
 
 
 def check_agreement(folder: DeploymentFolder, address: Address) -> Iterator[CheckResult]:
-    """Check that the three settings files of a deployment agree.
-
-    Raises:
-        InputError: If one of them cannot be read.
-    """
+    """Check that the three settings files of a deployment agree."""
     # These files must agree: Flower reads config.toml, drfl reads server.toml, and the scripts read superlink.env.
     insecure = read_toml(folder.settings).get("insecure", False)
     if insecure is not address.insecure:

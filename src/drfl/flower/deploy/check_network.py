@@ -145,15 +145,7 @@ def check_keys(folder: DeploymentFolder, sites: tuple[SitePaths, ...]) -> Iterat
 
 
 def find_revoked_key(folder: DeploymentFolder, path: Path) -> Path | None:
-    """Return the file of a revoked key that equals a public key; None if there is none.
-
-    Args:
-        folder: The deployment.
-        path: File of the public key.
-
-    Raises:
-        InputError: If the file has no public key.
-    """
+    """Return the file of a revoked key that equals a public key; None if there is none."""
     public = read_public_key(path)
     # Compare the keys, not the files, which may differ in comments and line endings.
     for old in sorted(folder.revoked.glob("*.pub")):
@@ -205,11 +197,7 @@ def _names(certificate: x509.Certificate) -> list[str]:
 
 
 def read_certificate(path: Path) -> x509.Certificate:
-    """Read a certificate.
-
-    Raises:
-        InputError: If the file is missing or is not a certificate.
-    """
+    """Read a certificate."""
     content = read_bytes(path, remedy=MAKE_KEYS)  # outside the try block, because InputError is a ValueError
     try:
         return x509.load_pem_x509_certificate(content)
@@ -236,9 +224,7 @@ EXPIRED = 10
 def check_connection(address: Address, authority: Path) -> Iterator[CheckResult]:
     """Connect to the SuperLink as a site does, and check the answer.
 
-    Args:
-        address: Address of the SuperLink.
-        authority: Certificate with which to verify the SuperLink; not used if the deployment is insecure.
+    ``authority`` verifies the SuperLink; it is not used if the deployment is insecure.
     """
     try:
         # Test plain TCP first, because its errors (name, firewall, no program) have other remedies than those of TLS.

@@ -20,9 +20,7 @@ FITS = Path("fits") / DATE
 def run_folders(root: Path, out: Path) -> list[Path]:
     """Return the folders of the runs so far, the newest last; without a placeholder, the only folder.
 
-    Args:
-        root: The deployment's folder.
-        out: Path of the runs relative to it; one of its parts may have the placeholder.
+    ``out`` is relative to the deployment's folder; one of its parts may have the placeholder.
     """
     parts = out.parts
     place = next((i for i, part in enumerate(parts) if DATE in part), None)

@@ -27,10 +27,6 @@ _NAME = re.compile(r"""\s*(?:name|"name"|'name')\s*=""")
 def remove_site(text: str, name: str) -> str:
     """Remove a site's ``[[sites]]`` table and the comments adjacent to it from ``server.toml``.
 
-    Args:
-        text: Text of ``server.toml``, which names the site.
-        name: Name of the site.
-
     Raises:
         InputError: If the file cannot be edited line by line.
     """
@@ -57,10 +53,6 @@ def remove_site(text: str, name: str) -> str:
 def add_site(text: str, table: Mapping[str, str | int | float]) -> str:
     """Add a ``[[sites]]`` table at the end of ``server.toml``.
 
-    Args:
-        text: Text of ``server.toml``.
-        table: The keys of the table with their values.
-
     Raises:
         InputError: If the sites in the file are not tables.
     """
@@ -73,12 +65,7 @@ def add_site(text: str, table: Mapping[str, str | int | float]) -> str:
 def add_limits(text: str, limits: Mapping[str, Mapping[str, int | float]]) -> str:
     """Add keys to the ``[[sites]]`` tables of ``server.toml``, below each site's name.
 
-    Args:
-        text: Text of ``server.toml``.
-        limits: For each site its new keys with their values. The table must not have them yet.
-
-    Raises:
-        InputError: If the file cannot be edited line by line.
+    ``limits`` has for each site its new keys with their values. The table must not have them yet.
     """
     settings = tomllib.loads(text)
     lines = text.split("\n")
@@ -97,10 +84,6 @@ def add_limits(text: str, limits: Mapping[str, Mapping[str, int | float]]) -> st
 
 def replace(path: Path, text: str) -> Path:
     """Replace the text of a settings file, and keep a copy of the previous file beside it.
-
-    Args:
-        path: The file.
-        text: Its new text.
 
     Returns:
         The path of the copy.
@@ -132,11 +115,7 @@ def timestamp() -> str:
 
 
 def _site_tables(lines: Sequence[str], count: int) -> list[tuple[int, int]]:
-    """Return the start and end lines of each ``[[sites]]`` table, including the tables inside it.
-
-    Raises:
-        InputError: If their number differs from the number of sites in the file.
-    """
+    """Return the start and end lines of each ``[[sites]]`` table, including the tables inside it."""
     headers = [number for number, line in enumerate(lines) if _HEADER.match(line) and not _PART_OF_SITE.match(line)]
     ranges = [
         (number, following) for number, following in pairwise([*headers, len(lines)]) if _SITE.match(lines[number])

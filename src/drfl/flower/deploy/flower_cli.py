@@ -54,11 +54,7 @@ def is_supported(version: str) -> bool:
 
 
 def find_program(name: str) -> Path:
-    """Find one of Flower's programs, first beside the running python, then on PATH.
-
-    Raises:
-        InputError: If it is in neither place.
-    """
+    """Find one of Flower's programs, first beside the running python, then on PATH."""
     # Use the folder of the link, not of its target, because a virtual environment's python is a link.
     path = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
     if path is None:
@@ -88,9 +84,7 @@ def make_environment(home: Path) -> dict[str, str]:
 def run_flwr(home: Path, arguments: Sequence[str]) -> Mapping[str, object]:
     """Run a ``flwr`` command and return its JSON answer.
 
-    Args:
-        home: ``FLWR_HOME`` of the deployment.
-        arguments: Arguments of the command, without ``--format``.
+    ``home`` is the deployment's ``FLWR_HOME``; ``--format`` is added to the arguments.
 
     Raises:
         DrflError: If the command fails; the message is Flower's.
@@ -120,14 +114,7 @@ REMOVED_STATUSES = "unregistered", "deleted"
 
 
 def node_states(home: Path) -> dict[str, str]:
-    """Return the SuperLink's status of each node, by node ID.
-
-    Args:
-        home: ``FLWR_HOME`` of the deployment.
-
-    Raises:
-        DrflError: If the SuperLink does not answer.
-    """
+    """Return the SuperLink's status of each node, by node ID."""
     nodes = run_flwr(home, ["supernode", "list"]).get("nodes")
     if not isinstance(nodes, list):
         raise DrflError("the SuperLink did not list its nodes. See 'flwr supernode list'", code="superlink-failed")

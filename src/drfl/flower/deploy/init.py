@@ -149,14 +149,7 @@ FORBIDDEN_CHARACTERS = "\"'\\$`%:\n"
 def write(plan: DeploymentPlan, path: Path, keys: bool = False) -> None:
     """Write a deployment's folder atomically.
 
-    Args:
-        plan: The sites and the address of the SuperLink.
-        path: Folder to write. It must be empty or not exist.
-        keys: Whether to make keys and certificates too.
-
-    Raises:
-        InputError: If the folder is not empty or cannot be written, or if scripts would misread its path.
-        DrflError: If the keys could not be made.
+    The folder must be empty or not exist.
     """
     root = path.absolute()
     if ".." in root.parts:
@@ -198,9 +191,7 @@ def write_files(folder: Path, texts: Mapping[str, str]) -> None:
 def files(plan: DeploymentPlan, root: Path) -> dict[str, str]:
     """Return the texts of all files by their path in the folder.
 
-    Args:
-        plan: The sites and the address of the SuperLink.
-        root: Absolute path of the folder, which some files contain.
+    ``root`` is the absolute path of the folder, which some files contain.
     """
     secure = not plan.insecure
     kind = "secure" if secure else "insecure"
@@ -247,10 +238,7 @@ def files(plan: DeploymentPlan, root: Path) -> dict[str, str]:
 def site_files(plan: DeploymentPlan, name: str, port: int) -> dict[str, str]:
     """Return the texts of the files of a site by their name in its folder.
 
-    Args:
-        plan: The sites and the address of the SuperLink.
-        name: Name of the site.
-        port: Loopback port of its SuperNode.
+    ``port`` is the loopback port of its SuperNode.
     """
     security = _template(f"supernode-{'insecure' if plan.insecure else 'secure'}.sh")
     key = "" if plan.insecure else SITE_KEY

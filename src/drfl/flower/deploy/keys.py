@@ -21,10 +21,6 @@ def revoke(folder: DeploymentFolder, name: str) -> Path:
     The site stays in ``server.toml``. Nothing changes unless the SuperLink accepts the request. You can repeat a call
     that was interrupted.
 
-    Args:
-        folder: The deployment.
-        name: Name of the site.
-
     Returns:
         The file of the public key in the folder of revoked keys.
 
@@ -57,10 +53,7 @@ def revoke_site(folder: DeploymentFolder, site: SitePaths) -> Path:
 def rotate(folder: DeploymentFolder, name: str, key: Path) -> str:
     """Register a site's new key, then revoke the old one, so that the SuperLink always knows at least one of them.
 
-    Args:
-        folder: The deployment.
-        name: Name of the site.
-        key: File with its new public key.
+    ``key`` is the file with its new public key.
 
     Returns:
         The node ID that the SuperLink assigned to the new key.
@@ -87,11 +80,7 @@ def rotate(folder: DeploymentFolder, name: str, key: Path) -> str:
 
 
 def check_usable(folder: DeploymentFolder, key: Path) -> None:
-    """Check that a file has a public key that Flower accepts and that was not revoked.
-
-    Raises:
-        InputError: If it has not.
-    """
+    """Check that a file has a public key that Flower accepts and that was not revoked."""
     read_public_key(key)
     twin = find_revoked_key(folder, key)
     if twin is not None:
@@ -103,11 +92,7 @@ def check_usable(folder: DeploymentFolder, key: Path) -> None:
 
 
 def register(folder: DeploymentFolder, name: str, key: Path) -> str:
-    """Register a public key with the SuperLink, and return the node ID that it assigns.
-
-    Raises:
-        DrflError: If the SuperLink does not answer, or has the key already.
-    """
+    """Register a public key with the SuperLink, and return the node ID that it assigns."""
     answer = run_flwr(folder.home, ["supernode", "register", str(key.absolute())])
     node = str(answer.get("node-id") or "")
     if not node:

@@ -45,9 +45,6 @@ def propose(folder: DeploymentFolder) -> ProposedLimits:
     """Suggest the limits that ``server.toml`` lacks: twice the present rows, the present classes, and a share.
 
     Limits that ``server.toml`` already has are not suggested again.
-
-    Raises:
-        InputError: If ``server.toml`` or the audit log cannot be read.
     """
     settings = read_server(folder.settings)
     reports = read_reports(folder, settings)
@@ -86,9 +83,6 @@ def read_reports(folder: DeploymentFolder, settings: ServerSettings) -> dict[str
 
     Returns:
         For each site its training rows and classes when it last joined a run. Classes are 0 if they were not logged.
-
-    Raises:
-        InputError: If the log was changed.
     """
     path = folder.root / settings.audit if settings.audit is not None else Path()
     if settings.audit is None or not path.exists():
@@ -108,9 +102,6 @@ def write(folder: DeploymentFolder, limits: Limits) -> Path:
 
     Returns:
         The path of the copy.
-
-    Raises:
-        InputError: If ``server.toml`` cannot be edited or written to.
     """
     text = edit_settings.add_limits(read_text(folder.settings), limits)
     return edit_settings.replace(folder.settings, text)

@@ -138,10 +138,6 @@ def remove_site(folder: DeploymentFolder, name: str) -> Removal:
 
     Nothing changes unless the SuperLink accepts the request. You can repeat a call that was interrupted.
 
-    Args:
-        folder: The deployment.
-        name: Name of the site.
-
     Raises:
         InputError: If the site is unknown or not registered, a run is in progress, too few sites would remain, or
             ``server.toml`` cannot be edited.
@@ -178,12 +174,7 @@ def _paths(folder: DeploymentFolder, name: str) -> SitePaths:
 
 
 def _check_no_run(folder: DeploymentFolder) -> None:
-    """Check that no run is in progress: it could not be resumed with other sites.
-
-    Raises:
-        InputError: If there is one.
-        DrflError: If the SuperLink does not answer.
-    """
+    """Check that no run is in progress: it could not be resumed with other sites."""
     number = next((run.number for run in list_runs(folder) if not run.status.is_finished), None)
     if number is not None:
         raise InputError(

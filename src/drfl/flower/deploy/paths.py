@@ -56,11 +56,7 @@ class _Folder:
     root: Path
 
     def address(self) -> Address:
-        """Read the address of the SuperLink, at which the sites connect to it.
-
-        Raises:
-            InputError: If ``superlink.env`` is missing or lacks the address.
-        """
+        """Read the address of the SuperLink, at which the sites connect to it."""
         path = self.root / "superlink.env"
         # The file contains shell assignments, because the start scripts source it too.
         lines = read_text(path, remedy="write a new folder with 'drfl deploy init'").splitlines()
@@ -150,11 +146,7 @@ class DeploymentFolder(_Folder):
         return SiteFolder(self.root / "sites" / name)
 
     def sites(self) -> tuple[SitePaths, ...]:
-        """List the sites in ``server.toml``, in the order of the file.
-
-        Raises:
-            InputError: If the file cannot be read or names no sites.
-        """
+        """List the sites in ``server.toml``, in the order of the file."""
         tables = read_toml(self.settings).get("sites")
         if not isinstance(tables, list) or not tables:
             raise InputError(

@@ -62,11 +62,7 @@ def write_request(
 
 
 def read_results(request: Path, name: str) -> Mapping[str, Any]:
-    """Read the results of a request.
-
-    Raises:
-        InputError: If they are missing or damaged.
-    """
+    """Read the results of a request."""
     content = read_json(request / name)
     with reading(request / name, "is damaged"):
         if not isinstance(content, dict):

@@ -26,8 +26,7 @@ FIT = "fit"
 def print_result(path: Path) -> None:
     """Print the final results of a run as ``drfl run`` does; print nothing if its folder is on another machine.
 
-    Args:
-        path: ``summary.json`` of the run.
+    ``path`` is that of its ``summary.json``.
     """
     try:
         summary = read_json(path)
@@ -105,13 +104,7 @@ class Status(NamedTuple):
 def submit(folder: DeploymentFolder, wait: float | None = None, request: Path | str | None = None) -> str:
     """Submit the deployment's app and return the run's number.
 
-    Args:
-        folder: The deployment.
-        wait: Seconds to wait for the sites; None = as in ``server.toml``.
-        request: Folder of a request, see :mod:`drfl.flower.deploy.requests`, or :data:`FIT`; None for training.
-
-    Raises:
-        DrflError: If the SuperLink refuses it or does not answer.
+    ``request`` is the folder of a request, see :mod:`drfl.flower.deploy.requests`, or :data:`FIT`; None for training.
     """
     # The folder may have been moved since it was written, so override the path in its app.
     override = f'deployment="{folder.settings}"' + ("" if wait is None else f" wait={wait}")
@@ -125,12 +118,7 @@ def submit(folder: DeploymentFolder, wait: float | None = None, request: Path | 
 
 
 def status(folder: DeploymentFolder, number: str) -> Status:
-    """Return the status of a run.
-
-    Raises:
-        InputError: If ``number`` is not a number.
-        DrflError: If the SuperLink does not know the run or does not answer.
-    """
+    """Return the status of a run."""
     runs = _runs(folder, ["--run-id", _checked_number(number)])
     if not runs:
         raise DrflError(f"the SuperLink does not know run {number}", code="unknown-name", field="run")
@@ -161,31 +149,17 @@ class ListedRun(NamedTuple):
 
 
 def list_runs(folder: DeploymentFolder) -> list[ListedRun]:
-    """List the runs that the SuperLink knows.
-
-    Raises:
-        DrflError: If the SuperLink does not answer.
-    """
+    """List the runs that the SuperLink knows."""
     return [ListedRun(str(run.get("run-id")), _status_of(run)) for run in _runs(folder, [])]
 
 
 def stop(folder: DeploymentFolder, number: str) -> None:
-    """Stop a run.
-
-    Raises:
-        InputError: If ``number`` is not a number.
-        DrflError: If the SuperLink refuses or does not answer.
-    """
+    """Stop a run."""
     run_flwr(folder.home, ["stop", _checked_number(number)])
 
 
 def follow(folder: DeploymentFolder, number: str, show: Callable[[str], None]) -> Status:
     """Show a run's log until the run ends, and return its final status.
-
-    Args:
-        folder: The deployment.
-        number: The number of the run.
-        show: Called with each line of the log.
 
     Raises:
         InputError: If ``number`` is not a number.

@@ -67,11 +67,7 @@ class DeploymentStatus(NamedTuple):
 
 
 def status_of(folder: DeploymentFolder) -> DeploymentStatus:
-    """Return the status of a deployment, as far as this machine and the SuperLink know it.
-
-    Raises:
-        InputError: If ``server.toml`` cannot be read.
-    """
+    """Return the status of a deployment, as far as this machine and the SuperLink know it."""
     from drfl.flower.settings import read_server  # imported here because it imports torch
 
     settings, problem = read_server(folder.settings), ""
