@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -248,31 +249,15 @@ def compare(
     with the runs that are complete.
     """
     for algorithm, seed in ready.design.order:
-        outcome = run_or_recall(ready, claim, watch, algorithm, seed, progress, warn)
+        name = cell_name(algorithm, seed)
+        outcome = recall_outcome(claim, name, algorithm, seed)
+        if outcome is not None:
+            ready.jobs.pop(algorithm, None)  # to free its memory
+        else:
+            make = partial(ready.job, algorithm, seed)
+            outcome = run_in_folder(claim, name, make, watch, progress(algorithm, seed), warn, ready.track)
         if outcome is None:  # an incomplete run would bias the means
             return
         yield outcome
         if watch.stop:
             return
-
-
-def run_or_recall(
-    ready: PreparedComparison,
-    claim: ClaimedFolder,
-    watch: StopSignal,
-    algorithm: str,
-    seed: int,
-    progress: Callable[[str, int], Sequence[Callback]] = lambda algorithm, seed: (),
-    warn: Callable[[str], None] = lambda line: None,
-) -> Outcome | None:
-    """Run an algorithm at a seed, or the rest of it, unless its outcome is stored; return None after an interruption.
-
-    The arguments are those of :func:`compare`.
-    """
-    name = cell_name(algorithm, seed)
-    outcome = recall_outcome(claim, name, algorithm, seed)
-    if outcome is not None:
-        ready.jobs.pop(algorithm, None)  # to free its memory
-        return outcome
-    callbacks = progress(algorithm, seed)
-    return run_in_folder(claim, name, lambda: ready.job(algorithm, seed), watch, callbacks, warn, ready.track)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
@@ -16,11 +16,10 @@ from drfl.experiments.compare.comparison import (
     PreparedComparison,
     compare,
     recall_finished,
-    run_or_recall,
     start_comparison,
 )
 from drfl.experiments.compare.comparison_results import Comparison, cell_name, write_comparison
-from drfl.experiments.compare.outcomes import Outcome, run_to_outcome
+from drfl.experiments.compare.outcomes import Outcome
 from drfl.experiments.compare.predicted import (
     Predictions,
     check_predictions,
@@ -28,17 +27,13 @@ from drfl.experiments.compare.predicted import (
     store_predictions,
     with_stored,
 )
-from drfl.experiments.compare.run_folders import recall_outcome, store_run
-from drfl.experiments.execution.executor import POLL_INTERVAL, Workers, executor_of
-from drfl.experiments.run.artifacts import run_files
+from drfl.experiments.compare.run_folders import Answer, collect, recall_outcome, run_elsewhere, run_in_folder
+from drfl.experiments.execution.executor import Workers, executor_of
 from drfl.experiments.run.resume import key_of
 from drfl.experiments.run.run_directory import ClaimedFolder, claim_folder, fill_folder
-from drfl.experiments.run.runner import StopSignal, execute
+from drfl.experiments.run.runner import StopSignal
 from drfl.training.loop import Callback
 from drfl.training.trackers import parse as parse_tracker
-
-Files = dict[str, bytes]
-"""The files of a run's folder."""
 
 
 def run_comparison(
@@ -129,47 +124,34 @@ def compare_in_parallel(
     watch: StopSignal,
     workers: Workers,
     warn: Callable[[str], None],
-    modules: Collection[ModuleType] = (),
+    modules: Collection[ModuleType],
 ) -> Iterator[Outcome]:
     """Run a comparison like :func:`drfl.experiments.compare.comparison.compare`, with several runs at a time.
 
-    Outcomes come in the same order. Workers on this machine write their runs themselves, with checkpoints, and stop
-    after the current round if they are asked to. Runs that end on a cluster are written here at once, in any order. A
-    run that is interrupted there starts from the beginning next time.
+    Outcomes come in the same order.
     """
-    order = ready.design.order
+    cells = dict(zip(ready.design.cells, ready.design.order, strict=True))
     # Outcomes that are stored are not computed again.
-    known: dict[tuple[str, int], Outcome | None] = {
-        cell: stored for cell in order if (stored := recall_outcome(claim, cell_name(*cell), *cell)) is not None
+    known: dict[str, Outcome | None] = {
+        name: stored for name, cell in cells.items() if (stored := recall_outcome(claim, name, *cell)) is not None
     }
     is_local = not isinstance(workers, Cluster)
     ready.jobs.clear()  # workers build their own
     # A cluster does not get the claim, which holds the key that signs checkpoints.
     with executor_of(workers, (ready, claim) if is_local else ready, modules) as executor:
         call = _run_here if is_local else _run_elsewhere
-        futures: dict[Future[tuple[Outcome | None, Files | None, list[str]]], tuple[str, int]] = {
-            executor.submit(call, *cell): cell for cell in order if cell not in known
-        }
+        futures = {executor.submit(call, *cell): name for name, cell in cells.items() if name not in known}
         importlib.import_module("drfl.report.compose")  # takes over a second, while this process only waits
+        ended = collect(claim, executor, futures, watch, warn, is_local=is_local)
         try:
-            for cell in order:
-                while cell not in known:
-                    # Store outcomes as they arrive, but yield them in the order of the design. Wake up regularly, as
-                    # a signal only sets a flag.
-                    done = wait(futures, POLL_INTERVAL, FIRST_COMPLETED).done
-                    # Results first: they are stored before an error is raised.
-                    for future in sorted(done, key=lambda future: future.exception() is not None):
-                        outcome, files, lines = future.result()
-                        if outcome is not None and not is_local:
-                            store_run(claim, cell_name(outcome.algorithm, outcome.seed), outcome, files)
-                        for line in lines:
-                            warn(line)
-                        known[futures.pop(future)] = outcome
-                    if watch.stop:
-                        executor.ask_to_stop()
-                        if not is_local and cell not in known:
-                            return
-                outcome = known[cell]
+            for name in cells:
+                # Outcomes are stored as they arrive, but yielded in the order of the design.
+                while name not in known:
+                    arrived = next(ended, None)
+                    if arrived is None:  # a cluster was asked to stop
+                        return
+                    known[arrived[0]] = arrived[1]
+                outcome = known[name]
                 if outcome is None:  # an incomplete run would bias the means
                     return
                 yield outcome
@@ -177,21 +159,17 @@ def compare_in_parallel(
             executor.ask_to_stop()  # even if the caller does not consume all outcomes
 
 
-def _run_here(
-    what: tuple[PreparedComparison, ClaimedFolder], watch: StopSignal, algorithm: str, seed: int
-) -> tuple[Outcome | None, None, list[str]]:
+def _run_here(what: tuple[PreparedComparison, ClaimedFolder], watch: StopSignal, algorithm: str, seed: int) -> Answer:
     """Run on this machine, where the worker writes the run's folder; the outcome is None after an interruption."""
-    lines: list[str] = []
+    (ready, claim), lines = what, list[str]()
     # Do not start runs that were queued when the stop was requested.
     if watch.stop:
         return None, None, lines
-    return run_or_recall(*what, watch, algorithm, seed, warn=lines.append), None, lines
+    make, name = partial(ready.job, algorithm, seed), cell_name(algorithm, seed)
+    return run_in_folder(claim, name, make, watch, warn=lines.append, track=ready.track), None, lines
 
 
-def _run_elsewhere(
-    ready: PreparedComparison, watch: StopSignal, algorithm: str, seed: int
-) -> tuple[Outcome, Files | None, list[str]]:
-    """Run on another machine, and return the files of the run's folder."""
+def _run_elsewhere(ready: PreparedComparison, watch: StopSignal, algorithm: str, seed: int) -> Answer:
+    """Run on another machine. A job that cannot be built ends the comparison."""
     job = ready.job(algorithm, seed)
-    outcome, finished = run_to_outcome(algorithm, seed, lambda: execute(job))
-    return outcome, None if finished is None else dict(run_files(finished)), []
+    return run_elsewhere(algorithm, seed, lambda: job)

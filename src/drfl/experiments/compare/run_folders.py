@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -11,7 +12,8 @@ from drfl.experiments.compare.outcomes import Outcome, run_to_outcome
 from drfl.experiments.config.about_run import run_toml
 from drfl.experiments.config.ready_run import Job
 from drfl.experiments.execution import records
-from drfl.experiments.run.artifacts import write_run
+from drfl.experiments.execution.executor import POLL_INTERVAL, Executor
+from drfl.experiments.run.artifacts import run_files, write_run
 from drfl.experiments.run.manifest import is_finished
 from drfl.experiments.run.resume import checkpoint_writer, key_of, load_resume_point
 from drfl.experiments.run.run_directory import ClaimedFolder, claim_folder, fill_folder, tidy
@@ -20,6 +22,9 @@ from drfl.training.loop import Callback
 from drfl.training.trackers import tracking
 
 OUTCOME = TypeAdapter(Outcome)
+
+Answer = tuple[Outcome | None, Mapping[str, bytes] | None, list[str]]
+"""The outcome of a run, None if it was interrupted; the files of its folder if another machine computed it; lines."""
 
 
 def run_in_folder(
@@ -86,6 +91,43 @@ def store_run(claim: ClaimedFolder, name: str, outcome: Outcome, files: Mapping[
                 for file, content in files.items():
                     (folder / file).write_bytes(content)
         cell.finished = True
+
+
+def run_elsewhere(algorithm: str, seed: int, make: Callable[[], Job]) -> Answer:
+    """Run a job on another machine, and return the files of its folder."""
+    outcome, finished = run_to_outcome(algorithm, seed, lambda: execute(make()))
+    return outcome, None if finished is None else dict(run_files(finished)), []
+
+
+def collect(
+    claim: ClaimedFolder,
+    executor: Executor,
+    futures: dict[Future[Answer], str],
+    watch: StopSignal,
+    warn: Callable[[str], None],
+    *,
+    is_local: bool,
+) -> Iterator[tuple[str, Outcome | None]]:
+    """Yield the names of sub-folders as their runs end in workers, with the outcomes; None after an interruption.
+
+    Workers on this machine write their runs themselves, with checkpoints, and stop after the current round if they are
+    asked to. Runs that end on a cluster are written here. One that is interrupted there starts from the beginning next
+    time.
+    """
+    while futures and (is_local or not watch.stop):
+        # Wake up regularly, as a signal only sets a flag.
+        done = wait(futures, POLL_INTERVAL, FIRST_COMPLETED).done
+        # Results first: they are stored before an error is raised.
+        for future in sorted(done, key=lambda future: future.exception() is not None):
+            outcome, files, lines = future.result()
+            name = futures.pop(future)
+            if outcome is not None and not is_local:
+                store_run(claim, name, outcome, files)
+            for line in lines:
+                warn(line)
+            yield name, outcome
+        if watch.stop:
+            executor.ask_to_stop()
 
 
 def keep_outcome(claim: ClaimedFolder, name: str, outcome: Outcome) -> None:

@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future
 from pathlib import Path
 
 from drfl.core.errors import InputError, Notice, StoppedError
 from drfl.core.user_code import label_of
 from drfl.data import Dataset
 from drfl.engine.ray_cluster import Cluster
-from drfl.experiments.compare.outcomes import Outcome, StoredOutcomes, run_to_outcome
+from drfl.experiments.compare.outcomes import Outcome, StoredOutcomes
 from drfl.experiments.compare.run_comparison import check_tracker
-from drfl.experiments.compare.run_folders import keep_outcome, recall_outcome, run_in_folder, store_run
+from drfl.experiments.compare.run_folders import (
+    Answer,
+    collect,
+    keep_outcome,
+    recall_outcome,
+    run_elsewhere,
+    run_in_folder,
+)
 from drfl.experiments.config.algorithm_settings import COMMON
 from drfl.experiments.config.build import Setup, build_job, build_setup
 from drfl.experiments.config.config import Config
 from drfl.experiments.config.data_settings import LATEST, DataKey, load_latest
 from drfl.experiments.config.latest import Latest
 from drfl.experiments.config.ready_run import Job
-from drfl.experiments.execution.executor import POLL_INTERVAL, Shared, Workers, executor_of, workers_of
-from drfl.experiments.run.artifacts import run_files
+from drfl.experiments.execution.executor import Shared, Workers, executor_of, workers_of
 from drfl.experiments.run.manifest import OUTCOMES, is_finished, read_manifest
 from drfl.experiments.run.resume import check_folder, key_of
 from drfl.experiments.run.run_directory import ClaimedFolder, claim_folder, fill_folder
-from drfl.experiments.run.runner import StopSignal, execute, stop_on_interrupt
+from drfl.experiments.run.runner import StopSignal, stop_on_interrupt
 from drfl.experiments.sweep.results import Sweep, write_sweep
 from drfl.experiments.sweep.study import SweepRun, SweepStudy, read_study
 from drfl.training.callbacks import describe
-
-Answer = tuple[Outcome | None, dict[str, bytes] | None, list[str]]
-"""The outcome of a run, None if it was interrupted; the files of its folder if another machine computed it; lines."""
 
 Ended = Callable[[SweepRun, Outcome, int], None]
 """Called with each run that ends, its outcome, and the number of runs that have ended."""
@@ -151,28 +154,18 @@ def _run_all(
     # A cluster does not get the claim, which holds the key that signs checkpoints.
     with executor_of(count, claim if is_local else None) as executor:
         call = _run_here if is_local else _run_elsewhere
+        runs = {run.name: run for run in missing}
         data: dict[DataKey, Shared[Dataset]] = {}
-        futures: dict[Future[Answer], SweepRun] = {}
+        futures: dict[Future[Answer], str] = {}
         try:
             for run in missing:
                 if run.config.key not in data:
                     data[run.config.key] = executor.share(load_latest(run.config))
                 more = (track,) if is_local else ()
-                futures[executor.submit(call, run, data[run.config.key], *more)] = run
-            while futures and not (watch.stop and not is_local):
-                done = wait(futures, POLL_INTERVAL, FIRST_COMPLETED).done
-                # Results first: they are stored before an error is raised.
-                for future in sorted(done, key=lambda future: future.exception() is not None):
-                    outcome, files, lines = future.result()
-                    run = futures.pop(future)
-                    for line in lines:
-                        warn(line)
-                    if outcome is not None and not is_local:
-                        store_run(claim, run.name, outcome, files)
-                    if outcome is not None:
-                        yield run, outcome
-                if watch.stop:
-                    executor.ask_to_stop()
+                futures[executor.submit(call, run, data[run.config.key], *more)] = run.name
+            for name, outcome in collect(claim, executor, futures, watch, warn, is_local=is_local):
+                if outcome is not None:
+                    yield runs[name], outcome
         finally:
             executor.ask_to_stop()  # even if the caller does not consume all outcomes
             for shared in data.values():
@@ -216,8 +209,5 @@ def _run_here(
 
 
 def _run_elsewhere(nothing: None, watch: StopSignal, run: SweepRun, data: Shared[Dataset]) -> Answer:
-    """Run on another machine, and return the files of the run's folder."""
-    config = run.config
-    # Built inside, so that an impossible point of a grid is an outcome and does not end the others.
-    outcome, finished = run_to_outcome(config.algorithm, config.seed, lambda: execute(_job(config, data)))
-    return outcome, None if finished is None else dict(run_files(finished)), []
+    """Run on another machine. A job that cannot be built is an outcome and does not end the others."""
+    return run_elsewhere(run.config.algorithm, run.config.seed, lambda: _job(run.config, data))
