@@ -18,12 +18,12 @@ from drfl.flower.session import Session
 LOG = logging.getLogger("drfl.flower")
 
 
-def deliver(session: Session, model: bytes) -> dict[str, object]:
+def deliver(session: Session, model: bytes) -> dict[str, str]:
     """Send the sites a model, and log which of them use it now. Without a key it is unsigned, and most sites refuse it.
 
     Returns:
-        The content of ``delivery.json``: time and digest of the model, and for each site "received" or the reason why
-        it did not receive the model.
+        The file ``delivery.json``: time and digest of the model, and for each site "received" or the reason why it did
+        not receive the model.
     """
     if len(model) > MOST_MODEL_BYTES:
         raise InputError(
@@ -48,7 +48,8 @@ def deliver(session: Session, model: bytes) -> dict[str, object]:
             LOG.warning(Notice(text, "model-not-received", name))
     if receipts:
         LOG.info("model delivered to %s", listing([names[client] for client in sorted(receipts)], "site"))
-    return {"signed": signed, "sha256": message.sha256, "sites": outcome}
+    content = {"signed": signed, "sha256": message.sha256, "sites": outcome}
+    return {DELIVERY_FILE: json_text(content, indent=2) + "\n"}
 
 
 def deliver_result(finished: FinishedRun, session: Session) -> dict[str, str]:
@@ -59,4 +60,4 @@ def deliver_result(finished: FinishedRun, session: Session) -> dict[str, str]:
         return {}
     # The bytes of the run's own file, so that its digest is that of the file at the sites.
     model = dict(run_files(finished))["model.safetensors"]
-    return {DELIVERY_FILE: json_text(deliver(session, model), indent=2) + "\n"}
+    return deliver(session, model)

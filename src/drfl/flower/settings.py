@@ -44,11 +44,6 @@ from drfl.task.models import LOSSES, MODELS
 M = TypeVar("M", bound=BaseModel)
 
 
-def read(path: Path, kind: type[M]) -> M:
-    """Read and validate a settings file."""
-    return validate(path, read_toml(path), kind)
-
-
 def validate(path: Path, content: Mapping[str, object], kind: type[M]) -> M:
     """Validate the content of a settings file.
 
@@ -199,7 +194,7 @@ class SiteSettings(AuditSettings):
 
 def read_site(path: Path) -> SiteSettings:
     """Read ``site.toml``."""
-    return read(path, SiteSettings)
+    return validate(path, read_toml(path), SiteSettings)
 
 
 FIT_RUNS = len(PORTFOLIO) + 1

@@ -182,7 +182,10 @@ class Comparison:
 
     def to_markdown(self) -> str:
         """Return the table of table.md: mean ± std over seeds in percent, the best in bold."""
-        return markdown(self)
+        head, rows = table(self, "**{}**".format)
+        rule = ["---", *["---:"] * (len(head) - 1)]
+        lines = "".join(f"| {' | '.join(cells)} |\n" for cells in (head, rule, *rows))
+        return lines + "".join(f"\n{legend}\n" for legend in self.legends)
 
     def to_latex(self, columns: Sequence[str] | Mapping[str, str] | None = None, *, target: str | None = None) -> str:
         """Return the same table as a LaTeX tabular in the style of booktabs.
@@ -412,7 +415,7 @@ def write_comparison(comparison: Comparison, folder: Path, identity: Mapping[str
         "summary.json": json_text(comparison.summary(), indent=2) + "\n",
         "compare.csv": csv_text(_columns(comparison), _rows(comparison)),
         "outcomes.json": json_text({"identity": identity, "outcomes": outcomes}) + "\n",
-        "table.md": markdown(comparison),
+        "table.md": comparison.to_markdown(),
     }
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
@@ -432,14 +435,6 @@ def verdict_lines(comparison: Comparison) -> list[str]:
     failed = comparison.failed_runs
     groups = group_runs(comparison.records, failed)
     return [f"{line.start} {line.text}" for line in takeaways(groups, lost_algorithms(groups, failed))]
-
-
-def markdown(comparison: Comparison) -> str:
-    """Return the table as Markdown, see :func:`table`."""
-    head, rows = table(comparison, "**{}**".format)
-    rule = ["---", *["---:"] * (len(head) - 1)]
-    lines = "".join(f"| {' | '.join(cells)} |\n" for cells in (head, rule, *rows))
-    return lines + "".join(f"\n{legend}\n" for legend in comparison.legends)
 
 
 def table(

@@ -116,23 +116,12 @@ class RunSettings(StrictSettings, RunFields):
         return {True: "pooled", False: None}[value] if isinstance(value, bool) else value
 
     @model_validator(mode="after")
-    def _repeats_what(self) -> Self:
-        if self.repeats is not None and self.min_replies is None:
-            raise InputError(
-                "`repeats` requires `min_replies`: remove it, or give both",
-                code="unused-option",
-                field="repeats",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _keeps_what(self) -> Self:
-        if self.keep_weights and self.init_from is None:
-            raise InputError(
-                "`keep_weights` requires `init_from`: remove it, or give both",
-                code="unused-option",
-                field="keep_weights",
-            )
+    def _has_required(self) -> Self:
+        for name, needed in (("repeats", "min_replies"), ("keep_weights", "init_from")):
+            if getattr(self, name) and getattr(self, needed) is None:
+                raise InputError(
+                    f"`{name}` requires `{needed}`: remove it, or give both", code="unused-option", field=name
+                )
         return self
 
     def selection(self, measures: Sequence[Measure]) -> ModelSelection:

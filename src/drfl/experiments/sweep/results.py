@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drfl.core.errors import Notice
-from drfl.experiments.compare.comparison_results import Comparison, markdown
+from drfl.experiments.compare.comparison_results import Comparison
 from drfl.experiments.compare.outcomes import Outcome
 from drfl.experiments.compare.stored_runs import StoredRun, comparison_of, frame_of
 from drfl.experiments.config.algorithm_settings import COMMON
@@ -84,7 +84,7 @@ class Sweep:
 
     def to_markdown(self) -> str:
         """Return the table of table.md: mean ± std over seeds in percent, for each kind of data."""
-        parts = [f"{f'**{name}**' if name else ''}\n\n{markdown(each)}" for name, each in self.comparisons.items()]
+        parts = [f"{f'**{name}**' if name else ''}\n\n{each.to_markdown()}" for name, each in self.comparisons.items()]
         return "\n".join(parts).lstrip()
 
     def to_latex(self) -> str:
