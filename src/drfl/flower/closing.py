@@ -29,11 +29,7 @@ class AuditedRun:
 
     If the server is killed, the run stays open in the log, and the next start in the log ends it.
 
-    Args:
-        audit: Audit log of the server; without it the context manager does nothing.
-        grid: Flower's grid.
-        roster: Mapping from clients to nodes.
-        timeout: Seconds that an exchange may take.
+    Without an audit log it does nothing.
     """
 
     def __init__(self, audit: AuditLog | None, grid: Grid, roster: Roster, timeout: float) -> None:

@@ -92,9 +92,6 @@ class FlowerFederation(Federation):
     Attributes:
         products: (N, M, 2) float64 from the last test of two models: for each client the sums over test rows of the
             products of both models' values, see :func:`drfl.data.row_scores.products`. None before such a test.
-
-    Raises:
-        InputError: If the inputs of the sites differ in shape.
     """
 
     def __init__(

@@ -50,12 +50,7 @@ UNUSED = ("validation", "until", "returned", "select", "patience", "averaged", "
 
 @dataclass(frozen=True)
 class RowsAtSites:
-    """The validation rows of the sites.
-
-    Args:
-        prepared: What the runs of the session have in common.
-        holdout: The validation rows.
-    """
+    """The validation rows of the sites."""
 
     prepared: Preparation
     holdout: HoldOut
@@ -106,12 +101,7 @@ class RowsAtSites:
 
 @dataclass(frozen=True)
 class DeployedFit:
-    """Builds the runs of a fit at the sites, see :class:`drfl.experiments.fit.members.FitRuns`.
-
-    Args:
-        prepared: What the runs of the session have in common.
-        holdout: The validation rows of the selection stage.
-    """
+    """Builds the runs of a fit at the sites, see :class:`drfl.experiments.fit.members.FitRuns`."""
 
     # The sites' rows cannot be pooled, and clients that train alone would have to send their models.
     references: ClassVar[Mapping[str, tuple[str, str]]] = {}

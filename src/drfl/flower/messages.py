@@ -214,21 +214,14 @@ class HoldOut(Message, frozen=True):
 class AskIdentity(Message, frozen=True):
     """A request for a site's description of itself.
 
-    Args:
-        holdout: Validation rows of the run; None for none.
+    ``holdout`` are the validation rows of the run; None for none.
     """
 
     holdout: HoldOut | None = None
 
 
 class SentTensor(Message, frozen=True):
-    """A tensor for a client-side method.
-
-    Args:
-        name: Its name.
-        shape: Its shape.
-        values: Its values as a vector.
-    """
+    """A tensor for a client-side method."""
 
     name: Short
     shape: Annotated[tuple[Annotated[int, Meta(ge=0, le=2**31)], ...], Meta(max_length=8)]
@@ -313,11 +306,7 @@ class FinishedModel(Message, frozen=True):
 
 
 class AskTests(Message, frozen=True):
-    """A request to test finished models, without training.
-
-    Args:
-        models: The models.
-    """
+    """A request to test finished models, without training."""
 
     models: Annotated[tuple[FinishedModel, ...], Meta(min_length=1, max_length=MOST_MODELS)]
 

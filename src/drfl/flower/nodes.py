@@ -158,12 +158,7 @@ class Roster(Protocol):
 
 @dataclass(frozen=True)
 class KeyRoster:
-    """A roster that identifies nodes by the public key with which the SuperLink authenticated them.
-
-    Args:
-        names: (N,) names of the clients.
-        keys: (N,) public keys of the clients, as the SuperLink stores them.
-    """
+    """A roster that identifies nodes by the public key with which the SuperLink authenticated them."""
 
     names: tuple[str, ...]
     keys: tuple[bytes, ...]
@@ -185,11 +180,7 @@ class KeyRoster:
 class NameRoster:
     """A roster that identifies nodes by the names that they report.
 
-    Args:
-        names: (N,) names of the clients.
-        timeout: Seconds for a node to report its name.
-        known_names: Names of nodes that have reported them already, by node ID.
-        audit: Audit log of the server; None for no log.
+    ``known_names`` are those of nodes that have reported them already, by node ID.
     """
 
     def __init__(

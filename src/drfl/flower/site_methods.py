@@ -126,10 +126,6 @@ class SiteStates:
 
     A state has its own file, so that a server that repeats a round or resumes an older one gets the same result. The
     number is a keyed hash of the state, with a key that the site alone has, so that it reveals nothing.
-
-    Args:
-        folder: Folder of ``site.toml``.
-        site: Name of the site.
     """
 
     def __init__(self, folder: Path, site: str) -> None:

@@ -106,14 +106,7 @@ class ExchangeResult(NamedTuple):
 
 
 class Transport:
-    """Exchanges messages with the clients of a deployment, and tracks their health and the shifts that they hold.
-
-    Args:
-        grid: Flower's grid.
-        roster: Mapping from clients to nodes.
-        deadline: Time limits of every exchange.
-        audit: Audit log of the server; None for no log.
-    """
+    """Exchanges messages with the clients of a deployment, and tracks their health and the shifts that they hold."""
 
     def __init__(self, grid: Grid, roster: Roster, deadline: Deadline, audit: AuditLog | None = None) -> None:
         self.grid, self.roster, self.deadline, self.audit = grid, roster, deadline, audit

@@ -116,14 +116,7 @@ def _beside(
 
 
 class _Stored(BaseModel):
-    """Predictions at a seed, as the metadata of the file describe them.
-
-    Args:
-        label: Name of the predictions in tables.
-        seed: The seed.
-        data: Digest of the clients' data.
-        final: Statistics over the clients.
-    """
+    """Predictions at a seed, as the metadata of the file describe them."""
 
     model_config = ConfigDict(extra="forbid")
 

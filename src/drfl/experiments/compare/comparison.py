@@ -32,13 +32,7 @@ from drfl.training.loop import Callback
 
 
 class Design(NamedTuple):
-    """The design of a comparison: settings, algorithms and seeds.
-
-    Args:
-        settings: The settings of the runs, each at its own seed.
-        algorithms: The names of the algorithms.
-        seeds: The seeds.
-    """
+    """The design of a comparison: settings, algorithms and seeds."""
 
     settings: RunSettings
     algorithms: tuple[str, ...]

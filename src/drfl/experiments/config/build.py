@@ -57,12 +57,7 @@ class Setup(NamedTuple):
 
 
 class JobBuilder:
-    """Builds the runs of a comparison. Consecutive runs at one seed share one :class:`Setup`.
-
-    Args:
-        setup: Makes the setup of a seed.
-        job: Makes the run of an algorithm, by its name, at a seed.
-    """
+    """Builds the runs of a comparison. Consecutive runs at one seed share one :class:`Setup`."""
 
     def __init__(self, setup: Callable[[int], Setup], job: Callable[[Setup, str, int], Job]) -> None:
         self._setup, self._job, self._latest = setup, job, Latest[Setup]()

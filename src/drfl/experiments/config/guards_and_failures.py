@@ -37,10 +37,7 @@ PLAIN: Mapping[str, Callable[..., Guard]] = {"robust": RobustClip, "clip": Clip,
 class ProbeAudit:
     """A placeholder for a :class:`drfl.resilience.Audit` on rows of the clients' own data, which only a run has.
 
-    Args:
-        rows: The number of rows from each client.
-        factor: See Audit.
-        slack: See Audit.
+    ``rows`` is the number of rows from each client.
     """
 
     rows: int = 16
@@ -52,10 +49,7 @@ class ProbeAudit:
 class ProbeRule:
     """A placeholder for a :class:`drfl.resilience.ProbeCosine` on rows of the clients' own data.
 
-    Args:
-        rows: The number of rows from each client.
-        cosine: See ProbeCosine.
-        length: See ProbeCosine.
+    ``rows`` is the number of rows from each client.
     """
 
     rows: int = 16

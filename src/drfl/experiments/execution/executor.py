@@ -67,11 +67,7 @@ class Executor(Protocol):
 
 
 class LocalExecutor(Executor):
-    """Makes calls in this process as soon as they are submitted. Errors are raised by ``submit``.
-
-    Args:
-        what: The object that functions get.
-    """
+    """Makes calls in this process as soon as they are submitted. Errors are raised by ``submit``."""
 
     def __init__(self, what: object) -> None:
         self._what = what

@@ -99,13 +99,7 @@ class Processes(Executor):
     They ignore signals from the terminal, as the process that makes them decides when they stop. They die with that
     process, however it ends.
 
-    Args:
-        count: The number of processes.
-        what: The object that functions get. All processes map one copy of its large tensors.
-        modules: The user's modules that define it.
-
-    Raises:
-        InputError: If the object cannot be sent to another process.
+    All processes map one copy of the large tensors of ``what``.
     """
 
     def __init__(self, count: int, what: object, modules: Collection[ModuleType] = ()) -> None:

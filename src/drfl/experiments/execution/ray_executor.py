@@ -21,11 +21,7 @@ T = TypeVar("T")
 
 
 class StoredObject(Generic[T]):
-    """An object in Ray's object store, which each machine of the cluster fetches once.
-
-    Args:
-        ref: Its reference.
-    """
+    """An object in Ray's object store, which each machine of the cluster fetches once."""
 
     def __init__(self, ref: ObjectRef) -> None:
         # The list keeps Ray from fetching the object at every call.
@@ -47,13 +43,7 @@ class RayExecutor(Executor):
     If a worker or machine is lost, its call is repeated up to :data:`drfl.engine.ray_cluster.RETRIES` times. A call
     that raises an error is not repeated.
 
-    Args:
-        cluster: The cluster.
-        what: The object that functions get. Each worker fetches it once.
-        modules: The user's modules that define it.
-
-    Raises:
-        InputError: If the object cannot be sent, or the cluster does not answer.
+    Each worker fetches ``what`` once.
     """
 
     def __init__(self, cluster: Cluster, what: object, modules: Collection[ModuleType] = ()) -> None:

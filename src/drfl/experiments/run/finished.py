@@ -24,12 +24,7 @@ from drfl.training.loop import Result
 
 @dataclass(frozen=True, eq=False)
 class FinishedRun:
-    """A run that stopped. Values that take time are computed once.
-
-    Args:
-        job: The run.
-        result: Its result.
-    """
+    """A run that stopped. Values that take time are computed once."""
 
     job: Running
     result: Result

@@ -67,9 +67,7 @@ def check_strict(strict: bool | None, notices: Sequence[Notice]) -> None:
 class EndChecks(NamedTuple):
     """The results of the checks.
 
-    Args:
-        failure: Why the run counts as failed; None if it does not.
-        warnings: Other sentences for the user.
+    ``failure`` says why the run counts as failed; None if it does not.
     """
 
     failure: Notice | None = None

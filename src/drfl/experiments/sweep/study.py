@@ -54,9 +54,7 @@ class SweepRun(NamedTuple):
 class SweepStudy(NamedTuple):
     """The runs of a sweep.
 
-    Args:
-        content: The study as plain values, from which the sweep resumes.
-        runs: The runs in the order in which they start, none of them twice.
+    The sweep resumes from its content. No run occurs twice.
     """
 
     content: Mapping[str, object]

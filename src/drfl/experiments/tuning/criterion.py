@@ -32,9 +32,6 @@ class Criterion:
     Args:
         name: "worst", "worst20" or "average" of the score over clients, or "loss", the worst client's.
         score: The runs' score, which defines whether more is better.
-
-    Raises:
-        InputError: If there is no such criterion.
     """
 
     name: str

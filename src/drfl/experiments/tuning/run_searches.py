@@ -40,13 +40,6 @@ class TrialStore:
 
     A trial is written in one transaction when its last seed has finished; running trials are never in the file. Trials
     of another origin, or running ones because somebody else opened the study, are ignored.
-
-    Args:
-        folder: The folder of the file, which is made if it does not exist.
-        smaller: Whether less is better, for a new study.
-
-    Raises:
-        InputError: If Optuna is missing, or the file cannot be used.
     """
 
     def __init__(self, folder: Path, *, smaller: bool = False) -> None:

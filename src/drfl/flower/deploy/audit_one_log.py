@@ -49,11 +49,7 @@ def check_site_requests(log: LogContent) -> Iterator[Finding]:
 
 
 class ServerRuns:
-    """Checks the order of events in a server's log: sites join a run, receive requests, reply, and replies are used.
-
-    Args:
-        log: The log of the server.
-    """
+    """Checks the order of events in a server's log: sites join a run, receive requests, reply, and replies are used."""
 
     def __init__(self, log: LogContent) -> None:
         self.log = log

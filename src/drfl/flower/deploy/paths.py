@@ -53,7 +53,7 @@ class SitePaths(NamedTuple):
 
 @dataclass(frozen=True)
 class _Folder:
-    root: Path
+    root: Path  # absolute
 
     def address(self) -> Address:
         """Read the address of the SuperLink, at which the sites connect to it."""
@@ -73,11 +73,7 @@ class _Folder:
 
 
 class SiteFolder(_Folder):
-    """The folder that is copied to a site.
-
-    Args:
-        root: Absolute path of the folder.
-    """
+    """The folder that is copied to a site."""
 
     @property
     def settings(self) -> Path:
@@ -96,11 +92,7 @@ class SiteFolder(_Folder):
 
 
 class DeploymentFolder(_Folder):
-    """A deployment's folder, on the SuperLink's machine.
-
-    Args:
-        root: Absolute path of the folder.
-    """
+    """A deployment's folder, on the SuperLink's machine."""
 
     @property
     def settings(self) -> Path:

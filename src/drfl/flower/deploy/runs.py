@@ -137,12 +137,7 @@ def _status_of(run: Mapping[str, object]) -> Status:
 
 
 class ListedRun(NamedTuple):
-    """A run that the SuperLink knows.
-
-    Args:
-        number: Its number.
-        status: Its status.
-    """
+    """A run that the SuperLink knows."""
 
     number: str
     status: Status
