@@ -129,10 +129,7 @@ def standardisation_of(
 ) -> tuple[Standardisation | None, list[Notice]]:
     """Compute mean and scale of each column from the sites' reports about their training rows.
 
-    Args:
-        members: Each client's description of itself.
-        names: (N,) names of the sites in ``server.toml``.
-        wanted: Whether to standardise inputs; by default if they are vectors of at most ``MOST_COLUMNS`` numbers.
+    Unless ``wanted`` says otherwise, inputs are standardised if they are vectors of at most ``MOST_COLUMNS`` numbers.
 
     Returns:
         The standardisation, None if inputs are not standardised; and warnings about the columns.

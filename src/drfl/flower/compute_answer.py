@@ -27,11 +27,7 @@ SHIFT_KEY = "drfl.shift"
 def compute_answer(site: Site, ask: Ask, request: Request | None, memory: RecordDict) -> Answer:
     """Compute the answer to a message.
 
-    Args:
-        site: The site.
-        ask: The message.
-        request: The request in the message; None if it only requests a test.
-        memory: State of the site in this run, which may be lost at any time.
+    The site's ``memory`` of this run may be lost at any time.
     """
     start = time.perf_counter()
     # Flower starts one process per message, and torch would use all cores of the machine in each.

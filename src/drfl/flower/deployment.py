@@ -192,9 +192,7 @@ class Preparation:
     def run(self, config: DeployedConfig, holdout: HoldOut | None) -> Deployment:
         """Set up a run.
 
-        Args:
-            config: Its configuration, which differs from that of the session at most in the algorithm.
-            holdout: See :meth:`federation`.
+        ``config`` differs from the session's configuration at most in the algorithm.
         """
         fed, task = self.federation(holdout), self.task
         members = self._members(holdout)

@@ -76,10 +76,7 @@ def sent_path(path: str, folder: Path) -> str:
 def job_code(config: DeployedConfig, folder: Path, models: Sequence[str] = ()) -> JobCode:
     """Load the user's code of a job, which the server's operator has named.
 
-    Args:
-        config: The job.
-        folder: Folder of ``server.toml``, to which names in messages are relative.
-        models: References to further models.
+    Names in messages are relative to ``folder``. ``models`` are references to further models.
     """
     own = [reference for reference in (config.model, *models) if is_reference(reference)]
     others = [text for text in (config.loss, config.score, *(config.metrics or ())) if text is not None]

@@ -23,12 +23,8 @@ def paired_csv(
     A measure that ranks rows has two rows, one for each class, whose placements are averaged. See
     :func:`drfl.data.row_scores.placements`.
 
-    Args:
-        names: (N,) names of the clients.
-        measures: The measures of the test.
-        result: Result of the run.
-        products: (N, M, 2) sums of products from the last test of the last iterate and the returned model; None if
-            there was no such test.
+    ``products`` (N, M, 2) are from the last test of the last iterate and the returned model; None if there was no such
+    test.
 
     Returns:
         The CSV text; None if the returned model is the last iterate, or no measure is of this kind.

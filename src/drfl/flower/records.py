@@ -109,10 +109,6 @@ def read(content: RecordDict, kind: type[M]) -> M:
 
     The function does not check whether vectors have the length of the model or finite numbers.
 
-    Args:
-        content: The records.
-        kind: The expected type of the message.
-
     Raises:
         ProtocolError: If the records contain another message, or one of another protocol version.
     """

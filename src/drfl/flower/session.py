@@ -57,12 +57,7 @@ def session(
 ) -> Iterator[Session]:
     """Wait for the sites of a deployment, and record the beginning and the end of the work with them.
 
-    Args:
-        grid: Flower's grid.
-        settings: Settings of the server.
-        folder: Folder of ``server.toml``.
-        wait: Seconds to wait for the sites; None = as in ``server.toml``.
-        holdout: Validation rows of the sites; None for none.
+    ``wait`` is the number of seconds to wait for them; None = as in ``server.toml``.
 
     Raises:
         DrflError: If sites are missing or exceed their limits.

@@ -62,9 +62,7 @@ class SentMethod(Message, frozen=True):
 def sent_method(method: LocalMethod, row: Tensor | None) -> SentMethod:
     """Describe a method for a site.
 
-    Args:
-        method: The method.
-        row: (1,) the site's row of the client store; None if the sites store nothing.
+    ``row`` (1,) is the site's row of the client store; None if the sites store nothing.
     """
     kind = type(method)
     options = []
@@ -135,9 +133,7 @@ class SiteStates:
     def read(self, number: int, like: Tensor) -> Tensor:
         """Return the row with a number; zeros, which stand for the start value, for 0 or if the site lost it.
 
-        Args:
-            number: The number.
-            like: (s,) a vector of the length and type of a row.
+        ``like`` (s,) has the length and type of a row.
         """
         empty = torch.zeros_like(like)
         if not number:

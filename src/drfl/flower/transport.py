@@ -176,10 +176,7 @@ class Transport:
     def record_unusable(self, client: int, how: str, reason: str) -> None:
         """Record that a client gave no usable reply.
 
-        Args:
-            client: Index of the client.
-            how: "silent", "failed" or "rejected".
-            reason: Text that follows the client's name in the log.
+        ``how`` is "silent", "failed" or "rejected", and ``reason`` the text that follows the client's name in the log.
         """
         health, name = self.health[client], self.roster.names[client]
         health.record_unusable(how)

@@ -40,11 +40,7 @@ REMEDY = "run the comparison again with `predictions`"
 def predicted_run(record: RunRecord, frame: pd.DataFrame, label: str, *, trust: bool = False) -> RunRecord:
     """Return predictions as a run beside a finished one: tested on the same rows, by the same metrics.
 
-    Args:
-        record: The finished run. Its configuration names the data, which are loaded again.
-        frame: See :func:`tested_predictions` and :func:`predictions_at`.
-        label: Name of the predictions in tables.
-        trust: Whether code that the folder names may be loaded.
+    The run's configuration names the data, which are loaded again. With ``trust``, code that it names may be loaded.
 
     Raises:
         InputError: If the folder does not name its data, or they have changed; see also :func:`tested_predictions`.

@@ -152,14 +152,8 @@ def object_job_builder(
 ) -> JobBuilder:
     """Return the builder of the runs of a comparison of objects.
 
-    Args:
-        settings: The settings of the runs, each at its own seed.
-        algorithms: The algorithms by name.
-        data: The clients' samples at a seed.
-        task: The model and its loss at a seed.
-        sources: From :func:`sources_of` in the main process, as workers may not find them; None = computed for each
-            run.
-        described: The description of the data for files; None if they were made in Python.
+    ``sources`` is from :func:`sources_of` in the main process, as workers may not find them; None = computed for each
+    run.
     """
 
     def digests(*things: object) -> Mapping[str, str]:

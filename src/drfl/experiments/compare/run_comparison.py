@@ -53,20 +53,9 @@ def run_comparison(
 ) -> Comparison:
     """Run the missing runs of a comparison, and write its results unless no run has ended.
 
-    Args:
-        ready: The comparison.
-        place: Its folder.
-        watch: Tells whether to stop.
-        workers: Executor of the runs.
-        ended: Called with the outcome of each run, in order, and the number of outcomes so far.
-        warn: Called with lines for the user.
-        progress: Returns the callbacks of a run; used with one worker only.
-        resume: See :func:`drfl.experiments.run.run_directory.claim_folder`.
-        overwrite: See there.
-        numbered: See there.
-        modules: The user's modules, see :func:`drfl.experiments.execution.executor.pickle_for_workers`.
-        predictions: Predictions of other tools, which get rows beside the runs. An interrupted comparison has stored
-            those that it began with.
+    ``ended`` gets the outcome of each run, in order, and the number of outcomes so far. ``progress`` returns the
+    callbacks of a run, and is used with one worker only. An interrupted comparison has stored the predictions that it
+    began with.
     """
     design, outcomes, key = ready.design, list[Outcome](), key_of(ready.design.settings, place)
     predictions = with_stored(predictions or {}, place, key) if resume else predictions or {}

@@ -108,10 +108,7 @@ def code_references(values: Mapping[str, object]) -> dict[str, str]:
 def config_of(file: Mapping[str, object], overrides: Mapping[str, object], algorithms: Collection[str] = ()) -> Config:
     """Return the configuration of a TOML file's content and the options that override it; see :func:`load_config`.
 
-    Args:
-        file: The content of the file.
-        overrides: Options by name.
-        algorithms: Further algorithms that run, whose tables may have the name of a user's class without its file.
+    ``algorithms`` run, too: their tables may have the name of a user's class without its file.
     """
     values = dict(file)
     tables = values.get("algorithms")

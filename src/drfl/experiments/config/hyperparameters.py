@@ -70,9 +70,7 @@ def canonical(kind: str, name: str, known: Mapping[str, object]) -> str:
 def algorithm_name(text: str, own: Collection[str] = ()) -> str:
     """Return the name of an algorithm: a known name up to case, or a reference to a user's class, which is loaded.
 
-    Args:
-        text: The name.
-        own: Algorithms that run. Among them a user's class can be named without its file.
+    ``own`` are algorithms that run. Among them a user's class can be named without its file.
     """
     if not user_code.is_reference(text):
         classes = {user_code.label_of(name): name for name in own if user_code.is_reference(name)}

@@ -118,11 +118,8 @@ def pickle_for_workers(
 ) -> bytes:
     """Pickle an object for workers with cloudpickle, which also handles classes defined in a notebook.
 
-    Args:
-        what: The object.
-        modules: The user's modules. They are sent by value, as workers may be unable to import them.
-        dumps: The function that pickles; :meth:`drfl.experiments.execution.shared_tensors.SharedTensors.dumps` for
-            workers on this machine.
+    The user's ``modules`` are sent by value, as workers may be unable to import them. For workers on this machine
+    ``dumps`` is :meth:`drfl.experiments.execution.shared_tensors.SharedTensors.dumps`.
     """
     for module in modules:
         cloudpickle.register_pickle_by_value(module)

@@ -38,11 +38,7 @@ class Judge(NamedTuple):
     def of(cls, rows: ValidationRows, names: Sequence[str], unseen: Sequence[bool], initial: Tensor) -> Self:
         """Group clients by the number of their validation rows, or of their patients.
 
-        Args:
-            rows: The validation rows.
-            names: (N,) Names of the clients.
-            unseen: (N,) Whether a client's validation rows are not training rows.
-            initial: (d,) The initial model.
+        ``unseen`` (N,) says whether a client's validation rows are not training rows.
         """
         clients = np.flatnonzero(unseen)
         if not len(clients):

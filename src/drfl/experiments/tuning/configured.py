@@ -152,16 +152,8 @@ def prepare(
 ) -> Search:
     """Load the data, so that downloads and features are ready, and check that each method can start.
 
-    Args:
-        job: The job to tune.
-        names: The methods, or algorithms.
-        trials: The number of trials for each of them, including the defaults.
-        repeats: The number of seeds of each trial.
-        criterion: The name of the criterion, see :class:`drfl.experiments.tuning.criterion.Criterion`.
-        data_dir: The folder of the data set's files.
-        relative: Search for η in multiples of the 1/L̂ that each run computes, and not as one number for all runs.
-        own: References of the user's search spaces, by name.
-        log: Called with lines on work that takes time before the first trial.
+    With ``relative``, η is searched for in multiples of the 1/L̂ that each run computes, and not as one number for all
+    runs.
     """
     import_optuna()
     judge = Criterion(criterion, job.measure())  # an unknown one is an error before anything is loaded

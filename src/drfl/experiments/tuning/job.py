@@ -132,11 +132,7 @@ def from_file(
 ) -> TuningJob:
     """Read a job from its file.
 
-    Args:
-        path: A TOML file like those of `drfl compare`.
-        changes: Keys of a `Config` that override the job's.
-        trust: See :func:`drfl.experiments.config.config.load_config`.
-        algorithms: Algorithms that are tuned, whose tables may have the name of a user's class without its file.
+    ``algorithms`` are tuned: their tables may have the name of a user's class without its file.
     """
     values = read_file(path, code_references(changes), trust=trust)
     return make_job(path.stem, values, changes, config_of(values, {**changes, **VALIDATION_SETTINGS}, algorithms))

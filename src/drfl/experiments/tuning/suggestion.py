@@ -111,11 +111,8 @@ def suggest(
 
     Trials without a place in the space, such as a default that is a rule and not a number, are ignored.
 
-    Args:
-        ask: Draws a point with a trial's ``suggest_…`` methods; its ``places`` are filled in here.
-        trials: The finished trials, in order.
-        key: Names the draws; another key for every trial.
-        smaller: Whether less is better.
+    ``ask`` draws a point with a trial's ``suggest_…`` methods; its ``places`` are filled in here. Every trial needs
+    another ``key``.
     """
     optuna = import_optuna()
     sampler = optuna.samplers.TPESampler(

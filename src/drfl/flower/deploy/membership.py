@@ -61,11 +61,7 @@ def add_site(
     If a step fails, the steps before it are undone. You can repeat an interrupted call: it adds what is
     missing.
 
-    Args:
-        folder: The deployment.
-        name: Name of the site.
-        key: File with the public key that the site made; by default ``make-keys.sh`` makes a key pair.
-        limits: Limits on the site's reports, for its ``[[sites]]`` table.
+    ``key`` is the file with the public key that the site made; by default ``make-keys.sh`` makes a key pair.
 
     Raises:
         InputError: If the name or the key is invalid, a run is in progress, or ``server.toml`` cannot be edited.

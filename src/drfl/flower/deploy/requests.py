@@ -29,11 +29,7 @@ def write_request(
 ) -> Path:
     """Write a request, and return its folder, to which the server writes the results.
 
-    Args:
-        folder: The deployment.
-        task: What to do.
-        models: The model files, or folders with one model.
-        code: References to models of the user's code, besides that of the job.
+    ``code`` are references to models of the user's code, besides that of the job.
 
     Raises:
         InputError: If a file is not a model file, a folder has none or several, a file is given twice, or a reference
