@@ -7,16 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from drfl.core.audit_log import AuditLog, Role
 from drfl.core.audit_signatures import SigningKey, read_signing_key
@@ -30,7 +21,7 @@ from drfl.experiments.config.algorithm_settings import AlgorithmSettings
 from drfl.experiments.config.build import VALIDATION
 from drfl.experiments.config.config import NAMED_SEPARATELY
 from drfl.experiments.config.guards_and_failures import uses_rows
-from drfl.experiments.config.hyperparameters import canonical, parameters_of
+from drfl.experiments.config.hyperparameters import parameters_of
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.config.settings import DataFields
 from drfl.experiments.config.strict import value_problem
@@ -39,7 +30,6 @@ from drfl.experiments.fit.members import PORTFOLIO
 from drfl.federation.algorithm import Algorithm
 from drfl.flower.messages import HoldOut, site_name
 from drfl.flower.site_policy import SitePolicy
-from drfl.task.models import LOSSES, MODELS
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -228,15 +218,6 @@ class DeployedConfig(TaskSettings, AlgorithmSettings, RunSettings):
         # Losses of the initial model, of each member, and of all of them are requested, and each member is tested.
         return FIT_RUNS * self.max_requests + 2 * len(PORTFOLIO) + 2
 
-    @field_validator("model", "loss", mode="before")
-    @classmethod
-    def _check_deployed_names(cls, value: object, info: ValidationInfo) -> object:
-        # Sites build the model and the loss from their names, or from their own copies of the user's files.
-        kind = str(info.field_name)
-        if isinstance(value, str) and is_reference(value):
-            return value
-        return canonical(kind, value, {"model": MODELS, "loss": LOSSES}[kind]) if isinstance(value, str) else value
-
     @property
     def holdout(self) -> HoldOut | None:
         """The validation rows of the sites; None if nothing uses them."""
@@ -341,7 +322,7 @@ class ServerSettings(AuditSettings):
                 f"site '{unprobed[0]}' has no probe, but other sites have one. Add a probe; sites may share a file"
             )
         # Unused probes would suggest a protection that does not exist.
-        if self.sites and not unprobed and not uses_rows(self.job.guards, self.job.aggregator):
+        if not unprobed and not uses_rows(self.job.guards, self.job.aggregator):
             raise ValueError(
                 'the probes of the sites are not used. Set job.aggregator = "probe" or job.guards = ["probe"], or '
                 "remove the probes"

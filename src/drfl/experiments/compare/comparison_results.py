@@ -335,9 +335,26 @@ class Comparison:
 
     def summary(self) -> Summary:
         """Return everything as one mapping: the job, mean and std of each metric, versions."""
-        table, gap = spreads(self.rows, self.measures[0].name), gaps(self.outcomes)
+        gap, common = gaps(self.outcomes), self.about[0]
         about = {label_of(name): description for name, description in zip(self.algorithms, self.about, strict=True)}
-        common = self.about[0]
+        algorithms: dict[str, object] = {}
+        for name, row in spreads(self.rows, self.measures[0].name).items():
+            runs = [outcome for outcome in self.outcomes if outcome.algorithm == name]
+            ended = [outcome for outcome in runs if not outcome.failed]
+            algorithms[name] = {
+                "parameters": dict(about[name].parameters) if name in about else {},
+                "own_models": any(o.personal for o in runs),
+                "runs": len(ended),
+                "diverged": sum(o.stopped == "diverged" for o in runs),
+                "refused": sum(o.stopped == "refused" for o in runs),
+                "rounds_to_target": [o.rounds for o in runs if o.stopped == "target"],
+                "rollbacks": [o.rollbacks for o in ended],
+                "effective_rounds": [o.marks.effective_rounds for o in ended],
+                "stopped_on_test": sum(o.stopped_on == "test" for o in runs),
+                **{metric: spread.rounded(DIGITS) for metric, spread in row.items()},
+                **({"gap": gap[name].rounded(GAP_DIGITS)} if name in gap else {}),
+                "undefined": {m.name: counts for m in self.measures if any(counts := self.undefined(m.name, name))},
+            }
         content = {
             "dataset": common.label,
             "partition": common.partition,
@@ -350,34 +367,7 @@ class Comparison:
             "warnings": [*self.warnings, *self.notices],
             "device": self.settings.device,
             "dtype": common.dtype,
-            "algorithms": {
-                name: {
-                    "parameters": dict(about[name].parameters) if name in about else {},
-                    "own_models": any(o.personal for o in self.outcomes if o.algorithm == name),
-                    "runs": sum(o.algorithm == name and o.metrics is not None for o in self.outcomes),
-                    "diverged": sum(o.algorithm == name and o.stopped == "diverged" for o in self.outcomes),
-                    "refused": sum(o.algorithm == name and o.stopped == "refused" for o in self.outcomes),
-                    "rounds_to_target": [
-                        o.rounds for o in self.outcomes if o.algorithm == name and o.stopped == "target"
-                    ],
-                    "rollbacks": [o.rollbacks for o in self.outcomes if o.algorithm == name and o.metrics is not None],
-                    "effective_rounds": [
-                        o.marks.effective_rounds for o in self.outcomes if o.algorithm == name and o.metrics is not None
-                    ],
-                    "stopped_on_test": sum(o.algorithm == name and o.stopped_on == "test" for o in self.outcomes),
-                    **{
-                        metric: {"mean": round(spread.mean, DIGITS), "std": round(spread.std, DIGITS)}
-                        for metric, spread in row.items()
-                    },
-                    **(
-                        {"gap": {"mean": round(gap[name].mean, GAP_DIGITS), "std": round(gap[name].std, GAP_DIGITS)}}
-                        if name in gap
-                        else {}
-                    ),
-                    "undefined": {m.name: counts for m in self.measures if any(counts := self.undefined(m.name, name))},
-                }
-                for name, row in table.items()
-            },
+            "algorithms": algorithms,
             "versions": versions(),
         }
         return Summary(content)

@@ -176,6 +176,10 @@ class Spread(NamedTuple):
         """Compute both from the values of one metric."""
         return cls(statistics.fmean(values), deviation(values))
 
+    def rounded(self, digits: int) -> dict[str, float]:
+        """Return both as files hold them."""
+        return {"mean": round(self.mean, digits), "std": round(self.std, digits)}
+
     def text(self, mean: str, std: str, scale: float = 1.0) -> str:
         """Format both, multiplied by ``scale``, as "87.9 ± 0.4". A single value has no ±, and NaN gives a dash."""
         if math.isnan(self.mean):

@@ -43,7 +43,7 @@ class AlgorithmSettings(StrictSettings, AlgorithmFields):
     def _known_algorithms(
         cls, tables: dict[str, dict[str, Value]], info: ValidationInfo
     ) -> dict[str, dict[str, Value]]:
-        return by_algorithm(tables, [info.data[name] for name in ("algorithm",) if name in info.data])
+        return by_algorithm(tables, [info.data["algorithm"]] if "algorithm" in info.data else [])
 
     @model_validator(mode="after")
     def _parameters_fit(self) -> Self:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import fields
-from pathlib import Path
 from typing import Self
 
 from pydantic import ValidationInfo, field_validator, model_validator
@@ -29,7 +28,7 @@ from drfl.experiments.config.hyperparameters import canonical
 from drfl.experiments.config.latest import Latest
 from drfl.experiments.config.own_data import CLASSIFICATION, is_hub, leaf_data, saved_folder, with_data_defaults
 from drfl.experiments.config.settings import DataFields
-from drfl.experiments.config.strict import StrictSettings
+from drfl.experiments.config.strict import StrictSettings, one_or_more
 
 
 class DataSettings(StrictSettings, DataFields):
@@ -51,10 +50,7 @@ class DataSettings(StrictSettings, DataFields):
     def _known_partition(cls, value: str) -> str:
         return canonical("partition", value, PARTITIONS)
 
-    @field_validator("drop", "data", "target", "missing", mode="before")
-    @classmethod
-    def _one_or_more(cls, value: object) -> object:
-        return [value] if isinstance(value, str | Path) else value
+    _one_or_more = field_validator("drop", "data", "target", "missing", mode="before")(one_or_more)
 
     @model_validator(mode="after")
     def _options_fit(self) -> Self:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from drfl.core.errors import InputError
@@ -16,6 +18,11 @@ class StrictSettings(BaseModel):
     def to_plain(self) -> dict[str, object]:
         """Return all settings that are not None, as plain values that a file can hold."""
         return {name: value for name, value in self.model_dump(mode="json").items() if value is not None}
+
+
+def one_or_more(value: object) -> object:
+    """Return the value of a setting that takes several, of which the user may give a single one."""
+    return [value] if isinstance(value, str | Path) else value
 
 
 def input_error(error: ValidationError) -> InputError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cached_property
-from pathlib import Path
 
 from pydantic import ValidationInfo, field_validator
 
@@ -11,7 +10,7 @@ from drfl.core import user_code
 from drfl.experiments.config.hyperparameters import canonical
 from drfl.experiments.config.learned import make_measures, metric_name
 from drfl.experiments.config.settings import TaskFields
-from drfl.experiments.config.strict import StrictSettings
+from drfl.experiments.config.strict import StrictSettings, one_or_more
 from drfl.task.metrics import Metric
 from drfl.task.models import LOSSES, MODELS
 
@@ -33,10 +32,7 @@ class TaskSettings(StrictSettings, TaskFields):
     def _known_score(cls, value: str | None) -> str | None:
         return None if value is None else metric_name(value)
 
-    @field_validator("metrics", mode="before")
-    @classmethod
-    def _one_or_more_metrics(cls, value: object) -> object:
-        return [value] if isinstance(value, str | Path) else value
+    _one_or_more_metrics = field_validator("metrics", mode="before")(one_or_more)
 
     @field_validator("metrics")
     @classmethod
