@@ -243,7 +243,7 @@ class DeployedConfig(TaskSettings, AlgorithmSettings, RunSettings):
         """See :meth:`drfl.experiments.config.config.Config.about`."""
         plain = {name: value for name, value in self.to_plain().items() if name not in NAMED_SEPARATELY}
         parameters = parameters_of(algorithm, clients)
-        return AboutRun(self.algorithm, parameters, None, self.model, self.dtype, plain)
+        return AboutRun(self.algorithm, parameters, None, plain)
 
 
 SIMULATION_KEYS = (

@@ -74,13 +74,11 @@ def about_objects(
     ``sources`` is from :func:`sources_of`; ``data`` is empty if they were made in Python.
     """
     score, *others = (metric.name for metric in task.measures)
-    dtype = str(task.layout.dtype).rpartition(".")[2]
-    model = type(task.model).__name__
     about: dict[str, object] = {
-        "model": model,
+        "model": type(task.model).__name__,
         "loss": _qualified_name(task.criterion.given),
         "score": score,
-        "dtype": dtype,
+        "dtype": str(task.layout.dtype).rpartition(".")[2],
     }
     if others:
         about["metrics"] = others
@@ -88,7 +86,7 @@ def about_objects(
     files = {kind: sources[kind] for kind in kinds if kind in sources}
     dataset = data.get("dataset")
     return AboutRun(
-        name, parameters_of(algorithm, clients), None if dataset is None else str(dataset), model, dtype,
+        name, parameters_of(algorithm, clients), None if dataset is None else str(dataset),
         {**settings.to_plain(), **data, **about}, files,
     )  # fmt: skip
 

@@ -297,8 +297,7 @@ def comparison_of(runs: Sequence[StoredRun]) -> Comparison:
         run = next(run for run, own in zip(runs, labels, strict=True) if own == label)
         config = {k: v for k, v in run.config.items() if k not in ("algorithm", "algorithms", "files")}
         dataset = None if "data" in config or "dataset" not in config else str(config["dataset"])
-        model, dtype = (str(config.get(name)) for name in ("model", "dtype"))
-        about.append(AboutRun(run.name, run.parameters, dataset, model, dtype, config))
+        about.append(AboutRun(run.name, run.parameters, dataset, config))
     first = next(run for run in ended if not run.is_predicted)
     summary = cast("RunRecord", first.record).summary
     plain = {name: value for name, value in first.config.items() if name in RunSettings.model_fields}

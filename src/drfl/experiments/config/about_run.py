@@ -15,17 +15,14 @@ class AboutRun(NamedTuple):
         algorithm: The name of the algorithm, or the reference to the user's class.
         parameters: The hyperparameters of the algorithm and its local solver, as plain values.
         dataset: The name of the data set; None for data passed in Python.
-        model: The name of the model, the reference to the user's model, or its class.
-        dtype: The type of the model's numbers.
-        settings: The other keys of ``config.toml`` as plain values, including the three above.
+        settings: The other keys of ``config.toml`` as plain values, among them the data set, the name, reference or
+            class of the model, and its dtype.
         files: SHA-256 of the user's code, by path or class.
     """
 
     algorithm: str
     parameters: Mapping[str, object]
     dataset: str | None
-    model: str
-    dtype: str
     settings: Mapping[str, object]
     files: Mapping[str, str] = {}
 

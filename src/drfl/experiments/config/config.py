@@ -58,8 +58,6 @@ class Config(DataSettings, TaskSettings, AlgorithmSettings, RunSettings):
             self.algorithm,
             parameters_of(algorithm, clients),
             self.dataset,
-            self.model,
-            self.dtype,
             {**plain, **self.partition_parameters(defaults=True)},
             self.user_files(self.algorithm),
         )
