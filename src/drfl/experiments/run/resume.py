@@ -170,7 +170,7 @@ def check_folder(
     check_folder_signatures(directory, key)
     try:
         # Checks that the folder is of this kind and contains no links.
-        manifest = check_manifest(directory, kind, resume=True)
+        manifest = check_manifest(directory, kind, may_exist=True)
     except OSError as error:
         raise InputError(
             f"cannot read {directory} ({error.strerror}): give another `out`",

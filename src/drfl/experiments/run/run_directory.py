@@ -71,13 +71,11 @@ def check_free(path: Path, kind: Kind, *, overwrite: bool = False) -> None:
         with writing_into(place):
             # A permission check is not enough, as root passes it even if nothing can be created.
             os.rmdir(tempfile.mkdtemp(prefix=".drfl-", dir=place))
-        check_manifest(path, kind, overwrite=overwrite)
+        check_manifest(path, kind, may_exist=overwrite)
 
 
-def check_manifest(path: Path, kind: Kind, *, resume: bool = False, overwrite: bool = False) -> Manifest | None:
+def check_manifest(path: Path, kind: Kind, *, may_exist: bool) -> Manifest | None:
     """Return the manifest of a folder of this kind; None if there is nothing yet.
-
-    It may exist if it is to be resumed or replaced.
 
     Raises:
         InputError: If it may not exist, is of another kind or not drfl's, or has a link or another file in the place of
@@ -97,7 +95,7 @@ def check_manifest(path: Path, kind: Kind, *, resume: bool = False, overwrite: b
         raise InputError(
             f"{path} holds a {manifest.kind}, not a {kind}: give another `out`", code="foreign-folder", field=str(path)
         )
-    if not resume and not overwrite:
+    if not may_exist:
         if not is_finished(path):
             remedy = "`resume` to continue it, or `overwrite`" if kind in COMMANDS else "`overwrite`"
             raise InputError(
@@ -134,7 +132,7 @@ def check_cells(path: Path, cells: Collection[str]) -> None:
             raise InputError(
                 f"{cell} is a link or a file, not a folder: remove it", code="link-in-the-way", field=str(cell)
             )
-        check_manifest(cell, "run", resume=True)
+        check_manifest(cell, "run", may_exist=True)
 
 
 @dataclass
@@ -223,8 +221,8 @@ def claim_folder(
     lock = None
     try:
         directory, made = _make_folder(directory, numbered)
-        lock, new = _lock_folder(directory, kind, resume, overwrite, key)
-        claim = _prepare_folder(directory, kind, cells, config, resume, overwrite, new, warn, key)
+        lock = _lock_folder(directory, kind, resume or overwrite, key)
+        claim = _prepare_folder(directory, kind, cells, config, resume, overwrite, warn, key)
     except (InputError, OSError) as error:  # leave nothing behind
         if lock is not None:
             lock.release()
@@ -290,15 +288,12 @@ def _make_folder(directory: Path, numbered: bool) -> tuple[Path, list[Path]]:
             raise
 
 
-def _lock_folder(
-    directory: Path, kind: Kind, resume: bool, overwrite: bool, key: bytes | None
-) -> tuple[FileLock, bool]:
-    """Return the lock of a folder, and whether the folder was new.
+def _lock_folder(directory: Path, kind: Kind, may_exist: bool, key: bytes | None) -> FileLock:
+    """Lock a folder.
 
     The manifest is written first, so that a folder can be identified even if the process is killed.
     """
-    new = check_manifest(directory, kind, resume=resume, overwrite=overwrite) is None
-    if new:
+    if check_manifest(directory, kind, may_exist=may_exist) is None:
         # Remove partial manifests that a killed process left.
         for name in {path.name for path in directory.iterdir()} - entries(directory):
             (directory / name).unlink(missing_ok=True)
@@ -314,7 +309,7 @@ def _lock_folder(
             code="folder-in-use",
             field=str(directory),
         ) from None
-    return lock, new
+    return lock
 
 
 def _prepare_folder(
@@ -324,14 +319,13 @@ def _prepare_folder(
     config: str | None,
     resume: bool,
     overwrite: bool,
-    new: bool,
-    tell: Callable[[str], None],
+    warn: Callable[[str], None],
     key: bytes | None,
 ) -> ClaimedFolder:
     """Check the folder under its lock, and prepare it for the work."""
     # Read again under the lock, as another process may have written meanwhile.
-    manifest = check_manifest(directory, kind, resume=True) or Manifest.new(kind)
-    if manifest.files and not (new or resume or overwrite):
+    manifest = check_manifest(directory, kind, may_exist=True) or Manifest.new(kind)
+    if manifest.files and not (resume or overwrite):
         raise InputError(
             f"{directory} exists already: give another `out`, or `overwrite` to replace it",
             code="already-exists",
@@ -357,7 +351,7 @@ def _prepare_folder(
     kept = [*foreign_names(directory, claim.manifest), *unfinished] if overwrite else []
     if kept:
         text = f"{directory}: files that are not of the {kind} were kept: {', '.join(kept)}"
-        tell(Notice(text, "foreign-file", str(directory)))
+        warn(Notice(text, "foreign-file", str(directory)))
     return claim
 
 

@@ -31,7 +31,7 @@ def check_place(folder: Path, name: str) -> None:
     if os.path.exists(folder) and not folder.is_dir():  # unlike pathlib's, False for a name that is too long
         raise InputError(f"{folder} is a file: give another `out`", code="not-a-folder", field=str(folder))
     with writing_into(folder):
-        manifest = check_manifest(folder, "search", resume=True)
+        manifest = check_manifest(folder, "search", may_exist=True)
     path = folder / f"{name}.toml"
     if os.path.lexists(path) and (manifest is None or path.name not in manifest.files):
         raise InputError(
