@@ -9,12 +9,16 @@ from pathlib import Path
 DATE = "DATE"
 """Placeholder of the time in the name of a folder."""
 
-TIME = "%Y%m%dT%H%M%S.%f"
-"""Format of that time, in UTC. Names of later folders sort after those of earlier ones."""
-
+TIME = r"[0-9]{8}T[0-9]{6}\.[0-9]{6}"
+"""Pattern of that time, see :func:`timestamp`."""
 
 FITS = Path("fits") / DATE
 """Folders of fits in a deployment's folder."""
+
+
+def timestamp() -> str:
+    """Format the current time, in UTC, for a name that sorts after earlier ones; make-keys.sh relies on this format."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"
 
 
 def run_folders(root: Path, out: Path) -> list[Path]:
@@ -27,7 +31,7 @@ def run_folders(root: Path, out: Path) -> list[Path]:
     if place is None:
         return [root / out] if (root / out).exists() else []
     before, _, after = parts[place].partition(DATE)
-    name = re.compile(rf"{re.escape(before)}[0-9]{{8}}T[0-9]{{6}}\.[0-9]{{6}}{re.escape(after)}")
+    name = re.compile(rf"{re.escape(before)}{TIME}{re.escape(after)}")
     parent = root.joinpath(*parts[:place])
     found = sorted(path for path in parent.iterdir() if name.fullmatch(path.name)) if parent.is_dir() else []
     folders = (path.joinpath(*parts[place + 1 :]) for path in found)
@@ -49,4 +53,4 @@ def folder_to_fill(root: Path, out: Path) -> Path:
     newest = newest_run(root, out)
     if DATE not in str(out) or (newest.exists() and not is_finished(newest)):
         return newest
-    return root / str(out).replace(DATE, datetime.now(UTC).strftime(TIME))
+    return root / str(out).replace(DATE, timestamp())

@@ -9,7 +9,6 @@ import stat
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import tomli_w
 
 from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import InputError
+from drfl.flower.deploy.dated_folders import timestamp
 
 _SITE = re.compile(r"""\s*\[\[\s*(?:sites|"sites"|'sites')\s*\]\]""")
 _PART_OF_SITE = re.compile(r"""\s*\[\[?\s*(?:sites|"sites"|'sites')\s*\.""")
@@ -107,11 +107,6 @@ def replace(path: Path, text: str) -> Path:
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}", code="cannot-write", field=path.name) from None
     return backup
-
-
-def timestamp() -> str:
-    """Format the current time for the name of a backup file or revoked key; make-keys.sh relies on this format."""
-    return f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"
 
 
 def _site_tables(lines: Sequence[str], count: int) -> list[tuple[int, int]]:

@@ -9,8 +9,8 @@ from pathlib import Path
 from drfl.core.audit_signatures import read_public_key
 from drfl.core.errors import DrflError, InputError, unknown
 from drfl.core.files import read_text
-from drfl.flower.deploy import edit_settings
 from drfl.flower.deploy.check_network import find_revoked_key
+from drfl.flower.deploy.dated_folders import timestamp
 from drfl.flower.deploy.flower_cli import REMOVED_STATUSES, node_states, run_flwr
 from drfl.flower.deploy.paths import DeploymentFolder, SitePaths
 
@@ -137,7 +137,7 @@ def _node(site: SitePaths) -> str:
 def _move_to_revoked(folder: DeploymentFolder, site: SitePaths) -> Path:
     """Move a site's public key to the revoked keys, and delete the file with its node ID."""
     # The file name contains the time, as a site can have several revoked keys.
-    path = folder.revoked / f"{site.name}-{edit_settings.timestamp()}.pub"
+    path = folder.revoked / f"{site.name}-{timestamp()}.pub"
     path.parent.mkdir(parents=True, exist_ok=True)
     if site.public_key.exists():
         site.public_key.rename(path)

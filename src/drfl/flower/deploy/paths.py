@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from drfl.core.errors import InputError
 from drfl.core.files import read_text, read_toml
-from drfl.flower.deploy.dated_folders import FITS, newest_run
+from drfl.flower.deploy.dated_folders import FITS, TIME, newest_run
 
-_REVOKED = re.compile(r"(.+)-[0-9]{8}T[0-9]{6}\.[0-9]{6}\.pub")
+_REVOKED = re.compile(rf"(.+)-{TIME}\.pub")
 
 DELIVERY_FILE, EVALUATION_FILE = "delivery.json", "evaluation.json"
 """Files with the results of a delivery and of an evaluation."""

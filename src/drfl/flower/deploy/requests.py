@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -16,7 +15,7 @@ from drfl.core.screen import Screen, ScreenTable, say
 from drfl.core.user_code import split
 from drfl.data.model_file import read_model_file
 from drfl.data.model_store import find_model
-from drfl.flower.deploy.dated_folders import TIME
+from drfl.flower.deploy.dated_folders import timestamp
 from drfl.flower.deploy.paths import DeploymentFolder
 
 REQUEST_FILE = "request.toml"
@@ -50,7 +49,7 @@ def write_request(
                 field="--model",
             )
         located.append(f"{Path(place).resolve()}:{name}")
-    request = folder.root / FOLDERS[task] / datetime.now(UTC).strftime(TIME)
+    request = folder.root / FOLDERS[task] / timestamp()
     request.mkdir(parents=True)
     content = {"task": task, "models": [str(model.resolve()) for model in models], "code": located}
     (request / REQUEST_FILE).write_text(tomli_w.dumps(content), encoding="utf-8")
