@@ -1,4 +1,4 @@
-"""Make the tables of docs/results/speed.md, docs/scale.md and docs/ambiguity.md from the stored results.
+"""Make the tables of docs/results/speed.md, docs/results/scale.md and docs/ambiguity.md from the stored results.
 
 `make pages` writes them into the pages.
 """
@@ -361,8 +361,8 @@ def many_machines() -> str:
             rows.append([f"{model}, m = {m:,}", *(f"{part:.3g}" for part in parts)])
     head = ["s per round of DRFA", "local work", "draws", "messages", "total, sums", "total, models"]
     told = (
-        f"With c, q and o as measured above, {workers:,} cores, 10 Gbit/s, τ = {steps} and B = {batch}. The calling "
-        "program makes all draws, here for one step of eight samples per client."
+        f"The numbers are for c, q and o as measured above, {workers:,} cores, 10 Gbit/s, τ = {steps} and B = {batch}. "
+        "The calling program makes all draws, here for one step of eight samples per client."
     )
     return f"{markdown(head, rows)}\n\n{paragraph(told)}"
 

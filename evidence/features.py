@@ -149,7 +149,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
         "imagenet", ["features", "pixels per side", *CLASSIFIERS, "CPU seconds per 1,000 images"], 1
     ),
 }
-"""Name of a block in docs/features.md → function that writes it."""
+"""Name of a block in docs/results/features.md → function that writes it."""
 
 
 def main() -> None:

@@ -44,7 +44,7 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("", "contributing", "reference", "results", "start")
 PAGES = {path.stem: path for folder in FOLDERS for path in sorted((ROOT / "docs" / folder).glob("*.md"))}
 PAGES["EXPERIMENTS"] = ROOT / "EXPERIMENTS.md"
-for name in ("defaults", "speed"):
+for name in ("defaults", "features", "fit", "scale", "speed"):
     PAGES[name] = ROOT / "docs" / "results" / f"{name}.md"  # the guides of these names have no blocks
 PAGES["hospitals"] = ROOT / "examples" / "hospitals" / "README.md"
 

@@ -1,4 +1,4 @@
-"""Test that the page on features matches the command."""
+"""Test that the pages on features match the command."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from drfl.experiments.config.config import Config
 
 PAGE = Path(__file__).parents[2] / "docs" / "features.md"
 TEXT = PAGE.read_text(encoding="utf-8")
+MEASURED = (PAGE.parent / "results" / "features.md").read_text(encoding="utf-8")
 
 
 def test_every_option_exists_in_both_commands_and_as_a_key():
@@ -23,8 +24,8 @@ def test_every_option_exists_in_both_commands_and_as_a_key():
         assert all(key in inspect.signature(command).parameters for command in (app.run, app.compare))
 
 
-def test_backbones_of_the_page_exist():
-    named = set(re.findall(r"`((?:resnet18|cnn)-[a-z0-9-]+)`", TEXT))
+def test_backbones_of_both_pages_exist():
+    named = set(re.findall(r"`((?:resnet18|cnn)-[a-z0-9-]+)`", TEXT + MEASURED))
     assert len(named) >= 4
     assert named <= set(recipe.backbone_names())
     assert f"{recipe.COUNT:,}" in TEXT
