@@ -94,13 +94,13 @@ def hostile_sites(folder: Path = HOSTILE_SITES) -> str:
     """How many behaviours ended how, by algorithm and by what was spoilt."""
     lines = []
     for algorithm, rows in behaviours(folder).items():
-        for of, what in (("identity", "what it tells of itself"), ("reply", "its replies")):
+        for of, what in (("identity", "reported properties"), ("reply", "replies")):
             mine = [row for row in rows if row["of"] == of]
             right = [row for row in mine if row["right"]]
             results = sum(str(row["outcome"]).startswith("results") for row in right)
             counts = (len(mine), results, len(right) - results, len(mine) - len(right))
             lines.append([f"{algorithm}, {what}", *map(str, counts)])
-    heads = ("behaviours", "ended with results", "ended with one line", "anything else, or an honest site harmed")
+    heads = ("behaviours", "ended with results", "ended with a one-line error", "another end, or an honest site harmed")
     return markdown(["", *heads], lines)
 
 

@@ -74,8 +74,8 @@ def seconds() -> str:
 SECONDS = {
     "exchanges": "exchanges",
     "seconds an exchange": "seconds each",
-    "site's process, seconds a message": "of these a site's process",
-    "site's work, seconds a message": "of these its work",
+    "site's process, seconds a message": "seconds of the site's process",
+    "site's work, seconds a message": "seconds of its work",
 }
 
 
@@ -83,17 +83,18 @@ def large() -> str:
     """Format the costs of 100 MB."""
     rows = []
     for row in stored("summary")["large"]:
-        millions = [f"{float(row[name]) / 1e6:.2f}" for name in BYTES]
-        rows.append([f"{row['algorithm']}, {row['rounds']}", str(row["seconds"]), *millions])
-    return markdown(["MB; rounds", "seconds", *BYTES.values()], rows)
+        for direction, names in BYTES.items():
+            millions = [f"{float(row[name]) / 1e6:.2f}" for name in names]
+            rows.append([f"{row['algorithm']}, {row['rounds']}", direction, str(row["seconds"]), *millions])
+    heads = ["algorithm, rounds", "direction", "seconds", "ledger", "training", "with tests", "Flower's count"]
+    return markdown(heads, rows, text=2)
 
 
 BYTES = {
-    "ledger's bytes down": "down: ledger", "of these for training": "training", "bytes down": "with tests",
-    "Flower's bytes down": "by Flower's count", "ledger's bytes up": "up: ledger", "of these from training": "training",
-    "bytes up": "with tests", "Flower's bytes up": "by Flower's count",
-}  # fmt: skip
-"""What is stored → what the table calls it."""
+    "to the sites": ("ledger's bytes down", "of these for training", "bytes down", "Flower's bytes down"),
+    "from the sites": ("ledger's bytes up", "of these from training", "bytes up", "Flower's bytes up"),
+}
+"""Direction → the stored numbers, in the order of the columns."""
 
 
 def hospitals() -> str:

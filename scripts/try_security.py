@@ -4,7 +4,7 @@
 
 A SuperLink and the four heart-disease hospitals' SuperNodes are processes of their own; the sites reach the SuperLink
 through nginx, over TLS at both ends, which lets nothing through but what SuperNodes use. In one run of dual DRDM with
-the rule "probe" one site flips the sign of its step, one takes its approval back, one has its key revoked. Writes
+the rule "probe" one site flips the sign of its updates, one withdraws its approval, one has its key revoked. Writes
 security.json of results/deployment under evidence/; ends with 1 where something is not as it should be. Nothing is
 left running.
 """
@@ -114,7 +114,7 @@ def run_with_a_liar_a_veto_and_a_revoked_key(trial: Trial) -> str:
     sites = json.loads((trial.folder / "run" / "traffic.json").read_text())["sites"]
     left_out = ", ".join(f"{name} in {rounds}" for name, rounds in summary["left_out_rounds"].items())
     return (
-        f"exit code {code}; before its approval {VETO} told nothing; the rule left out of {ROUNDS} rounds: {left_out}; "
+        f"exit code {code}; before its approval {VETO} sent nothing; of {ROUNDS} rounds the rule excluded {left_out}; "
         f"{VETO} refused {sites[VETO]['failed']} requests after its veto"
     )
 
@@ -209,22 +209,25 @@ def tried(trial: Trial) -> Rows:
     """Everything, in its order."""
     rows: Rows = []
     server = trial.folder / "audit.jsonl"
-    what = f"{LIAR} flips the sign of its step, {VETO} takes its approval back after round 2, {REVOKED} loses its key"
+    what = (
+        f"{LIAR} flips the sign of its updates, {VETO} withdraws its approval after round 2, "
+        f"the key of {REVOKED} is revoked"
+    )
     must = ("exit code 0", f"{LIAR} in {ROUNDS}")
     event(rows, what, must, lambda: run_with_a_liar_a_veto_and_a_revoked_key(trial))
-    what = "whose models were used, by the server's log, in rounds"
+    what = "rounds in which each site's model was used, by the server's log"
     event(rows, what, (f"{HONEST} ", f"{LIAR} 0"), lambda: who_was_used(trial))
     agrees = tuple(f"{name}: " for name in trial.sites)
     what = "drfl deploy audit, all five logs"
     event(rows, what, ("exit code 0", *agrees), lambda: audited(trial, server, *trial.sites))
     what = "the same after a word of the server's log was changed"
     event(rows, what, ("exit code 1", "it does not follow"), lambda: with_a_changed_line(trial))
-    what = f"after {LIAR} removed what it sent from its log, and chained and signed the rest again"
+    what = f"after {LIAR} removed its replies from its log, and chained and signed the rest again"
     event(rows, what, ("exit code 1", f"{LIAR}/audit.jsonl"), lambda: with_a_rewritten_log(trial))
     app = str(trial.folder / "app")
     event(rows, "a stranger's flwr run", ("403",), lambda: stranger(trial, "run", app, "there"))
     event(rows, "a stranger's flwr supernode list", ("403",), lambda: stranger(trial, "supernode", "list", "there"))
-    event(rows, f"{REVOKED} comes back, its key exchanged", ("exit code 1", "is online"), lambda: key_exchanged(trial))
+    event(rows, f"{REVOKED} returns with a new key", ("exit code 1", "is online"), lambda: key_exchanged(trial))
     event(rows, "the proxy's log", ("let through",), lambda: through_the_proxy(trial))
     return rows
 
