@@ -63,7 +63,8 @@ def true_losses(kind: str, clients: int) -> np.ndarray:
     if kind == "others pay":
         means[1:, :-1] = np.minimum(1.4 * means[1:, :-1], means[1:, -1:])
     if kind == "another worst":
-        means[1:, -1], means[1:, 0] = 0.6 * means[1:, -1], means[1:, -1]
+        means[1:, 0] = means[1:, -1]
+        means[1:, -1] *= 0.6
     if kind == "worse":
         means[1:] *= 1.1
     return means

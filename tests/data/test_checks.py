@@ -18,6 +18,7 @@ from drfl.cli.app import call
 from drfl.data import ClientData
 from drfl.data.checks import data_warnings
 from drfl.data.checks.raw_table import FEW, MOST, RawTable
+from drfl.data.tables.propose import propose
 from drfl.data.tables.schema import Column, TableSchema
 
 
@@ -182,6 +183,19 @@ def test_values_unlike_those_of_other_clients(make, change, shown, standardised)
     assert shown in line
 
 
+@pytest.mark.parametrize("factor", [88.42, 2.2046])
+def test_other_unit_at_several_clients(factor):
+    def dose(g, site, rows):
+        return (factor if site in (1, 3) else 1) * g.normal(1.1, 0.2, rows)
+
+    (line,) = data_warnings(table_of({"dose": dose, "age": normal(60, 9)}, sites=5))
+    assert about([line]) == [("unit-mismatch", "dose")]
+    assert "'dose' at site 1" in line
+    assert "'dose' at site 3" in line
+    far = table_of({"dose": lambda g, site, rows: 2 ** (site / 2) * g.normal(1.1, 0.2, rows)}, sites=6)
+    assert data_warnings(far) == ()
+
+
 def test_user_column_named_like_an_indicator_is_checked():
     data = table_of(
         {"age": normal(60, 9), "pages missing": lambda g, site, rows: g.integers(0, 2, rows)}
@@ -244,6 +258,37 @@ def test_column_that_reveals_the_target():
     assert data_warnings(noisy) == ()
     numbers = table_of({"twice": normal(), "age": normal(60, 9)}, lambda g, site, values: 2.0 * values["twice"])
     assert about(data_warnings(numbers)) == [("leak", "twice")]
+
+
+def with_discharge(site):
+    """A table in which the first level of a category is the outcome."""
+    random = np.random.default_rng(ord(site))
+    died = random.random(60) < 0.3
+    ward = np.where(died, "deceased", random.choice(["home", "rehab"], 60))
+    return pd.DataFrame({"age": random.normal(60, 9, 60), "ward": ward, "died": died.astype(int), "site": site})
+
+
+def test_category_that_reveals_the_target_by_its_first_level():
+    frame = pd.concat(map(with_discharge, "abc"), ignore_index=True)
+    schema = propose([frame], "died", "site").schema
+    assert ("leak", "ward") in about(data_warnings(ClientData.from_frame(frame, schema=schema)))
+
+
+def test_run_without_a_schema_checks_categories_as_a_whole(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for site in "abc":
+        with_discharge(site).drop(columns="site").to_csv(f"{site}.csv", index=False)
+    files = [word for site in "abc" for word in ("--data", f"{site}.csv")]
+    assert call(["run", *files, "--target", "died", "--rounds", "1", "--out", "out"]) == 0
+    assert "columns that nearly determine the target: column 'ward' (right in 100.0%" in capsys.readouterr().err
+
+
+def test_constant_targets_and_many_classes_are_no_leak():
+    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+    constant = ClientData.from_arrays([(x[:20], torch.zeros(20, dtype=torch.int64))] * 2)
+    assert "leak" not in [code for code, _ in about(data_warnings(constant))]
+    many = ClientData.from_arrays([(x[:20], torch.arange(20) * 1000), (x[20:], torch.arange(20) * 1000 + 7)])
+    assert "leak" not in [code for code, _ in about(data_warnings(many))]
 
 
 def test_swapped_classes_and_levels():

@@ -96,6 +96,8 @@ def test_wrong_tables_are_refused(tmp_path):
     model, _ = compared(tmp_path / "r", drfl.ClientData.from_frame(frame, schema=SCHEMA), drfl.models.linear((7,), 2))
     with refused("missing-column", "crp"):
         model.predict(frame.drop(columns="crp").assign(CRP=1))
+    with refused("duplicate-column", "crp"):
+        model.predict_proba(pd.concat([frame, frame[["crp"]]], axis=1))
     with refused("not-a-number", "income"):
         model.predict(frame.assign(income="many"))
     with refused("out-of-range", "crp"):

@@ -20,7 +20,7 @@ from drfl.data.tables.columns import frame_row
 from drfl.data.tables.conform import encode_features
 from drfl.data.tables.convert import feature_matrix
 from drfl.data.tables.schema import TableSchema
-from drfl.data.tables.table import Table
+from drfl.data.tables.table import Table, check_unique
 from drfl.task.architecture import build, check_sizes, load_weights, make_model
 
 BATCH = 4096
@@ -236,6 +236,7 @@ class Model:
             return inputs
         if hasattr(rows, "columns") and hasattr(rows, "iloc"):
             table = Table(place, rows.rename(columns=str), frame_row)
+            check_unique(list(table.frame.columns), place)
             schema = self.schema
             # A user's data frame may have texts for numbers and words for missing values, like a file.
             rows = table if schema is None else table.prepared(schema.texts, schema.reading)

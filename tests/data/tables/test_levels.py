@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.support.refusals import refused
 
+from drfl.data.table_description import describe
 from drfl.data.tables.levels import plain
 from drfl.data.tables.table_files import read_tables
 
@@ -56,10 +57,68 @@ def test_client_with_other_values_or_classes():
     write(["never", "former", "current"], odd=["A0", "A1"])
     (notice,) = read().notices
     assert notice.code == "values-differ"
-    assert "'smoker' at c ('A0', 'A1'" in notice
+    assert "'smoker' ('A0', 'A1' at c; 'current'" in notice
     write(["x", "y"], odd_ill=("0", "1"))
     with refused("classes-differ", "ill", "c", "'no'", "'0'"):
         read()
+
+
+def write_each(words):
+    """Write a file per site with these values of a feature and these classes."""
+    for site, (own, classes) in words.items():
+        rows = [f"{k}.5,{own[k % len(own)]},{classes[k % len(classes)]}" for k in range(12)]
+        Path("in", f"{site}.csv").write_text("\n".join(["age,smoker,ill", *rows]) + "\n")
+
+
+USUAL, WORDS = ("no", "yes"), ("nao", "sim")
+
+
+@pytest.mark.parametrize(
+    "classes",
+    [
+        {"a": USUAL, "b": ("0", "1")},
+        {"a": USUAL, "b": USUAL, "c": ("0", "1"), "d": ("0", "1")},
+        {"a": USUAL, "b": USUAL, "c": ("0", "1"), "d": WORDS},
+    ],
+)
+def test_groups_of_clients_with_other_classes_are_refused(classes):
+    write_each({site: (["x", "y"], own) for site, own in classes.items()})
+    with refused("classes-differ", "ill", "'0'", "'1'"):
+        read()
+
+
+def test_groups_of_clients_with_other_values_are_reported():
+    coded = {"a": USUAL, "b": USUAL, "f": USUAL, "c": WORDS, "d": ("non", "oui"), "e": ("non", "oui")}
+    write_each({site: (own, ("0", "1")) for site, own in coded.items()})
+    (notice,) = read().notices
+    assert notice.code == "values-differ"
+    assert "'smoker' ('nao', 'sim' at c; 'non', 'oui' at d, e; 'no', 'yes' elsewhere)" in notice
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"a": ("north",), "b": ("north",), "c": ("south",), "d": ("south",)},
+        {"a": ("north",), "b": ("south",)},
+        {"a": ("x1", "x2"), "b": ("y1", "y2"), "c": ("z1", "z2")},
+    ],
+    ids=["regions", "two towns", "wards"],
+)
+def test_values_that_name_places_are_accepted(words):
+    write_each({site: (own, ("0", "1")) for site, own in words.items()})
+    assert read().notices == ()
+
+
+def test_truth_values_and_numbers_are_not_mixed_in_a_schema():
+    write_each({"a": (["x", "y"], ("True", "False")), "b": (["x", "y"], ("0", "1"))})
+    assert read().classes == 2  # a reader without a schema takes True for 1
+    assert "classes-differ" in [problem.code for problem in describe([Path("in")], "ill").problems]
+
+
+def test_classes_that_are_numbers_may_differ():
+    write_each({"a": (["x", "y"], ("0", "1")), "b": (["x", "y"], ("2", "3")), "c": (["x", "y"], ("0", "1"))})
+    assert read().notices == ()
+    assert "classes-differ" not in [problem.code for problem in describe([Path("in")], "ill").problems]
 
 
 def test_regional_values_are_accepted():

@@ -118,6 +118,31 @@ def test_description_continues_after_the_first_problem(folder):
     assert {"unit-mismatch", "rare-levels"} <= codes
 
 
+def test_file_without_a_column_is_described_with_the_others(tmp_path):
+    for seed, name in enumerate("abc"):
+        rows = table(seed=seed).drop(columns=["row", "name", "note", *(["age"] if name == "a" else [])])
+        rows.to_csv(tmp_path / f"{name}.csv", index=False)
+    found = describe([tmp_path], "ill")
+    assert [(problem.code, problem.field) for problem in found.problems] == [("missing-column", "age")]
+    assert [site.rows for site in found.sites] == [60, 60, 60]
+
+
+@pytest.mark.parametrize(
+    ("dates", "order"),
+    [
+        ((["31.03.2021", "01.02.2021"], ["30.4.2021", "2.1.2021"]), "DMY"),
+        ((["31.03.2021", "01.02.2021"], ["3/4/2021", "2/1/2021"]), None),
+        ((["31.03.2021", "01.02.2021"], ["2021-04-03", "2021-02-01"]), "DMY"),
+        ((["3/31/2021", "1/2/2021"], ["4/30/2021", "2/1/2021"]), "MDY"),
+        ((["31.03.2021", "01.02.2021"], ["3/31/2021", "2/1/2021"]), None),
+    ],
+)
+def test_order_of_dates_is_taken_from_dates_with_the_same_marks(dates, order):
+    parts = [pd.DataFrame({"seen": own * 20, "ill": [0, 1] * 20}) for own in dates]
+    columns = {column.name: column for column in propose(parts, "ill").schema.columns}
+    assert (columns["seen"].type, columns["seen"].date_order) == ("date", order)
+
+
 def test_check_lists_every_problem_of_every_file(folder):
     schema = describe([Path("in")], "ill").schema
     good = {check.path.name: check for check in check_files([Path("in")], schema).files}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -83,7 +83,7 @@ def column_warnings(table: RawTable, raw: bool, by_class: bool) -> list[Notice]:
             (k, f" at {table.names[table.large[j]]} ({text})") for k, j, text in odd_medians(table) if k not in apart
         ]
         advice = "check the unit, the sign and the order of the columns there"
-        found += column_warning(table, "unit-mismatch", "values unlike those of all other clients", odd, "case", advice)
+        found += column_warning(table, "unit-mismatch", "values unlike those of other clients", odd, "case", advice)
     return found
 
 
@@ -253,6 +253,9 @@ def odd_medians(table: RawTable) -> Iterator[tuple[int, int, str]]:
         # Of normal values, the interquartile range is 1.349 standard deviations.
         spread, sizes, is_pair = (high - low) / 1.349, np.array(list(map(len, of_clients))), len(members) == 2
         positive = np.array([bool((values > table.resolution[k]).all()) for values in of_clients])
+        other_unit, factor = _other_unit(np.log(middle)) if positive.all() else ([], "")
+        for j in other_unit:
+            yield k, int(members[j]), factor
         for j in np.argsort(-spread):  # of two clients, the one with the larger values is named
             text = None
             if np.delete(positive, j).all():
@@ -289,10 +292,32 @@ def _ratio(
     as_fahrenheit = 1.8 * np.median(middle[others]) + 32
     if abs(middle[j] - as_fahrenheit) < 0.5 * (high[j] - low[j]):
         return f"{np.exp(distance):.3g} times, as °F in place of °C"
+    return _factor(distance)[0]
+
+
+def _factor(distance: float) -> tuple[str, bool]:
+    """Describe a factor by its logarithm, and return whether it is one between two units."""
     factor = np.exp(abs(distance))
     unit = min(UNITS, key=lambda known: abs(np.log(known / factor)))
-    known = f", as between {UNITS[unit]}" if abs(np.log(unit / factor)) < 0.1 else ""
-    return f"{np.exp(distance):.3g} times{known}"
+    is_known = abs(np.log(unit / factor)) < 0.1
+    return f"{np.exp(distance):.3g} times" + (f", as between {UNITS[unit]}" if is_known else ""), is_known
+
+
+def _other_unit(logs: np.ndarray) -> tuple[Sequence[int], str]:
+    """Return the smaller of two groups of clients whose medians are apart by the factor of two units, and describe it.
+
+    Each group has several clients, whose logarithms of medians (k,) are close together.
+    """
+    order = np.argsort(logs)
+    gaps = np.diff(logs[order])
+    cut = int(gaps.argmax()) + 1
+    groups = order[:cut], order[cut:]
+    # Of two groups of equal size, the one with the larger values is named.
+    many, few = groups if len(groups[0]) >= len(groups[1]) else groups[::-1]
+    distance = float(np.median(logs[few]) - np.median(logs[many]))
+    is_apart = gaps[cut - 1] > BEYOND * max(float(np.ptp(logs[group])) for group in groups)
+    text, is_known = _factor(distance)
+    return (few.tolist(), text) if len(few) > 1 and is_apart and is_known else ([], "")
 
 
 def _shift(middle: np.ndarray, spread: np.ndarray, sizes: np.ndarray, j: int, least: float) -> str | None:

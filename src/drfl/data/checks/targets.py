@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from drfl.core.errors import Notice
 from drfl.data.checks.columns import odd_medians
-from drfl.data.checks.raw_table import FEW, RawTable, column_warning, warning
+from drfl.data.checks.raw_table import FEW, RawTable, warning
 from drfl.data.client_data import ClientData
 
 NEARLY = 0.985
@@ -31,15 +33,28 @@ def target_warnings(data: ClientData, table: RawTable | None) -> list[Notice]:
         return []
     is_real, found = data.targets.is_floating_point(), list[Notice]()
     if data.targets.ndim == 1:
-        odd = _giving_away_numbers(table) if is_real else _giving_away_classes(table)
+        # The indicators of a category are looked at together: its first level has none of its own.
+        odd = _giving_away_numbers(table) if is_real else _giving_away_classes(table, _categories(data, table))
         advice = "exclude a column that is known only after the target"
-        found = column_warning(table, "leak", "columns that nearly determine the target", odd, "column", advice)
+        cases, names = [f"column {name}{text}" for name, text in odd], [name.strip("'") for name, _ in odd]
+        found = warning("leak", "columns that nearly determine the target", cases, names, "column", advice)
         if not is_real and int(data.targets.max()) == 1:
             found += _opposite(table)
     return found + _units(table) if is_real else found
 
 
-def _giving_away_classes(table: RawTable) -> list[tuple[int, str]]:
+def _categories(data: ClientData, table: RawTable) -> dict[str, list[int]]:
+    """Return the columns of the table that are indicators of a category, by its name as messages show it."""
+    place = {name: k for k, name in enumerate(table.columns)}
+    found = dict[str, list[int]]()
+    for column in () if data.schema is None else data.schema.columns:
+        own = [place[f"column '{name}'"] for name in column.features if f"column '{name}'" in place]
+        if column.levels and len(own) > 1:
+            found[f"'{column.name}'"] = own
+    return found
+
+
+def _giving_away_classes(table: RawTable, categories: Mapping[str, list[int]]) -> list[tuple[str, str]]:
     rows = np.concatenate(table.rows)
     rows = rows[table.targets[rows] >= 0]  # losses may ignore negative labels
     if len(rows) < FEW:
@@ -48,28 +63,34 @@ def _giving_away_classes(table: RawTable) -> list[tuple[int, str]]:
     usual = np.bincount(targets).max() / len(targets)
     # Halfway from the share of the usual class to 1: a rule that is hardly better than the usual class does not leak.
     least = max(NEARLY, (1 + usual) / 2)
-    return [
-        (k, f" (right in {right:.1%} of the rows)")
-        for k in range(table.values.shape[1])
-        if (right := _rule(table.values[rows, k], targets)) >= least
-    ]
+    if usual == 1:
+        return []
+    indicators = {k for own in categories.values() for k in own}
+    plain = {table.columns[k].removeprefix("column "): [k] for k in range(table.values.shape[1]) if k not in indicators}
+    values = {name: table.values[np.ix_(rows, own)] for name, own in {**plain, **categories}.items()}
+    rights = {name: _rule(columns, targets) for name, columns in values.items()}
+    return [(name, f" (right in {right:.1%} of the rows)") for name, right in rights.items() if right >= least]
 
 
 def _rule(values: np.ndarray, targets: np.ndarray) -> float:
-    """Return the share of rows for which the best rule with one class per value, or with one threshold, is right."""
-    different, codes = np.unique(values, return_inverse=True)
+    """Return the share of rows for which the best rule with one class per value, or with one threshold, is right.
+
+    ``values`` are a column, or the indicators of a category, (n, k).
+    """
+    different, codes = np.unique(values, axis=0, return_inverse=True)
+    # A table of counts of many values and classes would be as large as the data.
+    if len(different) > VALUES and targets.max() > 1:
+        return 0.0
     counts = np.zeros((len(different), targets.max() + 1))
     np.add.at(counts, (codes.ravel(), targets), 1)
-    if len(different) <= VALUES:
+    if len(different) <= VALUES or values.shape[1] > 1:
         return float(counts.max(1).sum() / len(targets))
-    if counts.shape[1] > 2:
-        return 0.0
     below = counts.cumsum(0)
     right = below[:, 0] + (below[-1, 1] - below[:, 1])
     return float(max(right.max(), (len(targets) - right).max()) / len(targets))
 
 
-def _giving_away_numbers(table: RawTable) -> list[tuple[int, str]]:
+def _giving_away_numbers(table: RawTable) -> list[tuple[str, str]]:
     from scipy.stats import rankdata  # slow to load
 
     rows = np.concatenate(table.rows)
@@ -80,7 +101,7 @@ def _giving_away_numbers(table: RawTable) -> list[tuple[int, str]]:
     for k in range(table.values.shape[1]):
         own = rankdata(table.values[rows, k])
         if own.std() > 0 and abs(np.corrcoef(own, ranks)[0, 1]) >= CORRELATED:
-            odd.append((k, ""))
+            odd.append((table.columns[k].removeprefix("column "), ""))
     return odd
 
 
@@ -98,7 +119,7 @@ def _units(table: RawTable) -> list[Notice]:
     odd = [(table.names[table.large[j]], text) for _, j, text in odd_medians(own)]
     cases, names = [f"{name} ({text})" for name, text in odd], [name for name, _ in odd]
     advice = "check the unit of the target there"
-    return warning("target-unit", "targets unlike those of all other clients", cases, names, "client", advice)
+    return warning("target-unit", "targets unlike those of other clients", cases, names, "client", advice)
 
 
 def _opposite(table: RawTable) -> list[Notice]:

@@ -47,28 +47,23 @@ def check_levels(table: pd.DataFrame, owners: Sequence[str] | None) -> None:
 
 
 def level_notices(features: pd.DataFrame, classes: pd.DataFrame, owners: Sequence[str] | None) -> list[Notice]:
-    """Warn of text columns, and refuse classes, with values that one client alone has in place of the others'."""
-    # Of two clients, neither is the odd one.
-    if owners is None or len(set(owners)) < 3:
+    """Warn of text columns, and refuse classes, that clients write differently."""
+    if owners is None or len(set(owners)) < 2:
         return []
     found = []
-    for name, client, own, others in _apart(classes, owners):
+    for name, groups in _apart(classes, owners):
         raise InputError(
-            f"column '{name}' at {client} has the classes {listing(own, 'class')}, and elsewhere "
-            f"{listing(others, 'class')}: use the same classes everywhere",
+            f"column '{name}' has other classes at some clients than at others: {_listed(groups)}. Use the same "
+            "classes everywhere",
             code="classes-differ",
             field=name,
         )
-    cases = [
-        f"column '{name}' at {client} ({listing(own, 'value')}; elsewhere {listing(others, 'value')})"
-        for name, client, own, others in _apart(features, owners)
-    ]
+    cases = [f"column '{name}' ({_listed(groups)})" for name, groups in _apart(features, owners)]
     if cases:
-        text = (
-            f"a client has other values than all other clients: {listing(cases, 'case')}; use the "
-            "same values everywhere"
-        )
+        text = f"some clients share no value with the others: {listing(cases, 'case')}; use the same values everywhere"
         found.append(Notice(text, "values-differ"))
+    if len(set(owners)) < 3:
+        return found
     # A typing error nearly equals a value that its client lacks and several others have.
     names, typos = np.array(owners), []
     for name, (values, codes) in _text_columns(features).items():
@@ -105,20 +100,41 @@ def _text_columns(table: pd.DataFrame) -> dict[str, tuple[list[str], np.ndarray]
     return found
 
 
-def _apart(table: pd.DataFrame, owners: Sequence[str]) -> list[tuple[str, str, list[str], list[str]]]:
-    """List columns in which a single client shares no value with the other clients."""
+def _apart(table: pd.DataFrame, owners: Sequence[str]) -> list[tuple[str, list[tuple[list[str], list[str]]]]]:
+    """List the columns that groups of clients write differently: with each group, its clients and its values.
+
+    Clients are in one group if they share a value, or are linked by others that do.
+    """
+    import pandas as pd
+
     names = np.array(owners)
     found = []
     for name, (values, codes) in _text_columns(table).items():
-        sets = {client: set(codes[names == client].tolist()) for client in dict.fromkeys(owners)}
-        odd = [
-            client
-            for client, own in sets.items()
-            if not own & set().union(*(other for key, other in sets.items() if key != client))
-        ]
-        # If several clients share no value with others, the column is like a name.
-        if len(odd) == 1:
-            others = sorted(set().union(*(other for key, other in sets.items() if key != odd[0])))
-            shown = [[f"'{values[k]}'" for k in levels] for levels in (sorted(sets[odd[0]]), others)]
-            found.append((name, odd[0], *shown))
+        # Numbers of classes may well differ between clients, as with the digits that somebody writes.
+        if pd.to_numeric(pd.Series(values, dtype=object), errors="coerce").notna().all():
+            continue
+        groups = list[tuple[list[str], set[int]]]()
+        for client in dict.fromkeys(owners):
+            own = set(codes[names == client].tolist())
+            linked = [group for group in groups if group[1] & own]
+            clients = [each for group in linked for each in group[0]]
+            groups = [group for group in groups if group not in linked]
+            groups.append(([*clients, client], own.union(*(group[1] for group in linked))))
+        # A column of names differs at every client, and one of regions has a single value in each group.
+        several = all(len(own) > 1 for _, own in groups) and (len(groups) == 2 or len(groups) < len(set(owners)))
+        odd = len(groups) == 2 and len(set(owners)) > 2 and min(len(clients) for clients, _ in groups) == 1
+        if len(groups) > 1 and (several or odd):
+            ordered = sorted(groups, key=lambda group: len(group[0]))
+            found.append((name, [(clients, [values[k] for k in sorted(own)]) for clients, own in ordered]))
     return found
+
+
+def _listed(groups: Sequence[tuple[list[str], list[str]]]) -> str:
+    """List groups of clients with their values, the largest group last and without its clients."""
+    *few, (_, usual) = groups
+    parts = [f"{_quoted(own)} at {listing(clients, 'client')}" for clients, own in few]
+    return "; ".join([*parts, f"{_quoted(usual)} elsewhere"])
+
+
+def _quoted(values: Sequence[str]) -> str:
+    return listing([f"'{value}'" for value in values], "value")

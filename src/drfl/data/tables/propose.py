@@ -213,9 +213,13 @@ def _feature(name: str, values: _Values, parts: Sequence[pd.Series], notices: li
         return Column(name, "whole number" if values.is_whole else "number", missing=(*blank, *words))
     is_date = np.array([bool(ISO.fullmatch(text) or LIKE_DATE.fullmatch(text)) for text in texts], dtype=bool)
     if values.share(is_date) >= SHARE_OF_NUMBERS:
+        dates = pd.Series([*values.texts], dtype=object)
+        marks = dates.str.extract(rf"^{LIKE_DATE.pattern}$")[1]
+        # Where some write 3/4/2021 and others 31.3.2021, the others' dates do not say what the slashes mean.
+        orders = {days_of(dates[marks == mark]).orders for mark in marks.dropna().unique()} - {()}
         # If the dates allow both orders, the user must say which.
-        orders = days_of(pd.Series([*values.texts], dtype=object)).orders
-        return Column(name, "date", missing=(*blank, *words), date_order=orders[0] if len(orders) == 1 else None)
+        order = orders.pop()[0] if len(orders) == 1 and len(next(iter(orders))) == 1 else None
+        return Column(name, "date", missing=(*blank, *words), date_order=order)
     if values.rows >= FEW and len(texts) >= NEARLY_ALL * values.rows:
         notices.append(Notice(f"column '{name}' looks like an identifier and is not a feature", "identifier", name))
         return Column(name, "id")

@@ -70,7 +70,7 @@ class Table(NamedTuple):
         # The header is read as a row, because pandas renames the second of two columns with one name.
         head = read_csv(path, nrows=1, header=None, dtype=str, **reading)
         names = [str(name).strip() for name in head.iloc[0].dropna()] if len(head) else []
-        _check_unique(names, str(path))
+        check_unique(names, str(path))
         kept = {name: str for name in read_csv(path, nrows=0, **reading).columns if str(name).strip() in text}
         # In low memory, pandas would guess a type for each part of the file.
         frame = read_csv(path, low_memory=False, dtype=kept, **reading)
@@ -104,7 +104,7 @@ class Table(NamedTuple):
     def of(cls, place: str, frame: pd.DataFrame, form: TextForm | None = None) -> Table:
         """Check a table, and remove outer blanks from the names of its columns."""
         frame.columns = [str(name).strip() for name in frame.columns]
-        _check_unique(list(frame.columns), place)
+        check_unique(list(frame.columns), place)
         if not len(frame):
             raise InputError(f"{place} has no rows", code="no-rows", field=place)
         return cls(place, frame, row_names_of(place) if form is None else _line_names_of(place, form), form)
@@ -243,7 +243,8 @@ def _line_names_of(place: str, form: TextForm) -> RowName:
     return name
 
 
-def _check_unique(names: Sequence[str], place: str) -> None:
+def check_unique(names: Sequence[str], place: str) -> None:
+    """Check that a table has no two columns with one name."""
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise InputError(f"{place}: column '{twice}' occurs twice", code="duplicate-column", field=twice)
