@@ -84,10 +84,16 @@ def test_member_with_the_best_worst_group_is_chosen():
     assert (choice.p[1:] <= 0.05).all()
 
 
-def test_insignificant_gain_leaves_the_simplest_member():
-    reference = losses(2, [1.0, 1.0], "a")
-    choice = choose([reference, reference * 0.999 + 0.3 * losses(2, [1, 1], "b") - 0.3, reference], rows(2), [True] * 3)
-    assert choice.chosen == 0
+@pytest.mark.parametrize(
+    ("second", "chosen"), [([0.95, 0.5], 1), ([0.95, 0.58], 0), ([1.02, 0.3], 0), ([0.5, 0.58], 1)]
+)
+def test_insignificant_gain_counts_if_it_costs_the_others_nothing(second, chosen):
+    noise = np.tile(np.linspace(0.2, 1.8, 60), 2)
+    reference, candidate = (np.repeat(means, 60) * noise for means in ([1.0, 0.5], second))
+    candidate += np.where(np.arange(120) % 2, 0.3, -0.3)  # the gain of the worst group is then within its noise
+    choice = choose([reference, candidate, reference], rows(2), [True] * 3)
+    assert choice.chosen == chosen
+    assert (choice.p[1] <= 0.05) == (second == [0.5, 0.58])
 
 
 def test_excluded_member_is_not_chosen_and_not_the_reference():
