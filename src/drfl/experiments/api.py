@@ -258,18 +258,12 @@ def data_spec(**settings: object) -> DataSettings:
         >>> drfl.data_spec(dataset="digits", partition="iid", clients=3).for_seed(seed=0).n
         3
     """
-    from pydantic import ValidationError
-
     from drfl.experiments.config.data_settings import DataSettings
-    from drfl.experiments.config.strict import input_error
 
     for name in settings:
         if name not in DataSettings.model_fields:
             raise unknown("setting", name, DataSettings.model_fields)
-    try:
-        return DataSettings.model_validate(settings)
-    except ValidationError as error:
-        raise input_error(error) from None
+    return DataSettings.checked(settings)
 
 
 def tune(

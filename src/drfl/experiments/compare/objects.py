@@ -12,8 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 from types import FunctionType, ModuleType
 
-from pydantic import ValidationError
-
 from drfl.core.errors import InputError
 from drfl.data import ClientData
 from drfl.data.warm_start import warm_start
@@ -23,7 +21,6 @@ from drfl.experiments.config.hyperparameters import parameters_of
 from drfl.experiments.config.learned import Origin
 from drfl.experiments.config.ready_run import Job
 from drfl.experiments.config.run_settings import RunSettings
-from drfl.experiments.config.strict import input_error
 from drfl.experiments.run.manifest import ALGORITHM_NAME
 from drfl.federation.algorithm import Algorithm, check_algorithm_type
 from drfl.task.task import Task
@@ -47,11 +44,8 @@ def check_algorithms(algorithms: Mapping[str, Algorithm]) -> None:
 
 def run_settings(values: Mapping[str, object], task: Task) -> RunSettings:
     """Return the checked settings of runs of a task."""
-    try:
-        settings = RunSettings.model_validate(values)
-        settings.selection(task.measures)
-    except ValidationError as error:
-        raise input_error(error) from None
+    settings = RunSettings.checked(values)
+    settings.selection(task.measures)
     return settings
 
 

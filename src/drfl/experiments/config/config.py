@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from drfl.core import user_code
 from drfl.core.atomic_files import is_file
@@ -18,7 +18,6 @@ from drfl.experiments.config.data_settings import DataSettings
 from drfl.experiments.config.hyperparameters import algorithm_name, by_algorithm, parameters_of
 from drfl.experiments.config.own_data import CLASSIFICATION, check_task, is_hub, with_loss
 from drfl.experiments.config.run_settings import RunSettings
-from drfl.experiments.config.strict import input_error
 from drfl.experiments.config.task_settings import TaskSettings
 from drfl.federation.algorithm import Algorithm
 
@@ -133,10 +132,7 @@ def config_of(file: Mapping[str, object], overrides: Mapping[str, object], algor
     for name in values:
         if name not in Config.model_fields:
             raise unknown("option", name, Config.model_fields)
-    try:
-        return Config.model_validate(values)
-    except ValidationError as error:
-        raise input_error(error) from None
+    return Config.checked(values)
 
 
 TABLES = (".csv", ".npz", ".parquet")

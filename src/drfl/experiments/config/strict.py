@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -14,6 +16,14 @@ class StrictSettings(BaseModel):
 
     # Defaults given as texts become objects, too.
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+    @classmethod
+    def checked(cls, values: Mapping[str, object]) -> Self:
+        """Return the settings with these values, or raise pydantic's first error as an error of drfl."""
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise input_error(error) from None
 
     def to_plain(self) -> dict[str, object]:
         """Return all settings that are not None, as plain values that a file can hold."""

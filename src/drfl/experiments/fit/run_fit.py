@@ -10,7 +10,6 @@ from pathlib import Path
 
 import tomli_w
 import torch
-from pydantic import ValidationError
 from safetensors.torch import save
 
 from drfl.core.errors import InputError
@@ -22,7 +21,6 @@ from drfl.experiments.config.build import Setup, build_setup, make_job
 from drfl.experiments.config.config import Config
 from drfl.experiments.config.data_settings import DataSettings
 from drfl.experiments.config.ready_run import Job
-from drfl.experiments.config.strict import input_error
 from drfl.experiments.fit.fit import fit_jobs
 from drfl.experiments.fit.fitted import Fitted
 from drfl.experiments.fit.members import PORTFOLIO, FitJobs, FitRuns, Member, reference, with_member
@@ -81,10 +79,7 @@ def jobs_of_objects(
 
     def make(setup: Setup, member: Member) -> Job:
         tables = {member.algorithm: dict(member.parameters)}
-        try:
-            values = AlgorithmSettings.model_validate({**shared, "algorithms": tables})
-        except ValidationError as error:
-            raise input_error(error) from None
+        values = AlgorithmSettings.checked({**shared, "algorithms": tables})
         built = values.build_algorithm(member.algorithm, setup.data.n)
         about = about_objects(run, member.algorithm, built, setup.data.n, setup.task, sources, description_of(data))
         return make_job(setup, run, about, built)
