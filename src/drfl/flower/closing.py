@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from types import TracebackType
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -25,7 +24,7 @@ CLOSING_TIMEOUT = 30.0
 
 
 class AuditedRun:
-    """A context manager that logs the start of a run on entry, and closes a failed run on exit.
+    """The record of a run in the server's audit log.
 
     If the server is killed, the run stays open in the log, and the next start in the log ends it.
 
@@ -37,22 +36,11 @@ class AuditedRun:
         self.audit, self.grid, self.roster, self.timeout = audit, grid, roster, min(timeout, CLOSING_TIMEOUT)
         self._open = False
 
-    def __enter__(self) -> AuditedRun:
+    def start(self) -> None:
         """Write the start to the log."""
         if self.audit is not None:
             self.audit.add("started", run=self._run, sites=list(self.roster.names))
             self._open = True
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close a run that ended with an error; a run that was interrupted stays open."""
-        if self._open and isinstance(error, Exception):
-            try:
-                self.close("failed")
-            except DrflError as other:  # the first error is the reason of the failure, so only log this one
-                LOG.warning("%s", other)
 
     @property
     def _run(self) -> str:

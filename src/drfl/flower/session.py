@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 
 from drfl.core.audit_log import AuditLog
 from drfl.core.audit_signatures import load_public_key
-from drfl.core.errors import InputError, Notice
+from drfl.core.errors import DrflError, InputError, Notice
 from drfl.flower.claims import admit
 from drfl.flower.closing import SERVER, AuditedRun
 from drfl.flower.deploy.dated_folders import folder_to_fill, newest_run
@@ -64,8 +64,9 @@ def session(
     """
     audit = settings.open_log(folder, "server", SERVER)
     roster = make_roster(settings, folder, audit)
-    # From here on the log records how the work ends, even after an error.
-    with AuditedRun(audit, grid, roster, settings.timeout) as record:
+    record = AuditedRun(audit, grid, roster, settings.timeout)
+    record.start()
+    try:
         seconds = settings.wait if wait is None else wait
         joined = gather_members(grid, roster, seconds, settings.timeout, audit, holdout)
         members = {client: member.identity for client, member in joined.items()}
@@ -73,8 +74,14 @@ def session(
         if audit is not None:
             log_members(joined, roster, audit)
         yield Session(grid, settings, folder, roster, members, record)
-        # Not reached after an error, which AuditedRun records as the outcome. The caller may have closed it already.
-        record.close("completed")
+    except Exception:
+        # A run that was interrupted stays open.
+        try:
+            record.close("failed")
+        except DrflError as error:  # the first error is the reason of the failure, so only log this one
+            LOG.warning("%s", error)
+        raise
+    record.close("completed")  # unless the caller has closed it already
 
 
 def log_members(joined: Mapping[int, JoinedSite], roster: Roster, audit: AuditLog) -> None:

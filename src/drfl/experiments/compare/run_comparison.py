@@ -12,12 +12,7 @@ from types import ModuleType
 from drfl.core.errors import InputError, Notice
 from drfl.engine.ray_cluster import Cluster
 from drfl.experiments.assess.predicted_records import stored_labels
-from drfl.experiments.compare.comparison import (
-    PreparedComparison,
-    compare,
-    recall_finished,
-    start_comparison,
-)
+from drfl.experiments.compare.comparison import PreparedComparison, compare, recall_finished, start_comparison
 from drfl.experiments.compare.comparison_results import Comparison, cell_name, write_comparison
 from drfl.experiments.compare.outcomes import Outcome
 from drfl.experiments.compare.predicted import (
