@@ -548,18 +548,19 @@ class ClientData:
         """
         frame = convert.named_columns(frame)
         targets = (target,) if isinstance(target, str) else None if target is None else tuple(target)
+        roles = Columns(targets or (), group, patient=patient)
         for name in ("delimiter", "encoding"):
             if getattr(reading, name) is not None:
                 raise InputError(f"{name} has no effect on a data frame: remove it", code="unused-option", field=name)
         table, proposed = Table("the table", frame, frame_row), tuple[Notice, ...]()
         # Without options, a data frame is taken as its user has read it.
         if schema is None and reading != DETECT and group is not None:
-            names = Columns(targets or (), group, patient=patient).texts
+            names = roles.texts
             if features is not None:
-                frame = frame[[name for name in frame if name in (*features, *used_columns(targets or ()), *names)]]
+                frame = frame[[name for name in frame if name in (*features, *used_columns(roles.targets), *names)]]
             table = table._replace(frame=frame).prepared(names, reading)
             if reading.missing:
-                schema, proposed = propose([table.frame], targets or (), group, (), None, patient, reading)
+                schema, proposed = propose([table.frame], roles.targets, group, (), None, patient, reading)
                 features = None
             frame = table.with_numbers(names).frame
         if schema is not None:
@@ -576,17 +577,17 @@ class ClientData:
                     "`group` or `schema` must name each row's client", code="missing-option", field="group"
                 )
             table = table._replace(frame=frame)
-            frame = table.with_answers(targets or (), (group, patient, *(features or ()))).frame
-            columns = tuple(feature_columns(frame, group, targets or (), features, patient))
+            frame = table.with_answers(roles.targets, [*roles.names, *(features or ())]).frame
+            columns = tuple(feature_columns(frame, roles, features))
             inputs = feature_matrix(frame, columns)
-            y, classes = encode_targets(frame, targets or ())
+            y, classes = encode_targets(frame, roles.targets)
             Y = torch.from_numpy(y)
         require_present(frame[group], group)
         X = torch.from_numpy(inputs)
         groups = frame[group].to_numpy(dtype=object)
         patients = None
         if patient is None:
-            notices = repeated_ids(frame, tuple(map(str, groups)), used=(group, *(targets or ())))
+            notices = repeated_ids(frame, tuple(map(str, groups)), used=(group, *roles.targets))
         else:
             patients = np.array(patients_of(frame, patient, frame_row))
             check_spelling(patients.tolist(), [*map(str, groups)])

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from drfl.core.errors import InputError, unknown
 from drfl.data.partition.partition import client_error, client_names
-from drfl.data.tables.columns import check_roles
+from drfl.data.tables.columns import Columns
 from drfl.task.input_fields import InputFields, has_fields
 
 if TYPE_CHECKING:
@@ -217,28 +217,21 @@ def check_not_ragged(name: str, what: str, values: object) -> None:
         )
 
 
-def feature_columns(
-    frame: pd.DataFrame,
-    group: str,
-    targets: Sequence[str],
-    features: Sequence[str] | None,
-    patient: str | None = None,
-) -> list[str]:
+def feature_columns(frame: pd.DataFrame, roles: Columns, features: Sequence[str] | None) -> list[str]:
     """Return the feature columns, checked: the ones in `features`, or all except group, patient and target."""
-    columns = frame.columns.tolist()
-    if not targets:
+    columns, named = frame.columns.tolist(), [*roles.names, *roles.targets]
+    if not roles.targets:
         raise InputError("`target` is missing. Name the column to predict", code="missing-option", field="target")
-    roles = (group, *targets, *(() if patient is None else (patient,)))
-    for name in (*roles, *(features or ())):
+    for name in (*named, *(features or ())):
         if name not in columns:
             raise unknown("column", name, columns)
-    chosen = [name for name in columns if name not in roles] if features is None else list(features)
-    check_roles(targets, group, (), patient)
-    for name in (*targets, *(() if patient is None else (patient,))):
-        if name in chosen:
+    chosen = [name for name in columns if name not in named] if features is None else list(features)
+    roles.check_roles()
+    for name in chosen:
+        if name in (*roles.targets, roles.patient):
             raise InputError(
-                f"column '{name}' is the {'patient' if name == patient else 'target'} and cannot also be a feature. "
-                "Remove it from features",
+                f"column '{name}' is the {'patient' if name == roles.patient else 'target'} and cannot also be a "
+                "feature. Remove it from features",
                 code="conflicting-options",
                 field=name,
             )
@@ -246,8 +239,8 @@ def feature_columns(
         raise InputError(
             "the table has no feature columns. Name at least one in `features`", code="no-features", field="features"
         )
-    for name in (*roles, *chosen):
-        if columns.count(name) > 1 or chosen.count(name) > 1 or targets.count(name) > 1:
+    for name in (*named, *chosen):
+        if columns.count(name) > 1 or chosen.count(name) > 1:
             raise InputError(f"column '{name}' occurs twice. Rename or drop one", code="duplicate-column", field=name)
     return chosen
 
