@@ -46,7 +46,8 @@ def test_first_model_equals_the_old_one_despite_rescaled_columns(old):
     assert call(["run", *ROWS, "--rounds", "0", "--out", "new", "--init-from", OLD]) == 0
     before, after = drfl.load_model(OLD), drfl.load_model("new/model.safetensors")
     assert not torch.equal(before.standardisation.mean, after.standardisation.mean)
-    np.testing.assert_allclose(after.predict_proba(old), before.predict_proba(old), atol=2e-6)
+    # float32 logits far from 0 round by this much, differently on different processors
+    np.testing.assert_allclose(after.predict_proba(old), before.predict_proba(old), atol=1e-5)
     digest = hashlib.sha256(Path(OLD).read_bytes()).hexdigest()
     assert json.loads(Path("new/summary.json").read_text())["init_from"] == {
         "path": OLD, "sha256": digest, "run": before.about["run"],
