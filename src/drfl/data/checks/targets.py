@@ -67,7 +67,7 @@ def _giving_away_classes(table: RawTable, categories: Mapping[str, list[int]]) -
         return []
     indicators = {k for own in categories.values() for k in own}
     plain = {table.columns[k].removeprefix("column "): [k] for k in range(table.values.shape[1]) if k not in indicators}
-    values = {name: table.values[np.ix_(rows, own)] for name, own in {**plain, **categories}.items()}
+    values = {name: table.values[rows][:, own] for name, own in {**plain, **categories}.items()}
     rights = {name: _rule(columns, targets) for name, columns in values.items()}
     return [(name, f" (right in {right:.1%} of the rows)") for name, right in rights.items() if right >= least]
 
