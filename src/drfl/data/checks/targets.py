@@ -67,8 +67,8 @@ def _giving_away_classes(table: RawTable, categories: Mapping[str, list[int]]) -
         return []
     indicators = {k for own in categories.values() for k in own}
     plain = {table.columns[k].removeprefix("column "): [k] for k in range(table.values.shape[1]) if k not in indicators}
-    values = {name: table.values[rows][:, own] for name, own in {**plain, **categories}.items()}
-    rights = {name: _rule(columns, targets) for name, columns in values.items()}
+    columns = {**plain, **categories}
+    rights = {name: _rule(table.values[:, own][rows], targets) for name, own in columns.items()}
     return [(name, f" (right in {right:.1%} of the rows)") for name, right in rights.items() if right >= least]
 
 
