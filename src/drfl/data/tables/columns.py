@@ -151,7 +151,8 @@ def check_numbers(features: pd.DataFrame, row_name: RowName) -> None:
             raise InputError(
                 f"{row_name(row)}, column '{name}': expected a number, found '{cells.iloc[row]}' "
                 f"({int((~is_number).sum())} such cells in the file): correct them, use `missing = "
-                f"'{cells.iloc[row]}'` to treat them as missing, or exclude the column with `drop`",
+                f"'{cells.iloc[row]}'` to treat them as missing, exclude the column with `drop`, "
+                "or declare it a category in a schema",
                 code="not-a-number",
                 field=str(name),
             )
