@@ -6,12 +6,14 @@ import gzip
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 from tests.support.refusals import refused
 
 from drfl.data import ClientData, ReadOptions, TableSchema
+from drfl.data.tables.schema import Column
 from drfl.data.tables.table_files import read_tables
 from drfl.data.tables.table_paths import files_of
 from drfl.data.tables.text_form import TextForm
@@ -97,6 +99,33 @@ def test_text_in_numeric_columns_is_refused_by_line(cells, shown):
     line = 2 + cells.index(shown)
     with refused("not-a-number", "ca", f"a.csv, line {line}", f"'{shown}'"):
         read_tables([Path("a.csv")], "ill")
+
+
+def test_grades_are_read_as_a_category_of_a_schema():
+    rows = "".join(f"{grade},{k % 2}\n" for k, grade in enumerate(["1", "2", "3", "4A", "3"] * 4))
+    Path("a.csv").write_text("grade,ill\n" + rows)
+    with refused("not-a-number", "grade", "a.csv, line 5", "'4A'", "category", "schema"):
+        read_tables([Path("a.csv")], "ill")
+    grade = Column("grade", "category", levels=("1", "2", "3", "4A"))
+    schema = TableSchema((grade, Column("ill", "yes/no", levels=("0", "1"), role="target")))
+    assert read_tables([Path("a.csv")], schema=schema).columns == ("grade_2", "grade_3", "grade_4A")
+
+
+@pytest.mark.parametrize(
+    "others", [[np.array([0.0, 1.0] * 10), np.array([0, 1] * 10)], [np.array([False, True] * 10)]]
+)
+def test_class_has_one_name_in_files_of_different_types(others):
+    words = np.array(["0", "1", "x", "1"] * 5)
+    columns = [words, *others] if len(others) > 1 else [*others, np.array([0.0, 1.0] * 10)]
+    Path("in").mkdir()
+    for k, y in enumerate(columns):
+        pd.DataFrame({"age": np.arange(20.0), "flag": others[0], "ill": y}).to_parquet(f"in/{k}.parquet")
+    data = read_tables([Path("in")], "ill")
+    assert data.class_names == (("0", "1", "x") if len(others) > 1 else ("0", "1"))
+    assert data.columns == ("age", "flag")
+    # The second file holds 0 and 1 in turn.
+    assert data.targets[20:24].tolist() == [0, 1, 0, 1]
+    assert data.inputs[20:24, 1].tolist() == [0, 1, 0, 1]
 
 
 def test_levels_with_digits_are_words():

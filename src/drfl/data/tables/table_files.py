@@ -251,6 +251,7 @@ def rows_of_tables(tables: Sequence[Table], columns: Columns, *, words: bool = T
     If ``files``, several tables without a group are one client each.
     """
     import pandas as pd
+    from pandas.api.types import is_numeric_dtype
 
     targets, drop, names, task = columns.targets, columns.drop, columns.names, columns.task
     roles = [*targets, *names]
@@ -283,9 +284,17 @@ def rows_of_tables(tables: Sequence[Table], columns: Columns, *, words: bool = T
     # The order of most files: one site that permutes its columns must not change the model.
     order = list(Counter(tuple(table.frame.columns) for table in tables).most_common(1)[0][0])
     whole = pd.concat([table.frame[order] for table in tables], ignore_index=True).drop(columns=list(drop))
+    for name in (name for name in whole if whole[name].dtype == object and name not in names):
+        # Truth values of one file and numbers of another are objects together.
+        if all(is_numeric_dtype(table.frame[name]) for table in tables):
+            whole[name] = pd.to_numeric(whole[name])
     # The group 1.0 of a file with blanks in other cells is the group "1" of another file.
     group = columns.group
     owners = client_of_rows(tables, None, files) if group is None else [level_text(value) for value in whole[group]]
+    for name in targets if task == "classification" else ():
+        # The class 1.0 of a file of numbers is the class "1" of a file with words, as in a schema.
+        if not is_numeric_dtype(whole[name]):
+            whole[name] = whole[name].map(level_text)
     inputs = whole.drop(columns=roles)
     classes = whole[list(targets)] if task == "classification" else whole[[]]
     check_levels(pd.concat([inputs, classes], axis=1), owners)
