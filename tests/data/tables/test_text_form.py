@@ -111,9 +111,7 @@ def test_grades_are_read_as_a_category_of_a_schema():
     assert read_tables([Path("a.csv")], schema=schema).columns == ("grade_2", "grade_3", "grade_4A")
 
 
-@pytest.mark.parametrize(
-    "others", [[np.array([0.0, 1.0] * 10), np.array([0, 1] * 10)], [np.array([False, True] * 10)]]
-)
+@pytest.mark.parametrize("others", [[np.array([0.0, 1.0] * 10), np.array([0, 1] * 10)], [np.array([False, True] * 10)]])
 def test_class_has_one_name_in_files_of_different_types(others):
     words = np.array(["0", "1", "x", "1"] * 5)
     columns = [words, *others] if len(others) > 1 else [*others, np.array([0.0, 1.0] * 10)]
