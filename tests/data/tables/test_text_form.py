@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +11,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tests.support.refusals import refused
+from tests.support.refusals import check_refusal, refused
 
 from drfl.data import ClientData, ReadOptions, TableSchema
+from drfl.data.table_description import describe
 from drfl.data.tables.schema import Column
 from drfl.data.tables.table_files import read_tables
 from drfl.data.tables.table_paths import files_of
@@ -282,3 +284,114 @@ def test_data_frame_is_read_like_a_file():
 
 def test_leading_zero_implies_a_decimal_comma():
     assert written(["0,125", "10,250", "1,500", "2"])[0] == [0.125, 10.25, 1.5, 2]
+
+
+LINES = ["age,dose,note,ill", *(f"{k},{k % 7}.5,x{k % 3},{k % 2}" for k in range(60))]
+"""A table of four columns; row k is in line k + 2."""
+
+
+def changed(changes, lines=LINES):
+    return "\n".join(changes.get(k, line) for k, line in enumerate(lines, start=1))
+
+
+@pytest.mark.parametrize(
+    ("content", "quoted"),
+    [
+        (changed({6: "1,2,3,x,1"}), ("line 6", "4 cells", "5", "Quote")),
+        (changed({61: "1,2,3,x,1"}), ("line 61", "4 cells", "5", "Quote")),
+        (changed({2: "1,2,3,x,1"}), ("line 2", "4 cells", "5", "Quote")),
+        # row names of R
+        (changed({k: f"{k},{line}" for k, line in enumerate(LINES, start=1) if k > 1}),
+         ("line 1", "4 cells", "line 2", "5", "first column a name")),
+        ("ward A\n" + changed({}), ("line 1", "1 cell", "line 2", "4", "Remove the lines above the header")),
+        ("ward A\n\n# 2021\n" + changed({}), ("line 1", "1 cell", "line 4", "4", "Remove the lines")),
+        ("ward A, 2021\n" + changed({}), ("line 1", "2 cells", "line 2", "4", "Remove the lines")),
+        ("ward A\n" + changed({}).replace(",", ";"), ("line 1", "1 cell", "line 2", "4", "Remove the lines")),
+        ("ward A, 2021\n" + changed({}).replace(",", ";").replace(".", ","), ("line 1", "line 2", "Remove the lines")),
+        ("sep=;\nward A\n" + changed({}).replace(",", ";"), ("line 2", "1 cell", "line 3", "4", "Remove the lines")),
+        (changed({9: '1,2,"x,1'}), ("line 9", "53 lines", "quotation mark")),
+        (changed({9: '1,2,"x'}), ("line 9", "does not end", "quotation mark")),
+        (changed({60: '1,2,"x\nmore",1', 61: '1,2,x,"1'}), ("line 62", "does not end", "quotation mark")),
+        ('age,"dose,note,ill\n' + "\n".join(LINES[1:]), ("line 1", "does not end")),
+        ("\ufeff" + changed({1: '"age, years",dose,note,ill', 4: "1,2,3,x,1"}), ("line 4", "4 cells", "5")),
+        (changed({k: f"{line}," for k, line in enumerate(LINES, start=1) if k > 1} | {7: "1,2,x,1,5,"}), ("line 7",)),
+    ],
+)  # fmt: skip
+def test_wrong_number_of_cells_is_named_with_line_and_remedy(content, quoted):
+    Path("a.csv").write_text(content)
+    with refused("damaged-file", "a.csv", *quoted):
+        read_tables([Path("a.csv")], "ill")
+
+
+def test_wrong_number_of_cells_ends_a_command(capsys):
+    Path("a.csv").write_text(changed({6: "1,2,3,x,1"}))
+    check_refusal(["run", "--data", "a.csv", "--target", "ill", "--out", "r"], "damaged-file", "a.csv", "line 6")
+    assert capsys.readouterr().err.count("\n") == 1
+    (problem,) = describe([Path("a.csv")], "ill").problems
+    assert (problem.code, problem.field) == ("damaged-file", "a.csv")
+
+
+@pytest.mark.parametrize(
+    ("opening", "closing"),
+    [
+        ('1,2,"severe pain,1', '2,3,severe pain",0'),
+        ('1,2,"severe pain,1', '2,3,"severe pain",0'),
+        ('1,2,"severe pain,1', '2,3,"severe, pain",0'),
+        ('1,2,"severe pain,1', '2",3,severe pain,0'),
+        ('1,2,"severe pain,1', '2,3,x,"0"'),
+        ('1,"2,severe pain,1', '2,3,severe pain",0'),
+        ('1,2,severe pain,"1', '2,3,severe pain,0"'),
+        ('"1,2,severe pain,1', '2",3,severe pain,0'),
+    ],
+)
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_stray_quotation_mark_does_not_swallow_rows(opening, closing, end):
+    content = changed({11: opening, 31: closing, 5: '1,2,"x\ny",0'})
+    Path("a.csv").write_bytes(content.replace("\n", end).encode())
+    with refused("damaged-file", "a.csv", "line 12", "21 lines"):
+        read_tables([Path("a.csv")], "ill")
+
+
+def test_missing_quotation_mark_does_not_join_two_rows():
+    quoted = [f'{k},{k % 7}.5,"x{k % 3}",{k % 2}' for k in range(20)]
+    Path("a.csv").write_text(changed({8: '1,2,"severe pain,1'}, [LINES[0], *quoted]))
+    with refused("damaged-file", "a.csv", "line 8", "2 lines"):
+        read_tables([Path("a.csv")], "ill")
+    schema = describe([Path("a.csv")], "ill").schema
+    assert schema is None
+
+
+@pytest.mark.parametrize(
+    "note",
+    ["pain", "fever, pain,\nnone, x", "one\na, b, c, d\nend", "one, two\n\na, b, c\r\nend", "a,b,c,d\n" * 4, "\n,,,\n",
+     'he said ""no""\nand left'],
+)  # fmt: skip
+def test_notes_with_line_breaks_are_cells(note):
+    rows = [f'{k},{k % 7}.5,"{note}",{k % 2}' for k in range(12)]
+    Path("a.csv").write_bytes("\n".join([LINES[0], *rows]).encode())
+    data = read_tables([Path("a.csv")], "ill", drop=["note"])
+    assert data.inputs[:, 0].tolist() == [*range(12)]
+    Path("a.csv").write_bytes("\n".join([LINES[0], *rows, ",2,x,1"]).encode())
+    line = 14 + 12 * len(re.findall(r"\r\n|\n", note))
+    with refused("missing-values", "age", f"a.csv, line {line}"):
+        read_tables([Path("a.csv")], "ill", drop=["note"])
+
+
+@pytest.mark.parametrize("first", ["sep=;", "SEP=;", '"sep=;"', "\n\nsep=;", "\ufeffsep=;"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_line_for_excel_names_the_delimiter(first, encoding):
+    content = "age;b,c,d,e;ill\n63,5;x;1\n41,5;y;0\n"
+    Path("a.csv").write_bytes((first + "\n" + content).encode(encoding))
+    data = read_tables([Path("a.csv")], "ill")
+    assert data.columns == ("age", "b,c,d,e_y")
+    assert data.inputs[:, 0].tolist() == [63.5, 41.5]
+    Path("a.csv").write_bytes((first + "\n" + content + "?;x;1\n").encode(encoding))
+    with refused("not-a-number", "age", f"a.csv, line {first.count(chr(10)) + 5}"):
+        read_tables([Path("a.csv")], "ill")
+    assert TextForm.of(Path("a.csv"), ReadOptions(delimiter=",")).delimiter == ","
+
+
+def test_number_of_columns_is_limited_below_a_line_for_excel():
+    Path("a.csv").write_text("sep=;\n" + ";" * 200_000 + "\n1\n")
+    with refused("file-too-large", "a.csv"):
+        read_tables([Path("a.csv")], "ill")

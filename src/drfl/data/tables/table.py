@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import zipfile
 from collections.abc import Sequence
-from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from drfl.core.errors import InputError, listing, unknown
-from drfl.core.files import check_expansion, lines, open_file, open_text, read_csv, read_parquet, reading
+from drfl.core.files import check_expansion, open_file, read_csv, read_parquet, reading
 from drfl.data.tables.columns import NA_WORDS, SHARE_OF_NUMBERS, RowName, row_names_of
 from drfl.data.tables.conditions import Condition, text_columns, used_columns
 from drfl.data.tables.conform import amount_of, answers_of, stripped
 from drfl.data.tables.npz_arrays import named_arrays
 from drfl.data.tables.schema import TableSchema
 from drfl.data.tables.table_paths import check_format, is_arrays, workbook
-from drfl.data.tables.text_form import DETECT, ReadOptions, TextForm
+from drfl.data.tables.text_form import DETECT, LINE_BREAK, ReadOptions, TextForm, holds_rows, row_error, stray_quote
 from drfl.data.tables.written import LIKE_NUMBER, Undecided, number_form
 
 if TYPE_CHECKING:
@@ -63,22 +62,8 @@ class Table(NamedTuple):
                     field=package,
                 ) from None
             return cls.of(str(path), typed).prepared(text, options)
-        from pandas.api.types import is_bool_dtype
-
         form = TextForm.of(path, options)
-        reading = {**form.options(), "index_col": False, "keep_default_na": False, "na_values": [""]}
-        # The header is read as a row, because pandas renames the second of two columns with one name.
-        head = read_csv(path, nrows=1, header=None, dtype=str, **reading)
-        names = [str(name).strip() for name in head.iloc[0].dropna()] if len(head) else []
-        check_unique(names, str(path))
-        kept = {name: str for name in read_csv(path, nrows=0, **reading).columns if str(name).strip() in text}
-        # In low memory, pandas would guess a type for each part of the file.
-        frame = read_csv(path, low_memory=False, dtype=kept, **reading)
-        truths = [name for name in frame if is_bool_dtype(frame[name])]
-        if truths:  # "TRUE" would become True
-            again = read_csv(path, usecols=truths, dtype=str, **reading)
-            frame = frame.assign(**{str(name): again[name] for name in truths})
-        return cls.of(str(path), frame, form).prepared(text, options)
+        return cls.of(str(path), _read_text(path, form, text), form).prepared(text, options)
 
     @classmethod
     def by_schema(cls, path: Path, schema: TableSchema, options: ReadOptions = DETECT) -> Table:
@@ -221,6 +206,54 @@ class Table(NamedTuple):
         return self._replace(frame=self.frame.drop(columns=[*used]).assign(**answers)) if used else self
 
 
+def _read_text(path: Path, form: TextForm, text: Sequence[str]) -> pd.DataFrame:
+    """Read a text file. All cells of the columns ``text`` stay text."""
+    import pandas as pd
+    from pandas.api.types import is_bool_dtype
+
+    options = {**form.options(), "index_col": False, "keep_default_na": False, "na_values": [""]}
+    try:
+        # The header is read as a row, because pandas renames the second of two columns with one name.
+        head = read_csv(path, nrows=1, header=None, dtype=str, **options)
+        names = [str(name).strip() for name in head.iloc[0].dropna()] if len(head) else []
+        check_unique(names, str(path))
+        kept = {name: str for name in read_csv(path, nrows=0, **options).columns if str(name).strip() in text}
+        # In low memory, pandas would guess a type for each part of the file.
+        frame = read_csv(path, low_memory=False, dtype=kept, **options)
+    except InputError as error:
+        if not isinstance(error.__cause__, pd.errors.ParserError | pd.errors.ParserWarning):
+            raise
+        # pandas names neither the line of a quotation mark nor a remedy.
+        raise row_error(path, form, is_open="EOF inside string" in str(error.__cause__)) or error from None
+    _check_line_breaks(path, frame, form)
+    truths = [name for name in frame if is_bool_dtype(frame[name])]
+    if truths:  # "TRUE" would become True
+        again = read_csv(path, usecols=truths, dtype=str, **options)
+        frame = frame.assign(**{str(name): again[name] for name in truths})
+    return frame
+
+
+def _check_line_breaks(path: Path, frame: pd.DataFrame, form: TextForm) -> None:
+    """Check that no cell with line breaks holds rows of the table."""
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+    count = frame.shape[1]
+    for k in range(count) if count > 1 else ():
+        cells = frame.iloc[:, k]
+        if is_numeric_dtype(cells) or is_bool_dtype(cells):
+            continue
+        has_break = cells.str.contains("\n", regex=False, na=False) | cells.str.contains("\r", regex=False, na=False)
+        for row, cell in zip(np.flatnonzero(has_break), cells[has_break].tolist(), strict=True):
+            if not holds_rows(cell, k, count, form.delimiter):
+                continue
+            # The cell ends in another row, of whose delimiters it has those to the left.
+            surplus = LINE_BREAK.split(cell)[-1].count(form.delimiter) - k
+            if surplus >= 0 and frame.iloc[row, count - surplus :].isna().all():
+                line = next((line for line, _ in islice(form.records(path), row + 1, None)), 0)
+                before = sum(len(LINE_BREAK.findall(str(other))) for other in frame.iloc[row, :k])
+                raise stray_quote(str(path), line + before, cell)
+
+
 def _line_names_of(place: str, form: TextForm) -> RowName:
     """Return a function that names rows as people find them, and reads the file only once.
 
@@ -230,14 +263,7 @@ def _line_names_of(place: str, form: TextForm) -> RowName:
 
     def name(row: int) -> str:
         if not starts:
-            path, start, found = Path(place), 1, list[int]()
-            with open_text(path) as file, suppress(csv.Error):  # of a cell that is too long for it
-                reader = csv.reader(lines(file, path, form.encoding), delimiter=form.delimiter)
-                for cells in reader:
-                    if "".join(cells).strip() or len(cells) > 1:
-                        found.append(start)
-                    start = reader.line_num + 1
-            starts.extend(found[1:])  # the first is the header
+            starts.extend(line for line, _ in islice(form.records(Path(place)), 1, None))  # the first is the header
         return f"{place}, line {starts[row]}" if row < len(starts) else unlisted(row)
 
     return name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import re
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -23,8 +24,17 @@ THOUSANDS = {",": "commas", ".": "points", "'": "apostrophes", " ": "blanks"}
 ROWS = 200
 """Rows from which the decimal mark is recognised."""
 
+FIRST_LINES = 10
+"""Lines from which the delimiter is recognised."""
+
+SIMILAR_ROWS = 50
+"""Rows that decide whether one row or all rows have more cells than the header."""
+
 CHUNK = 2**20
 """Bytes that are decoded at once."""
+
+SEP_LINE = re.compile(r'\ufeff?"?sep=([^\w\s".+-]|\t)"?\s*', re.IGNORECASE)
+"""First line of files for Excel, which names the delimiter."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +143,8 @@ def _surely(decimal: str, thousands: str) -> re.Pattern[str]:
     )
 
 
+LINE_BREAK = re.compile(r"\r\n?|\n")
+
 SURELY = {".": _surely(".", ","), ",": _surely(",", ".")}
 
 
@@ -146,6 +158,7 @@ class TextForm(NamedTuple):
         thousands: Mark between thousands; "" if there is none, or it is not known yet.
         is_known: Whether the decimal mark is declared, or follows from the first rows.
         columns: Columns whose numbers showed another form than that of the file.
+        skip: Lines above the header that name the delimiter, or are blank.
     """
 
     delimiter: str = ","
@@ -154,29 +167,49 @@ class TextForm(NamedTuple):
     thousands: str = ""
     is_known: bool = False
     columns: tuple[str, ...] = ()
+    skip: int = 0
 
     @classmethod
     def of(cls, path: Path, options: ReadOptions = DETECT) -> TextForm:
         """Detect what the options do not say."""
         encoding = options.encoding or _encoding(path)
         with open_text(path) as file, reading(path):
-            head = next(lines(file, path, encoding), "")
-        # Inside quotes these characters are part of a name.
-        bare = re.sub(r'"[^"]*"', "", head)
-        # A tie goes to the usual delimiter, which is first.
-        delimiter = options.delimiter or max(DELIMITERS, key=bare.count)
+            numbered = enumerate(lines(file, path, encoding), start=1)
+            start = [*islice(((k, line) for k, line in numbered if line.strip("\ufeff\r\n ")), FIRST_LINES)]
+        named = SEP_LINE.fullmatch(start[0][1]) if start else None
+        skip = 0 if named is None else start[0][0]
+        delimiter = options.delimiter or (_delimiter([line for _, line in start]) if named is None else named[1])
         marks = {options.decimal} if options.decimal else set[str]()
         if not marks:
             with open_text(path) as file, reading(path), suppress(csv.Error):
-                rows = islice(csv.reader(lines(file, path, encoding), delimiter=delimiter), 1, ROWS)
+                rows = islice(csv.reader(lines(file, path, encoding), delimiter=delimiter), 1 + skip, ROWS)
                 cells = [cell for row in rows for cell in row]
                 marks = {mark for mark, pattern in SURELY.items() if any(map(pattern.fullmatch, cells))}
         is_known = len(marks) == 1
-        return cls(delimiter, marks.pop() if is_known else ".", encoding, options.thousands or "", is_known)
+        decimal = marks.pop() if is_known else "."
+        return cls(delimiter, decimal, encoding, options.thousands or "", is_known, skip=skip)
 
     def options(self) -> dict[str, Any]:
         """Return the options of ``pandas.read_csv`` for such a file."""
-        return {"sep": self.delimiter, "decimal": self.decimal, "encoding": self.encoding}
+        return {"sep": self.delimiter, "decimal": self.decimal, "encoding": self.encoding, "skiprows": self.skip}
+
+    def records(self, path: Path) -> Iterator[tuple[int, list[str]]]:
+        """Yield the header and the rows of a file that are not blank, with the line on which each starts.
+
+        If a cell is too long for the module csv, its row is the last one and has no cells.
+        """
+        # The mark at the start of a file is no part of the header.
+        encoding = "utf-8-sig" if codecs.lookup(self.encoding).name == "utf-8" else self.encoding
+        with open_text(path) as file, reading(path):
+            rows = csv.reader(islice(lines(file, path, encoding), self.skip, None), delimiter=self.delimiter)
+            start = self.skip + 1
+            try:
+                for cells in rows:
+                    if "".join(cells).strip() or len(cells) > 1:
+                        yield start, cells
+                    start = self.skip + rows.line_num + 1
+            except csv.Error:
+                yield start, []
 
     def words(self) -> str:
         """Describe the form."""
@@ -203,6 +236,93 @@ class TextForm(NamedTuple):
         where = f" of {listing([repr(name) for name in self.columns], 'column')}" if self.columns else ""
         text = f"{path.name} was read with {read}: check a few values{where}"
         return Notice(text, "table-format", path.name)
+
+
+def _delimiter(start: Sequence[str]) -> str:
+    """Return the delimiter of a table that starts with these lines."""
+    # Inside quotes these characters are part of a name.
+    head, *rows = [re.sub(r'"[^"]*"', "", line) for line in start] or [""]
+    body = "".join(rows)
+    # A tie goes to the usual delimiter, which is first.
+    by_head, by_body = max(DELIMITERS, key=head.count), max(DELIMITERS, key=body.count)
+    # The first line may be a title above the header, which does not decide.
+    if by_head not in head or by_head not in body:
+        return by_body if by_body in body else by_head
+    is_title = all(by_body in row for row in rows) and not all(by_head in row for row in rows)
+    return by_body if is_title else by_head
+
+
+def holds_rows(cell: str, position: int, columns: int, delimiter: str) -> bool:
+    """Return whether a cell holds the end of its row and further rows, because its quotation mark is stray.
+
+    Args:
+        cell: The content.
+        position: Number of cells before it in its row.
+        columns: Number of columns of the table.
+        delimiter: The character between cells.
+    """
+    first, *others = LINE_BREAK.split(cell)
+    if not others or first.count(delimiter) != columns - 1 - position:
+        return False
+    inner = [line.count(delimiter) for line in others[:-1] if line.strip()]
+    # Without lines between, a single quotation mark shows that the cell ends where another one was to begin.
+    return 2 * inner.count(columns - 1) > len(inner) if inner else len(others) == 1 and cell.count('"') % 2 == 1
+
+
+def stray_quote(place: str, line: int, cell: str) -> InputError:
+    """Return the error for a cell that holds rows, see :func:`holds_rows`."""
+    count = len(LINE_BREAK.split(cell))
+    return InputError(
+        f"{place}, line {line}: a quotation mark opens a cell of {count} lines, which look like rows of the table. "
+        "Remove the quotation mark, or close it on its line",
+        code="damaged-file",
+        field=place,
+    )
+
+
+def row_error(path: Path, form: TextForm, *, is_open: bool) -> InputError | None:
+    """Return the error for the first row with more cells than the header, if any.
+
+    Args:
+        path: The file.
+        form: Its form.
+        is_open: Whether the last cell has an opening quotation mark and no closing one.
+    """
+    rows = form.records(path)
+    line, cells = top, header = next(rows, (1, []))
+    count, earlier = len(header), 0
+    for line, cells in rows:
+        at = line
+        for k, cell in enumerate(cells):
+            if count > 1 and holds_rows(cell, k, count, form.delimiter):
+                return stray_quote(str(path), at, cell)
+            at += len(LINE_BREAK.findall(cell))
+        # pandas ignores a delimiter at the end of all rows.
+        if len(cells) > count + (cells[-1:] == [""]):
+            break
+        earlier += 1
+    else:
+        if not is_open:
+            return None
+        line += sum(len(LINE_BREAK.findall(cell)) for cell in cells[:-1])
+        return InputError(
+            f"{path}, line {line}: a quotation mark opens a cell that does not end. Close or remove the quotation mark",
+            code="damaged-file",
+            field=str(path),
+        )
+    shown, after = f"{count} cell{'s' * (count != 1)}", [len(cells) for _, cells in islice(rows, SIMILAR_ROWS)]
+    if (earlier == 0 or count == 1) and (after or count == 1) and set(after) <= {len(cells)}:
+        remedy = "Remove the lines above the header"
+        if len(cells) == count + 1:
+            remedy = "Give the first column a name, or quote cells that contain the delimiter"
+            remedy = remedy if count > 1 else "Remove the lines above the header, or give the first column a name"
+        text = f"{path}: the header (line {top}) has {shown}, and line {line} has {len(cells)}. {remedy}"
+    else:
+        text = (
+            f"{path}, line {line}: expected {shown} as in the header, found {len(cells)}. Quote cells that contain the "
+            "delimiter"
+        )
+    return InputError(text, code="damaged-file", field=str(path))
 
 
 def _encoding(path: Path) -> str:
