@@ -13,6 +13,7 @@ import pytest
 import torch
 from tests.support.refusals import check_refusal, refused
 
+from drfl.cli.app import call
 from drfl.data import ClientData, ReadOptions, TableSchema
 from drfl.data.table_description import describe
 from drfl.data.tables.schema import Column
@@ -395,3 +396,72 @@ def test_number_of_columns_is_limited_below_a_line_for_excel():
     Path("a.csv").write_text("sep=;\n" + ";" * 200_000 + "\n1\n")
     with refused("file-too-large", "a.csv"):
         read_tables([Path("a.csv")], "ill")
+
+
+COSTS = ["950", "1.367", "2.595", "12.100", "1.367", "-3.000", "820", "4.100"]
+
+
+def costs(cells=COSTS, delimiter=";", more="x", first="1"):
+    rows = (delimiter.join([cell, more, first if k == 0 else "1", str(k % 2)]) for k, cell in enumerate(cells))
+    Path("a.csv").write_text("\n".join([delimiter.join(["cost", "town", "age", "ill"]), *rows]) + "\n")
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+@pytest.mark.parametrize("cells", [COSTS, [*COSTS, "NA"], [*COSTS, ""], [*COSTS, "0"], [f" {cell} " for cell in COSTS]])
+def test_column_that_mixes_950_and_1_367_is_ambiguous(delimiter, cells):
+    costs(cells, delimiter)
+    with refused("ambiguous-number", "cost", "a.csv, line 3", "'1.367'", "1.367", "1367", "`decimal`", "`thousands`"):
+        read_tables([Path("a.csv")], "ill", drop=["town"])
+    assert [(problem.code, problem.field) for problem in describe([Path("a.csv")], "ill").problems] == [
+        ("ambiguous-number", "cost")
+    ]
+    schema = TableSchema((
+        Column("cost", "number", missing=("", "NA")), Column("town", "text"), Column("age", "number"),
+        Column("ill", "yes/no", levels=("0", "1"), role="target"),
+    ))  # fmt: skip
+    with refused("ambiguous-number", "cost", "a.csv, line 3"):
+        read_tables([Path("a.csv")], schema=schema)
+    numbers = [float(cell) for cell in COSTS]
+    wholes = [float(cell.replace(".", "")) for cell in COSTS]
+    for options, expected in (({"decimal": "."}, numbers), ({"thousands": "."}, wholes), ({"decimal": ","}, wholes)):
+        data = read_tables([Path("a.csv")], schema=schema, reading=ReadOptions(**options))
+        assert data.inputs[: len(COSTS), 0].tolist() == expected
+
+
+def test_marks_decide_an_ambiguous_column_in_a_command(capsys):
+    costs(COSTS * 6)
+    words = ["data", "describe", "a.csv", "--target", "ill"]
+    check_refusal(["run", "--data", "a.csv", "--target", "ill", "--out", "r"], "ambiguous-number", "cost")
+    assert call([*words, "--strict"]) == 2
+    assert "1367" in capsys.readouterr().out
+    assert call([*words, "--decimal", "."]) == 0
+    assert "-3 to 950" in capsys.readouterr().out
+    assert call([*words, "--thousands", "."]) == 0
+    assert "-3000 to 12100" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "options"),
+    [
+        ({"delimiter": ","}, {}),
+        ({"delimiter": "|"}, {}),
+        ({"first": "63.5"}, {}),  # another column has a decimal point
+        ({"cells": [*COSTS, "0.367"]}, {}),
+        ({"cells": [*COSTS, "1500"]}, {}),
+        ({"cells": [*COSTS, "1.5"]}, {}),
+        ({"cells": ["950", "1.367", "2.595", "3.000", "4.100", "4.100"]}, {}),  # too few
+        ({"cells": [cell for cell in COSTS if "." in cell]}, {}),  # no number without a mark
+        ({}, {"thousands": "'"}),
+    ],
+)
+def test_other_columns_with_three_decimals_are_numbers(change, options):
+    costs(**change)
+    data = read_tables([Path("a.csv")], "ill", drop=["town"], reading=ReadOptions(**options))
+    cells = change.get("cells", COSTS)
+    assert data.inputs[:, 0].tolist() == [float(cell) for cell in cells]
+
+
+def test_decimal_comma_elsewhere_decides_that_points_separate_thousands():
+    costs(first="63,5")
+    data = read_tables([Path("a.csv")], "ill", drop=["town"])
+    assert data.inputs[:4, 0].tolist() == [950, 1367, 2595, 12100]

@@ -20,7 +20,7 @@ from drfl.data.tables.npz_arrays import named_arrays
 from drfl.data.tables.schema import TableSchema
 from drfl.data.tables.table_paths import check_format, is_arrays, workbook
 from drfl.data.tables.text_form import DETECT, LINE_BREAK, ReadOptions, TextForm, holds_rows, row_error, stray_quote
-from drfl.data.tables.written import LIKE_NUMBER, Undecided, number_form
+from drfl.data.tables.written import LIKE_NUMBER, SEVERAL, Undecided, mixes_thousands, number_form
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -101,6 +101,7 @@ class Table(NamedTuple):
 
         frame, form = _with_blanks(self.frame, options.missing), self.form
         known = form.decimal if form is not None and form.is_known else None
+        has_free_points = form is not None and form.has_free_points
         for name in (name for name in frame.columns if name not in text):
             cells = frame[name]
             if is_numeric_dtype(cells) or is_bool_dtype(cells) or cells.dtype.kind == "M":
@@ -110,7 +111,7 @@ class Table(NamedTuple):
             alike = [k for k, word in words.items() if LIKE_NUMBER.fullmatch(word)]
             if np.isin(codes, alike).sum() < SHARE_OF_NUMBERS * (codes >= 0).sum():
                 continue
-            found = number_form([words[k] for k in alike], options, known)
+            found = number_form([words[k] for k in alike], options, known, has_free_points=has_free_points)
             if isinstance(found, Undecided):
                 row = int(np.isin(codes, [k for k in alike if words[k] == found.text]).argmax())
                 place = self.row_name(row)
@@ -227,10 +228,21 @@ def _read_text(path: Path, form: TextForm, text: Sequence[str]) -> pd.DataFrame:
         raise row_error(path, form, is_open="EOF inside string" in str(error.__cause__)) or error from None
     _check_line_breaks(path, frame, form)
     truths = [name for name in frame if is_bool_dtype(frame[name])]
-    if truths:  # "TRUE" would become True
-        again = read_csv(path, usecols=truths, dtype=str, **options)
-        frame = frame.assign(**{str(name): again[name] for name in truths})
+    pointed = [name for name in frame if form.has_free_points and _may_have_thousands(frame[name])]
+    if truths or pointed:  # "TRUE" would become True, and 1.500 would become 1.5
+        again = read_csv(path, usecols=[*truths, *pointed], dtype=str, **options)
+        doubtful = [name for name in pointed if mixes_thousands(again[name].dropna().str.strip().unique().tolist())]
+        frame = frame.assign(**{str(name): again[name] for name in (*truths, *doubtful)})
     return frame
+
+
+def _may_have_thousands(cells: pd.Series) -> bool:
+    """Return whether numbers that were read with decimal points can be those of :func:`mixes_thousands`."""
+    if cells.dtype.kind != "f":
+        return False
+    sizes = np.unique(np.abs(cells.dropna().to_numpy()))
+    has_range = len(sizes) > SEVERAL and sizes[-1] < 1000 and bool(((sizes >= 1) | (sizes == 0)).all())
+    return has_range and np.allclose(sizes * 1000, np.round(sizes * 1000), rtol=0, atol=1e-6)
 
 
 def _check_line_breaks(path: Path, frame: pd.DataFrame, form: TextForm) -> None:

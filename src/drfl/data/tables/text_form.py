@@ -189,6 +189,11 @@ class TextForm(NamedTuple):
         decimal = marks.pop() if is_known else "."
         return cls(delimiter, decimal, encoding, options.thousands or "", is_known, skip=skip)
 
+    @property
+    def has_free_points(self) -> bool:
+        """Whether points may separate thousands: no decimal mark is known, and commas do not separate cells."""
+        return self.delimiter in (";", "\t") and not self.is_known and not self.thousands
+
     def options(self) -> dict[str, Any]:
         """Return the options of ``pandas.read_csv`` for such a file."""
         return {"sep": self.delimiter, "decimal": self.decimal, "encoding": self.encoding, "skiprows": self.skip}

@@ -52,12 +52,25 @@ def _pattern(form: NumberForm) -> re.Pattern[str]:
     return re.compile(rf"[-+]?(?:(?:\d+{groups})(?:{d}\d*)?|{d}\d+)(?:[eE][-+]?\d+)?")
 
 
-PLAIN = NumberForm(".", "")
+PLAIN, POINTS = NumberForm(".", ""), NumberForm(",", ".")
 FORMS = (
-    PLAIN, NumberForm(",", ""), NumberForm(".", ","), NumberForm(",", "."), NumberForm(".", "'"), NumberForm(",", "'"),
+    PLAIN, NumberForm(",", ""), NumberForm(".", ","), POINTS, NumberForm(".", "'"), NumberForm(",", "'"),
     NumberForm(".", " "), NumberForm(",", " "),
 )  # fmt: skip
 """Forms of numbers, the usual ones first."""
+
+
+SEVERAL = 5
+"""Different numbers such as 1.367 which, next to whole numbers such as 950, may have points between thousands."""
+
+POINTED = re.compile(r"[-+]?[1-9]\d{0,2}\.\d{3}")
+SMALL = re.compile(r"[-+]?\d{1,3}")
+
+
+def mixes_thousands(numbers: Sequence[str]) -> bool:
+    """Return whether different numbers are several such as 1.367 and some such as 950, and no others."""
+    pointed, small = (sum(pattern.fullmatch(text) is not None for text in numbers) for pattern in (POINTED, SMALL))
+    return pointed >= SEVERAL and small > 0 and pointed + small == len(numbers)
 
 
 class Undecided(NamedTuple):
@@ -67,8 +80,17 @@ class Undecided(NamedTuple):
     readings: tuple[str, ...]
 
 
-def number_form(texts: Sequence[str], options: ReadOptions, known: str | None) -> NumberForm | Undecided | None:
-    """Detect how the numbers of a column are written, whose file may have a known decimal mark.
+def number_form(
+    texts: Sequence[str], options: ReadOptions, known: str | None, *, has_free_points: bool = False
+) -> NumberForm | Undecided | None:
+    """Detect how the numbers of a column are written.
+
+    Args:
+        texts: The different cells.
+        options: Declared marks.
+        known: The decimal mark of the file, if it is known.
+        has_free_points: Whether points may also separate thousands if all numbers have the usual form, because the
+            delimiter of the file is one of countries with decimal commas.
 
     Returns:
         The form; None if numbers are plain or the texts have no common form; or a number that is not clear.
@@ -83,7 +105,10 @@ def number_form(texts: Sequence[str], options: ReadOptions, known: str | None) -
         return Undecided(odd[0], ()) if odd else None
     usual = [form for form in forms if form.decimal == known] or forms
     if usual[0] == PLAIN:
-        return None
+        if not has_free_points or POINTS not in usual or not mixes_thousands(numbers):
+            return None
+        text = next(text for text in numbers if POINTED.fullmatch(text))
+        return Undecided(text, (PLAIN.plain(text), POINTS.plain(text)))
     for text in numbers:
         readings = tuple(dict.fromkeys(form.plain(text) for form in usual))
         if len({*map(float, readings)}) > 1:
