@@ -409,8 +409,9 @@ def read_csv(
 
     with open_text(path, limit=limit, follow=follow, remedy=remedy) as file, reading(path, remedy=remedy):
         # Count the columns before pandas allocates memory for each of them.
-        for _ in range(options.get("skiprows", 0) + 1):
-            head = file.readline(LONGEST_LINE)
+        for _ in range(options.get("skiprows", 0)):
+            file.readline(LONGEST_LINE)
+        head = file.readline(LONGEST_LINE)
         _check_columns(path, head.count(options.get("sep", ",").encode()) + 1)
         file.seek(0)
         with warnings.catch_warnings():

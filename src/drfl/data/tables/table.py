@@ -255,7 +255,7 @@ def _check_line_breaks(path: Path, frame: pd.DataFrame, form: TextForm) -> None:
         if is_numeric_dtype(cells) or is_bool_dtype(cells):
             continue
         has_break = cells.str.contains("\n", regex=False, na=False) | cells.str.contains("\r", regex=False, na=False)
-        for row, cell in zip(np.flatnonzero(has_break), cells[has_break].tolist(), strict=True):
+        for row, cell in zip(np.flatnonzero(has_break).tolist(), cells[has_break].tolist(), strict=True):
             if not holds_rows(cell, k, count, form.delimiter):
                 continue
             # The cell ends in another row, of whose delimiters it has those to the left.
