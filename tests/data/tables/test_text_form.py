@@ -353,6 +353,13 @@ def test_stray_quotation_mark_does_not_swallow_rows(opening, closing, end):
         read_tables([Path("a.csv")], "ill")
 
 
+def test_stray_quotation_mark_is_found_beside_truth_values():
+    lines = ["ok,note,ill", *(f"TRUE,x{k % 3},{k % 2}" for k in range(20))]
+    Path("a.csv").write_text(changed({5: 'TRUE,"severe pain,1', 9: 'FALSE,severe pain",0'}, lines))
+    with refused("damaged-file", "a.csv", "line 5", "5 lines"):
+        read_tables([Path("a.csv")], "ill")
+
+
 def test_missing_quotation_mark_does_not_join_two_rows():
     quoted = [f'{k},{k % 7}.5,"x{k % 3}",{k % 2}' for k in range(20)]
     Path("a.csv").write_text(changed({8: '1,2,"severe pain,1'}, [LINES[0], *quoted]))
@@ -365,7 +372,7 @@ def test_missing_quotation_mark_does_not_join_two_rows():
 @pytest.mark.parametrize(
     "note",
     ["pain", "fever, pain,\nnone, x", "one\na, b, c, d\nend", "one, two\n\na, b, c\r\nend", "a,b,c,d\n" * 4, "\n,,,\n",
-     'he said ""no""\nand left'],
+     'he said ""no""\nand left', "a, b\nc, d, e, f\ng, h", "a, b\n1, 2, 3, 4\nc, d, e, 5\ng, h"],
 )  # fmt: skip
 def test_notes_with_line_breaks_are_cells(note):
     rows = [f'{k},{k % 7}.5,"{note}",{k % 2}' for k in range(12)]
@@ -378,7 +385,7 @@ def test_notes_with_line_breaks_are_cells(note):
         read_tables([Path("a.csv")], "ill", drop=["note"])
 
 
-@pytest.mark.parametrize("first", ["sep=;", "SEP=;", '"sep=;"', "\n\nsep=;", "\ufeffsep=;"])
+@pytest.mark.parametrize("first", ["sep=;", "SEP=;", '"sep=;"', "\n\nsep=;", "\ufeffsep=;", "sep=;;"])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
 def test_line_for_excel_names_the_delimiter(first, encoding):
     content = "age;b,c,d,e;ill\n63,5;x;1\n41,5;y;0\n"

@@ -250,13 +250,14 @@ def _check_line_breaks(path: Path, frame: pd.DataFrame, form: TextForm) -> None:
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
     count = frame.shape[1]
+    numeric = [k for k, kind in enumerate(frame.dtypes) if is_numeric_dtype(kind) and not is_bool_dtype(kind)]
     for k in range(count) if count > 1 else ():
         cells = frame.iloc[:, k]
         if is_numeric_dtype(cells) or is_bool_dtype(cells):
             continue
         has_break = cells.str.contains("\n", regex=False, na=False) | cells.str.contains("\r", regex=False, na=False)
         for row, cell in zip(np.flatnonzero(has_break).tolist(), cells[has_break].tolist(), strict=True):
-            if not holds_rows(cell, k, count, form.delimiter):
+            if not holds_rows(cell, k, count, form.delimiter, numeric):
                 continue
             # The cell ends in another row, of whose delimiters it has those to the left.
             surplus = LINE_BREAK.split(cell)[-1].count(form.delimiter) - k

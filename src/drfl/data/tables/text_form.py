@@ -33,7 +33,7 @@ SIMILAR_ROWS = 50
 CHUNK = 2**20
 """Bytes that are decoded at once."""
 
-SEP_LINE = re.compile(r'\ufeff?"?sep=([^\w\s".+-]|\t)"?\s*', re.IGNORECASE)
+SEP_LINE = re.compile(r'\ufeff?"?sep=([^\w\s".+-]|\t)\1*"?\s*', re.IGNORECASE)
 """First line of files for Excel, which names the delimiter."""
 
 
@@ -144,6 +144,7 @@ def _surely(decimal: str, thousands: str) -> re.Pattern[str]:
 
 
 LINE_BREAK = re.compile(r"\r\n?|\n")
+NUMBER_OR_BLANK = re.compile(r"\s*(?:[-+]?[.,]?\d[\d.,]*(?:[eE][-+]?\d+)?\s*)?")
 
 SURELY = {".": _surely(".", ","), ",": _surely(",", ".")}
 
@@ -257,7 +258,7 @@ def _delimiter(start: Sequence[str]) -> str:
     return by_body if is_title else by_head
 
 
-def holds_rows(cell: str, position: int, columns: int, delimiter: str) -> bool:
+def holds_rows(cell: str, position: int, columns: int, delimiter: str, numeric: Sequence[int]) -> bool:
     """Return whether a cell holds the end of its row and further rows, because its quotation mark is stray.
 
     Args:
@@ -265,13 +266,19 @@ def holds_rows(cell: str, position: int, columns: int, delimiter: str) -> bool:
         position: Number of cells before it in its row.
         columns: Number of columns of the table.
         delimiter: The character between cells.
+        numeric: Positions of columns of numbers, which tell rows from lines of a note.
     """
     first, *others = LINE_BREAK.split(cell)
     if not others or first.count(delimiter) != columns - 1 - position:
         return False
-    inner = [line.count(delimiter) for line in others[:-1] if line.strip()]
+    inner = [line.split(delimiter) for line in others[:-1] if line.strip()]
+    rows = [
+        cells
+        for cells in inner
+        if len(cells) == columns and all(NUMBER_OR_BLANK.fullmatch(cells[k]) is not None for k in numeric)
+    ]
     # Without lines between, a single quotation mark shows that the cell ends where another one was to begin.
-    return 2 * inner.count(columns - 1) > len(inner) if inner else len(others) == 1 and cell.count('"') % 2 == 1
+    return 2 * len(rows) > len(inner) if inner else len(others) == 1 and cell.count('"') % 2 == 1
 
 
 def stray_quote(place: str, line: int, cell: str) -> InputError:
@@ -295,11 +302,13 @@ def row_error(path: Path, form: TextForm, *, is_open: bool) -> InputError | None
     """
     rows = form.records(path)
     line, cells = top, header = next(rows, (1, []))
-    count, earlier = len(header), 0
+    count, earlier, numeric = len(header), 0, list[int]()
     for line, cells in rows:
         at = line
+        if not numeric and len(cells) == count:
+            numeric = [k for k, cell in enumerate(cells) if cell.strip() and NUMBER_OR_BLANK.fullmatch(cell)]
         for k, cell in enumerate(cells):
-            if count > 1 and holds_rows(cell, k, count, form.delimiter):
+            if count > 1 and holds_rows(cell, k, count, form.delimiter, numeric):
                 return stray_quote(str(path), at, cell)
             at += len(LINE_BREAK.findall(cell))
         # pandas ignores a delimiter at the end of all rows.
