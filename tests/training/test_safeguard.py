@@ -18,11 +18,14 @@ from drfl.algorithms import DRFA, DualDRDM, FedAvg
 from drfl.ambiguity import Simplex
 from drfl.core.errors import RunWarning
 from drfl.core.key import Key
+from drfl.data import ClientData
+from drfl.engine.simulation import Simulation
 from drfl.federation.algorithm import Info
 from drfl.federation.federation import WrappedFederation
 from drfl.federation.requests import Losses
 from drfl.federation.sampling import Cohort
 from drfl.optim.local import LocalSGD
+from drfl.task.task import Task
 from drfl.testing import ConstantFederation, QuadraticFederation, Recording
 from drfl.testing.state import bits_differ
 from drfl.training.checkpoint import Checkpoints, resume_point
@@ -231,6 +234,24 @@ def test_final_loss_above_the_start_is_a_warning():
     with pytest.warns(RunWarning) as told:
         run(Walking((1.0,), LocalSGD(lr=0.1)), worse, rounds=4 - 3, returned="last")
     assert [w.message.code for w in told] == ["worst-loss-rose"]
+
+
+@pytest.mark.parametrize("kind", ["raw table", "standardised table", "images", "tokens"])
+def test_advice_to_standardise_is_for_raw_tables_only(kind):
+    draw = torch.Generator().manual_seed(0)
+    shape, model = (6,), torch.nn.Linear(6, 2)
+    if kind == "images":
+        shape, model = (1, 2, 3), torch.nn.Sequential(torch.nn.Flatten(), model)
+    pairs = {f"c{i}": (torch.randn(20, *shape, generator=draw), torch.arange(20) % 2) for i in range(3)}
+    if kind == "tokens":
+        model = torch.nn.Sequential(torch.nn.Embedding(3, 2), torch.nn.Flatten(), torch.nn.Linear(12, 2))
+        pairs = {name: (torch.randint(3, (20, 6), generator=draw), y) for name, (_, y) in pairs.items()}
+    data = ClientData.from_arrays(pairs, standardise=kind == "standardised table")
+    fed = WrappedFederation(Simulation(data, Task(model)))
+    with pytest.warns(RunWarning) as told:
+        run(FedAvg(m=3, local=LocalSGD(steps=5, lr=30.0)), fed, rounds=3, returned="last")
+    (notice,) = [w.message for w in told if w.message.code == "loss-rose"]
+    assert ("standardise" in str(notice)) == (kind == "raw table")
 
 
 def test_validation_rows_select_among_models_below_the_start():

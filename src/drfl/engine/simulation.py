@@ -20,6 +20,7 @@ from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.data.checks import data_warnings
 from drfl.data.row_scores import RowScores
+from drfl.data.standardisation import is_table
 from drfl.data.warm_start import differing_tensor, warm_start
 from drfl.engine import client_steps
 from drfl.engine.auto import Auto, choice
@@ -147,6 +148,7 @@ class Simulation(Federation):
         self.n, self.shares, self.w0, self.ledger = data.n, data.shares, task.w0, Ledger()
         self.majority, self.measures = data.majority, task.measures
         self.model = ClientModel.of(self._train.task, self.w0)
+        self.raw_columns = data.standardisation is None and data.fields is None and is_table(data.inputs)
         if data.targets.is_floating_point():
             self.largest_target = float(data.targets.nan_to_num(0).abs().max())
 

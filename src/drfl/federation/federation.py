@@ -156,6 +156,7 @@ class Federation(ABC):
         majority: Share of the most frequent class among each client's test rows, float64 (N,), which is the accuracy of
             a constant prediction. None if targets are not class labels or unknown.
         largest_target: Largest absolute value of the targets; None if they are class labels or unknown.
+        raw_columns: Whether inputs are known to be rows of columns that drfl did not standardise.
         measures: Metrics that :meth:`evaluate` computes, score first.
         sizes: Number of training samples of each client, int64 (N,); None = unknown, and local epochs are refused.
         table_dir: Folder for the files of the server's tables of client vectors; None = the tables are in memory.
@@ -170,6 +171,7 @@ class Federation(ABC):
     ledger: Ledger
     majority: Tensor | None = None
     largest_target: float | None = None
+    raw_columns: bool = False
     measures: tuple[Metric, ...] = (ACCURACY,)
     sizes: Tensor | None = None
     table_dir: str | None = None
@@ -377,7 +379,7 @@ class WrappedFederation(Federation):
         # All wrappers share the ledger of the wrapped federation.
         self.n, self.shares, self.w0, self.ledger = fed.n, fed.shares, fed.w0, fed.ledger
         self.majority, self.measures, self.sizes = fed.majority, fed.measures, fed.sizes
-        self.largest_target = fed.largest_target
+        self.largest_target, self.raw_columns = fed.largest_target, fed.raw_columns
         self.table_dir, self.averaged, self.model = fed.table_dir, fed.averaged, fed.model
 
     def ask(self, request: Request[R]) -> R:

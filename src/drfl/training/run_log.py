@@ -389,7 +389,8 @@ def end_notices(algorithm: Algorithm, fed: Federation, result: Result) -> list[N
         slack = math.inf  # the initial model is already fine-tuned, and may fit the clients as well as any other
     size = result.step_size
     remedy = "lower or remove lr" if size is None else f"set lr below {float(size.eta):.3g}, which drfl chose"
-    advice = f"{fed.target_advice()}{remedy}; standardise the columns of a table"
+    scale = ", or standardise the columns, which drfl did not do" if fed.raw_columns else ""
+    advice = f"{fed.target_advice()}{remedy}{scale}"
     if not end.avg_loss <= start.avg_loss + slack * abs(start.avg_loss):
         text = f"the mean test loss over clients ended at {end.avg_loss:.4g}, above {start.avg_loss:.4g}"
         notices.append(Notice(f"{text} before the first round: {advice}", "loss-rose", "lr"))

@@ -22,6 +22,7 @@ def finished(accuracy, majority, *, partition="natural", losses=(1.0, 0.5), roun
             majority=None if majority is None else torch.tensor(majority, dtype=torch.float64),
             measures=(ACCURACY,),
             target_advice=lambda: "",
+            raw_columns=False,
         ),
         algorithm=algorithm or drfl.FedAvg(m=1),
         partition=SimpleNamespace(recipe={"partition": partition}),
