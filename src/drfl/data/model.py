@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from drfl.core import checks, user_code
-from drfl.core.errors import InputError, suggestion
+from drfl.core.errors import InputError
 from drfl.data.model_file import ModelFile, Threshold, read_model_file
 from drfl.data.model_store import find_model
 from drfl.data.standardisation import Standardisation, Standardise
 from drfl.data.tables.columns import frame_row
 from drfl.data.tables.conform import encode_features
 from drfl.data.tables.convert import feature_matrix
-from drfl.data.tables.schema import TableSchema
+from drfl.data.tables.schema import Column, TableSchema
 from drfl.data.tables.table import Table, check_unique
 from drfl.task.architecture import build, check_sizes, load_weights, make_model
 
@@ -270,27 +270,21 @@ class Model:
         frame, names = table.frame, self._raw_names
         if names is None:
             raise InputError("the model's inputs have no column names: give an array", code="wrong-type", field="rows")
-        if self.schema is not None:
-            if self.schema.inferred:  # such tables have 0 and 1 for false and true
-                frame = frame.astype({name: float for name in frame.columns if frame[name].dtype == bool})
-            inputs = encode_features(self.schema, table._replace(frame=frame))
-            if self.standardisation is None and np.isnan(inputs).any():
-                row = int(np.isnan(inputs).any(1).argmax())
-                raise InputError(
-                    f"{table.row_name(row)}: a value is missing, and the model was trained without standardisation, "
-                    "which replaces it: fill it",
-                    code="missing-values",
-                    field="rows",
-                )
-            return inputs
-        if self._file.schema_digest:
+        if self.schema is None and self._file.schema_digest:
             raise self._lacks_schema()
-        for name in names:
-            if name not in frame.columns:
-                hint = suggestion(name, list(frame.columns))
-                text = f"{table.place} has no column '{name}', which the model needs" + (f". {hint}" if hint else "")
-                raise InputError(text, code="missing-column", field=name)
-        return feature_matrix(frame, names, "columns")
+        if self.schema is None or self.schema.inferred:  # such tables have 0 and 1 for false and true
+            frame = frame.astype({name: float for name in frame.columns if frame[name].dtype == bool})
+        columns = [Column(name, "number") for name in names] if self.schema is None else self.schema.columns
+        inputs = encode_features(columns, table._replace(frame=frame))
+        if self.standardisation is None and np.isnan(inputs).any():
+            row = int(np.isnan(inputs).any(1).argmax())
+            raise InputError(
+                f"{table.row_name(row)}: a value is missing, and the model was trained without standardisation, "
+                "which replaces it: fill it",
+                code="missing-values",
+                field="rows",
+            )
+        return inputs
 
     def _lacks_schema(self) -> InputError:
         return InputError(

@@ -147,7 +147,7 @@ def test_schema_encodes_the_published_columns_like_the_inputs(tmp_path, few, gro
     table = Table.whole(tmp_path / "adult.csv", schema)
     assert schema.features == data.columns
     assert schema.client == (None if group == "doctorate" else group)
-    found = encode_features(schema, table)
+    found = encode_features(schema.columns, table)
     assert found.tolist() == torch.cat([data.inputs, data.test_inputs]).tolist()
     whole = Table.whole(tmp_path / "adult.csv", None, ["income"]).frame
     assert whole["income"].str.strip().isin(adult.INCOMES).all()

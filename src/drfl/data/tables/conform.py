@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -27,6 +27,10 @@ MOST = 20
 
 WHOLE = re.compile(r"\A([-+]?\d+)\.0*\Z")
 """A whole number with a decimal point."""
+
+
+Owner = Literal["schema", "model"]
+"""Where the columns come from: a schema, which users can edit, or a trained model, whose columns are fixed."""
 
 
 class SchemaRows(NamedTuple):
@@ -105,17 +109,17 @@ def encode(schema: TableSchema, table: Table) -> SchemaRows:
     return SchemaRows(whole, y, wrong, tuple(problems))
 
 
-def encode_features(schema: TableSchema, table: Table) -> np.ndarray:
-    """Encode the features of rows whose targets may be unknown. Columns that are not features are ignored."""
-    columns = [column for column in schema.columns if column.is_feature]
+def encode_features(columns: Sequence[Column], table: Table) -> np.ndarray:
+    """Encode the features of rows for a trained model. Columns of the table that are not features are ignored."""
+    columns = [column for column in columns if column.is_feature]
     wanted = {column.name for column in columns}
     others = [str(name) for name in table.frame.columns if str(name) not in wanted]
     frame = table.frame.loc[:, [str(name) in wanted for name in table.frame.columns]]
     names = [str(name) for name in frame.columns]
-    for problem in _column_problems(columns, names, table.place, others=others):
+    for problem in _column_problems(columns, names, table.place, others=others, owner="model"):
         raise problem
     cells = [_Cells.of(column, frame.iloc[:, names.index(column.name)]) for column in columns]
-    for problem in (problem for each in cells for problem in each.problems(table.row_name)):
+    for problem in (problem for each in cells for problem in each.problems(table.row_name, "model")):
         raise problem
     return np.stack([feature for each in cells for feature in each.features()], axis=1)
 
@@ -144,6 +148,7 @@ def _column_problems(
     place: str,
     conditions: Mapping[str, Condition] | None = None,
     others: Sequence[str] = (),
+    owner: Owner = "schema",
 ) -> list[InputError]:
     """List columns that a table lacks, has twice, or has in addition to these of a schema and of its conditions.
 
@@ -156,7 +161,7 @@ def _column_problems(
         needed = (column.is_feature or column.role == "target") and column.name not in conditions
         if needed and column.name not in names:
             hint = suggestion(column.name, [name for name in (*names, *others) if name not in known])
-            text = f"{place} has no column '{column.name}', which the schema needs" + (f". {hint}" if hint else "")
+            text = f"{place} has no column '{column.name}', which the {owner} needs" + (f". {hint}" if hint else "")
             found.append(InputError(text, code="missing-column", field=column.name))
     for name in names:
         if name not in known:
@@ -266,7 +271,7 @@ class _Cells(NamedTuple):
             found.append(self.missing.astype(np.float64))
         return found
 
-    def problems(self, row_name: RowName) -> list[InputError]:
+    def problems(self, row_name: RowName, owner: Owner = "schema") -> list[InputError]:
         """List the problems, one for each distinct content, and one for all ambiguous dates."""
         import pandas as pd
 
@@ -278,11 +283,13 @@ class _Cells(NamedTuple):
         name, is_target = self.column.name, self.column.role == "target"
         if counts[0] and "" not in self.column.missing:
             remedy = "Fill it, or add \"\" to 'missing' of the column in the schema"
-            if is_target:
+            if owner == "model":
+                remedy = _remedy_for_model(self.column, "missing-values")
+            elif is_target:
                 remedy = "Remove such rows, or, for task 'multi-label', add \"\" to 'missing' of the column"
             text = f"{row_name(int(first[-1]))}, column '{name}': the value is missing{_times(counts[0])}. {remedy}"
             found.append(InputError(text, code="missing-values", field=name))
-        faults = self._faults()
+        faults = self._faults(owner)
         if self.is_ambiguous.any():
             k = int(np.where(self.is_ambiguous, first[:-1], len(self.codes)).argmin())
             readings = " or ".join(
@@ -290,10 +297,11 @@ class _Cells(NamedTuple):
                 for order in ORDERS
             )
             count = int(counts[1:][self.is_ambiguous].sum())
-            text = (
-                f"{row_name(int(first[k]))}, column '{name}': '{self.texts[k]}' can be {readings}{_times(count)}. Say "
-                f'which in the schema: add date_order = "DMY" (day first) or "MDY" to the column'
-            )
+            remedy = 'Say which in the schema: add date_order = "DMY" (day first) or "MDY" to the column'
+            if owner == "model":
+                remedy = _remedy_for_model(self.column, "ambiguous-date")
+            cell = f"{row_name(int(first[k]))}, column '{name}': '{self.texts[k]}'"
+            text = f"{cell} can be {readings}{_times(count)}. {remedy}"
             found.append(InputError(text, code="ambiguous-date", field=name))
             # An ambiguous date has no value, so it is among the faults too.
             faults = {k: fault for k, fault in faults.items() if not self.is_ambiguous[k]}
@@ -301,9 +309,11 @@ class _Cells(NamedTuple):
             remedy = "Correct it" if is_target else "Correct it, or add it to 'missing' in the schema"
             if not is_target and fault.code in ("not-a-number", "not-a-date"):
                 remedy = f"Correct it, or read it as missing with `missing = '{self.texts[k]}'` or a schema"
+            hint = suggestion(str(self.texts[k]), self.column.levels)
             if fault.code == "unknown-level":
-                hint = suggestion(str(self.texts[k]), self.column.levels)
                 remedy = hint or "Correct it, or edit levels in the schema"
+            if owner == "model":
+                remedy = _remedy_for_model(self.column, fault.code, hint)
             text = f"{row_name(int(first[k]))}, column '{name}': {fault}{_times(counts[k + 1])}. {remedy}"
             found.append(InputError(text, code=fault.code, field=name))
         if len(faults) > MOST:
@@ -311,7 +321,7 @@ class _Cells(NamedTuple):
             found.append(InputError(text, code=found[-1].code, field=name))
         return found
 
-    def _faults(self) -> dict[int, InputError]:
+    def _faults(self, owner: Owner = "schema") -> dict[int, InputError]:
         """Return the problem of each wrong content by its position. The texts do not name row and column."""
         column, numbers, texts, name = self.column, self.numbers, self.texts, self.column.name
         found = dict[int, InputError]()
@@ -324,7 +334,7 @@ class _Cells(NamedTuple):
                 found[k] = InputError(text, code="not-a-date", field=name)
             else:
                 levels = listing([f"'{level}'" for level in column.levels], "level")
-                text = f"'{texts[k]}' is not a level of the schema ({levels})"
+                text = f"'{texts[k]}' is not a level of the {owner} ({levels})"
                 found[k] = InputError(text, code="unknown-level", field=name)
         largest = FAR if column.role == "target" else LARGEST
         if column.type in NUMBERS:
@@ -342,6 +352,22 @@ class _Cells(NamedTuple):
                 text = f"{level_text(texts[k])} is outside the range {low:g} to {high:g}"
                 found.setdefault(k, InputError(text, code="out-of-range", field=name))
         return {k: fault for k, fault in sorted(found.items()) if not self.is_code[k]}
+
+
+def _remedy_for_model(column: Column, code: str, hint: str = "") -> str:
+    """Return the remedy for a cell of a row to predict, which must suit the columns of the training."""
+    if code == "ambiguous-date":
+        return "Write dates as 2021-03-31"
+    if code == "unknown-level":
+        return f"{hint or 'Correct it.'} The model was trained without this value"
+    verb = "Fill it" if code == "missing-values" else "Correct it"
+    if "" in column.missing:
+        return f"{verb}, or leave it blank if it is unknown"
+    if column.missing:
+        return f"{verb}, or write '{column.missing[0]}' if it is unknown"
+    if code in ("out-of-range", "not-finite"):
+        return verb
+    return f"{verb}: the model was trained without missing values in this column"
 
 
 def stripped(cells: pd.Series) -> pd.Series:
