@@ -4,6 +4,7 @@ process.
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -12,12 +13,17 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tests.support.refusals import refused
+from tests.support.refusals import quotes, refused
 from torch import nn
 
 import drfl
 from drfl.cli.app import call
+from drfl.core.errors import InputError
+from drfl.data.model_card import card
+from drfl.data.tables.columns import frame_row
+from drfl.data.tables.conform import encode_features
 from drfl.data.tables.schema import Column, TableSchema
+from drfl.data.tables.table import Table
 
 LOCAL = drfl.LocalSGD(steps=3, lr=0.1)
 
@@ -141,6 +147,55 @@ def test_tables_without_a_schema_are_encoded_as_in_training(tmp_path, monkeypatc
         model.predict(frame.assign(stage="IV"))
 
 
+MISSING = "trained without missing values"
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "code", "remedy"),
+    [
+        ("income", "", "missing-values", MISSING),
+        ("income", "many", "not-a-number", MISSING),
+        ("stage", "", "missing-values", MISSING),
+        ("stage", "4", "unknown-level", "trained without this value"),
+        ("crp", "many", "not-a-number", "leave it blank"),
+        ("crp", "501", "out-of-range", "leave it blank"),
+        ("lactate", "", "missing-values", "write '-9'"),
+        ("lactate", "?", "not-a-number", "write '-9'"),
+        ("seen", "3/4/2021", "ambiguous-date", "2021-03-31"),
+        ("seen", "now", "not-a-date", MISSING),
+    ],
+)
+def test_remedies_do_not_change_the_schema_of_a_trained_model(column, value, code, remedy):
+    columns = (*SCHEMA.columns, Column("lactate", "number", missing=("-9",)))
+    columns = [dataclasses.replace(each, other=False) for each in columns]
+    names = [each.name for each in columns if each.is_feature]
+    frame = table().head(3).assign(lactate=1.0).astype(str).assign(**{"crp": "1", column: value})[names]
+    with pytest.raises(InputError) as refusal:
+        encode_features(columns, Table("the table", frame, frame_row))
+    assert (refusal.value.code, refusal.value.field) == (code, column)
+    assert quotes(str(refusal.value), remedy)
+    assert "schema" not in str(refusal.value)
+
+
+def test_model_of_numbers_names_the_row_of_a_wrong_value(tmp_path):
+    frame = table()[["site", "income", "crp", "ill"]].dropna()
+    data = drfl.ClientData.from_frame(frame, group="site", target="ill")
+    model, _ = compared(tmp_path / "r", data, drfl.models.linear((2,), 2))
+    assert model.schema is None
+    expected = model.predict_proba(frame)
+    assert model.predict_proba(frame.astype({"crp": str})).tolist() == expected.tolist()
+    frame["crp"] = frame["crp"].astype(object)
+    for value, code in (("", "missing-values"), ("high", "not-a-number"), (np.inf, "not-finite")):
+        wrong = frame.copy()
+        wrong.iloc[2, 2] = value
+        with pytest.raises(InputError) as refusal:
+            model.predict(wrong)
+        assert (refusal.value.code, refusal.value.field) == (code, "crp")
+        assert "row 2" in str(refusal.value)
+    with refused("missing-column", "crp"):
+        model.predict(frame.rename(columns={"crp": "CRP"}))
+
+
 def test_predictions_for_regression_labels_and_images(tmp_path):
     frame = table().dropna()
     numbers = frame[["income", "crp"]].assign(site=frame["site"], dose=frame["crp"] * 2.0 + 1)
@@ -170,6 +225,38 @@ def test_predictions_for_regression_labels_and_images(tmp_path):
         model.predict(x[0])
     with refused("not-finite", "rows"):
         model.predict(x * np.nan)
+
+
+def test_card_of_labels_and_missing_values(tmp_path):
+    columns = (
+        Column("crp", "number", missing=("",)),
+        Column("stage", "category", missing=("",), levels=("I", "II", "III")),
+        Column("sex", "yes/no", levels=("f", "m"), role="sensitive"),
+        Column("site", "text", role="client"),
+        Column("ill", "yes/no", levels=("no", "yes"), role="target"),
+        Column("sepsis", "yes/no", levels=("no", "yes"), role="target"),
+    )
+    frame = table()
+    frame["sepsis"], frame["sex"] = frame["ill"], "f"
+    frame.loc[:9, "stage"] = None
+    frame = frame[[column.name for column in columns]]
+    data = drfl.ClientData.from_frame(frame, schema=TableSchema(columns, "multi-label"))
+    model, _ = compared(tmp_path / "a", data, drfl.models.linear((5,), 2), loss=nn.BCEWithLogitsLoss())
+    encoded = model.encode(frame.head(10))
+    assert encoded[:, 2:].tolist() == [[0.0, 0.0, 1.0]] * 10  # stage_II, stage_III, and the indicator
+    found = card(model)
+    assert found["Intended use"][0] == "Multi-label of ill, sepsis from crp, stage."
+    missing = [line for line in found["Training data"] if line.startswith("Missing")]
+    assert [("mean" in line, "crp" in line, "stage" in line) for line in missing] == [
+        (True, True, False),
+        (False, False, True),
+    ]
+    assert "sex" in found["Factors"][0]
+    plain = frame[["crp", "site"]].dropna()
+    plain = plain.assign(a=(plain["crp"] > 5) * 1.0, b=(plain["crp"] > 3) * 1.0, c=1.0)
+    data = drfl.ClientData.from_frame(plain, group="site", target=["a", "b", "c"])
+    model, _ = compared(tmp_path / "b", data, drfl.models.linear((1,), 3), loss=nn.BCEWithLogitsLoss())
+    assert card(model)["Intended use"][0] == "Multi-label of 3 labels from crp."
 
 
 def test_code_named_in_a_file_is_not_executed(tmp_path, monkeypatch):

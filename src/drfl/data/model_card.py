@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from drfl.data.model import Model
@@ -34,10 +34,12 @@ def card(model: Model) -> Card:
         name += " (code that is not in the file)"
     inputs = "its inputs"
     if hasattr(model, "feature_names_in_"):
-        more = model.n_features_in_ - MOST
-        inputs = ", ".join(map(str, model.feature_names_in_[:MOST])) + (f" and {more} more columns" if more > 0 else "")
+        inputs = _first([*map(str, model.feature_names_in_)])
     target = "" if model.schema is None else f" of {', '.join(column.name for column in model.schema.targets)}"
-    classes = "" if model.kind == "regression" else f" ({', '.join(map(str, model.classes_[:MOST]))})"
+    # The targets of a multi-label task are its labels; each is 0 or 1.
+    classes = f" ({', '.join(map(str, model.classes_[:MOST]))})" if model.kind == "classification" else ""
+    if model.kind == "multi-label" and not target:
+        target = f" of {len(model.classes_)} labels"
     threshold, cut = list[str](), model.threshold
     if about.get("positive_class") is not None:
         how = "this is the default"
@@ -45,13 +47,19 @@ def card(model: Model) -> Card:
             how = f"it maximises sensitivity plus specificity on {cut.chosen_on} rows"
         positive = f"'{about['positive_class']}' is predicted above a probability of {cut.probability:.4g}"
         threshold = [f"Threshold: {positive}; {how}."]
-    preparation = []
+    preparation, sensitive = list[str](), ""
     if model.schema is not None:
+        names = [column.name for column in model.schema.columns if column.role == "sensitive"]
+        sensitive = f", such as those of {_first(names)}" if names else ""
         origin = " that drfl inferred from the training rows" if model.schema.inferred else ""
         preparation.append(f"{len(model.schema.features)} columns, encoded by a schema{origin}.")
-        missing = [column.name for column in model.schema.columns if column.is_feature and column.missing]
-        if missing:
-            preparation.append(f"Missing values become the mean, with an indicator, in {', '.join(missing[:MOST])}.")
+        missing = [column for column in model.schema.columns if column.is_feature and column.missing]
+        for columns, value in (
+            ([column.name for column in missing if column.type != "category"], "the mean"),
+            ([column.name for column in missing if column.type == "category"], "0 for every level"),
+        ):
+            if columns:
+                preparation.append(f"Missing values become {value}, with an indicator, in {_first(columns)}.")
     if model.standardisation is not None:
         preparation.append("Columns are standardised by mean and standard deviation of the training rows.")
     if about["preparation"].get("features") is not None:
@@ -67,7 +75,7 @@ def card(model: Model) -> Card:
             f"{model.kind.capitalize()}{target}{classes} from {inputs}.",
             "The file does not say who may use the model for which decision.",
         ],
-        "Factors": [f"Metrics are per client, over {where}. Other groups were not tested."],
+        "Factors": [f"Metrics are per client, over {where}. drfl computed none for other groups{sensitive}."],
         "Metrics": [f"Score: {task.get('score', '?')}; loss: {task.get('loss', '?')}.", *threshold],
         "Evaluation data": [f"Test rows of the same {where}, which the training did not see."],
         "Training data": [
@@ -85,6 +93,12 @@ def card(model: Model) -> Card:
             "client before it is used there.",
         ],
     }
+
+
+def _first(columns: Sequence[str]) -> str:
+    """List the first columns and count the rest."""
+    more = len(columns) - MOST
+    return ", ".join(columns[:MOST]) + (f" and {more} more column{'s' * (more > 1)}" if more > 0 else "")
 
 
 def _results(model: Model, metrics: Mapping[str, Any]) -> list[str]:
