@@ -9,6 +9,7 @@ from scipy import stats
 from drfl.assessment.clients import assess_clients, no_patient_intervals
 from drfl.assessment.clusters import ClusterScores
 from drfl.assessment.gains import assess_gain, sums_of_rows
+from drfl.assessment.sentences import headline
 from drfl.task.measure import Measure, Rows
 
 ACCURACY = Measure("accuracy", more_is_better=True, percent=True, rows=Rows.BINARY)
@@ -56,6 +57,26 @@ def test_assessment_with_patients_is_wider():
     assert found.worst.low < alone.worst.low
     assert found.candidates.all()
     assert found.equal is None
+
+
+def test_headline_names_the_patients_of_the_worst_client():
+    sums = np.array([[100.0, 80, 80, 10, 0], [29, 16, 16, 4, 0]])
+    rows = np.array([100, 29])
+    found = assess_clients(ACCURACY, ["a", "graz"], sums, rows, patients=np.array([40, 13]))
+    assert "29 test rows of 13 patients" in headline(found)
+    single = assess_clients(ACCURACY, ["a", "graz"], sums, rows, patients=np.array([40, 1]))
+    assert "29 test rows of 1 patient;" in headline(single)
+    for patients in (None, rows):
+        assert "patient" not in headline(assess_clients(ACCURACY, ["a", "graz"], sums, rows, patients=patients))
+
+
+def test_approximate_interval_of_a_fraction_is_not_called_unbounded():
+    sums = np.array([[100.0, 80, 75, 0, 0], [100, 60, 55, 0, 0]])
+    share = Measure("accuracy", percent=True, rows=Rows.REAL)
+    loss = Measure("log_loss", more_is_better=False, rows=Rows.REAL)
+    found = [assess_clients(measure, ["a", "b"], sums, np.array([100, 100])).method for measure in (share, loss)]
+    assert ["unbounded" in method for method in found] == [False, True]
+    assert all(method.startswith("Student's t (approximate") for method in found)
 
 
 def test_client_with_non_finite_outputs_does_not_affect_the_others():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -43,6 +44,10 @@ def test_patients_stay_on_one_side_of_every_split(tmp_path, capsys):
     for seed in "01":
         found = printed(capsys, ["run", *options, "--seed", seed, "--out", f"out{seed}"])
         assert not [text for text in found["warnings"] if "`patient" in text]
+        assert call(["assess", f"out{seed}"]) == 0
+        shown = capsys.readouterr().out
+        rows, patients = re.search(r"on (\d+) test rows of (\d+) patients", shown).groups()
+        assert int(rows) == 5 * int(patients)
         parts = json.loads((tmp_path / f"out{seed}" / "partition.json").read_text())["clients"]
         # In a site's file the rows of a patient follow each other.
         for start, part in enumerate(parts):

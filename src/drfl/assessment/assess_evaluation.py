@@ -34,6 +34,7 @@ def assess_evaluation(
     level: float = 0.95,
     independent: bool = True,
     auc_interval: AucInterval = "delong",
+    patients: Sequence[int] | None = None,
 ) -> Assessment:
     """Assess a model from its test results.
 
@@ -45,6 +46,7 @@ def assess_evaluation(
         level: Confidence level of intervals and sets, in (0, 1).
         independent: Whether no two clients share a test row.
         auc_interval: See :func:`drfl.assessment.clients.assess_clients`.
+        patients: (N,) Patients among each client's test rows; None if rows are independent.
 
     Raises:
         InputError: If the measure is unknown or has no value for a single row, or the federation returns no sums over
@@ -66,7 +68,14 @@ def assess_evaluation(
     client_names = names or [f"client-{i}" for i in range(len(evaluation.samples))]
     sums, samples = evaluation.sums[:, place].numpy(), evaluation.samples.numpy()
     return assess_clients(
-        measures[place], client_names, sums, samples, level=level, independent=independent, auc_interval=auc_interval
+        measures[place],
+        client_names,
+        sums,
+        samples,
+        level=level,
+        independent=independent,
+        auc_interval=auc_interval,
+        patients=None if patients is None else np.array(patients),
     )
 
 

@@ -45,6 +45,9 @@ METHODS = {
 }
 """Names of the methods for intervals, by type of score."""
 
+RATIO = "Student's t (approximate because rows have different numbers of targets that count)"
+"""Name of the method for a fraction whose rows have ignored targets or unknown labels."""
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Assessment:
@@ -69,6 +72,7 @@ class Assessment:
         independent: Whether no two clients share a test row.
         method: Name of the method of the intervals.
         auc_interval: Method of AUC intervals, also if the measure is not the AUC.
+        patients: (N,) Patients among the test rows; None if rows are independent or the patients are not known.
     """
 
     measure: Measure
@@ -87,6 +91,7 @@ class Assessment:
     independent: bool
     method: str
     auc_interval: AucInterval
+    patients: NDArray[np.int64] | None = None
 
     @property
     def order(self) -> list[int]:
@@ -242,6 +247,7 @@ def assess_clients(
     independent: bool = True,
     auc_interval: AucInterval = "delong",
     equality: bool = True,
+    patients: NDArray[np.int64] | None = None,
 ) -> Assessment:
     """Assess a model from the sums of its test results.
 
@@ -256,6 +262,7 @@ def assess_clients(
             number of rows, and far wider.
         equality: Whether to compare the clients with equally good ones, which takes seconds for a thousand clients;
             False leaves ``equal`` and ``homogeneity`` None.
+        patients: (N,) Patients among the test rows; None if rows are independent.
 
     Raises:
         InputError: If the measure has no value for a single row, the level or ``auc_interval`` is invalid, or no client
@@ -303,6 +310,8 @@ def assess_clients(
         homogeneity=test,
         unseen=unseen._replace(low=float(flip_direction(np.array([unseen.low]), measure)[0])),
         independent=independent,
-        method=METHODS[type(every)],
+        method=RATIO if isinstance(every, RealScores) and measure.percent else METHODS[type(every)],
         auc_interval=auc_interval,
+        # A rate counts only some of the rows, and their patients are not known.
+        patients=None if measure.rows == Rows.RATE else patients,
     )

@@ -58,8 +58,12 @@ def sentences(found: Assessment) -> list[str]:
 def headline(found: Assessment) -> str:
     """Describe the worst client and its confidence interval in one line."""
     i, words, shown = found.order[0], found.measure.words, found.measure.shown
+    rows = f"{found.samples[i]:,} test rows"
+    if found.patients is not None and found.patients[i] < found.samples[i]:
+        patients = int(found.patients[i])
+        rows += f" of {patients:,} patient{'s' * (patients > 1)}"
     return (
-        f"{found.names[i]} measures worst, {shown(float(found.values[i]))} on {found.samples[i]:,} test rows"
+        f"{found.names[i]} measures worst, {shown(float(found.values[i]))} on {rows}"
         f"{found.note}; the true {words} of the worst client, whichever it is, is between {shown(found.worst.low)} and "
         f"{shown(found.worst.high)} ({_level(found)})"
     )

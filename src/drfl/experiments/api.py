@@ -427,6 +427,7 @@ def assess(
         )
     data = data.data if isinstance(data, Simulation) else data
     names, independent = (None, True) if data is None else (data.names, not data.shares_test_rows)
+    patients = None if data is None or data.patients is None else data.patient_counts(data.test).tolist()
     return assess_evaluation(
         evaluation,
         measures,
@@ -435,6 +436,7 @@ def assess(
         level=level,
         independent=independent,
         auc_interval=auc_interval,
+        patients=patients,
     )
 
 

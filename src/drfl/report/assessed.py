@@ -50,6 +50,7 @@ def assessment_of(
     if sums is None or not np.isfinite(scores_of(assessed_measure, sums).values).any():
         return None
     names, samples = run.clients["client"].tolist(), run.clients["samples"].to_numpy(np.int64)
+    patients = run.clients["patients"].to_numpy(np.int64) if "patients" in run.clients else None
     return assess_clients(
         assessed_measure,
         names,
@@ -59,6 +60,7 @@ def assessment_of(
         independent=independent,
         auc_interval=auc_interval,
         equality=equality,
+        patients=patients,
     )
 
 
