@@ -90,6 +90,7 @@ MISTAKES = [
     (["compare", "--algorithms", "FedAvg,DRFQ"], ("unknown-name", "algorithm", "'DRFA'")),
     (["compare", "--cohort", "31"], ("out-of-range", "m", "m=31")),
     (["rum"], ("unknown-name", "command", "'run'")),
+    (["show", "r"], ("unknown-name", "command", "'drfl model show'")),
 ]
 
 

@@ -13,6 +13,7 @@ from tests.support.refusals import check_refusal, quotes
 
 import drfl
 from drfl.cli.app import call
+from drfl.core.errors import complete_listings, listing
 from drfl.data.tables.schema import TableSchema
 from drfl.experiments.config.build import build
 from drfl.experiments.config.config import load_config
@@ -42,6 +43,25 @@ def refused(words, *error):
 
 def describe(*more):
     return call(["data", "describe", "in", "--target", "ill", *more])
+
+
+def test_description_and_strict_check_name_all_cases(capsys):
+    names = [f"{name}{k}" for name in "abc" for k in range(3)]
+    for name in names:
+        pd.read_csv(f"in/{name[0]}.csv").assign(dose=1.5).head(30).to_csv(f"in/{name}.csv", index=False)
+    assert describe("--out", "s.toml") == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "fewer than 20 test rows" in line]
+    assert quotes(line, *names)
+    assert "more client" not in line
+    check = ["data", "check", "in", "--schema", "s.toml", "--strict", "--json"]
+    assert call(check) == 2
+    (line,) = [
+        each["message"] for each in json.loads(capsys.readouterr().out)["warnings"] if each["code"] == "few-test-rows"
+    ]
+    assert quotes(line, *names)
+    assert listing(names, "client") == "a0, a1, a2 and 6 more clients", "other commands count the rest"
+    with complete_listings():
+        assert listing(names, "level") == "a0, a1, a2 and 6 more levels"
 
 
 def test_schema_is_described_checked_and_used(capsys):

@@ -133,6 +133,11 @@ def _as_input_error(error: Exception) -> DrflError | None:
     path = "drfl" if context is None else context.command_path
     commands = () if context is None else getattr(context.command, "commands", ())
     if command := re.match(r"No such command '(.*?)'", message):
+        # 'drfl show' may mean the command of a group, 'drfl model show'.
+        for group, its in commands.items() if isinstance(commands, dict) else ():
+            if command[1] in getattr(its, "commands", ()):
+                text = f"unknown command '{command[1]}'. Did you mean '{path} {group} {command[1]}'?"
+                return InputError(text, code="unknown-name", field="command")
         return unknown("command", command[1], commands)
     if option := re.match(r"No such option:? '?(-[\w-]+)", message):
         similar = suggestion(option[1], getattr(error, "possibilities", None) or ())

@@ -73,7 +73,7 @@ def describe(
     --strict, the exit code is 2 if there are problems or warnings, and without it if no file could be read.
     """
     with signals.raise_on_signal():
-        from drfl.core.errors import InputError, unknown
+        from drfl.core.errors import InputError, complete_listings, unknown
         from drfl.data.table_description import describe as describe_tables
         from drfl.data.tables.schema import TASKS
         from drfl.data.tables.text_form import ReadOptions
@@ -87,7 +87,8 @@ def describe(
         if task is not None and task not in TASKS:
             raise unknown("task", task, TASKS)
         reading = ReadOptions(delimiter, decimal, thousands, encoding, tuple(missing or ()))
-        found = describe_tables(paths, target, group, drop or (), cast("TaskName | None", task), patient, reading)
+        with complete_listings():
+            found = describe_tables(paths, target, group, drop or (), cast("TaskName | None", task), patient, reading)
         if found.schema is not None and out is not None:
             found.schema.write(out)
         if as_json:
@@ -135,12 +136,14 @@ def check(
     likely errors, which are printed as warnings.
     """
     with signals.raise_on_signal():
+        from drfl.core.errors import complete_listings
         from drfl.data.table_description import check_files
         from drfl.data.tables.schema import TableSchema
         from drfl.data.tables.text_form import ReadOptions
 
         reading = ReadOptions(delimiter, decimal, thousands, encoding, tuple(missing or ()))
-        checks, notices = check_files(paths, TableSchema.read(schema), reading, strict=strict)
+        with complete_listings():
+            checks, notices = check_files(paths, TableSchema.read(schema), reading, strict=strict)
         good = not notices and not any(found.problems for found in checks)
         if as_json:
             files = [

@@ -7,7 +7,9 @@ or file concerned. Programs and tests should rely on these, because the wording 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 
 def printable(text: object, limit: int = 10_000) -> str:
@@ -142,10 +144,27 @@ MAX_LISTED = 3
 """Number of names that a message lists before it only counts the rest."""
 
 
+_is_complete: ContextVar[bool] = ContextVar("is_complete", default=False)
+
+
+@contextmanager
+def complete_listings() -> Iterator[None]:
+    """Let :func:`listing` list all texts in the block, for commands that show all problems of the data at once."""
+    token = _is_complete.set(True)
+    try:
+        yield
+    finally:
+        _is_complete.reset(token)
+
+
 def listing(texts: Sequence[str], what: str) -> str:
-    """List the first texts and count the rest: "A, B, C and 7 more clients"."""
-    rest = len(texts) - MAX_LISTED
-    return ", ".join(texts[:MAX_LISTED]) + (f" and {rest} more {what}{'s' * (rest > 1)}" if rest > 0 else "")
+    """List the first texts and count the rest: "A, B, C and 7 more clients".
+
+    In :func:`complete_listings`, all are listed, except the known levels of a column, which are no problems.
+    """
+    limit = len(texts) if _is_complete.get() and what != "level" else MAX_LISTED
+    rest = len(texts) - limit
+    return ", ".join(texts[:limit]) + (f" and {rest} more {what}{'s' * (rest > 1)}" if rest > 0 else "")
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
