@@ -15,6 +15,7 @@ from drfl.federation.algorithm import Algorithm
 from drfl.federation.federation import Evaluation
 from drfl.task.metrics import ACCURACY
 from drfl.task.task import Task
+from drfl.training.callbacks import line_printer
 from drfl.training.loop import Result
 from drfl.training.run_state import Returned
 from drfl.training.safeguard import SafeguardRule
@@ -147,7 +148,7 @@ def compare(
     # None leaves these to the other settings.
     settings |= {n: v for n, v in (("returned", returned), ("step_bound", step_bound)) if v is not None}
     place = None if out is None else Path(out)
-    show = progress or (lambda line: None)
+    show = progress if progress == "bar" else line_printer(progress, "bar")
     options = ComparisonOptions(seeds, place, jobs, resume, overwrite, show, track, predictions)
     return compare_objects(algorithms, data, task, settings, options)
 
@@ -236,7 +237,7 @@ def fit(
     return fit_objects(
         lambda: jobs_of_objects(data, task, settings, shared), personal=personalise,
         out=None if out is None else Path(out), resume=resume, overwrite=overwrite,
-        progress=progress or (lambda line: None),
+        progress=line_printer(progress),
     )  # fmt: skip
 
 
@@ -354,9 +355,7 @@ def tune(
         "threads": threads, "judged_on": "validation", "validation": validation,
     }  # fmt: skip
     place = None if out is None else Path(out)
-    options = SearchOptions(
-        trials, seeds, confirm_seeds, criterion, first, place, jobs, progress or (lambda line: None)
-    )
+    options = SearchOptions(trials, seeds, confirm_seeds, criterion, first, place, jobs, line_printer(progress))
     return tune_objects(space, data, task, settings, options)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NoReturn, cast
 
-from drfl.core.errors import printable
+from drfl.core.errors import InputError, printable
 from drfl.task.metrics import ACCURACY, Measure
 from drfl.training.history import Metrics
 from drfl.training.run_state import RunState
@@ -79,6 +80,23 @@ class ProgressBar:
             self._bar.refresh()
             self._bar.close()
             self._bar = None
+
+
+def line_printer(progress: object, other: str = "") -> Callable[[str], None]:
+    """Return the function that shows lines of text, from the argument ``progress``; None shows nothing.
+
+    Args:
+        progress: What the user gave.
+        other: Another value that the argument may have, for the message.
+    """
+    if not progress:
+        return lambda line: None
+    if not callable(progress):
+        values = "a function such as print" + (f", '{other}'" if other else "")
+        raise InputError(
+            f"`progress` must be {values} or None, got {progress!r:.80}", code="wrong-type", field="progress"
+        )
+    return cast("Callable[[str], None]", progress)
 
 
 def bar(total: int, label: str, unit: str) -> tqdm[NoReturn]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -76,15 +77,7 @@ def compare_objects(
 ) -> Comparison:
     """See :func:`drfl.compare`."""
     workers = workers_of(options.jobs)
-    if isinstance(options.seeds, int):
-        checks.integer("seeds", options.seeds)
-    seeds = tuple(range(options.seeds) if isinstance(options.seeds, int) else options.seeds)
-    for seed in seeds:
-        checks.integer("a seed", seed, low=0)
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise InputError(
-            f"`seeds` must be at least one, and no seed twice, got {list(seeds)}", code="invalid-value", field="seeds"
-        )
+    seeds = _seeds_of(options.seeds)
     clients = clients_by_seed(data)
     learned = as_seed_function("task", task, Task)
     if not isinstance(algorithms, Mapping) or not algorithms:
@@ -116,6 +109,27 @@ def compare_objects(
                 comparison, directory=None, histories=comparison.to_histories(), client_rows=comparison.to_clients()
             )
     return _run_in_folder(build, design, options.out, options, workers, modules)
+
+
+def _seeds_of(given: int | Iterable[int]) -> tuple[int, ...]:
+    """Return the seeds from their number or as they are."""
+    if isinstance(given, int):
+        checks.integer("seeds", given)
+        return tuple(range(given))
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise InputError(
+            f"`seeds` must be the number of seeds, or a list of them such as [0, 1, 2], got {given!r:.80}",
+            code="wrong-type",
+            field="seeds",
+        )
+    seeds = tuple(given)
+    for seed in seeds:
+        checks.integer("each of `seeds`", seed, low=0, field="seeds")
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise InputError(
+            f"`seeds` must be at least one, and no seed twice, got {list(seeds)}", code="invalid-value", field="seeds"
+        )
+    return seeds
 
 
 def _run_in_folder(
@@ -194,6 +208,16 @@ def description_of(given: object) -> dict[str, object]:
     return given.description if isinstance(given, DataSettings) else {}
 
 
+def _takes_one_argument(function: Callable[..., object]) -> bool:
+    try:
+        inspect.signature(function).bind(0)
+    except TypeError:
+        return False
+    except ValueError:  # some built-in functions have no signature
+        return True
+    return True
+
+
 def as_seed_function(what: str, given: T | Callable[[int], T], kind: type[T]) -> Callable[[int], T]:
     """Return a function of the seed. While a user's function runs, torch's generator depends on the seed."""
     if isinstance(given, kind):
@@ -202,6 +226,12 @@ def as_seed_function(what: str, given: T | Callable[[int], T], kind: type[T]) ->
         named = given.__name__ if isinstance(given, type) else type(given).__name__
         raise InputError(
             f"{what} is {named}: give a drfl.{kind.__name__}, or a function of the seed that returns one",
+            code="wrong-type",
+            field=what,
+        )
+    if not _takes_one_argument(given):
+        raise InputError(
+            f"{what} is a function that cannot be called with the seed alone: define it as `def {what}(seed):`",
             code="wrong-type",
             field=what,
         )

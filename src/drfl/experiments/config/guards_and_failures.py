@@ -78,7 +78,7 @@ def guards_of(given: object) -> tuple[Guard | ProbeAudit, ...]:
     for guard in each:
         if isinstance(guard, str):
             guards.append(from_text("guard", KNOWN, guard))
-        elif isinstance(guard, ProbeAudit) or callable(getattr(guard, "judge", None)):
+        elif isinstance(guard, ProbeAudit) or _has_method(guard, "judge"):
             guards.append(cast("Guard", guard))
         else:
             raise wrong_type_error("guard", guard, "drfl.resilience.RobustClip()", "robust:k=3")
@@ -100,10 +100,16 @@ def rule_text(known: Mapping[str, Callable[..., object]], rule: object) -> str:
         return stable_repr(rule)
 
 
+def _has_method(thing: object, name: str) -> bool:
+    # A class has the functions of its objects, but cannot be used as one of them.
+    return not isinstance(thing, type) and callable(getattr(thing, name, None))
+
+
 def wrong_type_error(what: str, given: object, example: str, text: str) -> InputError:
     """Return the error for a value that is not a rule of this kind."""
+    named = f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
     return InputError(
-        f"`{what}`: expected an object such as {example} or a text such as '{text}', got {type(given).__name__}",
+        f"`{what}`: expected an object such as {example} or a text such as '{text}', got {named}",
         code="wrong-type",
         field=what,
     )
@@ -125,7 +131,7 @@ def aggregator_of(given: object) -> Aggregator | ProbeRule | None:
     """Return an aggregation rule from a text such as "krum:f=2" or an object; None gives no rule."""
     if isinstance(given, str):
         return from_text("aggregator", AGGREGATORS, given)
-    if given is None or isinstance(given, ProbeRule) or callable(getattr(given, "expected", None)):
+    if given is None or isinstance(given, ProbeRule) or _has_method(given, "expected"):
         return cast("Aggregator | ProbeRule | None", given)
     raise wrong_type_error("aggregator", given, "drfl.resilience.Krum(f=2)", "krum:f=2")
 

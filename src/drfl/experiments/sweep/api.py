@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from drfl.training.callbacks import line_printer
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -60,7 +62,7 @@ def sweep(
         jobs,
         resume=resume,
         overwrite=overwrite,
-        progress=progress or (lambda line: None),
+        progress=line_printer(progress),
         track=track,
     )
 
