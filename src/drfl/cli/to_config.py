@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from drfl.core.errors import InputError
 from drfl.experiments.config.algorithm_settings import COMMON
+from drfl.experiments.config.guards_and_failures import fault_numbers
 from drfl.experiments.config.hyperparameters import algorithm_name, has_parameter
 
 
@@ -40,18 +41,7 @@ def overrides(
     if "batch" in values:
         values["batch"] = _plain(str(values["batch"]))
     if isinstance(faults := values.get("faults"), list):
-        shares: dict[str, float] = {}
-        for text in map(str, faults):
-            name, _, value = (part.strip() for part in text.partition("="))
-            try:
-                shares[name] = float(value)
-            except ValueError:
-                raise InputError(
-                    f"--fault '{text}': expected NAME=NUMBER, e.g. drop=0.3",
-                    code="invalid-format",
-                    field="fault",
-                ) from None
-        values["faults"] = shares
+        values["faults"] = fault_numbers(map(str, faults))
     parsed = _parse_params(params or (), names)
     for option, parameter in COMMON.items():
         if option not in values:

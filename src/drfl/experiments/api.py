@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from drfl.resilience import Aggregator, FailureModel, Guard, StepBound
 
     Guards = str | Guard | Sequence[str | Guard] | None
+    Faults = str | Sequence[str] | Mapping[str, float] | FailureModel | None
 
 
 def compare(
@@ -63,7 +64,7 @@ def compare(
     max_norm: float | None = None,
     step_bound: float | StepBound | None = None,
     aggregator: str | Aggregator | None = None,
-    faults: Mapping[str, float] | FailureModel | None = None,
+    faults: Faults = None,
     over_select: float | None = None,
     min_replies: int | None = None,
     repeats: int | None = None,
@@ -113,7 +114,8 @@ def compare(
         max_norm: Reject models farther than this from the one that was sent, and longer gradients.
         step_bound: Reject updates longer than this multiple of the cohort's median; 0 for no bound, None = 100.
         aggregator: Robust aggregation rule for models and gradients: an object, or a text such as "krum:f=2".
-        faults: How clients fail: a :class:`drfl.resilience.FailureModel`, or its numbers, such as ``{"drop": 0.3}``.
+        faults: How clients fail: a :class:`drfl.resilience.FailureModel`, or its numbers, such as ``{"drop": 0.3}``,
+            "drop=0.3" or a list of such texts.
         over_select: Contact this multiple of the cohort and use the first replies.
         min_replies: Do not count a round that fewer clients answer.
         repeats: Repeat such a round up to this number of times.
@@ -286,7 +288,7 @@ def tune(
     max_norm: float | None = None,
     step_bound: float | StepBound = 100.0,
     aggregator: str | Aggregator | None = None,
-    faults: Mapping[str, float] | FailureModel | None = None,
+    faults: Faults = None,
     over_select: float | None = None,
     min_replies: int | None = None,
     repeats: int | None = None,
@@ -327,7 +329,8 @@ def tune(
         max_norm: Reject models farther than this from the one that was sent, and longer gradients.
         step_bound: Reject updates longer than this multiple of the cohort's median; 0 for no bound.
         aggregator: Robust aggregation rule for models and gradients: an object, or a text such as "krum:f=2".
-        faults: How clients fail: a :class:`drfl.resilience.FailureModel`, or its numbers, such as ``{"drop": 0.3}``.
+        faults: How clients fail: a :class:`drfl.resilience.FailureModel`, or its numbers, such as ``{"drop": 0.3}``,
+            "drop=0.3" or a list of such texts.
         over_select: Contact this multiple of the cohort and use the first replies.
         min_replies: Do not count a round that fewer clients answer.
         repeats: Repeat such a round up to this number of times.

@@ -177,6 +177,8 @@ def test_own_rules_are_identified_by_their_source(tmp_path):
         ({"aggregator": len}, ("wrong-type", "aggregator")),
         ({"aggregator": resilience.Krum}, ("wrong-type", "aggregator", "the class Krum")),
         ({"faults": 0.3}, ("wrong-type", "faults", "float")),
+        ({"faults": "drop"}, ("invalid-format", "fault", "'drop'")),
+        ({"faults": ["drp=0.3"]}, ("unknown-name", "fault", "drp", "drop")),
         ({"step_bound": "far"}, ("wrong-type", "step_bound", "str")),
         ({"step_bound": 0.5}, ("out-of-range", "step_bound", "0.5")),
         ({"engine": drfl.Loop}, ("wrong-type", "engine")),

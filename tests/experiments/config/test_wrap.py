@@ -134,6 +134,12 @@ def test_guards_are_selected_by_name(texts, guards):
     assert guards_of(texts) == guards
 
 
+@pytest.mark.parametrize("given", [["drop=0.3", "groups=2"], {"drop": 0.3, "groups": 2}])
+def test_failures_are_texts_or_numbers(given):
+    assert failures_of(given) == FailureModel(drop=0.3, groups=2)
+    assert failures_of("drop=0.3") == FailureModel(drop=0.3)
+
+
 @pytest.mark.parametrize(
     ("options", "code", "field", "quoted"),
     [

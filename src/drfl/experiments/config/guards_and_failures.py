@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import cast
 
@@ -163,10 +163,27 @@ def step_bound_text(bound: StepBound | None) -> float | str:
     return float(bound.factor) if bound == StepBound(bound.factor) else repr(bound)
 
 
+def fault_numbers(texts: Iterable[str]) -> dict[str, float]:
+    """Return the numbers of a failure model by name from texts such as "drop=0.3"."""
+    numbers: dict[str, float] = {}
+    for text in texts:
+        name, _, value = (part.strip() for part in text.partition("="))
+        try:
+            numbers[name] = float(value)
+        except ValueError:
+            raise InputError(
+                f"`faults` '{text}': expected NAME=NUMBER, e.g. drop=0.3", code="invalid-format", field="fault"
+            ) from None
+    return numbers
+
+
 def failures_of(given: object) -> FailureModel | None:
-    """Return a failure model from its numbers by name or as it is; None gives no failures."""
+    """Return a failure model from its numbers by name, from texts or as it is; None gives no failures."""
     if given is None or isinstance(given, FailureModel):
         return given
+    texts = [given] if isinstance(given, str) else given
+    if isinstance(texts, list | tuple) and all(isinstance(text, str) for text in texts):
+        given = fault_numbers(texts)
     if not isinstance(given, Mapping):
         raise wrong_type_error("faults", given, "drfl.resilience.FailureModel(drop=0.3)", "drop=0.3")
     # Check the names first: pydantic would not suggest the nearest one.

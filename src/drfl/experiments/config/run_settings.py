@@ -81,7 +81,7 @@ class RunSettings(StrictSettings, RunFields):
         guards: Checks of reported losses, or texts such as "clip:bound=3".
         step_bound: The bound on the length of updates, or its factor; 0 for no bound.
         aggregator: The robust aggregation rule for models and gradients, or a text such as "krum:f=2".
-        faults: How clients fail, or a mapping such as ``{"drop": 0.3}``.
+        faults: How clients fail, or a text such as "drop=0.3", or a mapping such as ``{"drop": 0.3}``.
         engine: The engine that computes the clients' work, or its name.
     """
 
