@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
@@ -210,11 +211,11 @@ def check_level(level: float) -> None:
     """Check that a confidence level is a probability.
 
     Raises:
-        InputError: If the level is not between 0 and 1.
+        InputError: If the level is not a number between 0 and 1.
     """
-    if not 0 < level < 1:
+    if not isinstance(level, Real) or not 0 < level < 1:
         raise InputError(
-            f"level must be between 0 and 1, such as 0.95, got {level}", code="out-of-range", field="level"
+            f"level must be between 0 and 1, such as 0.95, got {level!r}", code="out-of-range", field="level"
         )
 
 

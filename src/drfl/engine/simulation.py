@@ -419,6 +419,12 @@ class Simulation(Federation):
             assert self._validation_rows is not None
             problem, rows = self._train._replace(autocast=None), self._validation_rows
         if isinstance(models, Tensor):
+            if models.shape != self.w0.shape:
+                raise InputError(
+                    f"a model must have shape {tuple(self.w0.shape)}, like `w0`, got {tuple(models.shape)}",
+                    code="wrong-shape",
+                    field="model",
+                )
             return self._passes.evaluate(problem, rows, models[None])[0]
         # Models are tested one at a time, because a table of them may be larger than the memory.
         per_client = (ClientRows.of([rows.of_client(i)]) for i in range(self.n))

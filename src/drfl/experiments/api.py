@@ -428,6 +428,18 @@ def assess(
             field="data",
         )
     data = data.data if isinstance(data, Simulation) else data
+    if data is not None and not isinstance(data, ClientData):
+        raise InputError(
+            f"data must be drfl.ClientData or a drfl.Simulation, got {type(data).__name__}",
+            code="wrong-type",
+            field="data",
+        )
+    if data is not None and data.n != len(evaluation.samples):
+        raise InputError(
+            f"data has {data.n} clients, but {len(evaluation.samples)} were tested: pass the data of the test",
+            code="clients-differ",
+            field="data",
+        )
     names, independent = (None, True) if data is None else (data.names, not data.shares_test_rows)
     patients = None if data is None or data.patients is None else data.patient_counts(data.test).tolist()
     return assess_evaluation(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from drfl.core.errors import Notice
+from drfl.core.errors import InputError, Notice
 from drfl.core.html_table import html_table
 from drfl.core.key import Key
 from drfl.core.run_end import Marks, StopReason, late_rollbacks
@@ -152,9 +152,16 @@ class Result(NamedTuple):
         return html_table(repr(self), pd.DataFrame.from_dict(rows, orient="index").rename_axis("").reset_index())
 
     def write_into(self: Self, module: torch.nn.Module) -> None:
-        """Write the returned model into a module of the architecture that was trained."""
+        """Write the returned model into a module of the architecture that was trained.
+
+        Raises:
+            InputError: If it is not a module, or one with another number of parameters.
+        """
         from drfl.task.layout import Layout
 
+        if not isinstance(module, torch.nn.Module):
+            text = f"expected a torch.nn.Module of the trained architecture, got {type(module).__name__}"
+            raise InputError(text, code="wrong-type", field="module")
         Layout.of(module).load(module, self.model)
 
 

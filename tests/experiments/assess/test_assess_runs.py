@@ -162,6 +162,27 @@ def test_incomparable_runs_are_refused(comparison):
         drfl.assess_gain(comparison / "FedAvg-seed0", comparison / "FedAvg-seed1")
 
 
+def test_wrong_arguments_from_python_are_refused():
+    data, fed = federation()
+    result = drfl.run(drfl.FedAvg(m=3), fed, rounds=1, check_data=False)
+    other = ClientData.from_arrays([(torch.ones(9, 4), torch.arange(9) % 2)] * 2)
+    for level in ("0.9", None, 1):
+        with refused("out-of-range", "level", repr(level)):
+            drfl.assess(result, data, level=level)
+    with refused("clients-differ", "data", "2", "3"):
+        drfl.assess(result, other)
+    with refused("wrong-type", "data", "list"):
+        drfl.assess(result, [1])
+    with refused("wrong-type", "predictions", "list"):
+        drfl.assess([1, 2], fed)
+    with refused("wrong-type", "predictions", "list"):
+        drfl.assess_gain([1, 2], result, fed)
+    with refused("wrong-shape", "model", "(10,)", "(3,)"):
+        drfl.assess_gain(result.model[:3], result, fed)
+    with refused("wrong-type", "module", "NoneType"):
+        result.write_into(None)
+
+
 def test_shared_test_rows_are_detected():
     x, y = np.zeros((6, 2), dtype=np.float32), np.zeros(6, dtype=np.int64)
     own = ClientData.from_arrays([(x[:3], y[:3]), (x[3:], y[3:])])

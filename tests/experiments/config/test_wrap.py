@@ -149,7 +149,7 @@ def test_failures_are_texts_or_numbers(given):
         (["--guard", "robust", "--guard", "none"], "unknown-name", "guard", ("none",)),
         (["--fault", "drp=0.2"], "unknown-name", "fault", ("drp", "drop")),
         (["--fault", "drop=2"], "invalid-value", "faults", ("drop", "0", "1", "2.0")),
-        (["--fault", "drop"], "invalid-format", "fault", ("--fault", "drop", "NAME=NUMBER")),
+        (["--fault", "drop"], "invalid-format", "fault", ("faults", "drop", "NAME=NUMBER")),
         (["--fault", "groups=1.5"], "invalid-value", "faults", ("groups",)),
         (["--fault", "jitter=1e308"], "invalid-value", "faults", ("jitter", "10", "1e+308", "22026")),
         (["--fault", "slowdown=1e308"], "invalid-value", "faults", ("slowdown", "1,000,000", "1e+308")),

@@ -57,6 +57,14 @@ def tested_predictions(frame: pd.DataFrame, fed: Simulation) -> tuple[Evaluation
         InputError: If a column or a test row is missing, a row is there twice or belongs to another client, or a value
             is not a class, a number or a probability.
     """
+    import pandas as pd
+
+    if not isinstance(frame, pd.DataFrame):
+        raise InputError(
+            f"expected the result of a run or a data frame of predictions, got {type(frame).__name__}",
+            code="wrong-type",
+            field="predictions",
+        )
     frame = frame.rename(columns=str)
     places = _places(frame)
     wanted = torch.cat(fed.data.test).tolist()
