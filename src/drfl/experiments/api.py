@@ -349,8 +349,10 @@ def tune(
             algorithm cannot start, or Optuna is missing.
         DrflError: A worker process died, or every run failed.
     """
+    from drfl.core import checks
     from drfl.experiments.tuning.tune_objects import SearchOptions, tune_objects
 
+    checks.integer("rounds", rounds)
     settings = {
         "rounds": rounds, "evaluate_every": rounds, "returned": returned, "guards": guards, "max_norm": max_norm,
         "step_bound": step_bound, "aggregator": aggregator, "faults": faults, "over_select": over_select,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from drfl.core import checks
-from drfl.core.errors import DrflError, InputError
+from drfl.core.errors import DrflError, InputError, unknown
 from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.data.validation_split import held_out_training
@@ -143,7 +143,20 @@ class ObjectSubject:
         """Return the first trial, if its parameters were given."""
         if self.first is None:
             return None
-        _, trial = _algorithm_at(self.name, self.runs.space, self.first)
+        try:
+            _, trial = _algorithm_at(self.name, self.runs.space, self.first)
+        except InputError as error:
+            suggested = suggest(self.draw, (), Key(0)).table
+            if lacking := [name for name in suggested if name not in self.first]:
+                raise InputError(
+                    f"`first` has no value for {', '.join(lacking)}: give one for each parameter that the space suggests",
+                    code="missing-option",
+                    field="first",
+                ) from None
+            raise InputError(f"`first` does not fit: {error}", code=error.code, field="first") from error
+        for name in self.first:
+            if name not in trial.params:
+                raise unknown("parameter", name, trial.params, "first")
         # Parameters outside the space run too, but Optuna cannot learn from them.
         table, places = dict(trial.params), dict(trial.distributions)
         inside = all(places[name]._contains(places[name].to_internal_repr(value)) for name, value in table.items())
@@ -203,6 +216,12 @@ def tune_objects(
             code="wrong-type",
             field="space",
         )
+    if options.first is not None and not isinstance(options.first, Mapping):
+        raise InputError(
+            f"`first` must be a mapping of parameters to values, got {type(options.first).__name__}",
+            code="wrong-type",
+            field="first",
+        )
     learned, seeds = as_seed_function("task", task, Task), range(FIRST_SEED, FIRST_SEED + options.seeds)
     model = learned(seeds[0])
     runs = ObjectRuns(space, clients_by_seed(data), learned, run_settings(settings, model), description_of(data))
@@ -210,6 +229,13 @@ def tune_objects(
     point = suggest(ObjectSubject("algorithm", runs, {}, 0, seeds, None, {}).draw, (), Key(0).fold("tuning", "name"))
     algorithm = runs.algorithm("algorithm", point.table)
     name = type(algorithm).__name__
+    if isinstance(algorithm, type) or not callable(getattr(algorithm, "round", None)):
+        returned = f"the class {algorithm.__name__}" if isinstance(algorithm, type) else f"an object of type {name}"
+        raise InputError(
+            f"the space returned {returned}: return an algorithm such as drfl.DRFA(m=10)",
+            code="wrong-type",
+            field="space",
+        )
     name = name if name.isidentifier() else "algorithm"
     check_algorithms({name: algorithm})
     # Build the first trial at every seed before anything is written, as it may be unable to start.
