@@ -6,11 +6,12 @@ import csv
 import dataclasses
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from tests.support.refusals import check_refusal, refused
+from tests.support.refusals import check_refusal, refusal, refused
 
 import drfl
 from drfl.cli.app import call
@@ -123,6 +124,19 @@ def test_bad_input_is_a_one_line_error(comparison, capsys, arguments, error):
     folder = str(comparison / "FedAvg-seed0")
     check_refusal(["assess", *(folder if a == "RUN" else a for a in arguments)], *error)
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_damaged_manifest_asks_for_another_folder_only_if_it_is_written(comparison, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(comparison / "FedAvg-seed0", "run")
+    Path("run/manifest.json").write_bytes(b"")
+    for command in (["assess", "run"], ["report", "run", "--out", "x.html"]):
+        error = refusal(command)
+        assert error.code == "damaged-file"
+        assert "`out`" not in str(error)
+    assert "another `out`" in str(refusal(["run", "--overwrite", "--out", "run"]))
+    with refused("damaged-file", "run/manifest.json", "the folder of a run"):
+        drfl.load_runs("run")
 
 
 def federation():

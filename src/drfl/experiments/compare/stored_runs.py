@@ -99,7 +99,7 @@ def _find(pattern: str, found: dict[Path, StoredRun]) -> bool:
     """Add the runs in folders that match a pattern to those found before; return whether there are any."""
     has_runs = False
     for folder in map(Path, sorted(glob.glob(pattern, recursive=True))):
-        manifest = read_manifest(folder) if folder.is_dir() and CHECKPOINT not in folder.parts else None
+        manifest = read_manifest(folder, REMEDY) if folder.is_dir() and CHECKPOINT not in folder.parts else None
         for place, run in () if manifest is None else _runs_in(folder, manifest):
             has_runs = True
             if place.resolve() not in found:

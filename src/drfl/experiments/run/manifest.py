@@ -22,7 +22,7 @@ from drfl.core.errors import InputError, Notice
 from drfl.core.files import read_csv, read_json
 from drfl.core.run_end import FAILURES, has_ended
 from drfl.experiments.config.config import MANIFEST as NAME
-from drfl.report.read_run import FILES, FailedRun
+from drfl.report.read_run import FILES, REMEDY, FailedRun
 from drfl.training.checkpoint import read_signed, sign, store
 from drfl.training.checkpoint.record import first_fault
 
@@ -153,17 +153,21 @@ class Manifest(BaseModel):
             file.write(sign(key, NAME, content))
 
 
-def read_manifest(folder: Path) -> Manifest | None:
-    """Read a folder's manifest; returns None if it has none."""
+def read_manifest(folder: Path, remedy: str = "give another `out`") -> Manifest | None:
+    """Read a folder's manifest; returns None if it has none.
+
+    Raises:
+        InputError: If it is damaged or of another version; the remedy depends on whether the folder is read or written.
+    """
     path = folder / NAME
     if not is_file(path):
         return None
-    content = read_json(path, follow=False, problem="was not written by this drfl", remedy="give another `out`")
+    content = read_json(path, follow=False, problem="was not written by this drfl", remedy=remedy)
     try:
         return Manifest.model_validate_json(json.dumps(content))
     except ValidationError as error:
         raise InputError(
-            f"{path} was not written by this drfl ({first_fault(error)}): give another `out`",
+            f"{path} was not written by this drfl ({first_fault(error)}): {remedy}",
             code="foreign-folder",
             field=str(path),
         ) from None
@@ -231,7 +235,7 @@ def _json(path: Path) -> dict[str, object] | None:
 
 def interruption(folder: Path) -> Notice | None:
     """Return a sentence if the run or comparison in a folder did not reach its end; None otherwise."""
-    manifest, summary = read_manifest(folder), _json(folder / SUMMARY)
+    manifest, summary = read_manifest(folder, REMEDY), _json(folder / SUMMARY)
     kind: Kind = "run" if manifest is None else manifest.kind
     if kind not in COMMANDS or summary is None or is_finished(folder) or (manifest is None and has_ended(summary)):
         return None
@@ -358,7 +362,7 @@ def runs_in(path: Path) -> list[Path]:
     Raises:
         InputError: If a comparison has none, a run has no results yet, or the manifest cannot be read.
     """
-    manifest = read_manifest(path) if os.path.isdir(path) else None
+    manifest = read_manifest(path, REMEDY) if os.path.isdir(path) else None
     if manifest is None or manifest.kind not in COMMANDS:
         return [path]
     cells = [path / cell for cell in manifest.cells if is_folder(path / cell) and is_finished(path / cell)]
