@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 
 import pytest
 from tests.support.refusals import check_refusal
@@ -10,6 +12,7 @@ from tests.support.refusals import check_refusal
 from drfl.cli import console, run
 from drfl.cli.app import call
 from drfl.core.errors import InputError
+from drfl.training.checkpoint import store
 
 MISTAKES = [
     (["run", "--algorithm", "DRDN"], ("unknown-name", "algorithm", "'DRDM'")),
@@ -168,6 +171,16 @@ def test_mistake_in_the_file_is_one_line_with_exit_code_2(text, error, tmp_path,
     check_refusal(["run", "job.toml"], *error)
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["job.toml"]
+
+
+@pytest.mark.parametrize("command", [["run", "--algorithm", "FedAvg"], ["compare", "--algorithms", "FedAvg"]])
+def test_full_disk_has_the_same_exit_code_in_every_command(command, tmp_path, monkeypatch):
+    def full(path, data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(store, "_put", full)
+    job = ["--dataset", "digits", "--clients", "3", "--rounds", "2", "--checkpoint-every", "1"]
+    check_refusal([*command, *job, "--out", str(tmp_path / "a")], "cannot-write", None, "No space left")
 
 
 def test_existing_run_directory_is_unchanged(tmp_path):

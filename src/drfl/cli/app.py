@@ -62,7 +62,8 @@ def call(arguments: Sequence[str]) -> int:
     except InputError as error:
         return _complain(error, 2, as_json)
     except DrflError as error:
-        return _complain(error, 1, as_json)
+        # A full disk ends every command alike, whichever file is the first that does not fit.
+        return _complain(error, 2 if error.code == "cannot-write" else 1, as_json)
     except (KeyboardInterrupt, typer.Abort):
         stopped = StoppedError()
         return _complain(stopped, stopped.exit_code, as_json)
