@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 
-from drfl.core.errors import InputError, unknown
+from drfl.core.errors import InputError, Notice, RunWarning, unknown
 from drfl.core.run_end import ON_TEST
 from drfl.data import ClientData
 from drfl.federation.algorithm import Algorithm
@@ -133,6 +134,9 @@ def compare(
         The result: ``to_frame()``, ``to_markdown()``, ``to_latex()``, ``plot()``, ``summary()``, and ``directory``.
         After Ctrl-C, which ends a run after its current round, the result has the runs that have ended.
 
+    Warns:
+        RunWarning: If runs failed and ``progress`` is None.
+
     Raises:
         InputError: An argument is impossible, ``out`` holds something else, or an algorithm cannot start.
         DrflError: A worker process died, or nothing had ended when the comparison was interrupted.
@@ -152,7 +156,13 @@ def compare(
     place = None if out is None else Path(out)
     show = progress if progress == "bar" else line_printer(progress, "bar")
     options = ComparisonOptions(seeds, place, jobs, resume, overwrite, show, track, predictions)
-    return compare_objects(algorithms, data, task, settings, options)
+    comparison = compare_objects(algorithms, data, task, settings, options)
+    failed = [outcome for outcome in comparison.outcomes if outcome.failed]
+    if failed and not progress:
+        first = f"{failed[0].algorithm}, seed {failed[0].seed}: {failed[0].stopped}: {failed[0].reason}"
+        text = f"{len(failed)} of {len(comparison.outcomes)} runs failed, the first is {first}"
+        warnings.warn(RunWarning(Notice(text, "failed-runs")), stacklevel=2)
+    return comparison
 
 
 def fit(

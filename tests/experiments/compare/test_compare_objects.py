@@ -19,7 +19,7 @@ import drfl
 from drfl import resilience
 from drfl.assessment.seeds import seed_difference
 from drfl.cli.app import call
-from drfl.core.errors import Notice
+from drfl.core.errors import Notice, RunWarning
 from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, ON_TEST, OWN_MODELS, RESET, SECTION
 from drfl.experiments.compare.outcomes import first_intervals
 from drfl.experiments.run.runner import StopSignal
@@ -348,6 +348,16 @@ def test_ctrl_c_returns_finished_runs():
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_missing_values_of_a_frame_are_numbers():
+    data = drfl.ClientData.from_arrays([(torch.ones(12, 4), torch.arange(12.0)[:, None])] * 2)
+    learned = drfl.Task(nn.Linear(4, 1), nn.MSELoss())
+    frame = drfl.compare({"nan": drfl.FedAvg(m=2)}, data, learned, **QUIET).to_frame()
+    assert frame["algorithm"].tolist() == ["nan", "nan"]
+    for name in ("worst_rmse_low", "worst_rmse_high", "equal_worst_rmse"):
+        assert frame[name].isna().all()
+        assert frame[name].dtype == float
+
+
 @pytest.mark.long
 def test_worker_processes_write_the_same_files(tmp_path):
     one, two = (drfl.compare(PAIR, DATA, TASK, out=tmp_path / str(k), jobs=k, **QUIET) for k in (1, 2))
@@ -357,7 +367,9 @@ def test_worker_processes_write_the_same_files(tmp_path):
 
 def test_diverged_run_does_not_stop_the_others(tmp_path):
     wild = drfl.FedAvg(m=3, local=drfl.LocalSGD(lr=3e38))
-    found = drfl.compare({"wild": wild, "DRFA": PAIR["DRFA"]}, DATA, TASK, out=tmp_path / "r", **QUIET)
+    with pytest.warns(RunWarning, match="2 of 4 runs failed, the first is wild, seed 0: diverged"):
+        found = drfl.compare({"wild": wild, "DRFA": PAIR["DRFA"]}, DATA, TASK, out=tmp_path / "r", **QUIET)
+    assert "2 of 4 runs, 2 failed" in repr(found)
     assert [o.stopped for o in found.outcomes] == ["diverged", "rounds"] * 2
     assert "diverged" in found.to_markdown()
     assert found.to_frame()["worst_accuracy"].isna().sum() == 2

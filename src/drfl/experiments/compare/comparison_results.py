@@ -176,8 +176,11 @@ class Comparison:
         """Return a row per run: algorithm, seed, rounds, how it ended and the metrics, as in compare.csv."""
         import pandas as pd
 
-        # Read the CSV text, so that the frame has the digits of compare.csv.
-        frame = pd.read_csv(io.StringIO(csv_text(_columns(self), _rows(self))), keep_default_na=False, na_values=[""])
+        # Read the CSV text, so that the frame has the digits of compare.csv. An algorithm may have the name "nan".
+        missing = {name: ["", "nan"] for name in _columns(self) if name not in ("algorithm", "stopped", "stopped_on")}
+        frame = pd.read_csv(
+            io.StringIO(csv_text(_columns(self), _rows(self))), keep_default_na=False, na_values=missing
+        )
         return frame.astype({"algorithm": str, "stopped": str, "stopped_on": object}).fillna({"stopped_on": ""})
 
     def to_markdown(self) -> str:
@@ -321,7 +324,9 @@ class Comparison:
         return plot_histories(histories, score, shown or ("worst", "avg"), note, x)
 
     def __repr__(self) -> str:
-        ended = f"{len(self.outcomes)} of {len(self.algorithms) * len(self.seeds)} runs"
+        failed = sum(outcome.failed for outcome in self.outcomes)
+        ended = f"{len(self.outcomes) - failed} of {len(self.algorithms) * len(self.seeds)} runs"
+        ended += f", {failed} failed" if failed else ""
         where = "" if self.directory is None else f" in {self.directory}"
         return f"<Comparison of {', '.join(self.algorithms)}: {ended}{where}>"
 

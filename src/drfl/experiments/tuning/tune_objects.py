@@ -149,7 +149,7 @@ class ObjectSubject:
             suggested = suggest(self.draw, (), Key(0)).table
             if lacking := [name for name in suggested if name not in self.first]:
                 raise InputError(
-                    f"`first` has no value for {', '.join(lacking)}: give one for each parameter that the space suggests",
+                    f"`first` has no value for {', '.join(lacking)}: give one for each parameter of the space",
                     code="missing-option",
                     field="first",
                 ) from None
