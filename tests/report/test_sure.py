@@ -386,6 +386,14 @@ def test_headline_states_significant_results(record, seeds, noise, start, said):
     assert "overlap" not in told.text
 
 
+def test_headline_of_a_tie_calls_the_algorithms_equal(record):
+    groups = group_runs([record(f"{a}-{s}", a, s, rounds=1, worst=0.7) for a in ("FedAvg", "DRFA") for s in range(2)])
+    told = takeaway(groups, rank_algorithms(groups))
+    assert told is not None
+    assert re.search(r"equal to (FedAvg|DRFA)\b", told.text)
+    assert "points more" not in told.text
+
+
 def test_headline_names_better_and_undecided_comparisons(record):
     worst = {"FedAvg": 0.7, "DRFA": 0.8, "DRDM": 0.801}
     noise = (0.003, -0.004, 0.002, -0.003, 0.004)

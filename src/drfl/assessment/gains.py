@@ -31,8 +31,13 @@ if TYPE_CHECKING:
     from drfl.data.row_scores import RowScores
 
 
-WITH_ROWS = "run with `metrics = 'accuracy'` as well, or with `metrics = 'mae'` for regression"
-"""Remedy for a measure that has no value for a single row."""
+def with_row_values(measure: Measure) -> str:
+    """Return the remedy for a measure that has no value for a single row: a metric of the same task that has one."""
+    from drfl.task.metrics import METRICS  # this import loads torch
+
+    if measure.name not in METRICS:
+        return "run with `metrics = 'accuracy'` as well, or with `metrics = 'mae'` for regression"
+    return f"run with `metrics = '{'mae' if measure.name in ('rmse', 'r2') else 'accuracy'}'` as well"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -97,7 +102,7 @@ class GainAssessment:
         scale, digits, worst = self.measure.scale, self.measure.digits, self.worst
         low, high = (f"{scale * end:+.{digits}f}" for end in (worst.low, worst.high))
         return (
-            f"<GainAssessment of {len(self.names)} clients: worst client's {self.measure.words}: {worst.shown}, gain "
+            f"<GainAssessment of {len(self.names)} client{'s' * (len(self.names) != 1)}: worst client's {self.measure.words}: {worst.shown}, gain "
             f"between {low} and {high}{self.note}; significant at single clients: {len(self.better)} better, "
             f"{len(self.worse)} worse>"
         )
@@ -192,7 +197,7 @@ def no_row_values(measure: Measure, others: Sequence[Measure] = ()) -> InputErro
         others: The other measures of the runs.
     """
     names = [other.name for other in others if other.rows.paired]
-    remedy = f"use drfl assess --measure {names[0]}" if names else WITH_ROWS
+    remedy = f"use drfl assess --measure {names[0]}" if names else with_row_values(measure)
     return InputError(
         f"{measure.words} has no value for a single row: {remedy}",
         code="unsupported-metric",

@@ -27,8 +27,9 @@ def sentences(found: Assessment) -> list[str]:
         )
     lines += [candidates(found), *equality(found)]
 
+    those, worst = ("this one", "it") if unseen.clients == 1 else (f"these {unseen.clients:,}", "the worst of them")
     start = (
-        f"A new client that is exchangeable with these {unseen.clients:,} measures worse than the worst of them with "
+        f"A new client that is exchangeable with {those} measures worse than {worst} with "
         f"probability at most {_percent(unseen.worse)}"
     )
     if np.isnan(unseen.low):

@@ -6,7 +6,7 @@ import numpy as np
 
 from drfl.assessment.assess_evaluation import worst_of
 from drfl.assessment.clients import Assessment, AucInterval, assess_clients, no_patient_intervals, scores_of
-from drfl.assessment.gains import WITH_ROWS
+from drfl.assessment.gains import with_row_values
 from drfl.assessment.possible_sums import possible_sums
 from drfl.assessment.scores import Floats
 from drfl.core.errors import InputError, Notice
@@ -100,7 +100,7 @@ def missing_reason(run: RunRecord, measure: Measure | None = None) -> Notice:
         and "rows" in stored_measures[0]
     ):
         others = [other.name for other in run.measures if other.rows is not Rows.WHOLE]
-        remedy = f"use drfl assess --measure {others[0]}" if others else WITH_ROWS
+        remedy = f"use drfl assess --measure {others[0]}" if others else with_row_values(assessed_measure)
         return Notice(
             f"{words} has no interval, because it is computed from all of a client's rows together. "
             f"For an interval, {remedy}.",

@@ -253,8 +253,8 @@ def takeaway(groups: Sequence[Group], ranking: Ranking | None) -> Paragraph | No
         ahead = mean(best.finals("worst_score")) - mean(rival.rival.finals("worst_score"))
         ahead = ahead if score.more_is_better else -ahead
     less = "less" if (ahead < 0) == score.more_is_better else "more"
-    value += f"{note}, {score.scale * abs(ahead):.{score.digits}f}{' points' if score.percent else ''} {less} than "
-    value += rival.rival.label
+    lead = f"{score.scale * abs(ahead):.{score.digits}f}{' points' if score.percent else ''} {less} than"
+    value += f"{note}, {lead if ahead else 'equal to'} {rival.rival.label}"
     if gain.n >= T_FROM and not math.isnan(gain.low):
         _, ends = signed_interval(score, gain.mean, gain.low, gain.high)
         alone = ", of this pair alone" if ranking.tests > 1 else ""  # the verdict corrects for all differences

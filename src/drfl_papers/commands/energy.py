@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from drfl.cli import console
 from drfl.cli.to_config import overrides
-from drfl.core.errors import DivergedError, InputError
+from drfl.core.errors import DivergedError, InputError, Notice
 from drfl.core.screen import ScreenTable
 from drfl.core.user_code import label_of
 from drfl.data import Dataset
@@ -216,6 +216,11 @@ def energy_command(options: EnergyOptions) -> int:
             pictures = [stage / "heatmap.png", stage / "heatmap.svg"]
             output.save_heatmap(result, pictures, f"{job}: {100 * target:g} % worst accuracy")
         claim.finished = True
+    if all(cell.best is None for cell in result.cells):
+        text = (
+            f"no τ reaches {100 * target:g} % worst accuracy at every seed: lower --target-worst, or raise the rounds"
+        )
+        console.warn(Notice(text, "target-not-reached", "target_worst"))
     if quiet:
         print(json_text({**content, "directory": str(claim.directory)}))
         return 0

@@ -14,10 +14,13 @@ import torch
 from tests.support.refusals import check_refusal, refusal, refused
 
 import drfl
+from drfl.assessment.gains import with_row_values
+from drfl.assessment.sentences import sentences
 from drfl.cli.app import call
 from drfl.data import ClientData
 from drfl.experiments.assess.assess_runs import assess_run
 from drfl.report.run_gains import compare_over_seeds
+from drfl.task.measure import Measure
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +127,18 @@ def test_bad_input_is_a_one_line_error(comparison, capsys, arguments, error):
     folder = str(comparison / "FedAvg-seed0")
     check_refusal(["assess", *(folder if a == "RUN" else a for a in arguments)], *error)
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("name", "remedy"), [("rmse", "mae"), ("r2", "mae"), ("f1", "accuracy")])
+def test_remedy_is_a_metric_of_the_same_task(name, remedy):
+    assert with_row_values(Measure(name)) == f"run with `metrics = '{remedy}'` as well"
+
+
+def test_single_client_is_described_in_the_singular():
+    rows = torch.tensor([[[50.0, 40.0, 40.0]]])
+    found = drfl.assess(drfl.Evaluation(torch.tensor([0.8]), torch.tensor([0.5]), torch.tensor([50]), sums=rows))
+    assert repr(found).startswith("<Assessment of 1 client:")
+    assert any("exchangeable with this one measures worse than it" in line for line in sentences(found))
 
 
 def test_damaged_manifest_asks_for_another_folder_only_if_it_is_written(comparison, tmp_path, monkeypatch):
