@@ -128,7 +128,8 @@ class Assessment:
     def __repr__(self) -> str:
         shown, i = self.measure.shown, self.order[0]
         return (
-            f"<Assessment of {len(self.names)} client{'s' * (len(self.names) != 1)}: worst {self.measure.words} {shown(self.values[i])} "
+            f"<Assessment of {len(self.names)} client{'s' * (len(self.names) > 1)}: "
+            f"worst {self.measure.words} {shown(self.values[i])} "
             f"({self.names[i]}){self.note}, true value {shown(self.worst.low)} to {shown(self.worst.high)}, "
             f"{int(self.candidates.sum())} could be the worst>"
         )

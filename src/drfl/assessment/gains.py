@@ -102,7 +102,8 @@ class GainAssessment:
         scale, digits, worst = self.measure.scale, self.measure.digits, self.worst
         low, high = (f"{scale * end:+.{digits}f}" for end in (worst.low, worst.high))
         return (
-            f"<GainAssessment of {len(self.names)} client{'s' * (len(self.names) != 1)}: worst client's {self.measure.words}: {worst.shown}, gain "
+            f"<GainAssessment of {len(self.names)} client{'s' * (len(self.names) > 1)}: "
+            f"worst client's {self.measure.words}: {worst.shown}, gain "
             f"between {low} and {high}{self.note}; significant at single clients: {len(self.better)} better, "
             f"{len(self.worse)} worse>"
         )
