@@ -185,6 +185,20 @@ def test_test_data_that_do_not_match_are_refused(test, error):
         ClientData.from_arrays({"a": pair(4), "b": pair(4)}, test)
 
 
+def test_two_clients_with_one_name_are_refused():
+    twice, once = {1: pair(4), "1": pair(6)}, {"1": pair(4)}
+    for arguments in ((twice,), (once, twice)):
+        with refused("duplicate-name", "1", "'1'"):
+            ClientData.from_arrays(*arguments)
+    with refused("duplicate-name", "1", "'1'"):
+        ClientData.from_arrays(once, patients={1: [0, 1, 2, 3], "1": [0, 1, 2, 3]})
+    items = [(torch.ones(2), k % 2, {"site": 1 if k < 8 else "1"}) for k in range(16)]
+    with refused("duplicate-name", "1", "'1'"):
+        ClientData.from_datasets(Items(items), group="site")
+    with refused("duplicate-name", "1", "'1'"):
+        ClientData.from_datasets({1: Items(items), "1": Items(items)})
+
+
 def parts(**changes):
     x, y, i = torch.zeros(3, 2), torch.tensor([0, 1, 0]), (torch.tensor([0, 1]), torch.tensor([2]))
     good = {"inputs": x, "targets": y, "train": i, "test_inputs": x, "test_targets": y, "test": i}

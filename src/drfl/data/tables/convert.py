@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -34,8 +34,22 @@ def clients_by_name(clients: Mapping[str, _T] | Sequence[_T]) -> dict[str, _T]:
     if not len(clients):
         raise InputError("expected at least one client, got none", code="empty", field="clients")
     if isinstance(clients, Mapping):
-        return {str(name): value for name, value in clients.items()}
+        return with_text_names(clients)
     return dict(zip(client_names(len(clients)), clients, strict=True))
+
+
+def with_text_names(clients: Mapping[Any, _T]) -> dict[str, _T]:
+    """Convert the names of clients to text; two clients must not have the same name then."""
+    by_name: dict[str, _T] = {}
+    for name, value in clients.items():
+        if str(name) in by_name:
+            raise InputError(
+                f"two clients have the name '{name}'. Give each client its own name, which drfl reads as text",
+                code="duplicate-name",
+                field=str(name),
+            )
+        by_name[str(name)] = value
+    return by_name
 
 
 def match_clients(clients: Mapping[str, _T] | Sequence[_T], names: Sequence[str]) -> list[_T]:

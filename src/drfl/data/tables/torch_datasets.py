@@ -15,7 +15,7 @@ from torch.utils.data import Subset
 
 from drfl.core.errors import DataWarning, InputError, Notice, unknown
 from drfl.data.partition.partition import client_error
-from drfl.data.tables.convert import Pair, check_not_ragged
+from drfl.data.tables.convert import Pair, check_not_ragged, with_text_names
 from drfl.task.input_fields import has_fields
 
 Item = tuple[object, ...]
@@ -69,7 +69,7 @@ def divide(dataset: TorchDataset[Item], group: int | str) -> dict[str, Subset[It
         # Metadata in one tensor with real numbers are floats.
         rows.setdefault(int(value) if isinstance(value, float) and value.is_integer() else value, []).append(k)
     ordered = sorted(rows, key=lambda value: (isinstance(value, str), value))
-    return {str(value): Subset(dataset, rows[value]) for value in ordered}
+    return with_text_names({value: Subset(dataset, rows[value]) for value in ordered})
 
 
 def _length(what: str, dataset: object, field: str) -> int:
