@@ -26,7 +26,7 @@ from drfl.testing import ConstantFederation, DropoutFederation
 from drfl.training.averages import Average
 from drfl.training.history import Metrics, columns_of
 from drfl.training.loop import run
-from drfl.training.model_selection import Target
+from drfl.training.model_selection import Best, Target
 from drfl.training.run_state import RunState, first
 
 LOCAL = LocalSGD(lr=0.1)
@@ -129,6 +129,35 @@ def test_callback_stops_the_run(at, expected):
 def test_impossible_numbers_are_refused(name, value):
     with refused("out-of-range", name, str(value)):
         run(Counter(), fed(), **{"rounds": 3, name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        ("returned", "Last", ("invalid-value", "'average'", "'last'", "'best'", "'Last'")),
+        ("returned", None, ("invalid-value", "'last'")),
+        ("safeguard", "foo", ("invalid-value", "'best'", "'start'", "'foo'")),
+        ("best", "worst", ("wrong-type", "drfl.Best('worst')", "str")),
+        ("best", Best, ("wrong-type", "drfl.Best('worst')", "class Best")),
+        ("patience", 3, ("wrong-type", "drfl.Patience(20)", "int")),
+        ("until", "worst_accuracy=0.9", ("wrong-type", "drfl.Target('worst_accuracy', 0.9)", "str")),
+        ("checkpoints", "folder", ("wrong-type", "drfl.Checkpoints('folder')", "str")),
+        ("checkpoints", 5, ("wrong-type", "drfl.Checkpoints('folder')", "int")),
+        ("callbacks", print, ("wrong-type", "list", "builtin_function_or_method")),
+        ("callbacks", [3], ("wrong-type", "list", "int")),
+        ("certify", "pooled", ("wrong-type", "drfl.certificate.Certifier(task)", "str")),
+        ("certify", True, ("wrong-type", "drfl.certificate.Certifier(task)", "bool")),
+        ("start", 3, ("wrong-type", "int")),
+        ("keep", 3, ("wrong-type", "int")),
+        ("init_from", 3, ("wrong-type", "int")),
+        ("table_dir", 3, ("wrong-type", "int")),
+    ],
+)
+def test_options_of_the_wrong_kind_are_refused_before_the_first_round(name, value, error):
+    f, (code, *quoted) = fed(), error
+    with refused(code, name, *quoted):
+        run(Counter(), f, rounds=1, **{name: value})
+    assert f.evaluated == 0
 
 
 @pytest.mark.parametrize("trouble", [math.nan, math.inf, NonFiniteError("entry 3 is nan")], ids=str)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -91,6 +92,13 @@ def concentration(alpha: float) -> None:
             code="out-of-range",
             field="alpha",
         )
+
+
+def one_of(name: str, value: object, known: Sequence[str]) -> None:
+    """Raise InputError unless a setting has one of at least two known values."""
+    if value not in known:
+        choices = f"{', '.join(map(repr, known[:-1]))} or {known[-1]!r}"
+        raise InputError(f"`{name}` must be {choices}, got {value!r}", code="invalid-value", field=name)
 
 
 def finite(name: str, values: Tensor, *, missing: bool = False) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
+from typing import get_args
 
 from torch import Tensor
 
@@ -115,15 +116,18 @@ def run(
     Raises:
         InputError: If a number is out of range, the hyperparameters do not fit the federation, the certifier does not
             fit the hyperparameters, ``init_from`` does not fit the clients, the algorithm has no averaged solution,
-            ``checkpoints`` belong to another run, or ``algorithm`` or ``fed`` has the wrong type.
+            ``checkpoints`` belong to another run, or an argument has the wrong type or is unknown.
         DivergedError: If the model, or a loss used for the dual update, is not finite.
         DrflError: If the memory of a GPU is full. Checkpoints remain.
     """
     _check_objects(algorithm, fed)
+    objects = {
+        "init_from": init_from, "table_dir": table_dir, "best": best, "patience": patience, "until": until,
+        "certify": certify, "checkpoints": checkpoints, "start": start, "keep": keep,
+    }  # fmt: skip
+    _check_options(rounds, evaluate_every, returned, safeguard, callbacks, objects)
     if init_from is not None:
         fed = fed.starting_from(Path(init_from))
-    checks.integer("rounds", rounds, low=0)
-    checks.integer("evaluate_every", evaluate_every)
     step_size.in_round(algorithm, max(rounds, 1))  # refuses a schedule that reaches 0 before any request
     # Settings are checked before the first request to a client.
     select = ModelSelection(best, patience, fed.measures[0], until)
@@ -211,6 +215,49 @@ def _check_objects(algorithm: object, fed: object) -> None:
         raise InputError(
             f"expected a federation such as drfl.Simulation(data, task), got {name}", code="wrong-type", field="fed"
         )
+
+
+_OBJECTS: Mapping[str, tuple[Callable[[object], bool], str]] = {
+    "init_from": (lambda given: isinstance(given, str | Path), "the path of a model file"),
+    "table_dir": (lambda given: isinstance(given, str | Path), "the path of a folder"),
+    "best": (lambda given: isinstance(given, Best), "an object such as drfl.Best('worst')"),
+    "patience": (lambda given: isinstance(given, Patience), "an object such as drfl.Patience(20)"),
+    "until": (lambda given: isinstance(given, Target), "an object such as drfl.Target('worst_accuracy', 0.9)"),
+    "certify": (lambda given: isinstance(given, Certifier), "an object such as drfl.certificate.Certifier(task)"),
+    "checkpoints": (
+        lambda given: not isinstance(given, type) and hasattr(given, "resume"),
+        "an object such as drfl.Checkpoints('folder')",
+    ),
+    "start": (lambda given: isinstance(given, RunState), "the state that a callback receives"),
+    "keep": (callable, "a function"),
+}
+"""Check of each option of :func:`run` that may be None, and what it must be."""
+
+
+def _check_options(
+    rounds: int,
+    evaluate_every: int,
+    returned: object,
+    safeguard: object,
+    callbacks: Sequence[object],
+    objects: Mapping[str, object],
+) -> None:
+    checks.integer("rounds", rounds, low=0)
+    checks.integer("evaluate_every", evaluate_every)
+    checks.one_of("returned", returned, get_args(Returned))
+    checks.one_of("safeguard", safeguard, get_args(SafeguardRule))
+    no_functions = [c for c in callbacks if not callable(c)] if isinstance(callbacks, Sequence) else [callbacks]
+    if no_functions:
+        raise _wrong_type("callbacks", "a list of functions", no_functions[0])
+    for name, given in objects.items():
+        is_valid, expected = _OBJECTS[name]
+        if given is not None and not is_valid(given):
+            raise _wrong_type(name, expected, given)
+
+
+def _wrong_type(name: str, expected: str, given: object) -> InputError:
+    got = f"the class {given.__name__}" if isinstance(given, type) else f"an object of type {type(given).__name__}"
+    return InputError(f"`{name}` must be {expected}, got {got}", code="wrong-type", field=name)
 
 
 def _warn(notices: Sequence[str], category: type[Warning]) -> None:
