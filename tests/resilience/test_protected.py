@@ -52,6 +52,25 @@ class Broken(WrappedFederation):
         return reply
 
 
+@pytest.mark.parametrize(
+    ("name", "guards", "reports"),
+    [
+        ("DRFA", (Trim(9),), 3),
+        ("DRFA", (Trim(1), Clip(3.0), Trim(2)), 3),
+        ("ScaffPD", (Trim(3),), 3),
+        ("TERM", (Trim(3),), 3),
+        ("AFL", (Trim(N),), N),
+        ("DRFAGA", (Trim(N),), N),
+    ],
+)
+def test_guards_that_would_drop_every_reported_loss_are_refused(name, guards, reports):
+    algorithm = algorithm_of(name) if name == "AFL" else algorithm_of(name, m=3)
+    dropped = sum(guard.f for guard in guards if isinstance(guard, Trim))
+    with refused("few-clients", "guards", "Trim", str(dropped), str(reports)):
+        run(Protected(algorithm, guards=guards), fed_of(), rounds=1)
+    Protected(algorithm, guards=(Trim(reports - 1),)).init(fed_of())
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_honest_clients_leave_the_algorithm_bitwise_unchanged(name):
     alone, protected = (fed_of(), fed_of())

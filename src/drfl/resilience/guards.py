@@ -186,7 +186,8 @@ class Trim(WithoutMemory):
 
     If at most f Byzantine clients report the largest losses, these are never used. But the f worst honest clients, for
     which λ exists, may be dropped instead, so this is a strong measure. Among equal reports, those of clients with
-    smaller indices are dropped. If at most f clients answer, no report remains.
+    smaller indices are dropped. If at most f clients answer, no report remains. f must be smaller than the number of
+    clients that are asked.
 
     Do not use it with ScaffPD, which reuses the last report of a client that does not answer. A client whose report was
     accepted once, when its loss was large, and has been dropped ever since keeps gaining weight from it.

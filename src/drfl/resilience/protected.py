@@ -269,7 +269,8 @@ class Protected(Wrapper[S]):
         on_rejection: Called with every rejected reply, for example for an audit log; None = no call.
 
     Raises:
-        InputError: If the norm is not a finite number above 0, or (on first use) if cohorts are too small for the rule.
+        InputError: If the norm is not a finite number above 0, or (on first use) if cohorts are too small for the
+            rule or for :class:`drfl.resilience.Trim`.
         NonFiniteError: In a round, if more than half of a request's replies are NaN or infinite.
     """
 
@@ -304,16 +305,25 @@ class Protected(Wrapper[S]):
                 code="unsupported-combination",
                 field="reference",
             )
-        if self.aggregator is not None:
-            most = min(n, (core.m or n) if isinstance(core, Sized) else n)
-            if most < self.aggregator.min_vectors:  # no request could ever get enough replies
-                raise InputError(
-                    f"{self.aggregator} needs at least {self.aggregator.min_vectors} replies, but at most "
-                    f"{most} clients are asked. Use median-clip (MedianClip), which needs three, or "
-                    "remove `aggregator`",
-                    code="few-clients",
-                    field="aggregator",
-                )
+        most = min(n, core.m or n) if isinstance(core, Sized) and isinstance(core.m, int) else n
+        if self.aggregator is not None and most < self.aggregator.min_vectors:  # no request could get enough replies
+            raise InputError(
+                f"{self.aggregator} needs at least {self.aggregator.min_vectors} replies, but at most "
+                f"{most} clients are asked. Use median-clip (MedianClip), which needs three, or "
+                "remove `aggregator`",
+                code="few-clients",
+                field="aggregator",
+            )
+        # Algorithms without these fields get no reported losses from a cohort: AFL and DRFA-GA ask all clients.
+        reports = most if hasattr(core, "dual_batch") or hasattr(core, "loss_batch") else n
+        dropped = sum(guard.f for guard in self.guards if isinstance(guard, Trim))
+        if dropped and dropped >= reports:  # λ would never change
+            raise InputError(
+                f"Trim would drop the {dropped} largest reported losses, but at most {reports} clients report one. "
+                "Lower f, or remove `guards`",
+                code="few-clients",
+                field="guards",
+            )
         memory = Memory(
             flagged=flags(n),
             rejected=counts(),
