@@ -168,9 +168,39 @@ def test_divergence_is_raised(trouble):
     assert "\n" not in str(raised.value)
 
 
-def test_other_errors_pass_through():
-    with pytest.raises(ZeroDivisionError):
-        run(Counter(breaks={2: ZeroDivisionError()}), fed(), rounds=5)
+def returning(result):
+    """An algorithm whose rounds return a function of the right state and Info."""
+
+    class Wrong(Counter):
+        def round(self, state, fed, key):
+            return result(*super().round(state, fed, key))
+
+    return Wrong()
+
+
+def test_failing_algorithm_of_a_user_is_named_in_one_line():
+    trouble = ZeroDivisionError("no share")
+    for algorithm in (Counter(breaks={2: trouble}), Protected(Counter(breaks={2: trouble}))):
+        with refused("user-code-failed", "Counter", "Counter.round", "test_loop.py", "ZeroDivisionError") as caught:
+            run(algorithm, fed(), rounds=5)
+        assert caught.value.__cause__ is trouble
+
+
+@pytest.mark.parametrize("wrap", [lambda algorithm: algorithm, Protected], ids=["alone", "protected"])
+@pytest.mark.parametrize(
+    ("result", "code", "quoted"),
+    [
+        (lambda state, info: state, "wrong-type", ("drfl.Info", "Counted")),
+        (lambda state, info: (state.w, info), "wrong-type", ("w", "Tensor")),
+        (lambda state, info: (state._replace(w=state.w[:1]), info), "wrong-shape", ("(2,)", "(1,)")),
+        (lambda state, info: (state._replace(w=state.w.double()), info), "wrong-shape", ("float32", "float64")),
+        (lambda state, info: (state, info._replace(answered=torch.tensor([99]))), "out-of-range", ("0..2", "99")),
+    ],
+    ids=["no info", "no state", "length", "type", "client"],
+)
+def test_wrong_result_of_a_users_round_is_refused(result, code, quoted, wrap):
+    with refused(code, "Wrong", "Wrong.round", *quoted):
+        run(wrap(returning(result)), fed(), rounds=2)
 
 
 def test_skipped_rounds_are_counted():
@@ -386,8 +416,8 @@ def test_error_in_a_prefetched_round_is_raised_after_the_round_before(trouble, w
     assert (found.rounds, found.state.w.tolist()) == (2, [2.0, 2.0])
 
 
-def test_programming_error_is_raised_at_once():
-    with pytest.raises(ZeroDivisionError):
+def test_failing_algorithm_of_a_user_is_named_if_rounds_are_bundled():
+    with refused("user-code-failed", "Counter", "ZeroDivisionError"):
         run(Counter(breaks={1: ZeroDivisionError()}), BundlingFederation(fed()), rounds=5)
 
 

@@ -15,6 +15,7 @@ from drfl.core.key import Key
 from drfl.federation.algorithm import Info
 from drfl.federation.federation import Federation, WrappedFederation
 from drfl.federation.requests import GradientRequest, LossRequest, R, Request, TrainRequest, select_rows
+from drfl.federation.user_algorithm import begin, play
 from drfl.resilience.wrappers import S, Wrapper, WrapperState
 
 KINDS = (TrainRequest.kind, LossRequest.kind, GradientRequest.kind)
@@ -314,7 +315,7 @@ class Faulty(Wrapper[S]):
     def init(self, fed: Federation) -> WrapperState[S, FaultMemory]:
         """Return the state of the wrapped algorithm with all groups up."""
         self.faults.check(fed.n)
-        return WrapperState(self.algorithm.init(fed), FaultMemory(torch.zeros(self.faults.groups, dtype=torch.int64)))
+        return WrapperState(begin(self.algorithm, fed), FaultMemory(torch.zeros(self.faults.groups, dtype=torch.int64)))
 
     def round(
         self, state: WrapperState[S, FaultMemory], fed: Federation, key: Key
@@ -336,6 +337,6 @@ class Faulty(Wrapper[S]):
             fed = UnreliableFederation(
                 fed, unavailable=unavailable, lost=lost, duplicates=duplicates, stragglers=stragglers
             )
-        inner, info = self.algorithm.round(state.inner, fed, key)
+        inner, info = play(self.algorithm, state.inner, fed, key)
         # Outages end by rounds and not by draws, so their length does not depend on the algorithm.
         return WrapperState(inner, FaultMemory((down - 1).clamp(min=0))), info

@@ -13,6 +13,7 @@ from drfl.core.key import Key
 from drfl.federation.algorithm import Info
 from drfl.federation.federation import Federation, WrappedFederation
 from drfl.federation.requests import R, Request, select_rows
+from drfl.federation.user_algorithm import begin, play
 from drfl.resilience.wrappers import S, WrappedAlgorithm
 
 
@@ -69,7 +70,7 @@ class OverSelection(WrappedAlgorithm[S]):
 
     def round(self, state: S, fed: Federation, key: Key) -> tuple[S, Info]:
         """Run one round of the wrapped algorithm on the first replies."""
-        return self.algorithm.round(state, FirstK(fed, self.keep), key)
+        return play(self.algorithm, state, FirstK(fed, self.keep), key)
 
 
 @dataclass(frozen=True)
@@ -113,17 +114,17 @@ class Quorum(WrappedAlgorithm[S]):
                 code="out-of-range",
                 field="min_replies",
             )
-        return self.algorithm.init(fed)
+        return begin(self.algorithm, fed)
 
     def round(self, state: S, fed: Federation, key: Key) -> tuple[S, Info]:
         """Run the wrapped algorithm's round until enough clients answer, or skip it."""
-        next_state, info = self.algorithm.round(state, fed, key)
+        next_state, info = play(self.algorithm, state, fed, key)
         for k in range(1, 1 + (self.max_repeats if self.action == "repeat" else 0)):
             if self._has_quorum(info):
                 break
             # Start from the state before the round each time, so that failed attempts leave no trace.
             # The round's own key would draw the same cohort and the same failures again.
-            next_state, info = self.algorithm.round(state, fed, key.fold("again", k))
+            next_state, info = play(self.algorithm, state, fed, key.fold("again", k))
         return (next_state, info) if self._has_quorum(info) else (state, Info.without_replies(info.cohort))
 
     def _has_quorum(self, info: Info) -> bool:

@@ -16,6 +16,7 @@ from drfl.core.key import Key
 from drfl.federation.algorithm import Info, Sized, core_of, mixture_of
 from drfl.federation.federation import Federation, WrappedFederation
 from drfl.federation.requests import GradientRequest, LossRequest, R, Request, reports_of, select_rows, with_reports
+from drfl.federation.user_algorithm import begin, play
 from drfl.resilience.aggregation import AggregatingFederation, first_centres
 from drfl.resilience.aggregators import Aggregator
 from drfl.resilience.guards import Guard, RobustClip, Trim, apply_guards, first_memories
@@ -338,7 +339,7 @@ class Protected(Wrapper[S]):
             left_out=counts(n),
             too_few=counts(),
         )
-        return WrapperState(self.algorithm.init(fed), memory)
+        return WrapperState(begin(self.algorithm, fed), memory)
 
     def round(self, state: WrapperState[S, Memory], fed: Federation, key: Key) -> tuple[WrapperState[S, Memory], Info]:
         """Run one round of the wrapped algorithm on the replies that pass."""
@@ -348,7 +349,7 @@ class Protected(Wrapper[S]):
         robust = None if self.aggregator is None else AggregatingFederation(valid, self.aggregator, memory.centres)
         # Guards are outermost: they judge losses of clients that the aggregation rule has not excluded.
         guarded = GuardingFederation(valid if robust is None else robust, self.guards, memory.guards)
-        inner, info = self.algorithm.round(inner, guarded, key)
+        inner, info = play(self.algorithm, inner, guarded, key)
         lam = mixture_of(self.algorithm, inner, fed)
         bad = valid.faulty | guarded.changed
         record = Record(memory.strikes, memory.until)

@@ -24,6 +24,7 @@ from drfl.core.output_files import write_bytes
 from drfl.federation.algorithm import Info
 from drfl.federation.federation import Federation, WrappedFederation
 from drfl.federation.requests import R, Request, select_rows
+from drfl.federation.user_algorithm import play
 from drfl.resilience.wrappers import S, WrappedAlgorithm
 from drfl.training.history import csv_text
 from drfl.training.run_state import RunState
@@ -85,7 +86,7 @@ class Recorded(WrappedAlgorithm[S]):
 
     def round(self, state: S, fed: Federation, key: Key) -> tuple[S, Info]:
         """Run one round of the wrapped algorithm."""
-        return self.algorithm.round(state, RecordingFederation(fed, self.note), key)
+        return play(self.algorithm, state, RecordingFederation(fed, self.note), key)
 
 
 class ReplayingFederation(WrappedFederation):
@@ -148,7 +149,7 @@ class Replayed(WrappedAlgorithm[S]):
     def round(self, state: S, fed: Federation, key: Key) -> tuple[S, Info]:
         """Run one round of the wrapped algorithm."""
         record = {(entry.kind, entry.key): entry.clients for entry in self.record}
-        return self.algorithm.round(state, ReplayingFederation(fed, record), key)
+        return play(self.algorithm, state, ReplayingFederation(fed, record), key)
 
 
 class ReplyLog:

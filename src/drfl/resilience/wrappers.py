@@ -10,6 +10,7 @@ from torch import Tensor
 from drfl.ambiguity import AmbiguitySet
 from drfl.federation.algorithm import Algorithm, References, State, ambiguity_of, flagged, lam_of, references_of
 from drfl.federation.federation import Federation
+from drfl.federation.user_algorithm import begin
 from drfl.optim.local import LocalSGD
 
 S = TypeVar("S", bound=State)
@@ -79,4 +80,4 @@ class WrappedAlgorithm(Wrapper[S]):
 
     def init(self, fed: Federation) -> S:
         """Return the state before the first round."""
-        return self.algorithm.init(fed)
+        return begin(self.algorithm, fed)

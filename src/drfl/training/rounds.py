@@ -11,6 +11,7 @@ from drfl.core.errors import DivergedError, NonFiniteError
 from drfl.core.key import Key
 from drfl.federation.algorithm import Algorithm, core_of, is_separate, mixture_of
 from drfl.federation.federation import Federation
+from drfl.federation.user_algorithm import play
 from drfl.training.run_state import RunState, no_average
 from drfl.training.safeguard import SafeguardRule, copied, limit_of, objective_of, report
 from drfl.training.step_size import CHECKED, COMPARED, found_again, in_round, with_step_size
@@ -74,7 +75,7 @@ def _play(algorithm: Algorithm, fed: Federation, key: Key, progress: RunState) -
     """Run one more round with the algorithm's step sizes, as scheduled for this round."""
     r, average, decaying, core = progress.round + 1, progress.average, progress.decaying, core_of(algorithm)
     try:
-        state, info = in_round(algorithm, r).round(progress.state, fed, key.fold("round", r))
+        state, info = play(in_round(algorithm, r), progress.state, fed, key.fold("round", r))
         if not bool(torch.isfinite(state.w).all()):
             raise NonFiniteError("the global model contains NaN or infinity")
     except NonFiniteError as error:

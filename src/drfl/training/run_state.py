@@ -10,6 +10,7 @@ from torch import Tensor
 from drfl.core.errors import InputError
 from drfl.federation.algorithm import Algorithm, Info, Personal, S, State, WithoutAverage, core_of, mixture_of
 from drfl.federation.federation import Federation, WrappedFederation
+from drfl.federation.user_algorithm import begin
 from drfl.task.metrics import ACCURACY, Measure
 from drfl.training.averages import Average, DecayingAverage
 from drfl.training.history import Row
@@ -127,7 +128,7 @@ def first(
     # With a server optimiser the global model is not an affine function of the local models either.
     if averaged and (isinstance(core, WithoutAverage) or getattr(core, "server", None) is not None):
         raise no_average(algorithm)
-    state = algorithm.init(view_of(fed, averaged, table_dir))
+    state = begin(algorithm, view_of(fed, averaged, table_dir))
     lam = mixture_of(algorithm, state, fed)
     average = Average.start(state.w, lam) if averaged else None
     decaying = DecayingAverage.start(state.w, lam) if returned != "last" else None
