@@ -403,6 +403,15 @@ def test_other_sites_than_those_of_the_run_are_refused(tmp_path):
     assert (tmp_path / "again" / "summary.json").exists()
 
 
+def test_second_server_program_does_not_write_to_the_audit_log(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "LOCK_TIMEOUT", 0.0)
+    path = settings(tmp_path)
+    path.write_text('audit = "audit.jsonl"\n' + path.read_text())
+    with session.lock_deployment(tmp_path), refused("folder-in-use", str(tmp_path)):
+        server_app.serve(grid_of(), path)
+    assert not (tmp_path / "audit.jsonl").exists()
+
+
 @pytest.mark.parametrize("algorithm", long_except(["SCAFFOLD"], list(ALGORITHMS)))
 @pytest.mark.long
 def test_requests_per_site_stay_within_the_stated_maximum(tmp_path, algorithm):

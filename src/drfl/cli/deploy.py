@@ -213,8 +213,9 @@ def evaluate(
         folder = _deployment(directory)
         from drfl.flower.deploy.paths import EVALUATION_FILE
         from drfl.flower.deploy.requests import print_evaluation, read_results, write_request
-        from drfl.flower.deploy.runs import submit
+        from drfl.flower.deploy.runs import check_no_run, submit
 
+        check_no_run(folder)
         request = write_request(folder, "evaluate", models, references or ())
         code = _follow(directory, submit(folder, request=request), is_task=True)
         if code == 0:
@@ -242,8 +243,9 @@ def deliver(
         folder = _deployment(directory)
         from drfl.flower.deploy.paths import DELIVERY_FILE, RECEIVED
         from drfl.flower.deploy.requests import read_results, write_request
-        from drfl.flower.deploy.runs import submit
+        from drfl.flower.deploy.runs import check_no_run, submit
 
+        check_no_run(folder)
         request = write_request(
             folder, "deliver", [folder.summary().parent / "model.safetensors" if model is None else model]
         )
@@ -414,8 +416,9 @@ def _submit(directory: Path, detach: bool, wait: float | None, *, is_fit: bool) 
         from drfl.core import checks
 
         checks.positive("--wait", wait)
-    from drfl.flower.deploy.runs import FIT, submit
+    from drfl.flower.deploy.runs import FIT, check_no_run, submit
 
+    check_no_run(folder)
     number = submit(folder, wait, FIT if is_fit else None)
     # With --detach the number is the result of the command, which a script reads on stdout.
     say(f"run {number} submitted", err=not detach)

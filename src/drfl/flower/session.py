@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography.hazmat.primitives import serialization
+from filelock import FileLock, Timeout
 from flwr.serverapp import Grid
 
 from drfl.core.audit_log import AuditLog
@@ -23,6 +24,12 @@ from drfl.flower.nodes import JoinedSite, KeyRoster, NameRoster, Roster, gather_
 from drfl.flower.settings import ServerSettings, read_server
 
 LOG = logging.getLogger("drfl.flower")
+
+LOCK = "server.lock"
+"""File in the deployment's folder that the server program locks."""
+
+LOCK_TIMEOUT = 10.0
+"""Seconds to wait for the lock: the program of a run that was stopped ends a moment later."""
 
 
 @dataclass(frozen=True)
@@ -64,24 +71,50 @@ def session(
     """
     audit = settings.open_log(folder, "server", SERVER)
     roster = make_roster(settings, folder, audit)
-    record = AuditedRun(audit, grid, roster, settings.timeout)
-    record.start()
-    try:
-        seconds = settings.wait if wait is None else wait
-        joined = gather_members(grid, roster, seconds, settings.timeout, audit, holdout)
-        members = {client: member.identity for client, member in joined.items()}
-        admit(members, settings.sites)
-        if audit is not None:
-            log_members(joined, roster, audit)
-        yield Session(grid, settings, folder, roster, members, record)
-    except Exception:
-        # A run that was interrupted stays open.
+    # Lock before the first line of the log: lines of two runs must not mix.
+    with lock_deployment(folder):
+        record = AuditedRun(audit, grid, roster, settings.timeout)
+        record.start()
         try:
-            record.close("failed")
-        except DrflError as error:  # the first error is the reason of the failure, so only log this one
-            LOG.warning("%s", error)
-        raise
-    record.close("completed")  # unless the caller has closed it already
+            seconds = settings.wait if wait is None else wait
+            joined = gather_members(grid, roster, seconds, settings.timeout, audit, holdout)
+            members = {client: member.identity for client, member in joined.items()}
+            admit(members, settings.sites)
+            if audit is not None:
+                log_members(joined, roster, audit)
+            yield Session(grid, settings, folder, roster, members, record)
+        except Exception:
+            # A run that was interrupted stays open.
+            try:
+                record.close("failed")
+            except DrflError as error:  # the first error is the reason of the failure, so only log this one
+                LOG.warning("%s", error)
+            raise
+        record.close("completed")  # unless the caller has closed it already
+
+
+@contextmanager
+def lock_deployment(folder: Path) -> Iterator[None]:
+    """Let only one server program work in a deployment's folder.
+
+    Raises:
+        InputError: If another one still works in it after some seconds.
+    """
+    # The operating system releases the lock with the process, however that ends.
+    lock = FileLock(folder / LOCK, timeout=LOCK_TIMEOUT)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise InputError(
+            f"another run is in progress in {folder}. Wait for its end, or stop it with 'drfl deploy stop'; "
+            "'drfl deploy status' shows its number",
+            code="folder-in-use",
+            field=str(folder),
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def log_members(joined: Mapping[int, JoinedSite], roster: Roster, audit: AuditLog) -> None:

@@ -236,7 +236,7 @@ def test_scripts_read_the_sites_from_server_toml(superlink, trio):
 
 
 def test_insecure_deployment_has_sites_without_keys(tmp_path, monkeypatch):
-    monkeypatch.setattr(membership, "list_runs", lambda _: [])
+    monkeypatch.setattr(membership, "run_in_progress", lambda _: None)
     root = tmp_path / "fl"
     write(DeploymentPlan(("a", "b"), port=18000, insecure=True), root)
     assert call(["deploy", "add-site", str(root), "c"]) == 0

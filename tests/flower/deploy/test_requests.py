@@ -32,6 +32,7 @@ def answered(monkeypatch):
 
     answer.files = {}
     monkeypatch.setattr(flower_cli, "require_flower", lambda: None)
+    monkeypatch.setattr(runs, "check_no_run", lambda folder: None)
     monkeypatch.setattr(runs, "submit", submit)
     monkeypatch.setattr(runs, "follow", lambda folder, number, show: runs.Status(runs.COMPLETED, ""))
     return answer

@@ -52,6 +52,7 @@ def flwr(copy, tmp_path, monkeypatch):
 
     def answer(**answers):
         texts = {"run": f"Successfully started\n{started}", "log": log, "stop": json.dumps({"success": True})}
+        texts["list"] = json.dumps({"success": True, "runs": []})
         (copy / "flwr/answers").write_text(json.dumps({**texts, **answers}))
 
     def calls():
@@ -98,7 +99,7 @@ def test_a_fit_is_a_request_and_prints_its_result(flwr, copy, capsys):
     flwr(list=ended("finished:completed"))
     assert call(["deploy", "fit", str(copy)]) == 0
     assert "FedAvg, 2 sites, 3 rounds" in capsys.readouterr().out
-    assert flwr.calls()[0][3].endswith(' request="fit"')
+    assert flwr.calls()[1][3].endswith(' request="fit"')
 
 
 def test_a_fit_that_did_not_end_continues(flwr, copy, capsys):
@@ -159,7 +160,16 @@ def test_detached_run(flwr, copy, capsys):
     flwr()
     assert call(["deploy", "run", "--detach", str(copy)]) == 0
     assert capsys.readouterr().out == "run 7 submitted\n"
-    assert [arguments[0] for arguments in flwr.calls()] == ["run"]
+    assert [arguments[0] for arguments in flwr.calls()] == ["list", "run"]
+
+
+@pytest.mark.parametrize("command", ["run", "fit", "deliver", "evaluate"])
+def test_nothing_is_submitted_during_a_run(flwr, copy, command):
+    flwr(list=ended("running"))
+    models = ["model.safetensors"] if command == "evaluate" else []
+    check_refusal(["deploy", command, str(copy), *models], "run-in-progress", "run", f"drfl deploy stop {copy} 7")
+    assert [arguments[0] for arguments in flwr.calls()] == ["list"]
+    assert not any((copy / name).exists() for name in ("deliveries", "evaluations"))
 
 
 @pytest.mark.parametrize("times", [1, 2])

@@ -17,7 +17,7 @@ from drfl.flower.deploy import edit_settings, keys
 from drfl.flower.deploy.dated_folders import folder_to_fill
 from drfl.flower.deploy.init import FIRST_SITE_PORT, DeploymentPlan, compose_service, site_files, write_files
 from drfl.flower.deploy.paths import DeploymentFolder, SitePaths
-from drfl.flower.deploy.runs import list_runs
+from drfl.flower.deploy.runs import run_in_progress
 
 MIN_SITES = 2
 """Smallest number of sites that must remain. With one site there is nothing to average or compare."""
@@ -171,7 +171,7 @@ def _paths(folder: DeploymentFolder, name: str) -> SitePaths:
 
 def _check_no_run(folder: DeploymentFolder) -> None:
     """Check that no run is in progress: it could not be resumed with other sites."""
-    number = next((run.number for run in list_runs(folder) if not run.status.is_finished), None)
+    number = run_in_progress(folder)
     if number is not None:
         raise InputError(
             f"run {number} is in progress, and the sites of a run are fixed. Wait for its end, or stop it with 'drfl "

@@ -148,6 +148,22 @@ def list_runs(folder: DeploymentFolder) -> list[ListedRun]:
     return [ListedRun(str(run.get("run-id")), _status_of(run)) for run in _runs(folder, [])]
 
 
+def run_in_progress(folder: DeploymentFolder) -> str | None:
+    """Return the number of a run that has not ended; None if there is none."""
+    return next((run.number for run in list_runs(folder) if not run.status.is_finished), None)
+
+
+def check_no_run(folder: DeploymentFolder) -> None:
+    """Check that no run is in progress: two server programs cannot work in one folder."""
+    number = run_in_progress(folder)
+    if number is not None:
+        raise InputError(
+            f"run {number} is in progress. Wait for its end, or stop it with 'drfl deploy stop {folder.root} {number}'",
+            code="run-in-progress",
+            field="run",
+        )
+
+
 def stop(folder: DeploymentFolder, number: str) -> None:
     """Stop a run."""
     run_flwr(folder.home, ["stop", _checked_number(number)])
