@@ -33,6 +33,7 @@ from drfl.report.evidence import gather_evidence
 from drfl.report.run_gains import gain_over_last
 from drfl.resilience import Replayed, read_replies
 from drfl.task.measure import undefined_note
+from drfl.training.step_size import REQUESTS
 
 from .conftest import clients, grid_of, simulation, site
 
@@ -401,6 +402,17 @@ def test_other_sites_than_those_of_the_run_are_refused(tmp_path):
     with refused("other-sites", "out"):
         server_app.serve(None, path)
     assert (tmp_path / "again" / "summary.json").exists()
+
+
+def test_requests_of_the_search_stay_within_the_stated_maximum(tmp_path, caplog):
+    path = settings(tmp_path, rounds=1)
+    path.write_text(path.read_text().replace("DualDRDM", "FedAvg").replace("lr = 0.05\n", ""))
+    grid = grid_of()
+    with caplog.at_level(logging.INFO, "drfl"):
+        server_app.serve(grid, path)
+    assert read_server(path).job.max_requests > 3 + 10
+    assert 8 < max(grid.count.values()) <= read_server(path).job.max_requests
+    assert any(quotes(record.getMessage(), str(REQUESTS)) for record in caplog.records)
 
 
 def test_second_server_program_does_not_write_to_the_audit_log(tmp_path, monkeypatch):

@@ -30,6 +30,7 @@ from drfl.experiments.fit.members import PORTFOLIO
 from drfl.federation.algorithm import Algorithm
 from drfl.flower.messages import HoldOut, site_name
 from drfl.flower.site_policy import SitePolicy
+from drfl.training.step_size import REQUESTS
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -209,14 +210,18 @@ class DeployedConfig(TaskSettings, AlgorithmSettings, RunSettings):
     @property
     def max_requests(self) -> int:
         """The maximum number of requests to a site in a run without faults, including those before the first round."""
+        return self._requests(self.parameters(self.algorithm).get("lr") is None)
+
+    def _requests(self, searches: bool) -> int:
         # A round has at most three exchanges, and a round with too few replies repeats them.
-        return 10 + 3 * self.rounds * (1 + (self.repeats or 0))
+        return 10 + searches * REQUESTS + 3 * self.rounds * (1 + (self.repeats or 0))
 
     @property
     def max_fit_requests(self) -> int:
         """The maximum number of requests to a site in a fit without faults."""
         # Losses of the initial model, of each member, and of all of them are requested, and each member is tested.
-        return FIT_RUNS * self.max_requests + 2 * len(PORTFOLIO) + 2
+        # The parameters of single algorithms do not apply to the members.
+        return FIT_RUNS * self._requests(self.lr is None) + 2 * len(PORTFOLIO) + 2
 
     @property
     def holdout(self) -> HoldOut | None:

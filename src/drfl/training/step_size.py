@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
@@ -16,6 +17,8 @@ from drfl.federation.federation import DataChecked, Federation
 from drfl.federation.requests import Gradients, select_rows
 from drfl.optim.local import LocalSGD
 from drfl.optim.schedules import Constant, Schedule
+
+LOG = logging.getLogger("drfl.training")
 
 T = TypeVar("T")
 
@@ -52,6 +55,9 @@ PROGRESS = 0.5
 
 STEEPER = 4.0
 """The curvature at a probe counts if it is this multiple of the curvature at the model; a step of 1/L̂ would diverge."""
+
+REQUESTS = 2 + ITERATIONS + len(PROBES) + PROBE_ITERATIONS
+"""Maximum number of requests of :func:`find` to a client: a gradient, a loss, and the gradients of the search."""
 
 FALLBACK = 0.1
 """η if no client replies or all losses are flat."""
@@ -219,6 +225,7 @@ def find(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key, *, is_check
     Raises:
         InputError: If no client has a finite gradient, or the curvature is too large for any step size.
     """
+    LOG.info("finding the step size: up to %d requests to each client", REQUESTS)
     # Ascending, because searchsorted matches replies to clients.
     clients = sampling.uniform(fed.n, min(fed.n, CLIENTS), key.fold("clients")).clients.sort().values
     # As many samples as a local step uses, because the curvature of one minibatch can be far above that of all data.

@@ -10,11 +10,13 @@ from tests.support.refusals import quotes
 from drfl.cli.app import call
 from drfl.core.audit_log import AuditLog
 from drfl.core.errors import Notice
+from drfl.experiments.fit.members import PORTFOLIO
 from drfl.flower.deploy import check
 from drfl.flower.deploy.init import DeploymentPlan, write
 from drfl.flower.deploy.limits import propose
 from drfl.flower.deploy.paths import DeploymentFolder
-from drfl.flower.settings import read_server
+from drfl.flower.settings import FIT_RUNS, DeployedConfig, read_server
+from drfl.training.step_size import REQUESTS
 
 
 def deployed(root, **rows):
@@ -98,6 +100,21 @@ def test_check_prints_the_proposal_and_requests_of_a_run(tmp_path):
     assert quotes(found[2].text.replace(",", ""), *map(str, numbers))
     call(["deploy", "check", str(folder.root), "--write"])
     assert [one.subject for one in check.check_limits(folder)] == ["limits", "requests"]
+
+
+@pytest.mark.parametrize(
+    ("more", "run", "fit"),
+    [
+        ({}, REQUESTS, REQUESTS),
+        ({"lr": 0.1}, 0, 0),
+        ({"algorithms": {"DRDM": {"lr": 0.1}}}, 0, REQUESTS),
+        ({"lr": 0.1, "repeats": 2, "min_replies": 1}, 6 * 3, 6 * 3),
+    ],
+)
+def test_search_for_the_step_size_counts_as_requests(more, run, fit):
+    job, base = DeployedConfig(algorithm="DRDM", rounds=3, **more), 10 + 3 * 3
+    assert job.max_requests == base + run
+    assert job.max_fit_requests == FIT_RUNS * (base + fit) + 2 * len(PORTFOLIO) + 2
 
 
 def test_limits_are_written_only_at_the_server(tmp_path, capsys):
