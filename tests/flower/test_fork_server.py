@@ -153,6 +153,18 @@ def test_long_paths_work(tmp_path):
     assert place.lines()[0][2] == "forked"
 
 
+def test_second_process_leaves_the_socket_to_the_first(place):
+    second = subprocess.run(
+        [sys.executable, "-c", PREFORK, str(place.folder)], env=place.env, capture_output=True, text=True, timeout=60
+    )
+    assert second.returncode == 1
+    assert len(second.stderr.splitlines()) == 1
+    assert str(place.folder) in second.stderr
+    place.call("first")
+    wait(place.lines)
+    assert place.lines()[0][2] == "forked"
+
+
 def test_only_the_same_user_can_call(place):
     assert place.folder.stat().st_mode & 0o077 == 0
 

@@ -13,6 +13,7 @@ loaded, and after this process has ended. This process ends when the process tha
 
 from __future__ import annotations
 
+import errno
 import importlib
 import importlib.metadata
 import os
@@ -49,7 +50,7 @@ def open_socket(folder: Path) -> Iterator[socket.socket]:
     """Open a socket in a folder that only this user can enter, and write the program that connects to it.
 
     Raises:
-        OSError: If the socket cannot be opened.
+        OSError: If the socket cannot be opened, or another process uses it.
     """
     # The folder is private, because any process that reaches the socket can run code as this user.
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -58,8 +59,11 @@ def open_socket(folder: Path) -> Iterator[socket.socket]:
     try:
         # The path of a socket is limited to about a hundred characters, so bind it by its name inside the folder.
         os.chdir(folder)
+        # A process that was killed leaves its socket behind; that of a living process must stay.
+        with suppress(ConnectionRefusedError, FileNotFoundError), socket.socket(socket.AF_UNIX) as other:
+            other.connect(SOCKET_NAME)
+            raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
         with suppress(FileNotFoundError):
-            # A process that was killed leaves its socket behind.
             os.unlink(SOCKET_NAME)
         listener.bind(SOCKET_NAME)
     finally:
@@ -134,6 +138,8 @@ def main() -> None:
     try:
         arguments = fork_per_call(Path(sys.argv[1]), lambda: os.getppid() == parent)
     except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            sys.exit(f"drfl: another process forks for the requests in {sys.argv[1]}. Stop it first")
         sys.exit(
             f"drfl: cannot open a socket in {sys.argv[1]} ({error.strerror}). Every request will load PyTorch again"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -232,25 +233,38 @@ def test_coloured_output_of_flower_is_parsed(tmp_path):
     assert done.stdout.splitlines() == ["cleveland: registered as 7", "long-beach: registered as 7"]
 
 
-def started(copy, tmp_path, program):
-    """Start the script of site a with a stand-in for Flower's program."""
+def started(copy, tmp_path, program, port=0):
+    """Start the script of site a with a stand-in for Flower's program; port 0 is never taken."""
     path = tmp_path / "bin/flower-supernode"
     path.parent.mkdir()
     path.write_text(f"#!/bin/sh\n{program}\n")
     path.chmod(0o755)
-    environment = {**os.environ, "DRFL_BIN": str(path.parent), "DRFL_PREFORK": "0"}
+    environment = {**os.environ, "DRFL_BIN": str(path.parent), "DRFL_PREFORK": "0", "DRFL_PORT": str(port)}
     command = ["sh", copy / "sites/a/start-supernode.sh", "--more"]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+def test_supernode_does_not_start_on_a_port_that_is_taken(copy, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        process = started(copy, tmp_path, f"touch {tmp_path}/called", port)
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (1, "")
+    assert len(err.splitlines()) == 1
+    assert quotes(err, str(port), "DRFL_PORT")
+    assert not (tmp_path / "called").exists()
+
+
 @pytest.mark.parametrize("code", [0, 1])
-def test_supernode_that_ends_mentions_a_revoked_key(copy, tmp_path, code):
+def test_supernode_that_ends_names_possible_causes(copy, tmp_path, code):
     process = started(copy, tmp_path, f'echo "$@"; echo "Failed to activate SuperNode" >&2; exit {code}')
     out, err = process.communicate(timeout=60)
     assert process.returncode == code
     assert out.strip().endswith("--more")
-    assert len(err.splitlines()) == 2
-    assert quotes(err.splitlines()[1], "a", str(code), "2004")
+    lines = err.splitlines()
+    assert quotes(lines[1], "a", str(code))
+    assert [quotes(line, "2004") for line in lines[2:]] == [True] * 3 + [False] * 2
+    assert quotes(lines[5], "CERTIFICATE_VERIFY_FAILED")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

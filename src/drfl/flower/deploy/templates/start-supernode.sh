@@ -15,13 +15,31 @@ here=$(pwd)
 
 @PROGRAMS@
 @SECURITY@
+python=$(dirname "$(command -v flower-supernode)")/python3
+[ -x "$python" ] || python=python3
+port=${DRFL_PORT:-$PORT}
+# If the port is taken, Flower prints a traceback and hangs.
+taken=0
+"$python" -I -c '
+import errno, socket, sys
+with socket.socket() as probe:
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        probe.bind(("127.0.0.1", int(sys.argv[1])))
+    except OSError as error:
+        sys.exit(75 if error.errno == errno.EADDRINUSE else 0)
+' "$port" || taken=$?
+if [ "$taken" = 75 ]; then
+    echo "port $port on 127.0.0.1 is taken: the SuperNode of @NAME@ is running already, or another program uses the" \
+        "port. Stop it, or set another port with DRFL_PORT" >&2
+    exit 1
+fi
+
 if [ "${DRFL_PREFORK:-1}" != 0 ]; then
-    python=$(dirname "$(command -v flower-supernode)")/python3
-    [ -x "$python" ] || python=python3
     "$python" -P -m drfl.flower.fork_server "$here/flwr/prefork" &
     PATH=$here/flwr/prefork:$PATH
 fi
-flower-supernode --superlink "${DRFL_SUPERLINK:-$ADDRESS}" --port "${DRFL_PORT:-$PORT}" \
+flower-supernode --superlink "${DRFL_SUPERLINK:-$ADDRESS}" --port "$port" \
     --node-config "site=\"$here/site.toml\"" "$@" &
 node=$!
 stopped=
@@ -32,7 +50,13 @@ if [ -n "$stopped" ]; then
     wait "$node" || true
 else
     # Flower ends a SuperNode whose key is revoked without saying so, with exit code 0.
-    echo "the SuperNode of @NAME@ ended with exit code $status. If starting it gives Flower's code 2004, the SuperLink does" \
-        "not accept this site's key, because it was revoked or is not registered: ask the server's operator" >&2
+    cat >&2 <<END
+the SuperNode of @NAME@ ended with exit code $status. Possible causes, by what Flower printed:
+- code 2004, soon after a crash: the SuperLink counts the old SuperNode as alive for about a minute. Start it again then
+- code 2004, another SuperNode of this site is running: stop one of them
+- code 2004, otherwise: the site's key was revoked or is not registered. Ask the server's operator
+- CERTIFICATE_VERIFY_FAILED: ca.crt does not fit the SuperLink's certificate. 'drfl deploy check .' shows why
+- no error: the site's key was revoked. Ask the server's operator
+END
 fi
 exit "$status"
