@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 import socket
@@ -15,7 +16,7 @@ from tests.support.refusals import quotes, refused
 from drfl.core.errors import DrflError
 from drfl.flower.deploy import check, check_network, flower_cli
 from drfl.flower.deploy.init import DeploymentPlan, write
-from drfl.flower.deploy.paths import Address, DeploymentFolder, find_folder
+from drfl.flower.deploy.paths import Address, DeploymentFolder, SiteFolder, find_folder
 
 HTTP = b"HTTP/1.1 404 Not Found\r\n\r\n"
 
@@ -221,3 +222,63 @@ def test_probe_rows_of_the_server_are_loaded(copy):
 def test_other_folders_are_not_deployments(tmp_path):
     with refused("not-a-deployment", str(tmp_path), "server.toml"):
         find_folder(tmp_path)
+
+
+def site_problems(root, monkeypatch):
+    monkeypatch.setattr(check_network, "check_connection", lambda address, authority: iter(()))
+    return [text for text in problems(check.check_site(SiteFolder(root))) if not text.startswith("data: ")]
+
+
+def test_unusable_keys_of_a_site_are_reported(copy, monkeypatch):
+    root = copy / "sites/a"
+    key, server = (root / "key").read_bytes(), root / "superlink.pub"
+    assert site_problems(root, monkeypatch) == []
+    shutil.copy(copy / "sites/b/key", root / "key")
+    (found,) = site_problems(root, monkeypatch)
+    assert quotes(found, str(root / "key"), str(root / "key.pub"))
+    (root / "key").write_text("no key")
+    (found,) = site_problems(root, monkeypatch)
+    assert quotes(found, str(root / "key"))
+    (root / "key").write_bytes(key)
+    server.write_text("no key")
+    (found,) = site_problems(root, monkeypatch)
+    assert quotes(found, str(server), "ECDSA")
+    server.unlink()
+    (found,) = site_problems(root, monkeypatch)
+    assert quotes(found, str(server), "certificates/audit.pub")
+
+
+def test_files_of_a_sites_policy_are_checked(copy, monkeypatch):
+    root = copy / "sites/a"
+    digest = hashlib.sha256(b"x = 1").hexdigest()
+    policy = f'\n[policy]\nshared_rows_key = "rows.key"\n[policy.code]\n"net.py" = "{digest}"\n'
+    (root / "site.toml").write_text((root / "site.toml").read_text() + policy)
+    (root / "rows.key").write_text("ab" * 32)
+    (root / "rows.key").chmod(0o644)
+    exposed, missing = site_problems(root, monkeypatch)
+    assert quotes(exposed, str(root / "rows.key"), "chmod 600")
+    assert quotes(missing, "net.py")
+    (root / "rows.key").chmod(0o600)
+    (root / "net.py").write_text("x = 2")
+    (other,) = site_problems(root, monkeypatch)
+    assert quotes(other, "net.py", "SHA-256")
+    (root / "net.py").write_text("x = 1")
+    assert site_problems(root, monkeypatch) == []
+
+
+def test_schema_of_the_server_is_read(copy):
+    folder, path = DeploymentFolder(copy), copy / "server.toml"
+    assert list(check.check_schema(folder)) == []
+    path.write_text('schema = "nix.toml"\n' + path.read_text())
+    found = [one for one in check.check_deployment(folder) if one.subject == "schema"]
+    assert [one.ok for one in found] == [False]
+    assert "nix.toml" in found[0].text
+
+
+def test_invalid_setting_of_the_job_is_one_problem(copy, monkeypatch):
+    monkeypatch.setattr(check_network, "check_connection", lambda address, authority: iter(()))
+    monkeypatch.setattr(check, "check_online", lambda *_: iter(()))
+    path = copy / "server.toml"
+    path.write_text(path.read_text().replace("rounds =", "rouns ="))
+    found = [text for text in problems(check.check_deployment(DeploymentFolder(copy))) if "rouns" in text]
+    assert [text.partition(":")[0] for text in found] == ["server.toml"]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
+from drfl.core.audit_signatures import read_public_key
 from drfl.core.errors import DrflError, InputError, Notice
-from drfl.core.files import read_text, read_toml
+from drfl.core.files import read_text, read_toml, sha256_of
 from drfl.flower.deploy import check_network
 from drfl.flower.deploy.check_network import CheckResult, advice, problem, run_check, success
 from drfl.flower.deploy.flower_cli import (
@@ -27,6 +30,29 @@ def check_settings(site: SiteFolder) -> Iterator[CheckResult]:
         yield success("site.toml", f"belongs to site {name}")
     else:
         yield problem("site.toml", 'names no site; add a line name = "…" with the name from server.toml')
+
+
+def check_files(site: SiteFolder) -> Iterator[CheckResult]:
+    """Check the files that ``site.toml`` names, besides the data."""
+    from drfl.flower.settings import read_site  # imported here because it imports torch
+
+    settings, folder = read_site(site.settings), site.settings.resolve().parent
+    policy = settings.policy
+    if settings.server_key is not None:
+        yield from run_check("server_key", lambda: check_server_key(folder / str(settings.server_key)))
+    if policy.shared_rows_key is not None and (folder / policy.shared_rows_key).exists():
+        yield from check_network.check_permissions(folder / policy.shared_rows_key)
+    for name, digest in policy.code.items():
+        if not (folder / name).is_file():
+            yield problem("policy.code", f"'{name}' is missing; copy the file to {folder}, or remove it from site.toml")
+        elif sha256_of(folder / name) != digest:
+            yield problem("policy.code", f"'{name}' is not the approved file; read it, then correct its SHA-256")
+
+
+def check_server_key(path: Path) -> Iterator[CheckResult]:
+    """Check that the site has the server's public key."""
+    read_public_key(path, "copy certificates/audit.pub from the SuperLink's machine to this file")
+    yield success("server_key", f"{path.name} is a public key")
 
 
 def check_data(site: SiteFolder) -> Iterator[CheckResult]:
@@ -123,8 +149,12 @@ def check_deployment(folder: DeploymentFolder) -> Iterator[CheckResult]:
         return
     yield success("server.toml", f"names {len(sites)} site{'s' * (len(sites) > 1)}: {', '.join(s.name for s in sites)}")
     yield from run_check("server.toml", lambda: check_agreement(folder, address))
-    yield from run_check("probes", lambda: check_probes(folder))
-    yield from run_check("limits", lambda: check_limits(folder))
+    invalid = list(run_check("server.toml", lambda: check_server_settings(folder)))
+    yield from invalid
+    if not invalid:
+        yield from run_check("schema", lambda: check_schema(folder))
+        yield from run_check("probes", lambda: check_probes(folder))
+        yield from run_check("limits", lambda: check_limits(folder))
     if not address.insecure:
         yield from run_check("certificate", lambda: check_network.check_superlink(folder, address))
         yield from run_check("keys", lambda: check_network.check_keys(folder, sites))
@@ -135,6 +165,25 @@ def check_deployment(folder: DeploymentFolder) -> Iterator[CheckResult]:
         is_reachable = is_reachable and result.ok
     if is_reachable:
         yield from run_check("sites", lambda: check_online(folder, sites, address.insecure))
+
+
+def check_server_settings(folder: DeploymentFolder) -> Iterator[CheckResult]:
+    """Check that ``server.toml`` can be read; yield nothing if it can."""
+    from drfl.flower.settings import read_server  # imported here because it imports torch
+
+    read_server(folder.settings)
+    yield from ()
+
+
+def check_schema(folder: DeploymentFolder) -> Iterator[CheckResult]:
+    """Check that the schema in ``server.toml`` can be read; yield nothing if it names none."""
+    from drfl.data.tables.schema import TableSchema  # imported here because it imports torch
+    from drfl.flower.settings import read_server
+
+    file = read_server(folder.settings).schema_file
+    if file is not None:
+        digest = TableSchema.read(folder.root / file).digest[:8]
+        yield success("schema", f"'{file}' has the digest {digest}, which 'drfl deploy check .' must show at all sites")
 
 
 def check_probes(folder: DeploymentFolder) -> Iterator[CheckResult]:
@@ -194,6 +243,8 @@ def check_site(site: SiteFolder) -> Iterator[CheckResult]:
         )
     yield from check_network.check_connection(address, site.authority)
     yield from run_check("site.toml", lambda: check_settings(site))
+    with suppress(InputError):  # check_data reports settings that are invalid
+        yield from check_files(site)
     yield from run_check("data", lambda: check_data(site))
 
 

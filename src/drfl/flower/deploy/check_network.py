@@ -90,7 +90,7 @@ def check_superlink(folder: DeploymentFolder, address: Address) -> Iterator[Chec
         )
         return
     # Flower accepts a key that other users can read, so drfl has to report it.
-    yield from _check_permissions(path)
+    yield from check_permissions(path)
     for name, checked in (("ca.crt", authority), ("superlink.crt", certificate)):
         yield check_dates(name, checked)
     if is_valid_for_host(certificate, address.host):
@@ -156,14 +156,16 @@ def find_revoked_key(folder: DeploymentFolder, path: Path) -> Path | None:
 
 
 def check_own_key(site: SiteFolder, registered: Path | None) -> list[CheckResult]:
-    """Check that a site's private key, if present, matches its public key and is readable by its owner only."""
+    """Check that a site's private key, if present, matches its public keys and is readable by its owner only."""
     if not site.key.exists():
         return []
-    name = site.root.name
-    if registered is not None and read_signing_key(site.key).public != read_public_key(registered):
-        return [problem(name, f"{site.key} does not match {registered}; make both again, or restore the right one")]
+    name, private = site.root.name, read_signing_key(site.key)
+    own = site.key.with_suffix(".pub")
+    for public in (registered, own if own.exists() else None):
+        if public is not None and private.public != read_public_key(public):
+            return [problem(name, f"{site.key} does not match {public}; make both again, or restore the right one")]
     text = "its key is present" if registered is None else "its keys match"
-    return list(_check_permissions(site.key)) or [success(name, text)]
+    return list(check_permissions(site.key)) or [success(name, text)]
 
 
 def check_dates(name: str, certificate: x509.Certificate) -> CheckResult:
@@ -182,7 +184,8 @@ def check_dates(name: str, certificate: x509.Certificate) -> CheckResult:
     return success("certificate", f"{name} is valid until {end:%Y-%m-%d}")
 
 
-def _check_permissions(path: Path) -> Iterator[CheckResult]:
+def check_permissions(path: Path) -> Iterator[CheckResult]:
+    """Check that only the owner of a file has access to it."""
     if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         yield problem(path.name, f"other users have access to {path}; run chmod 600 on it")
 
