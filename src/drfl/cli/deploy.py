@@ -419,18 +419,23 @@ def _submit(directory: Path, detach: bool, wait: float | None, *, is_fit: bool) 
     from drfl.flower.deploy.runs import FIT, check_no_run, submit
 
     check_no_run(folder)
+    command = "fit" if is_fit else "run"
     number = submit(folder, wait, FIT if is_fit else None)
     # With --detach the number is the result of the command, which a script reads on stdout.
     say(f"run {number} submitted", err=not detach)
     if detach:
         say(f"follow it with: drfl deploy follow {directory} {number}", err=True)
         return 0
-    return _follow(directory, number)
+    return _follow(directory, number, commands=(command,))
 
 
-def _follow(directory: Path, number: str, *, is_task: bool = False) -> int:
-    """Show the log of a run until its end; the log of a task goes to stderr, and the caller prints its results."""
+def _follow(directory: Path, number: str, *, is_task: bool = False, commands: tuple[str, ...] = ("run", "fit")) -> int:
+    """Show the log of a run until its end; the log of a task goes to stderr, and the caller prints its results.
+
+    ``commands`` are the commands that may have submitted it.
+    """
     folder = _deployment(directory)
+    from drfl.flower.deploy.dated_folders import NEW_RUN
     from drfl.flower.deploy.runs import follow, is_resumable, print_result
     from drfl.flower.deploy.runs import stop as stop_run
 
@@ -456,7 +461,11 @@ def _follow(directory: Path, number: str, *, is_task: bool = False) -> int:
     if not end.is_completed:
         say(f"drfl: run {number} {end}", err=True)
         for command, summary in {} if is_task else folder.summaries().items():
-            if is_resumable(summary.parent):
+            if command not in commands or not is_resumable(summary.parent):
+                continue
+            if NEW_RUN in end.details:
+                say(f"the unfinished {command} is in {summary.parent}", err=True)
+            else:
                 say(f"continue it with: drfl deploy {command} {directory}", err=True)
         return 1
     say(f"run {number} completed", err=True)

@@ -24,6 +24,7 @@ from drfl.experiments.run.resume import (
 from drfl.experiments.run.run_directory import claim_folder, tidy
 from drfl.experiments.run.runner import execute, write_results
 from drfl.flower.delivery import deliver_result
+from drfl.flower.deploy.dated_folders import NEW_RUN
 from drfl.flower.deploy.runs import FIT
 from drfl.flower.deployed_fit import fit_sites
 from drfl.flower.deployment import Deployment, Preparation
@@ -153,8 +154,8 @@ def check_sites(out: Path, settings: ServerSettings) -> None:
             ]
             raise InputError(
                 f"the run in '{settings.out}' has other sites than server.toml names now "
-                f"({' and '.join(changes) or 'in another order'}), and the sites of a run are fixed. Set another 'out' "
-                "for a new run, or restore the sites",
+                f"({' and '.join(changes) or 'in another order'}), and the sites of a run are fixed. Restore the "
+                f"sites, or {NEW_RUN} to start a new one",
                 code="other-sites",
                 field="out",
             )

@@ -28,6 +28,7 @@ from drfl.experiments.config.strict import value_problem
 from drfl.experiments.config.task_settings import TaskSettings
 from drfl.experiments.fit.members import PORTFOLIO
 from drfl.federation.algorithm import Algorithm
+from drfl.flower.deploy.dated_folders import NEW_RUN
 from drfl.flower.messages import HoldOut, site_name
 from drfl.flower.site_policy import SitePolicy
 from drfl.training.step_size import REQUESTS
@@ -202,7 +203,7 @@ class DeployedConfig(TaskSettings, AlgorithmSettings, RunSettings):
         sites: Names of the sites, in the order of the clients, from ``[[sites]]``.
     """
 
-    new_folder: ClassVar[str] = "another 'out' in server.toml"
+    new_folder: ClassVar[str] = NEW_RUN
     classes: int | None = Field(None, ge=1)
     standardise: bool | None = None
     sites: tuple[str, ...] = ()

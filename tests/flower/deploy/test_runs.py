@@ -15,8 +15,10 @@ from tests.support.refusals import check_refusal, quotes, refusal, refused
 from drfl.cli import deploy
 from drfl.cli.app import call
 from drfl.experiments.run.run_directory import claim_folder
+from drfl.flower import server_app
 from drfl.flower.deploy import flower_cli, runs
 from drfl.flower.deploy.paths import DeploymentFolder
+from drfl.flower.session import read_resolved
 
 FLWR = """#!{python} -IS
 import json, os, sys, time
@@ -133,6 +135,19 @@ def test_unfinished_run_continues(flwr, copy, capsys):
     assert len(told) == 2
     assert quotes(told[0], "7", "No heartbeat")
     assert f"drfl deploy run {copy}" in told[1]
+
+
+def test_run_that_cannot_be_resumed_is_not_continued(flwr, copy, tmp_path, capsys):
+    run = copy / "runs/20261127T090000.000000"
+    with pytest.raises(KeyboardInterrupt), claim_folder(run, config='sites = ["a", "c"]'):
+        raise KeyboardInterrupt
+    with refused("other-sites", "out", "c") as caught:
+        server_app.check_sites(run, read_resolved(copy / "server.toml"))
+    flwr(list=ended("finished:failed", f"InputError: {caught.value}"))
+    assert call(["deploy", "run", str(copy)]) == 1
+    told = capsys.readouterr().err.splitlines()
+    assert quotes(told[-1], str(run))
+    assert "drfl deploy run" not in told[-1]
 
 
 def test_end_is_awaited_after_the_log_breaks_off(flwr, copy, monkeypatch):

@@ -85,7 +85,7 @@ class RunSettings(StrictSettings, RunFields):
         engine: The engine that computes the clients' work, or its name.
     """
 
-    new_folder: ClassVar[str] = "another `out`"
+    new_folder: ClassVar[str] = "give another `out`"
     """How a message asks for another folder of results."""
 
     # RunFields declares these fields for the texts of files and options. After validation they are objects.

@@ -70,7 +70,7 @@ def check_same(job: Running, kept: Mapping[str, object]) -> list[Notice]:
         if getattr(current, part) != getattr(stored, part):
             raise InputError(
                 f"the run to resume has {('other data' if part == 'data' else 'another initial model')} of the same "
-                f"name: use what it started with, or give {job.settings.new_folder}",
+                f"name: use what it started with, or {job.settings.new_folder}",
                 code="other-run",
                 field=part,
             )
@@ -96,7 +96,7 @@ def check_settings(job: Running, kept: Mapping[str, object]) -> None:
     for name in sorted({*own, *stored} - {*ROUNDING}, key=lambda name: (name == "evaluate_every", name)):
         if own.get(name) != stored.get(name) and name.startswith(FILES):
             raise InputError(
-                f"{name.removeprefix(FILES)} has changed since the run to resume started: restore it, or give "
+                f"{name.removeprefix(FILES)} has changed since the run to resume started: restore it, or "
                 f"{job.settings.new_folder} to start again",
                 code="other-run",
                 field=name.removeprefix(FILES),

@@ -207,6 +207,6 @@ def _consequences(folder: DeploymentFolder) -> list[Notice]:
     out = folder_to_fill(folder.root, Path(str(read_toml(folder.settings).get("out", "run"))))
     if out.exists():
         shown = out.relative_to(folder.root)
-        text = f"'{shown}' has a run with other sites: remove it, or set another 'out' in server.toml for the next run"
+        text = f"'{shown}' has a run with other sites: remove this folder before the next run"
         notices.append(Notice(text, "run-with-other-sites", "out"))
     return notices
