@@ -231,7 +231,8 @@ def evaluate(
 def deliver(
     directory: Place,
     model: Annotated[
-        Path | None, typer.Argument(metavar="MODEL", help="Model file, or folder of a run (default: the run)")
+        Path | None,
+        typer.Argument(metavar="MODEL", help="Model file, or folder of a run (default: the newest run that ended)"),
     ] = None,
 ) -> int:
     """Send a model to all sites, signed with the server's key.
@@ -246,9 +247,7 @@ def deliver(
         from drfl.flower.deploy.runs import check_no_run, submit
 
         check_no_run(folder)
-        request = write_request(
-            folder, "deliver", [folder.summary().parent / "model.safetensors" if model is None else model]
-        )
+        request = write_request(folder, "deliver", [folder.newest_model() if model is None else model])
         code = _follow(directory, submit(folder, request=request), is_task=True)
         if code:
             return code

@@ -114,6 +114,17 @@ def test_delivery_sends_the_runs_model_by_default(copy, tmp_path, answered, caps
     )
 
 
+def test_delivery_needs_a_run_that_has_ended(copy, answered):
+    check_refusal(["deploy", "deliver", str(copy)], "no-model", "MODEL", f"drfl deploy run {copy}")
+    for name in ("20261127T090000.000000", "20261128T090000.000000"):
+        (copy / "runs" / name / "checkpoint").mkdir(parents=True)
+    assert not (copy / "deliveries").exists()
+    (copy / "runs/20261127T090000.000000/model.safetensors").write_bytes(model())
+    answered.files = {"delivery.json": {"sites": {"a": "received"}}}
+    assert call(["deploy", "deliver", str(copy)]) == 0
+    assert "20261127T090000.000000" in answered()[0]["models"][0]
+
+
 @pytest.mark.parametrize("policy", ["", '[policy]\nmodels = "received"\n'])
 def test_site_loads_its_current_model_and_rolls_back(tmp_path, capsys, policy):
     site = tmp_path / "site"

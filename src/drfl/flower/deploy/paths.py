@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from drfl.core.errors import InputError
 from drfl.core.files import read_text, read_toml
-from drfl.flower.deploy.dated_folders import FITS, TIME, newest_run
+from drfl.flower.deploy.dated_folders import FITS, TIME, newest_run, run_folders
 
 _REVOKED = re.compile(rf"(.+)-{TIME}\.pub")
 
@@ -164,6 +164,23 @@ class DeploymentFolder(_Folder):
         """Return the path of the newest run's ``summary.json``, which the server writes on this machine."""
         out = read_toml(self.settings).get("out", "run")
         return newest_run(self.root, Path(str(out))) / "summary.json"
+
+    def newest_model(self) -> Path:
+        """Return the model of the newest run that has ended.
+
+        Raises:
+            InputError: If no run has ended.
+        """
+        out = read_toml(self.settings).get("out", "run")
+        models = run_folders(self.root, Path(str(out)) / "model.safetensors")
+        if not models:
+            raise InputError(
+                f"no run in '{out}' has ended, so there is no model yet. Start one with 'drfl deploy run {self.root}', "
+                "or name a model file",
+                code="no-model",
+                field="MODEL",
+            )
+        return models[-1]
 
     def summaries(self) -> dict[str, Path]:
         """Return the paths of ``summary.json`` of the newest run and the newest fit, by command."""
