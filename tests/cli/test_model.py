@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import shutil
+import stat
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,7 @@ def test_each_row_gets_a_prediction(trained, capsys):
     expected = model.predict_proba(new)
     assert [[float(row[f"probability_{name}"]) for name in ("no", "yes")] for row in found] == expected.tolist()
     assert [row["prediction"] for row in found] == model.predict(new).tolist()
+    assert stat.S_IMODE(Path("p.csv").stat().st_mode) == 0o600
     before = Path("p.csv").read_bytes()
     assert call(["predict", "r/model.safetensors", "new.csv", "--out", "p.csv"]) == 2
     assert Path("p.csv").read_bytes() == before

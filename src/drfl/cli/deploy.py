@@ -442,6 +442,7 @@ def _follow(directory: Path, number: str, *, is_task: bool = False, commands: tu
         end = follow(folder, number, partial(say, err=is_task))
     except KeyboardInterrupt as error:
         if signals.code_of(error) != INTERRUPTED:  # a process that sends SIGTERM sends no second Ctrl-C
+            say(f"run {number} continues. To stop it, run 'drfl deploy stop {directory} {number}'.", err=True)
             raise
         # the run continues unless Ctrl-C is pressed again
         say(

@@ -47,7 +47,7 @@ def predict_command(
 
     check_output(out, "--out", overwrite=overwrite)
     text = predictions_csv(load_model(path, reference, schema=schema), table, keep, reading)
-    write_bytes(text.encode(), out)
+    write_bytes(text.encode(), out, private=True)  # rows may be patients
     say(f"{out}: predictions for {text.count(chr(10)) - 1:,} rows")
     return 0
 

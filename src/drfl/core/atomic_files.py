@@ -17,11 +17,13 @@ from drfl.core.errors import InputError
 
 
 @contextmanager
-def atomic_write(path: Path) -> Iterator[BinaryIO]:
+def atomic_write(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
     """Open a temporary binary file that is renamed to `path` if the block ends without an error.
 
     The temporary file is in the same folder, which is created if necessary. On an error, both are removed. A process
     that is killed may leave the temporary file behind, but never an incomplete file under the final name.
+
+    With ``private``, only this user can read the file.
 
     Raises:
         OSError: If the folder cannot be created or written to.
@@ -32,7 +34,8 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
     # the default permissions.
     temporary = path.parent / f".{path.name}.{uuid.uuid4().hex}.part"
     try:
-        with temporary.open("xb") as file:
+        mode = 0o600 if private else 0o666
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             yield file
         # A rename within a folder is atomic: readers see the old file or the whole new one.
         os.replace(temporary, path)

@@ -40,15 +40,17 @@ def _check_folder(path: Path) -> None:
         )
 
 
-def write_bytes(data: bytes, path: Path) -> None:
+def write_bytes(data: bytes, path: Path, *, private: bool = False) -> None:
     """Write a file atomically in an existing folder; an existing file is replaced.
+
+    With ``private``, only this user can read it.
 
     Raises:
         InputError: If the folder does not exist, or the file cannot be written.
     """
     _check_folder(path)
     try:
-        with atomic_write(path) as file:
+        with atomic_write(path, private=private) as file:
             file.write(data)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}", code="cannot-write", field=str(path)) from None

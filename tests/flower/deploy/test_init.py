@@ -244,6 +244,13 @@ def started(copy, tmp_path, program, port=0):
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+def test_secrets_and_results_are_ignored_by_git(copy):
+    subprocess.run(["git", "init", "-q", copy], check=True)
+    names = ["sites/a/key", "sites/a/rows.key", "sites/a/models/x", "runs/x/model.safetensors", "server.lock"]
+    shown = subprocess.run(["git", "-C", copy, "check-ignore", *names], capture_output=True, text=True, check=True)
+    assert shown.stdout.split() == names
+
+
 def test_supernode_does_not_start_on_a_port_that_is_taken(copy, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]

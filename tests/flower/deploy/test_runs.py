@@ -95,12 +95,12 @@ def test_a_fit_is_a_request_and_prints_its_result(flwr, copy, capsys):
     for place, name in (("runs", "DRDM"), ("fits", "FedAvg")):
         folder = copy / place / "20261127T090000.000000"
         folder.mkdir(parents=True)
-        summary = {"algorithm": name, "clients": 2, "rounds": 3, "final": {"worst_accuracy": 0.75}}
+        summary = {"algorithm": name, "clients": 2, "rounds": 1, "final": {"worst_accuracy": 0.75}}
         (folder / "summary.json").write_text(json.dumps(summary))
     os.utime(copy / "runs/20261127T090000.000000/summary.json", (1, 1))
     flwr(list=ended("finished:completed"))
     assert call(["deploy", "fit", str(copy)]) == 0
-    assert "FedAvg, 2 sites, 3 rounds" in capsys.readouterr().out
+    assert "FedAvg, 2 sites, 1 round\n" in capsys.readouterr().out
     assert flwr.calls()[1][3].endswith(' request="fit"')
 
 
@@ -171,6 +171,12 @@ def test_unreachable_superlink(flwr, copy, monkeypatch, capsys):
     assert "drfl: it is away\n" in capsys.readouterr().err
 
 
+def test_missing_certificates_are_explained(flwr, copy):
+    flwr(list=json.dumps({"success": False, "error-message": "Failed to read certificate file `ca.crt`."}))
+    error = refusal(["deploy", "run", str(copy)], exit_code=1)
+    assert quotes(str(error), "ca.crt", str(copy / "make-keys.sh"))
+
+
 def test_detached_run(flwr, copy, capsys):
     flwr()
     assert call(["deploy", "run", "--detach", str(copy)]) == 0
@@ -210,9 +216,10 @@ def test_sigterm_leaves_nothing_running(flwr, copy, monkeypatch):
     def written():  # the file is there, and empty, a moment before
         return pid.exists() and pid.read_text() != ""
 
-    sent = []
+    sent, lines = [], []
 
     def told(line, **_):
+        lines.append(line)
         while line == "round 2" and not written():
             time.sleep(0.01)
         if written() and not sent:
@@ -223,6 +230,7 @@ def test_sigterm_leaves_nothing_running(flwr, copy, monkeypatch):
     before = signal.getsignal(signal.SIGTERM)
     assert call(["deploy", "follow", str(copy), "7"]) == 143
     assert signal.getsignal(signal.SIGTERM) is before
+    assert any(quotes(line, f"drfl deploy stop {copy} 7") for line in lines)
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text()), 0)
 

@@ -105,7 +105,10 @@ def run_flwr(home: Path, arguments: Sequence[str]) -> Mapping[str, object]:
     answer = parse_last_object(process.stdout)
     # flwr also exits with 0 after a failure, so only its answer shows whether it succeeded.
     if answer is None or answer.get("success") is not True:
-        raise DrflError(failure_reason(answer, process.stderr or process.stdout), code="superlink-failed")
+        reason = failure_reason(answer, process.stderr or process.stdout)
+        if "certificate file" in reason:
+            reason = f"{reason.rstrip('.')}. Run {home.parent / 'make-keys.sh'}"
+        raise DrflError(reason, code="superlink-failed")
     return answer
 
 

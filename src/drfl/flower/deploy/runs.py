@@ -34,7 +34,8 @@ def print_result(path: Path) -> None:
         return
     if not isinstance(summary, dict) or not isinstance(final := summary.get("final"), dict):
         return
-    title = f"{summary.get('algorithm')}, {summary.get('clients')} sites, {summary.get('rounds')} rounds"
+    rounds = summary.get("rounds")
+    title = f"{summary.get('algorithm')}, {summary.get('clients')} sites, {rounds} round{'s' * (rounds != 1)}"
     table = ScreenTable(title=title)
     # A deployment writes the same summary as a simulation.
     measures = parts.measures_of(summary)
