@@ -222,8 +222,8 @@ def check_limits(folder: DeploymentFolder) -> Iterator[CheckResult]:
     text = (
         f"a run of {rounds} round{'s' * (rounds != 1)} sends each site up to {requests:,} requests, and a fit of "
         f"{FIT_RUNS} such runs, {FIT_RUNS * rounds:,} rounds, up to {of_fit:,}. If a site limits them, "
-        f"policy.requests_a_day = {2 * requests} allows one run a day and one restart, and {2 * of_fit} one fit and one "
-        "restart"
+        f"policy.requests_a_day = {2 * requests} allows one run a day and one restart, and {2 * of_fit} one fit "
+        "and one restart"
     )
     yield advice("requests", Notice(text, "requests-of-a-run", "requests_a_day"))
 
