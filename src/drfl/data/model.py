@@ -18,7 +18,6 @@ from drfl.data.model_store import find_model
 from drfl.data.standardisation import Standardisation, Standardise
 from drfl.data.tables.columns import frame_row
 from drfl.data.tables.conform import encode_features
-from drfl.data.tables.convert import feature_matrix
 from drfl.data.tables.schema import Column, TableSchema
 from drfl.data.tables.table import Table, check_unique
 from drfl.task.architecture import build, check_sizes, load_weights, make_model
