@@ -4,6 +4,7 @@ from drfl import algorithms as algorithms  # module
 from drfl import ambiguity as ambiguity  # module
 from drfl import data as data  # module
 from drfl import engine as engine  # module
+from drfl import resilience as resilience  # module
 from drfl import testing as testing  # module
 from drfl.algorithms import AFL as AFL
 from drfl.algorithms import ALGORITHMS as ALGORITHMS

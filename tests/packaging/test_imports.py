@@ -36,6 +36,10 @@ def test_importing_the_package_loads_nothing():
     assert {name for name in modules if name.startswith("drfl")} == {"drfl"}
 
 
+def test_modules_that_messages_name_are_attributes():
+    assert "drfl.resilience" in loaded("import drfl\ndrfl.resilience.FailureModel(drop=0.3)")
+
+
 def test_whole_library_loads_only_torch_and_numpy():
     modules = loaded("from drfl import *\nimport drfl\ndrfl.theory, drfl.certificate, drfl.testing")
     assert {"torch", "numpy", "drfl.engine.stacked", "drfl.testing"} <= modules

@@ -434,9 +434,9 @@ def _follow(directory: Path, number: str, *, is_task: bool = False, commands: tu
     ``commands`` are the commands that may have submitted it.
     """
     folder = _deployment(directory)
-    from drfl.flower.deploy.dated_folders import NEW_RUN
     from drfl.flower.deploy.runs import follow, is_resumable, print_result
     from drfl.flower.deploy.runs import stop as stop_run
+    from drfl.flower.settings import NEW_RUN
 
     try:
         end = follow(folder, number, partial(say, err=is_task))

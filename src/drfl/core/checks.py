@@ -15,13 +15,17 @@ AT_A_TIME = 2**22
 """Number of tensor entries checked at a time."""
 
 
+def is_integer(value: object) -> bool:
+    """Return whether a value is an integer; a bool does not count as one."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
 def integer(name: str, value: int, low: int = 1, *, field: str | None = None) -> None:
     """Raise InputError unless `value` is an integer of at least `low`; a bool does not count as an integer.
 
     The error's field is `field`, or else `name`.
     """
-    # A bool is an int in Python, but not a count.
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < low:
+    if not is_integer(value) or value < low:
         raise InputError(
             f"{name} must be an integer of at least {low}, got {value!r}", code="out-of-range", field=field or name
         )

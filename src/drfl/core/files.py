@@ -326,7 +326,7 @@ def read_toml(
     with reading(path, problem, remedy):
         if _DOTTED.search(data):
             raise ValueError("a key has too many dots")
-        content = tomllib.loads(data.decode().replace("\r\n", "\n"))
+        content = tomllib.loads(data.decode("utf-8-sig").replace("\r\n", "\n"))
         _check_depth(content)
         return content
 

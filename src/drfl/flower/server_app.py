@@ -24,7 +24,6 @@ from drfl.experiments.run.resume import (
 from drfl.experiments.run.run_directory import claim_folder, tidy
 from drfl.experiments.run.runner import execute, write_results
 from drfl.flower.delivery import deliver_result
-from drfl.flower.deploy.dated_folders import NEW_RUN
 from drfl.flower.deploy.runs import FIT
 from drfl.flower.deployed_fit import fit_sites
 from drfl.flower.deployment import Deployment, Preparation
@@ -32,7 +31,7 @@ from drfl.flower.paired import paired_csv
 from drfl.flower.progress import log_end, log_progress
 from drfl.flower.server_tasks import carry_out
 from drfl.flower.session import read_resolved, session
-from drfl.flower.settings import ServerSettings
+from drfl.flower.settings import NEW_RUN, ServerSettings
 from drfl.report.run_gains import PAIRED
 from drfl.training.checkpoint.store import REPLIES
 

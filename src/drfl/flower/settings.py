@@ -28,12 +28,14 @@ from drfl.experiments.config.strict import value_problem
 from drfl.experiments.config.task_settings import TaskSettings
 from drfl.experiments.fit.members import PORTFOLIO
 from drfl.federation.algorithm import Algorithm
-from drfl.flower.deploy.dated_folders import NEW_RUN
 from drfl.flower.messages import HoldOut, site_name
 from drfl.flower.site_policy import SitePolicy
 from drfl.training.step_size import REQUESTS
 
 M = TypeVar("M", bound=BaseModel)
+
+NEW_RUN = "remove the run's folder"
+"""The remedy of a run that cannot be resumed, by which 'drfl deploy run' recognises it in Flower's reason."""
 
 
 def validate(path: Path, content: Mapping[str, object], kind: type[M]) -> M:

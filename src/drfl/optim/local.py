@@ -71,8 +71,13 @@ class LocalSGD:
             checks.integer("steps", self.steps)
         if self.lr is not None:
             checks.positive("lr", self.lr)
-        if self.batch is not None:
-            checks.integer("batch", self.batch)
+        if self.batch is not None and not (checks.is_integer(self.batch) and self.batch >= 1):
+            raise InputError(
+                f"`batch` must be an integer of at least 1, or None for the full batch ('full' in a command), got "
+                f"{self.batch!r}",
+                code="out-of-range",
+                field="batch",
+            )
         if self.radius is not None:
             checks.positive("radius", self.radius)
         checks.non_negative("momentum", self.momentum)

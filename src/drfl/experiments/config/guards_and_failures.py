@@ -76,6 +76,10 @@ def guards_of(given: object) -> tuple[Guard | ProbeAudit, ...]:
         return ()
     guards: list[Guard | ProbeAudit] = []
     for guard in each:
+        if isinstance(guard, str) and guard.strip().lower() == "none":
+            raise InputError(
+                "`guards` has 'none' and other guards. Remove one of them", code="conflicting-options", field="guards"
+            )
         if isinstance(guard, str):
             guards.append(from_text("guard", KNOWN, guard))
         elif isinstance(guard, ProbeAudit) or _has_method(guard, "judge"):

@@ -289,7 +289,9 @@ class RunFields:
             flag="--guard",
         ),
     ] = None
-    max_norm: Annotated[float | None, Setting("Reject updates and gradients longer than this norm", FAILURES)] = None
+    max_norm: Annotated[
+        float | None, Gt(0), Setting("Reject updates and gradients longer than this norm", FAILURES)
+    ] = None
     step_bound: Annotated[
         Any,
         Text(float),

@@ -9,9 +9,6 @@ from pathlib import Path
 DATE = "DATE"
 """Placeholder of the time in the name of a folder."""
 
-NEW_RUN = "remove the run's folder"
-"""The remedy of a run that cannot be resumed, by which 'drfl deploy run' recognises it in Flower's reason."""
-
 TIME = r"[0-9]{8}T[0-9]{6}\.[0-9]{6}"
 """Pattern of that time, see :func:`timestamp`."""
 
