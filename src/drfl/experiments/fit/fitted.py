@@ -94,9 +94,15 @@ class Fitted:
     def assessment(self) -> Assessment:
         """Intervals of the clients' true scores on the test rows, and of the worst client's."""
         job = self.finished.job
-        # Rows that several clients share make their scores dependent, for which another interval is valid.
-        independent = not job.data.shares_test_rows
-        return assess_evaluation(self.result.evaluation, job.fed.measures, job.data.names, independent=independent)
+        patients = None if job.data.patients is None else job.data.patient_counts(job.data.test).tolist()
+        return assess_evaluation(
+            self.result.evaluation,
+            job.fed.measures,
+            job.data.names,
+            # Rows that several clients share make their scores dependent, for which another interval is valid.
+            independent=not job.data.shares_test_rows,
+            patients=patients,
+        )
 
     @property
     def reason(self) -> str:
