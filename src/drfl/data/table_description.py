@@ -155,6 +155,8 @@ def describe(
         table = table._replace(frame=table.frame.drop(columns=unused, errors="ignore"))
         rows = encode(schema, table)
         problems += rows.problems
+        if any(problem.code == "missing-column" for problem in rows.problems):
+            rows = rows._replace(wrong=np.ones(len(table.frame), bool))  # no row of the file has all values
         parts.append(rows)
         # Wrong cells are among the problems of the schema already.
         used.append(table.with_answers(targets, strict=False))

@@ -87,7 +87,6 @@ def encode(schema: TableSchema, table: Table) -> SchemaRows:
         name = column.name if condition is None else condition.column
         if name not in names:
             # The missing column is already a problem. NaN keeps the others in place.
-            wrong[:] = True
             inputs += [np.full(n, np.nan)] * len(column.features)
             targets += [np.full(n, np.nan)] if column.role == "target" else []
             continue

@@ -6,7 +6,7 @@ import inspect
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -208,16 +208,6 @@ def description_of(given: object) -> dict[str, object]:
     return given.description if isinstance(given, DataSettings) else {}
 
 
-def _takes_one_argument(function: Callable[..., object]) -> bool:
-    try:
-        inspect.signature(function).bind(0)
-    except TypeError:
-        return False
-    except ValueError:  # some built-in functions have no signature
-        return True
-    return True
-
-
 def as_seed_function(what: str, given: T | Callable[[int], T], kind: type[T]) -> Callable[[int], T]:
     """Return a function of the seed. While a user's function runs, torch's generator depends on the seed."""
     if isinstance(given, kind):
@@ -229,12 +219,15 @@ def as_seed_function(what: str, given: T | Callable[[int], T], kind: type[T]) ->
             code="wrong-type",
             field=what,
         )
-    if not _takes_one_argument(given):
+    try:
+        with suppress(ValueError):  # some built-in functions have no signature
+            inspect.signature(given).bind(0)
+    except TypeError:
         raise InputError(
             f"{what} is a function that cannot be called with the seed alone: define it as `def {what}(seed):`",
             code="wrong-type",
             field=what,
-        )
+        ) from None
 
     def made(seed: int) -> T:
         # Otherwise the layers' initial values would differ from call to call.

@@ -15,6 +15,7 @@ from drfl.assessment.assess_evaluation import assess_evaluation, worst_interval
 from drfl.assessment.choice import Choice
 from drfl.assessment.row_moments import RowMoments
 from drfl.assessment.seeds import LEVEL
+from drfl.data import ClientData
 from drfl.experiments.fit.members import Member
 from drfl.experiments.fit.personal import Personalisation
 from drfl.experiments.run.artifacts import round_metrics
@@ -93,8 +94,9 @@ class Fitted:
     @cached_property
     def assessment(self) -> Assessment:
         """Intervals of the clients' true scores on the test rows, and of the worst client's."""
-        job = self.finished.job
-        patients = None if job.data.patients is None else job.data.patient_counts(job.data.test).tolist()
+        job, patients = self.finished.job, None
+        if isinstance(job.data, ClientData) and job.data.patients is not None:
+            patients = job.data.patient_counts(job.data.test).tolist()
         return assess_evaluation(
             self.result.evaluation,
             job.fed.measures,
