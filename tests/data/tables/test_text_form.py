@@ -17,6 +17,7 @@ from drfl.cli.app import call
 from drfl.data import ClientData, ReadOptions, TableSchema
 from drfl.data.table_description import describe
 from drfl.data.tables.schema import Column
+from drfl.data.tables.table import Table
 from drfl.data.tables.table_files import read_tables
 from drfl.data.tables.table_paths import files_of
 from drfl.data.tables.text_form import TextForm
@@ -472,3 +473,8 @@ def test_decimal_comma_elsewhere_decides_that_points_separate_thousands():
     costs(first="63,5")
     data = read_tables([Path("a.csv")], "ill", drop=["town"])
     assert data.inputs[:4, 0].tolist() == [950, 1367, 2595, 12100]
+
+
+def test_whole_number_beyond_64_bits_is_read(tmp_path):
+    (tmp_path / "a.csv").write_text(f"age,ill\n{'9' * 60},0\n1,1\n")
+    assert list(Table.read(tmp_path / "a.csv", ["ill"]).frame["age"]) == [int("9" * 60), 1]

@@ -247,13 +247,14 @@ def _may_have_thousands(cells: pd.Series) -> bool:
 
 def _check_line_breaks(path: Path, frame: pd.DataFrame, form: TextForm) -> None:
     """Check that no cell with line breaks holds rows of the table."""
-    from pandas.api.types import is_bool_dtype, is_numeric_dtype
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype, is_string_dtype
 
     count = frame.shape[1]
     numeric = [k for k, kind in enumerate(frame.dtypes) if is_numeric_dtype(kind) and not is_bool_dtype(kind)]
     for k in range(count) if count > 1 else ():
         cells = frame.iloc[:, k]
-        if is_numeric_dtype(cells) or is_bool_dtype(cells):
+        # Numbers beyond 64 bits are objects.
+        if is_numeric_dtype(cells) or is_bool_dtype(cells) or not is_string_dtype(cells.dropna()):
             continue
         has_break = cells.str.contains("\n", regex=False, na=False) | cells.str.contains("\r", regex=False, na=False)
         for row, cell in zip(np.flatnonzero(has_break).tolist(), cells[has_break].tolist(), strict=True):
