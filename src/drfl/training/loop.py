@@ -120,12 +120,11 @@ def run(
         DivergedError: If the model, or a loss used for the dual update, is not finite.
         DrflError: If the memory of a GPU is full. Checkpoints remain.
     """
-    _check_objects(algorithm, fed)
     objects = {
         "init_from": init_from, "table_dir": table_dir, "best": best, "patience": patience, "until": until,
         "certify": certify, "checkpoints": checkpoints, "start": start, "keep": keep,
     }  # fmt: skip
-    _check_options(rounds, evaluate_every, returned, safeguard, callbacks, objects)
+    _check_arguments(algorithm, fed, rounds, evaluate_every, returned, safeguard, callbacks, objects)
     if init_from is not None:
         fed = fed.starting_from(Path(init_from))
     step_size.in_round(algorithm, max(rounds, 1))  # refuses a schedule that reaches 0 before any request
@@ -137,9 +136,8 @@ def run(
     )
     settings = {"seed": seed, "evaluate_every": evaluate_every, "returned": returned, "averaged": averaged}
     settings |= {"best": repr(best), "patience": repr(patience), "until": repr(until), "safeguard": safeguard}
-    start, keep = _checkpointing(
-        checkpoints, start, keep, lambda folder: folder.resume(algorithm, fed, rounds, begin(), settings)
-    )
+    if checkpoints is not None:
+        start, keep = checkpoints.resume(algorithm, fed, rounds, begin(), settings), checkpoints
     with explain_full_memory():
         initial = begin() if start is None else start
     _warn(fed.data_warnings() if check_data and isinstance(fed, DataChecked) else (), DataWarning)
@@ -191,32 +189,6 @@ def run(
     return result
 
 
-def _checkpointing(
-    checkpoints: CheckpointFolder | None,
-    start: RunState | None,
-    keep: CheckpointWriter | None,
-    resume: Callable[[CheckpointFolder], RunState | None],
-) -> tuple[RunState | None, CheckpointWriter | None]:
-    if checkpoints is None:
-        return start, keep
-    if start is not None or keep is not None:
-        raise InputError(
-            "checkpoints cannot be combined with start and keep: they set both. Remove start and keep.",
-            code="conflicting-options",
-            field="checkpoints",
-        )
-    return resume(checkpoints), checkpoints
-
-
-def _check_objects(algorithm: object, fed: object) -> None:
-    check_algorithm_type(algorithm)
-    if not isinstance(fed, Federation):
-        name = fed.__name__ if isinstance(fed, type) else type(fed).__name__
-        raise InputError(
-            f"expected a federation such as drfl.Simulation(data, task), got {name}", code="wrong-type", field="fed"
-        )
-
-
 _OBJECTS: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "init_from": (lambda given: isinstance(given, str | Path), "the path of a model file"),
     "table_dir": (lambda given: isinstance(given, str | Path), "the path of a folder"),
@@ -234,7 +206,9 @@ _OBJECTS: Mapping[str, tuple[Callable[[object], bool], str]] = {
 """Check of each option of :func:`run` that may be None, and what it must be."""
 
 
-def _check_options(
+def _check_arguments(
+    algorithm: object,
+    fed: object,
     rounds: int,
     evaluate_every: int,
     returned: object,
@@ -242,6 +216,12 @@ def _check_options(
     callbacks: Sequence[object],
     objects: Mapping[str, object],
 ) -> None:
+    check_algorithm_type(algorithm)
+    if not isinstance(fed, Federation):
+        name = fed.__name__ if isinstance(fed, type) else type(fed).__name__
+        raise InputError(
+            f"expected a federation such as drfl.Simulation(data, task), got {name}", code="wrong-type", field="fed"
+        )
     checks.integer("rounds", rounds, low=0)
     checks.integer("evaluate_every", evaluate_every)
     checks.one_of("returned", returned, get_args(Returned))
@@ -253,6 +233,12 @@ def _check_options(
         is_valid, expected = _OBJECTS[name]
         if given is not None and not is_valid(given):
             raise _wrong_type(name, expected, given)
+    if objects["checkpoints"] is not None and (objects["start"] is not None or objects["keep"] is not None):
+        raise InputError(
+            "checkpoints cannot be combined with start and keep: they set both. Remove start and keep.",
+            code="conflicting-options",
+            field="checkpoints",
+        )
 
 
 def _wrong_type(name: str, expected: str, given: object) -> InputError:
