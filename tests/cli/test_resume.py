@@ -369,7 +369,7 @@ def test_full_disk_is_one_line_and_the_run_can_resume(monkeypatch, tmp_path, cap
         put(path, data)
 
     monkeypatch.setattr(store, "_put", full)
-    error = refusal(["run", *SMALL, "--out", "a", "--checkpoint-every", "1"], exit_code=1)
+    error = refusal(["run", *SMALL, "--out", "a", "--checkpoint-every", "1"], exit_code=2)
     assert error.code == "cannot-write"
     assert quotes(str(error), "3", "No space left", "2")
     monkeypatch.undo()
