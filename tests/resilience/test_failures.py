@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 import torch
 from tests.resilience.subjects import N, algorithm, rounds, same, small, who
@@ -12,6 +14,7 @@ from drfl import run
 from drfl.algorithms import ALGORITHMS
 from drfl.engine import Threads
 from drfl.federation import sampling
+from drfl.federation.algorithm import Info
 from drfl.resilience import FailureModel, Faulty
 
 FAULTS = {
@@ -126,25 +129,31 @@ def test_two_algorithms_lose_the_same_clients():
     assert len({str(one) for one in seen[0]}) > 3
 
 
+class Recorded(NamedTuple):
+    w: torch.Tensor
+    answered: list[list[int]]
+
+
 class AsksForEverything:
     """Ask all clients for everything, and record which answer."""
 
     local = None
 
     def init(self, fed):
-        return None
+        return Recorded(fed.w0, [])
 
     def round(self, state, fed, key):
         everybody, kinds = torch.arange(N), (fed.losses, fed.gradients)
         up = fed.train(everybody, fed.w0, algorithm("FedAvg").local, key)
         replies = [up, *(ask(everybody, fed.w0, key) for ask in kinds)]
-        return [reply.clients.tolist() for reply in replies], None
+        cohort = sampling.all_clients(torch.full((N,), 1 / N), N, key)
+        return Recorded(fed.w0, [reply.clients.tolist() for reply in replies]), Info(cohort, everybody)
 
 
 @pytest.mark.parametrize("kind", ["drop", "crash"])
 def test_dropout_holds_for_a_round_and_crash_for_training(kind):
     found = [answered for _, answered, _ in rounds(Faulty(AsksForEverything(), FAULTS[kind]), small(), 6)]
-    for train, losses, gradients in (state.inner for state in found):
+    for train, losses, gradients in (state.inner.answered for state in found):
         assert losses == gradients
         assert (train == losses != list(range(N))) if kind == "drop" else (train != losses == list(range(N)))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import pytest
 import torch
 from tests.resilience.subjects import N, algorithm, rounds, same, small
@@ -17,6 +19,11 @@ from drfl.resilience import FailureModel, Faulty, Quorum
 HALF = FailureModel(drop=0.5)
 
 
+class Keys(NamedTuple):
+    w: torch.Tensor
+    keys: tuple[Key, ...]
+
+
 class Scripted:
     """Make a round in which the number of answering clients follows a script; its state lists the keys."""
 
@@ -26,12 +33,12 @@ class Scripted:
         self.answers, self.keys = list(answers), []
 
     def init(self, fed):
-        return ()
+        return Keys(fed.w0, ())
 
     def round(self, state, fed, key):
         self.keys.append(key)
         cohort = all_clients(torch.full((N,), 1 / N), N, key)
-        return (*state, key), Info(cohort, torch.arange(self.answers.pop(0)))
+        return Keys(state.w, (*state.keys, key)), Info(cohort, torch.arange(self.answers.pop(0)))
 
 
 KEY = Key(5).fold("round", 2)
@@ -52,10 +59,12 @@ AGAIN = [KEY.fold("again", k) for k in (1, 2, 3)]
     ],
 )
 def test_repeated_and_skipped_rounds(options, answers, keys, used):
-    script, before = Scripted(*answers), ("before",)
-    state, info = Quorum(script, 4, **options).round(before, small(), KEY)
+    script, fed = Scripted(*answers), small()
+    before = script.init(fed)
+    state, info = Quorum(script, 4, **options).round(before, fed, KEY)
     assert script.keys == keys
-    assert state == before if used is None else (*before, used)
+    assert state.keys == (() if used is None else (used,))
+    assert (state is before) == (used is None)
     assert info.is_empty == (used is None)
     assert len(info.answered) == (0 if used is None else answers[-1])
     assert len(info.cohort.clients) == N
