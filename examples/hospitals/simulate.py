@@ -98,8 +98,9 @@ def served(job: Job, name: str, w: Tensor, lam: Tensor, own: ClientTable | None 
     ]
     test = job.fed.evaluate(w) if own is None else job.fed.evaluate_each(own)
     measured = zip(models, trained, test.loss.tolist(), lam.tolist(), strict=True)
+    kind = str(job.about.settings["model"])
     return [
-        Site(job.about.model, name, seed, site, len(ill), int(ill.sum()), scores(risks(job, model, x), ill), *numbers)
+        Site(kind, name, seed, site, len(ill), int(ill.sum()), scores(risks(job, model, x), ill), *numbers)
         for (site, x, ill), (model, *numbers) in zip(tested(job.data), measured, strict=True)
     ]
 
