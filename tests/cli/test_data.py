@@ -61,7 +61,7 @@ def test_description_and_strict_check_name_all_cases(capsys):
     assert quotes(line, *names)
     assert listing(names, "client") == "a0, a1, a2 and 6 more clients", "other commands count the rest"
     with complete_listings():
-        assert listing(names, "level") == "a0, a1, a2 and 6 more levels"
+        assert listing(names, "level", 3) == "a0, a1, a2 and 6 more levels"
 
 
 def test_schema_is_described_checked_and_used(capsys):

@@ -157,12 +157,12 @@ def complete_listings() -> Iterator[None]:
         _is_complete.reset(token)
 
 
-def listing(texts: Sequence[str], what: str) -> str:
+def listing(texts: Sequence[str], what: str, limit: int | None = None) -> str:
     """List the first texts and count the rest: "A, B, C and 7 more clients".
 
-    In :func:`complete_listings`, all are listed, except the known levels of a column, which are no problems.
+    Without a limit, the first three are listed, and all in :func:`complete_listings`.
     """
-    limit = len(texts) if _is_complete.get() and what != "level" else MAX_LISTED
+    limit = limit or (len(texts) if _is_complete.get() else MAX_LISTED)
     rest = len(texts) - limit
     return ", ".join(texts[:limit]) + (f" and {rest} more {what}{'s' * (rest > 1)}" if rest > 0 else "")
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+from drfl.core.errors import listing
 from drfl.data.model import Model
 from drfl.task.metrics import METRICS
 
@@ -34,7 +35,7 @@ def card(model: Model) -> Card:
         name += " (code that is not in the file)"
     inputs = "its inputs"
     if hasattr(model, "feature_names_in_"):
-        inputs = _first([*map(str, model.feature_names_in_)])
+        inputs = listing([*map(str, model.feature_names_in_)], "column", MOST)
     target = "" if model.schema is None else f" of {', '.join(column.name for column in model.schema.targets)}"
     # The targets of a multi-label task are its labels; each is 0 or 1.
     classes = f" ({', '.join(map(str, model.classes_[:MOST]))})" if model.kind == "classification" else ""
@@ -50,7 +51,7 @@ def card(model: Model) -> Card:
     preparation, sensitive = list[str](), ""
     if model.schema is not None:
         names = [column.name for column in model.schema.columns if column.role == "sensitive"]
-        sensitive = f", such as those of {_first(names)}" if names else ""
+        sensitive = f", such as those of {listing(names, 'column', MOST)}" if names else ""
         origin = " that drfl inferred from the training rows" if model.schema.inferred else ""
         preparation.append(f"{len(model.schema.features)} columns, encoded by a schema{origin}.")
         missing = [column for column in model.schema.columns if column.is_feature and column.missing]
@@ -59,7 +60,9 @@ def card(model: Model) -> Card:
             ([column.name for column in missing if column.type == "category"], "0 for every level"),
         ):
             if columns:
-                preparation.append(f"Missing values become {value}, with an indicator, in {_first(columns)}.")
+                preparation.append(
+                    f"Missing values become {value}, with an indicator, in {listing(columns, 'column', MOST)}."
+                )
     if model.standardisation is not None:
         preparation.append("Columns are standardised by mean and standard deviation of the training rows.")
     if about["preparation"].get("features") is not None:
@@ -93,12 +96,6 @@ def card(model: Model) -> Card:
             "client before it is used there.",
         ],
     }
-
-
-def _first(columns: Sequence[str]) -> str:
-    """List the first columns and count the rest."""
-    more = len(columns) - MOST
-    return ", ".join(columns[:MOST]) + (f" and {more} more column{'s' * (more > 1)}" if more > 0 else "")
 
 
 def _results(model: Model, metrics: Mapping[str, Any]) -> list[str]:

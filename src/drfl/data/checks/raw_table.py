@@ -157,12 +157,17 @@ def warning(
     return [Notice(f"{problem}: {listing(cases, what)}; {advice}", code, field)] if cases else []
 
 
+def plain_name(column: str) -> str:
+    """Return the name of a column from the one that messages show, see :class:`RawTable`."""
+    return column.removeprefix("column ").strip("'")
+
+
 def column_warning(
     table: RawTable, code: str, problem: str, cases: Sequence[tuple[int, str]], what: str, advice: str
 ) -> list[Notice]:
     """Warn of columns, by their positions and what to say behind their names."""
     texts = [f"{table.columns[k]}{text}" for k, text in cases]
-    names = [table.columns[k].removeprefix("column ").strip("'") for k, _ in cases]
+    names = [plain_name(table.columns[k]) for k, _ in cases]
     return warning(code, problem, texts, names, what, advice)
 
 

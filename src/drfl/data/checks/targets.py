@@ -8,7 +8,7 @@ import numpy as np
 
 from drfl.core.errors import Notice
 from drfl.data.checks.columns import odd_medians
-from drfl.data.checks.raw_table import FEW, RawTable, warning
+from drfl.data.checks.raw_table import FEW, RawTable, plain_name, warning
 from drfl.data.client_data import ClientData
 
 NEARLY = 0.985
@@ -33,10 +33,9 @@ def target_warnings(data: ClientData, table: RawTable | None) -> list[Notice]:
         return []
     is_real, found = data.targets.is_floating_point(), list[Notice]()
     if data.targets.ndim == 1:
-        # The indicators of a category are looked at together: its first level has none of its own.
         odd = _giving_away_numbers(table) if is_real else _giving_away_classes(table, _categories(data, table))
         advice = "exclude a column that is known only after the target"
-        cases, names = [f"column {name}{text}" for name, text in odd], [name.strip("'") for name, _ in odd]
+        cases, names = [f"{name}{text}" for name, text in odd], [plain_name(name) for name, _ in odd]
         found = warning("leak", "columns that nearly determine the target", cases, names, "column", advice)
         if not is_real and int(data.targets.max()) == 1:
             found += _opposite(table)
@@ -44,13 +43,13 @@ def target_warnings(data: ClientData, table: RawTable | None) -> list[Notice]:
 
 
 def _categories(data: ClientData, table: RawTable) -> dict[str, list[int]]:
-    """Return the columns of the table that are indicators of a category, by its name as messages show it."""
+    """Return the columns of the table that are indicators of a category of few levels, by its name in messages."""
     place = {name: k for k, name in enumerate(table.columns)}
     found = dict[str, list[int]]()
     for column in () if data.schema is None else data.schema.columns:
         own = [place[f"column '{name}'"] for name in column.features if f"column '{name}'" in place]
-        if column.levels and len(own) > 1:
-            found[f"'{column.name}'"] = own
+        if column.levels and 1 < len(own) < VALUES:
+            found[f"column '{column.name}'"] = own
     return found
 
 
@@ -66,24 +65,25 @@ def _giving_away_classes(table: RawTable, categories: Mapping[str, list[int]]) -
     if usual == 1:
         return []
     indicators = {k for own in categories.values() for k in own}
-    plain = {table.columns[k].removeprefix("column "): [k] for k in range(table.values.shape[1]) if k not in indicators}
-    columns = {**plain, **categories}
-    rights = {name: _rule(table.values[:, own][rows], targets) for name, own in columns.items()}
+    rights = {
+        name: _rule(table.values[rows, k], targets) for k, name in enumerate(table.columns) if k not in indicators
+    }
+    for name, own in categories.items():
+        # One number per level: the first level has no indicator, so no single one may determine the target.
+        levels = (table.values[np.ix_(rows, np.array(own))] > 0.5) @ 2.0 ** np.arange(len(own))
+        rights[name] = _rule(levels, targets)
     return [(name, f" (right in {right:.1%} of the rows)") for name, right in rights.items() if right >= least]
 
 
 def _rule(values: np.ndarray, targets: np.ndarray) -> float:
-    """Return the share of rows for which the best rule with one class per value, or with one threshold, is right.
-
-    ``values`` are a column, or the indicators of a category, (n, k).
-    """
-    different, codes = np.unique(values, axis=0, return_inverse=True)
+    """Return the share of rows for which the best rule with one class per value, or with one threshold, is right."""
+    different, codes = np.unique(values, return_inverse=True)
     # A table of counts of many values and classes would be as large as the data.
     if len(different) > VALUES and targets.max() > 1:
         return 0.0
     counts = np.zeros((len(different), targets.max() + 1))
     np.add.at(counts, (codes.ravel(), targets), 1)
-    if len(different) <= VALUES or values.shape[1] > 1:
+    if len(different) <= VALUES:
         return float(counts.max(1).sum() / len(targets))
     below = counts.cumsum(0)
     right = below[:, 0] + (below[-1, 1] - below[:, 1])
@@ -101,7 +101,7 @@ def _giving_away_numbers(table: RawTable) -> list[tuple[str, str]]:
     for k in range(table.values.shape[1]):
         own = rankdata(table.values[rows, k])
         if own.std() > 0 and abs(np.corrcoef(own, ranks)[0, 1]) >= CORRELATED:
-            odd.append((table.columns[k].removeprefix("column "), ""))
+            odd.append((table.columns[k], ""))
     return odd
 
 

@@ -73,32 +73,26 @@ class Columns(NamedTuple):
 
     def check_roles(self) -> None:
         """Check that no column has two roles."""
-        check_roles(self.targets, self.group, self.drop, self.patient)
-
-
-def check_roles(targets: Sequence[str], group: str | None, drop: Sequence[str], patient: str | None = None) -> None:
-    """Check that no column has two roles."""
-    for name in targets:
-        if list(targets).count(name) > 1:
-            raise InputError(f"target '{name}' is given twice. Remove one", code="given-twice", field="target")
-        if name == group:
+        for name in self.targets:
+            if self.targets.count(name) > 1:
+                raise InputError(f"target '{name}' is given twice. Remove one", code="given-twice", field="target")
+            if name == self.group:
+                raise InputError(
+                    f"column '{name}' cannot be both target and group", code="conflicting-options", field=name
+                )
+        if self.patient is not None and self.patient in (*self.targets, self.group):
             raise InputError(
-                f"column '{name}' cannot be both target and group", code="conflicting-options", field=str(name)
-            )
-    if patient is not None and patient in (*targets, group):
-        raise InputError(
-            f"column '{patient}' cannot be both {'group' if patient == group else 'target'} and patient",
-            code="conflicting-options",
-            field="patient",
-        )
-    for name in drop:
-        if name in (*targets, group, patient):
-            role = "patient" if name == patient else "group" if name == group else "target"
-            raise InputError(
-                f"column '{name}' is needed as {role}: do not drop it",
+                f"column '{self.patient}' cannot be both {'group' if self.patient == self.group else 'target'} and "
+                "patient",
                 code="conflicting-options",
-                field="drop",
+                field="patient",
             )
+        for name in self.drop:
+            if name in (*self.targets, *self.names):
+                role = "patient" if name == self.patient else "group" if name == self.group else "target"
+                raise InputError(
+                    f"column '{name}' is needed as {role}: do not drop it", code="conflicting-options", field="drop"
+                )
 
 
 BLANK_REMEDY = (

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl.core.errors import InputError, listing, suggestion
+from drfl.core.errors import MAX_LISTED, InputError, listing, suggestion
 from drfl.data.tables.columns import LARGEST, RowName
 from drfl.data.tables.conditions import ANSWERS, Condition
 from drfl.data.tables.schema import NUMBERS, Column, TableSchema
@@ -332,7 +332,7 @@ class _Cells(NamedTuple):
                 text = f"expected a date such as {example}, found '{texts[k]}'"
                 found[k] = InputError(text, code="not-a-date", field=name)
             else:
-                levels = listing([f"'{level}'" for level in column.levels], "level")
+                levels = listing([f"'{level}'" for level in column.levels], "level", MAX_LISTED)
                 text = f"'{texts[k]}' is not a level of the {owner} ({levels})"
                 found[k] = InputError(text, code="unknown-level", field=name)
         largest = FAR if column.role == "target" else LARGEST

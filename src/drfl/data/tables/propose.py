@@ -218,8 +218,8 @@ def _feature(name: str, values: _Values, parts: Sequence[pd.Series], notices: li
         # Where some write 3/4/2021 and others 31.3.2021, the others' dates do not say what the slashes mean.
         orders = {days_of(dates[marks == mark]).orders for mark in marks.dropna().unique()} - {()}
         # If the dates allow both orders, the user must say which.
-        order = orders.pop()[0] if len(orders) == 1 and len(next(iter(orders))) == 1 else None
-        return Column(name, "date", missing=(*blank, *words), date_order=order)
+        order = orders.pop() if len(orders) == 1 else ()
+        return Column(name, "date", missing=(*blank, *words), date_order=order[0] if len(order) == 1 else None)
     if values.rows >= FEW and len(texts) >= NEARLY_ALL * values.rows:
         notices.append(Notice(f"column '{name}' looks like an identifier and is not a feature", "identifier", name))
         return Column(name, "id")

@@ -204,7 +204,7 @@ class TextForm(NamedTuple):
 
         If a cell is too long for the module csv, its row is the last one and has no cells.
         """
-        # The mark at the start of a file is no part of the header.
+        # The mark at the start of a file does not belong to the header.
         encoding = "utf-8-sig" if codecs.lookup(self.encoding).name == "utf-8" else self.encoding
         with open_text(path) as file, reading(path):
             rows = csv.reader(islice(lines(file, path, encoding), self.skip, None), delimiter=self.delimiter)

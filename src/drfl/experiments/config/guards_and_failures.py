@@ -132,7 +132,7 @@ AGGREGATORS: Mapping[str, Callable[..., Aggregator | ProbeRule]] = {
 
 
 def aggregator_of(given: object) -> Aggregator | ProbeRule | None:
-    """Return an aggregation rule from a text such as "krum:f=2" or an object; None gives no rule."""
+    """Return an aggregation rule from a text such as "krum:f=2" or an object; None returns None."""
     if isinstance(given, str):
         return from_text("aggregator", AGGREGATORS, given)
     if given is None or isinstance(given, ProbeRule) or _has_method(given, "expected"):
@@ -146,7 +146,7 @@ def aggregator_text(rule: Aggregator | ProbeRule | None) -> str | None:
 
 
 def step_bound_of(given: object) -> StepBound | None:
-    """Return the bound on updates from its factor or as it is; 0 gives no bound."""
+    """Return the bound on updates from its factor or as it is; None if the factor is 0."""
     if given is None or isinstance(given, StepBound):
         return given
     if isinstance(given, bool) or not isinstance(given, int | float):
@@ -182,7 +182,7 @@ def fault_numbers(texts: Iterable[str]) -> dict[str, float]:
 
 
 def failures_of(given: object) -> FailureModel | None:
-    """Return a failure model from its numbers by name, from texts or as it is; None gives no failures."""
+    """Return a failure model from its numbers by name, from texts or as it is; None without failures."""
     if given is None or isinstance(given, FailureModel):
         return given
     texts = [given] if isinstance(given, str) else given

@@ -11,7 +11,7 @@ from drfl.data import DATASETS
 from drfl.data.dataset import TaskName
 from drfl.data.datasets.leaf import leaf_files
 from drfl.data.partition.natural import WITHOUT_CLASSES, needs_classes_message
-from drfl.data.tables.columns import check_roles
+from drfl.data.tables.columns import Columns
 from drfl.data.tables.hugging_face import check_installed
 from drfl.data.tables.hugging_face_names import PREFIX, folder_name, hub_name, is_saved, pin_revision
 from drfl.data.tables.schema import TableSchema
@@ -216,12 +216,12 @@ def _check_roles(values: Mapping[str, object], may_have_columns: bool) -> None:
     """Check column names before the data are read. With ``may_have_columns`` a target may have several columns."""
     targets, group, task = names_of(values["target"]), values.get("group"), values.get("task") or CLASSIFICATION
     patient = values.get("patient")
-    check_roles(
-        targets,
+    Columns(
+        tuple(targets),
         None if group is None else str(group),
-        names_of(values.get("drop") or ()),
-        None if patient is None else str(patient),
-    )
+        tuple(names_of(values.get("drop") or ())),
+        patient=None if patient is None else str(patient),
+    ).check_roles()
     for known in LOSSES_OF:
         if known == task and not (may_have_columns and task == "multi-label"):
             check_count(known, len(targets))
