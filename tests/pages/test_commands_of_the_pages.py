@@ -26,6 +26,7 @@ TRIED_ELSEWHERE = {
 """Beginnings of commands that start servers, need machines or take long → where they are run."""
 NOT_HERE = ("adult", "shakespeare", "fashion-mnist", "kmnist-t10k")
 """Data sets of which a machine without a network has no file."""
+PROGRAMS = {"drfl", "head", "make", "openssl", "pip", "pytest", "python", "ray", "sh"}
 SMALL = {
     "run": ["--rounds", "2"],
     "compare": ["--rounds", "2", "--seeds", "2"],
@@ -61,10 +62,15 @@ def wider(trial):
 """
 
 
+def blocks(page: Path) -> list[list[str]]:
+    """The lines of each block of commands."""
+    found = re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return [block.replace("\\\n", " ").splitlines() for block in found]
+
+
 def commands(page: Path) -> list[list[str]]:
     """The lines that call drfl, without comments, block by block."""
-    blocks = re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    lines = [block.replace("\\\n", " ").splitlines() for block in blocks]
+    lines = blocks(page)
     found = [[line.split(" #")[0].strip() for line in block if line.startswith("drfl ")] for block in lines]
     return [block for block in found if block]
 
@@ -173,6 +179,17 @@ def runs_as_written(line, folder, capsys, monkeypatch):
             assert json.loads(capsys.readouterr().out)["error"]["code"] in missing
         else:
             assert code == 0, (line, told.err)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs", "examples"])
+def test_every_line_of_a_block_is_one_command(page):
+    place = ROOT / page
+    for path in [place] if place.is_file() else sorted(place.rglob("*.md")):
+        for line in (line.strip() for block in blocks(path) for line in block if line.strip()):
+            program, *others = line.split(" #")[0].split()
+            assert program in PROGRAMS or program.endswith((".sh", "/drfl")), (path, line)
+            assert "drfl" not in others, (path, line)  # in a comment it would be a line that lost its break
+            assert " drfl " not in line.partition(" #")[2], (path, line)
 
 
 def test_commands_tested_elsewhere_are_on_a_page():
