@@ -83,7 +83,7 @@ def fit_command(options: FitOptions) -> int:
 def _print(fitted: Fitted) -> None:
     job, score = fitted.finished.job, fitted.finished.job.fed.measures[0]
     view = ScreenTable(
-        "member", "worst validation loss", "average", "p", f"worst {score.words}", text=("member",),
+        "member", "worst validation loss", "average validation loss", "p", f"worst {score.words}", text=("member",),
         title="members, trained without the validation rows",
     )  # fmt: skip
     for candidate, p, test, row in zip(

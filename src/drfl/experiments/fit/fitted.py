@@ -117,9 +117,9 @@ class Fitted:
             return f"{simple} is the only member of the portfolio that is not excluded"
         if chosen == simplest:
             return (
-                f"no other member has a smaller loss than {simple} on validation rows both for the worst client and on "
-                f"average, or is significantly better for the worst client (smallest p = {tested.min():.2g}, "
-                f"Holm-corrected for {len(tested)} comparisons)"
+                f"no other member improves on {simple} on validation rows: none has a smaller loss both for the worst "
+                f"client and on average, and none is significantly better for the worst client (smallest p = "
+                f"{tested.min():.2g}, Holm-corrected for {len(tested)} comparisons)"
             )
         new, old = self.candidates[chosen], self.candidates[simplest]
         worst = f"{new.worst:.4g} instead of {old.worst:.4g}"
