@@ -9,6 +9,7 @@ from tests.support.refusals import refused
 
 from drfl.data.table_description import describe
 from drfl.data.tables.levels import plain
+from drfl.data.tables.schema import Column, TableSchema
 from drfl.data.tables.table_files import read_tables
 
 
@@ -85,6 +86,18 @@ def test_groups_of_clients_with_other_classes_are_refused(classes):
     write_each({site: (["x", "y"], own) for site, own in classes.items()})
     with refused("classes-differ", "ill", "'0'", "'1'"):
         read()
+
+
+def test_schema_that_lists_all_classes_accepts_clients_with_different_ones():
+    write_each({"a": (["x", "y"], ("cat", "dog")), "b": (["x", "y"], ("bus", "car"))})
+    with refused("classes-differ", "ill", "'cat'", "'bus'"):
+        read()
+    columns = (
+        Column("age", "number"),
+        Column("smoker", "category", levels=("x", "y")),
+        Column("ill", "category", levels=("bus", "car", "cat", "dog"), role="target"),
+    )
+    assert read_tables([Path("in")], schema=TableSchema(columns)).class_names == ("bus", "car", "cat", "dog")
 
 
 def test_groups_of_clients_with_other_values_are_reported():

@@ -54,7 +54,7 @@ def level_notices(features: pd.DataFrame, classes: pd.DataFrame, owners: Sequenc
     for name, groups in _apart(classes, owners):
         raise InputError(
             f"column '{name}' has other classes at some clients than at others: {_listed(groups)}. Use the same "
-            "classes everywhere",
+            "classes everywhere, or list all of them in a schema",
             code="classes-differ",
             field=name,
         )
