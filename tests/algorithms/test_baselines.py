@@ -141,3 +141,27 @@ def test_baselines_refuse_a_federation_that_is_not_simulated():
         drfl.run(drfl.LocalOnly(local=LOCAL), Elsewhere(), rounds=1)
     with refused("out-of-range", "fine_steps"):
         drfl.FineTuned(fine_steps=0)
+
+
+def rare_column():
+    """Four regressions, of which the first has a column that is 0 in all but a few rows, where it is large."""
+    draw, made = torch.Generator().manual_seed(3), {}
+    for i in range(4):
+        x = torch.randn(300, 4, generator=draw)
+        x[:, 3] = 0
+        if i == 0:
+            x[:6, 3] = 30.0
+        made[f"c{i}"] = (x, x[:, 0] + 0.1 * torch.randn(300, generator=draw))
+    return drfl.ClientData.from_arrays(made, test_fraction=0.3)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_client_that_diverges_alone_is_set_back(wrapped):
+    # Most minibatches lack the rare rows, so the curvature at the start does not show the column.
+    data, local = rare_column(), drfl.LocalSGD(steps=10, batch=20)
+    fed = drfl.Simulation(data, drfl.Task(nn.Linear(4, 1), loss=nn.MSELoss(reduction="none")))
+    algorithm = drfl.LocalOnly(local=local)
+    found = drfl.run(Protected(algorithm) if wrapped else algorithm, fed, rounds=60)
+    assert found.rollbacks > 0
+    assert bool((found.evaluation.loss < 0.2).all())
+    assert (found.history.last.ledger["bytes_up"], found.history.last.ledger["messages"]) == (0, 0)

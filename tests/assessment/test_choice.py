@@ -123,6 +123,11 @@ def test_clear_gain_needs_two_standard_errors_and_enough_rows():
     assert not is_clear_gain(np.zeros(100))
 
 
+def test_model_with_an_infinite_loss_is_no_clear_gain():
+    gains = np.append(np.ones(30), -np.inf)  # the candidate overflows on the last row
+    assert not is_clear_gain(gains)
+
+
 def test_rows_of_a_patient_count_once():
     a, b = losses(2, [1.0, 0.5], "a"), losses(2, [0.9, 0.45], "b")
     copies = np.tile(np.arange(120), 7)

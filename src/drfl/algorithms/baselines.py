@@ -44,8 +44,8 @@ class LocalOnly:
     """Train every client alone on its local rows and test it with its local model.
 
     This shows the results of a client without federation. A round is τ local steps at every client. Nothing is sent, so
-    the ledger holds only gradients. By default a client is tested with the decaying average of its models, just as
-    other algorithms are tested with the average of the server's models; "last" tests its latest model.
+    the ledger holds only gradients and losses. By default a client is tested with the decaying average of its models,
+    just as other algorithms are tested with the average of the server's models; "last" tests its latest model.
 
     Args:
         local: Local solver.
@@ -55,6 +55,7 @@ class LocalOnly:
 
     no_average: ClassVar[bool] = True
     separate: ClassVar[bool] = True
+    isolated: ClassVar[bool] = True
 
     def init(self, fed: Federation) -> LocalOnlyState:
         """Return the state in which every client holds the initial model."""

@@ -226,6 +226,19 @@ def is_separate(algorithm: Algorithm) -> bool:
     return isinstance(core, Separate) and core.separate
 
 
+@runtime_checkable
+class Isolated(Protocol):
+    """An algorithm whose clients send nothing if ``isolated`` is true; see :func:`is_isolated`."""
+
+    isolated: ClassVar[bool]
+
+
+def is_isolated(algorithm: Algorithm) -> bool:
+    """Return whether every client trains alone, so that no client affects another one."""
+    core = core_of(algorithm)
+    return isinstance(core, Isolated) and core.isolated
+
+
 def personal_models(
     algorithm: Algorithm, state: State, w: Tensor, fed: Federation, key: Key
 ) -> ClientTable | OwnModels | None:

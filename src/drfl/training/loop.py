@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cache, partial
 from pathlib import Path
 from typing import get_args
@@ -17,7 +18,7 @@ from drfl.core.full_memory import explain_full_memory
 from drfl.core.intraop import VECTORS, threads_for
 from drfl.core.key import Key
 from drfl.core.run_end import StopReason
-from drfl.federation.algorithm import Algorithm, check_algorithm_type, core_of
+from drfl.federation.algorithm import Algorithm, check_algorithm_type, core_of, is_isolated
 from drfl.federation.federation import Bundling, DataChecked, Federation
 from drfl.federation.local_method import has_user_loss
 from drfl.training import step_size
@@ -103,11 +104,12 @@ def run(
 
     If the algorithm's local solver has no step size, drfl determines one before the first round, see
     :func:`drfl.training.step_size.find`. After every fourth round, and less often after round 32, the clients check the
-    model that the run would return, see :mod:`drfl.training.safeguard`. If it is clearly worse than the best one in two
-    checks, or the model is not finite, the run continues from the best one with at most half the step size. If
-    :class:`drfl.resilience.Protected` rejects updates as far too long, the round is repeated with a smaller step size,
-    which is kept if it helps. With ``safeguard="start"``, the clients compare the last iterate with the initial model
-    after the rounds 4, 6, 8, 12, 16, …, and the run restarts from the initial state.
+    model that the run would return, or their own models if each trains alone, see :mod:`drfl.training.safeguard`. If it
+    is clearly worse than the best one in two checks, or the model is not finite, the run continues from the best one
+    with at most half the step size. If :class:`drfl.resilience.Protected` rejects updates as far too long, the round is
+    repeated with a smaller step size, which is kept if it helps. With ``safeguard="start"``, the clients compare the
+    last iterate with the initial model after the rounds 4, 6, 8, 12, 16, …, and the run restarts from the initial
+    state.
 
     A federation may bundle a test with the next request, see :class:`drfl.federation.federation.Bundling`. The round
     after a test is then played before the test's result has arrived. Callbacks are not affected. If a callback ends
@@ -255,7 +257,8 @@ def _initialise(algorithm: Algorithm, fed: Federation, key: Key, start: RunState
     size, safe = start.step_size, start.safe
     # A resumed run already has its step size.
     if size is not None and safe is not None and not size.is_known:
-        size = step_size.find(algorithm, fed, start.state.w, key.fold("step size"), is_checked=rule == "best")
+        with fed.ledger.unsent() if is_isolated(algorithm) else nullcontext():
+            size = step_size.find(algorithm, fed, start.state.w, key.fold("step size"), is_checked=rule == "best")
         safe = safe._replace(losses=size.losses.clone())
         method = core_of(algorithm)
         if has_user_loss(method):

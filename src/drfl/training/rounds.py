@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 
 from drfl.core.errors import DivergedError, NonFiniteError
 from drfl.core.key import Key
-from drfl.federation.algorithm import Algorithm, core_of, is_separate, mixture_of
+from drfl.federation.algorithm import Algorithm, core_of, is_isolated, is_separate, mixture_of, personal_models
+from drfl.federation.client_table import ClientTable
 from drfl.federation.federation import Federation
 from drfl.federation.user_algorithm import play
 from drfl.training.run_state import RunState, no_average
@@ -41,17 +43,22 @@ def next_round(algorithm: Algorithm, fed: Federation, key: Key, progress: RunSta
     if size is None or safe is None:
         return _play(algorithm, fed, key, progress)
 
-    # If no client uses the global model itself, its loss is irrelevant.
-    separate = is_separate(algorithm)
+    # If no client uses the global model, its loss is irrelevant. Clients that train alone check their own models.
+    isolated, batch = is_isolated(algorithm), CHECKED if rule == "best" else COMPARED
+    unchecked = is_separate(algorithm) and not (isolated and rule == "best")
+    clients = torch.arange(0) if unchecked else (~size.losses.isnan()).nonzero().flatten()
 
-    clients = torch.arange(0) if separate else (~size.losses.isnan()).nonzero().flatten()
-
-    def ask(w: Tensor) -> Tensor:
-        return report(fed, clients, w, requests, CHECKED if rule == "best" else COMPARED)
+    def ask(attempt: RunState, w: Tensor) -> Tensor:
+        own = personal_models(algorithm, attempt.state, w, fed, requests) if isolated and not unchecked else None
+        if not isinstance(own, ClientTable):
+            return report(fed, clients, w, requests, batch)
+        with fed.ledger.unsent():
+            losses = [report(fed, client, own[client][0], requests, batch)[client] for client in clients.split(1)]
+        return torch.full((fed.n,), torch.nan).double().index_copy(0, clients, torch.cat(losses))
 
     factor = core.local.lr_schedule.multiplier(progress.round + 1)
     while True:
-        objective = objective_of(algorithm, progress.state) if rule == "best" and not separate else None
+        objective = objective_of(algorithm, progress.state) if rule == "best" and not unchecked else None
         control = StepSizeController(size, progress, factor, safe, Watch(ask, objective, limit_of(algorithm)))
         answer = Repeat(float(size.eta))
         while isinstance(answer, Repeat):
@@ -63,8 +70,11 @@ def next_round(algorithm: Algorithm, fed: Federation, key: Key, progress: RunSta
         if isinstance(answer, Continue):
             return answer.progress
         size, safe = answer.size, answer.safe
+        if isolated:  # a false report would harm only the client itself, so it may cause further roll-backs
+            safe = safe._replace(spent=torch.zeros_like(safe.spent))
         if rule == "best" and answer.w is not None:
-            size = found_again(algorithm, fed, answer.w, requests, size)
+            with fed.ledger.unsent() if isolated else nullcontext():
+                size = found_again(algorithm, fed, answer.w, requests, size)
         LOG.warning(answer.notice(size, progress.round))
         # Rounds, history and cost remain, because the lost rounds took time and traffic too.
         parts = copied((safe.state, safe.average, safe.decaying))

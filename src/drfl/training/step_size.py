@@ -12,7 +12,7 @@ from torch import Tensor
 from drfl.core.errors import InputError
 from drfl.core.key import Key
 from drfl.federation import sampling
-from drfl.federation.algorithm import Algorithm, S, Wrapping
+from drfl.federation.algorithm import Algorithm, S, Wrapping, is_isolated
 from drfl.federation.federation import DataChecked, Federation
 from drfl.federation.requests import Gradients, select_rows
 from drfl.optim.local import LocalSGD
@@ -214,7 +214,7 @@ def find(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key, *, is_check
 
     Args:
         algorithm: The algorithm; the weight decay of its local solver adds to the curvature.
-        fed: The clients, of which at most :data:`CLIENTS` are asked.
+        fed: The clients, of which at most :data:`CLIENTS` are asked; all report their loss if each trains alone.
         w: (d,) the initial model.
         key: Key of the draws.
         is_checked: Whether the clients check the model during the run, see :mod:`drfl.training.safeguard`.
@@ -235,7 +235,8 @@ def find(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key, *, is_check
     if replies.clients.numel() and not gradients.clients.numel():
         raise _unfit(fed, "no client has a finite gradient at the initial model")
     # Later losses are compared with these; clients whose loss is not finite are excluded.
-    start = fed.losses(clients, w, key, batch=CHECKED if is_checked else COMPARED)
+    watched = torch.arange(fed.n) if is_isolated(algorithm) else clients
+    start = fed.losses(watched, w, key, batch=CHECKED if is_checked else COMPARED)
     start = select_rows(start, torch.isfinite(start.values).nonzero().flatten())
     size = StepSize.unknown(fed.n)
     size = size._replace(losses=size.losses.index_copy(0, start.clients, start.values))

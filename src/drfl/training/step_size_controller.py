@@ -76,12 +76,12 @@ class Watch(NamedTuple):
     """What the controller asks the clients.
 
     Args:
-        report: Returns the clients' losses (N,) at a model (d,); NaN = unknown.
+        report: Returns the clients' losses (N,) at the model (d,) of a run, or at their own; NaN = unknown.
         objective: The objective that the safeguard watches. None = the model is only compared with the initial one.
         limit: See :func:`drfl.training.safeguard.limit_of`.
     """
 
-    report: Callable[[Tensor], Tensor]
+    report: Callable[[RunState, Tensor], Tensor]
     objective: Objective | None
     limit: Objective = largest
 
@@ -166,7 +166,7 @@ class StepSizeController:
             r > FIRST and bool(distance > RUNAWAY * size.moved)
         )
         if due and not size.losses.isnan().all() and not (objective is None and last_try):
-            now = self._watch.report(best.state.w if objective is None else best.model)
+            now = self._watch.report(best, best.state.w if objective is None else best.model)
             is_gross = has_risen = rises(size, torch.where(safe.spent, torch.nan, now))
             if objective is not None:
                 safe, has_risen = safe.after(best, size, now, objective, self._watch.limit, is_gross=is_gross)

@@ -260,7 +260,11 @@ def odd_medians(table: RawTable) -> Iterator[tuple[int, int, str]]:
             text = None
             if np.delete(positive, j).all():
                 text = _ratio(middle, low, high, sizes, j, RATIO_OF_TWO if is_pair else RATIO)
-            text = text or _spread(spread, j) or _shift(middle, spread, sizes, j, SHIFT_OF_TWO if is_pair else SHIFT)
+            text = text or _spread(spread, j)
+            width = np.median(np.delete(spread, j))
+            if text is None and width > 0:
+                distance = _distance(middle / width, 1.0, sizes, j, SHIFT_OF_TWO if is_pair else SHIFT)
+                text = None if distance is None else f"{distance:+.1f} standard deviations"
             if text is not None:
                 yield k, int(members[j]), text
                 if is_pair:
@@ -318,16 +322,6 @@ def _other_unit(logs: np.ndarray) -> tuple[Sequence[int], str]:
     is_apart = gaps[cut - 1] > BEYOND * max(float(np.ptp(logs[group])) for group in groups)
     text, is_known = _factor(distance)
     return (few.tolist(), text) if len(few) > 1 and is_apart and is_known else ([], "")
-
-
-def _shift(middle: np.ndarray, spread: np.ndarray, sizes: np.ndarray, j: int, least: float) -> str | None:
-    """Describe the distance between a client's median and those of the others; None if it is normal."""
-    others = np.arange(len(middle)) != j
-    width = np.median(spread[others])
-    if width <= 0:
-        return None
-    distance = _distance(middle / width, 1.0, sizes, j, least)
-    return None if distance is None else f"{distance:+.1f} standard deviations"
 
 
 def _distance(middle: np.ndarray, width: float, sizes: np.ndarray, j: int, least: float) -> float | None:

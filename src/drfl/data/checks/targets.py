@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from drfl.core.errors import Notice
 from drfl.data.checks.columns import odd_medians
 from drfl.data.checks.raw_table import FEW, RawTable, plain_name, warning
 from drfl.data.client_data import ClientData
+from drfl.data.tables.schema import TableSchema
 
 NEARLY = 0.985
 """A column gives the target away if a rule of one threshold, or of one class per value, is right this often."""
@@ -33,7 +32,7 @@ def target_warnings(data: ClientData, table: RawTable | None) -> list[Notice]:
         return []
     is_real, found = data.targets.is_floating_point(), list[Notice]()
     if data.targets.ndim == 1:
-        odd = _giving_away_numbers(table) if is_real else _giving_away_classes(table, _categories(data, table))
+        odd = _giving_away_numbers(table) if is_real else _giving_away_classes(table, data.schema)
         advice = "exclude a column that is known only after the target"
         cases, names = [f"{name}{text}" for name, text in odd], [plain_name(name) for name, _ in odd]
         found = warning("leak", "columns that nearly determine the target", cases, names, "column", advice)
@@ -42,18 +41,7 @@ def target_warnings(data: ClientData, table: RawTable | None) -> list[Notice]:
     return found + _units(table) if is_real else found
 
 
-def _categories(data: ClientData, table: RawTable) -> dict[str, list[int]]:
-    """Return the columns of the table that are indicators of a category of few levels, by its name in messages."""
-    place = {name: k for k, name in enumerate(table.columns)}
-    found = dict[str, list[int]]()
-    for column in () if data.schema is None else data.schema.columns:
-        own = [place[f"column '{name}'"] for name in column.features if f"column '{name}'" in place]
-        if column.levels and 1 < len(own) < VALUES:
-            found[f"column '{column.name}'"] = own
-    return found
-
-
-def _giving_away_classes(table: RawTable, categories: Mapping[str, list[int]]) -> list[tuple[str, str]]:
+def _giving_away_classes(table: RawTable, schema: TableSchema | None) -> list[tuple[str, str]]:
     rows = np.concatenate(table.rows)
     rows = rows[table.targets[rows] >= 0]  # losses may ignore negative labels
     if len(rows) < FEW:
@@ -64,6 +52,12 @@ def _giving_away_classes(table: RawTable, categories: Mapping[str, list[int]]) -
     least = max(NEARLY, (1 + usual) / 2)
     if usual == 1:
         return []
+    # The columns of the table that are indicators of a category of few levels.
+    place, categories = {name: k for k, name in enumerate(table.columns)}, dict[str, list[int]]()
+    for column in () if schema is None else schema.columns:
+        own = [place[f"column '{name}'"] for name in column.features if f"column '{name}'" in place]
+        if column.levels and 1 < len(own) < VALUES:
+            categories[f"column '{column.name}'"] = own
     indicators = {k for own in categories.values() for k in own}
     rights = {
         name: _rule(table.values[rows, k], targets) for k, name in enumerate(table.columns) if k not in indicators

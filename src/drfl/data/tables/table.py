@@ -20,7 +20,7 @@ from drfl.data.tables.npz_arrays import named_arrays
 from drfl.data.tables.schema import TableSchema
 from drfl.data.tables.table_paths import check_format, is_arrays, workbook
 from drfl.data.tables.text_form import DETECT, LINE_BREAK, ReadOptions, TextForm, holds_rows, row_error, stray_quote
-from drfl.data.tables.written import LIKE_NUMBER, SEVERAL, Undecided, mixes_thousands, number_form
+from drfl.data.tables.written import LIKE_NUMBER, Undecided, may_mix_thousands, mixes_thousands, number_form
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -228,21 +228,12 @@ def _read_text(path: Path, form: TextForm, text: Sequence[str]) -> pd.DataFrame:
         raise row_error(path, form, is_open="EOF inside string" in str(error.__cause__)) or error from None
     _check_line_breaks(path, frame, form)
     truths = [name for name in frame if is_bool_dtype(frame[name])]
-    pointed = [name for name in frame if form.has_free_points and _may_have_thousands(frame[name])]
+    pointed = [name for name in frame if form.has_free_points and may_mix_thousands(frame[name])]
     if truths or pointed:  # "TRUE" would become True, and 1.500 would become 1.5
         again = read_csv(path, usecols=[*truths, *pointed], dtype=str, **options)
         doubtful = [name for name in pointed if mixes_thousands(again[name].dropna().str.strip().unique().tolist())]
         frame = frame.assign(**{str(name): again[name] for name in (*truths, *doubtful)})
     return frame
-
-
-def _may_have_thousands(cells: pd.Series) -> bool:
-    """Return whether numbers that were read with decimal points can be those of :func:`mixes_thousands`."""
-    if cells.dtype.kind != "f":
-        return False
-    sizes = np.unique(np.abs(cells.dropna().to_numpy()))
-    has_range = len(sizes) > SEVERAL and sizes[-1] < 1000 and bool(((sizes >= 1) | (sizes == 0)).all())
-    return has_range and np.allclose(sizes * 1000, np.round(sizes * 1000), rtol=0, atol=1e-6)
 
 
 def _check_line_breaks(path: Path, frame: pd.DataFrame, form: TextForm) -> None:

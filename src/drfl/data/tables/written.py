@@ -73,6 +73,15 @@ def mixes_thousands(numbers: Sequence[str]) -> bool:
     return pointed >= SEVERAL and small > 0 and pointed + small == len(numbers)
 
 
+def may_mix_thousands(cells: pd.Series) -> bool:
+    """Return whether numbers that were read with decimal points can be those of :func:`mixes_thousands`."""
+    if cells.dtype.kind != "f":
+        return False
+    sizes = np.unique(np.abs(cells.dropna().to_numpy()))
+    has_range = len(sizes) > SEVERAL and sizes[-1] < 1000 and bool(((sizes >= 1) | (sizes == 0)).all())
+    return has_range and np.allclose(sizes * 1000, np.round(sizes * 1000), rtol=0, atol=1e-6)
+
+
 class Undecided(NamedTuple):
     """A number that can be read in several ways; in none if it contradicts the declared marks."""
 

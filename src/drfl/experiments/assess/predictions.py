@@ -66,7 +66,20 @@ def tested_predictions(frame: pd.DataFrame, fed: Simulation) -> tuple[Evaluation
             field="predictions",
         )
     frame = frame.rename(columns=str)
-    places = _places(frame)
+    if ROW not in frame.columns:
+        hint = suggestion(ROW, list(frame.columns))
+        text = f"the predictions have no column '{ROW}' with the number of each row in the data, from 1. {hint}"
+        raise InputError(text.rstrip(), code="missing-column", field=ROW)
+    numbers = pd.to_numeric(frame[ROW], errors="coerce").to_numpy(dtype=np.float64)
+    wrong = ~((numbers >= 1) & (numbers == np.floor(numbers)) & (numbers < 2**53))  # 1.0 is a row too, NaN is not
+    if wrong.any():
+        value = frame[ROW].iloc[int(wrong.argmax())]
+        text = f"'{ROW}' must number the rows of the data from 1, got {value}"
+        raise InputError(text, code="invalid-value", field=ROW)
+    places: dict[int, int] = {}
+    for place, number in enumerate(numbers.astype(int).tolist()):
+        if places.setdefault(number - 1, place) != place:
+            raise InputError(f"'{ROW}' has {number} twice", code="invalid-value", field=ROW)
     wanted = torch.cat(fed.data.test).tolist()
     lacking = [row for row in wanted if row not in places]
     if lacking:
@@ -88,27 +101,6 @@ def tested_predictions(frame: pd.DataFrame, fed: Simulation) -> tuple[Evaluation
                     field=CLIENT,
                 )
     return fed.tested_outputs(_outputs(frame, fed))
-
-
-def _places(frame: pd.DataFrame) -> dict[int, int]:
-    """Return the place of each row of the data, from 0, in the predictions."""
-    import pandas as pd
-
-    if ROW not in frame.columns:
-        hint = suggestion(ROW, list(frame.columns))
-        text = f"the predictions have no column '{ROW}' with the number of each row in the data, from 1. {hint}"
-        raise InputError(text.rstrip(), code="missing-column", field=ROW)
-    numbers = pd.to_numeric(frame[ROW], errors="coerce").to_numpy(dtype=np.float64)
-    wrong = ~((numbers >= 1) & (numbers == np.floor(numbers)) & (numbers < 2**53))  # 1.0 is a row too, NaN is not
-    if wrong.any():
-        value = frame[ROW].iloc[int(wrong.argmax())]
-        text = f"'{ROW}' must number the rows of the data from 1, got {value}"
-        raise InputError(text, code="invalid-value", field=ROW)
-    places: dict[int, int] = {}
-    for place, number in enumerate(numbers.astype(int).tolist()):
-        if places.setdefault(number - 1, place) != place:
-            raise InputError(f"'{ROW}' has {number} twice", code="invalid-value", field=ROW)
-    return places
 
 
 def _outputs(frame: pd.DataFrame, fed: Simulation) -> Tensor:

@@ -191,7 +191,7 @@ class Problem:
         Raises:
             InputError: If λ is not a non-negative vector (N,) with a positive sum.
         """
-        return weighted_optimum(self.functions, self._mixture("lam", lam))
+        return weighted_optimum(self.functions, self.check_mixture("lam", lam))
 
     def saddle(self, ambiguity: AmbiguitySet) -> Saddle:
         """Return the saddle point of min_w max_{λ∈Λ} Σ_i λ_i f_i(w) − ψ(λ).
@@ -207,7 +207,12 @@ class Problem:
             self._saddles[mixtures] = solve(self.functions, mixtures)
         return self._saddles[mixtures]
 
-    def _mixture(self, name: str, lam: Tensor) -> Tensor:
+    def check_mixture(self, name: str, lam: Tensor) -> Tensor:
+        """Return λ (N,) in float64 on the CPU.
+
+        Raises:
+            InputError: If it is not a non-negative vector (N,) with a positive sum.
+        """
         lam = lam.detach().to("cpu", torch.float64)
         if lam.shape != (self.N,) or not (lam.isfinite().all() and lam.min() >= 0 and lam.sum() > 0):
             raise InputError(

@@ -56,7 +56,7 @@ class Quadratic(Problem):
                 field="local",
             )
         p = torch.full((self.N,), 1 / self.N, dtype=torch.float64)
-        p = p if weights is None else self._mixture("weights", weights)
+        p = p if weights is None else self.check_mixture("weights", weights)
         functions = cast(LeastSquares, self.functions)
         H, b = functions.hessians, functions.linear
         power, total = torch.eye(self.d, dtype=torch.float64).expand_as(H), torch.zeros_like(H)
