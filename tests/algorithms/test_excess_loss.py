@@ -91,6 +91,7 @@ def test_client_with_label_noise_does_not_get_most_of_lambda(make):
     assert shares["own"] < 0.5
 
 
+@pytest.mark.long
 def test_reference_is_the_training_loss_after_200_local_steps():
     fed, key = federation(), Key(3).fold("round", 1)
     before = fed.ledger.totals()
@@ -155,6 +156,7 @@ def test_own_models_beyond_max_norm_are_reported_at_the_end(limit, warned):
     assert bool((result.lam == 0.25).all()) == warned
 
 
+@pytest.mark.long
 def test_resumed_run_equals_an_uninterrupted_run(tmp_path):
     algorithm = drfl.DualDRDM(m=2, local=LocalSGD(steps=2, batch=8), reference="own")
 

@@ -57,6 +57,7 @@ def test_fedmgda_plus_step_lowers_the_loss_of_every_client():
     assert (fed.losses(everyone, w, KEY).values <= before + 1e-9).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("reference", "algorithm"),
     [

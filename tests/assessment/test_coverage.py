@@ -61,6 +61,7 @@ def named(part):
     return part.__name__ if callable(part) else getattr(part, "name", None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("setting", "way", "federations"), long_beyond(4, FEW, map(str, range(len(FEW)))))
 def test_statements_hold_as_often_as_claimed(setting, way, federations):
     assert rejected(tallied(setting, [way], federations, Key(1))) == []
@@ -88,6 +89,7 @@ def test_too_many_misses_are_rejected(misses, too_many):
     assert rejected([found._replace(demanded=False), *others]) == []
 
 
+@pytest.mark.long
 def test_counted_statements_equal_those_of_assess(monkeypatch):
     alpha, setting = 0.9, settings.BINARY[3]  # such that many intervals miss
     monkeypatch.setattr(statements, "ALPHA", alpha)

@@ -26,6 +26,7 @@ def test_p_values_match_enumeration_of_tables():
     assert found.p_worst == pytest.approx(worst, abs=0.015)
 
 
+@pytest.mark.long
 def test_equal_clients_are_rarely_rejected_and_unequal_often():
     rng, n = np.random.default_rng(0), np.array([5, 20, 80, 40])
     equal = [homogeneity(BinaryScores(n * 1.0, rng.binomial(n, 0.9) * 1.0)).p_spread for _ in range(200)]
@@ -34,6 +35,7 @@ def test_equal_clients_are_rarely_rejected_and_unequal_often():
     assert apart.p_spread < 0.001
 
 
+@pytest.mark.long
 def test_spread_without_noise_subtracts_sampling_variance():
     rng, n = np.random.default_rng(1), np.full(2000, 50)
     found = homogeneity(BinaryScores(n * 1.0, rng.binomial(n, rng.uniform(0.7, 0.9, 2000)) * 1.0))

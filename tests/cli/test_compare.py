@@ -248,6 +248,7 @@ def test_file_selects_the_algorithms(tmp_path):
 PAIR = ["--engine", "loop", "--clients", "6", "--cohort", "4", "--steps", "2", "--algorithms", "FedAvg,SCAFFOLD"]
 
 
+@pytest.mark.long
 def test_rolled_back_runs_are_marked_everywhere(tmp_path, capsys, monkeypatch):
     """SCAFFOLD's second seed is rolled back in round 4 of 5; FedAvg has a step size set by the user."""
     set_back_once(monkeypatch, 1)

@@ -63,6 +63,7 @@ def test_fit_of_two_clients_writes_its_files(tmp_path, capsys):
     drfl.assess("a")
 
 
+@pytest.mark.long
 def test_json_prints_only_one_object(capsys):
     assert call(["fit", *DIGITS, "--cohort", "1", "--over-select", "2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -98,6 +98,7 @@ def test_resuming_another_run_names_the_difference(stop, capsys):
     assert (error.field, quotes(str(error), "0.7")) == ("algorithms.DRDM.lr", True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "job", long_beyond(1, [([],), (["--engine", "loop"],), (["--model", "mlp", "--algorithm", "ScaffPD"],)])
 )
@@ -209,6 +210,7 @@ SIGNALS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("every", "number", "code"), crossed([0, BY_DEFAULT], SIGNALS))
 def test_run_stopped_before_its_first_checkpoint_is_not_finished(number, code, every, tmp_path, capsys, monkeypatch):
     options = [*SMALL, *([] if every is None else ["--checkpoint-every", str(every)])]
@@ -269,6 +271,7 @@ def test_run_without_checkpoints_restarts_from_the_beginning(stop, tmp_path, cap
     assert same(tmp_path / "a", tmp_path / "w/a")
 
 
+@pytest.mark.long
 def test_stopped_overwriting_run_is_not_the_old_run(stop, tmp_path):
     assert call(["run", *SMALL, "--out", "a"]) == 0
     before = (tmp_path / "a/history.csv").read_bytes()

@@ -113,6 +113,7 @@ def test_summary_agrees_with_the_files(tmp_path):
     assert {name: summary[name] for name in expected} == expected
 
 
+@pytest.mark.long
 def test_returned_model_and_last_iterate_are_reported_and_saved(tmp_path, capsys):
     call(["run", *SMALL, "--rounds", "20", "--algorithm", "DRFA", "--out", "a"])
     printed = capsys.readouterr().out

@@ -129,6 +129,7 @@ def test_mistakes_are_one_line_and_leave_no_files(arguments, error, tmp_path, ca
     assert not (tmp_path / "a").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["Plain", "mine.py:Plain"])
 def test_table_and_space_are_named_with_or_without_the_file(name, tmp_path):
     (tmp_path / "job.toml").write_text(f'{JOB}[algorithms."{name}"]\nmomentum = 0.5\n')

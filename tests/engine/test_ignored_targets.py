@@ -283,6 +283,7 @@ def test_spread_of_weighted_rows_is_that_of_the_ratio():
     assert float(torch.tensor(estimated).mean()) == pytest.approx(float(torch.tensor(ratios).var()), rel=0.2)
 
 
+@pytest.mark.long
 def test_assessment_of_weighted_rows_uses_fractions():
     data = clients("ignoring", dense=True)
     result = drfl.run(drfl.FedAvg(m=5, local=LocalSGD(lr=0.5)), Simulation(data, task("ignoring")), rounds=20)

@@ -341,6 +341,7 @@ def test_single_label_equals_removing_unlabelled_rows():
         assert float(found.score[i]) == pytest.approx(float(((z > 0) == (tests[known] > 0.5)).double().mean()))
 
 
+@pytest.mark.long
 def test_assessments_stay_fractions():
     fed = Simulation(clients(), Task(model(), nn.BCEWithLogitsLoss()))
     result = drfl.run(drfl.FedAvg(m=5, local=LocalSGD(lr=0.5)), fed, rounds=20)

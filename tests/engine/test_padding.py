@@ -50,6 +50,7 @@ def test_sizes_are_rounded_up_to_few_values():
     assert {padded_size(n) for n in range(13, 21)} == {14, 16, 20}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "algorithm", long_beyond(2, [FedAvg, DualDRDM, DRFA, DRDM], ["FedAvg", "DualDRDM", "DRFA", "DRDM"])
 )
@@ -90,6 +91,7 @@ def test_padding_does_not_change_a_run(monkeypatch, request, cls, local):
     assert captures
 
 
+@pytest.mark.long
 def test_shifts_averages_and_noise_are_padded(captures):
     def model(shape, classes):
         return nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.3), nn.Linear(6, classes))

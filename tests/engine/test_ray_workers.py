@@ -126,6 +126,7 @@ def test_missing_ray_is_a_one_line_error(monkeypatch):
         ran(RayWorkers(2))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "address", long_except(["head:0", ":6379"], ["nowhere", "ray://head:10001", "head:0", "head:port", ":6379"])
 )

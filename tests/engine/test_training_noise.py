@@ -68,6 +68,7 @@ def trained(fed, cohort=(0, 1, 2, 3), **solver):
     return fed.train(torch.tensor(cohort), fed.w0, local, Key(5)).w
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("model", "augment", "solver"),
     crossed(

@@ -40,6 +40,7 @@ def test_sum_of_the_estimate_is_n_times_the_mean(n, data):
     assert set(v.nonzero().flatten().tolist()) <= set(clients)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("m", [1, 3, 6])
 def test_estimate_is_unbiased_over_uniform_cohorts(m):
     """E_U[v] is the vector of losses, within four standard errors each."""

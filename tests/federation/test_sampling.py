@@ -116,6 +116,7 @@ def test_all_clients_are_sampled():
     torch.testing.assert_close(drawn.weights_of(drawn.clients), LAM, rtol=1e-6, atol=0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("m", [1, 3, 5])
 def test_uniform_weighted_cohort(m):
     """Clients are drawn uniformly and weighted by λ; a client of weight 0 does not count."""

@@ -101,6 +101,7 @@ def test_concurrent_writers_keep_the_chain(tmp_path):
     assert [r["n"] for r in read(path).records] == list(range(1, 82))
 
 
+@pytest.mark.long
 def test_unwritable_log_stops_the_action(tmp_path):
     with refused("audit-log", str(tmp_path), kind=DrflError):
         add(AuditLog(tmp_path, "site", "a"), "asked")
@@ -178,6 +179,7 @@ def test_site_keeps_the_drift_term_of_the_shortened_update(tmp_path):
     assert bounded.ledger == plain.ledger
 
 
+@pytest.mark.long
 def test_daily_limit_counts_requests_of_every_kind(tmp_path, caplog):
     fed = federation(sites_of(tmp_path, requests_a_day=5))  # of which two ask who it is
     for r in range(4):
@@ -212,6 +214,7 @@ def test_simultaneous_requests_are_all_counted(tmp_path):
     policy.check_count(log)
 
 
+@pytest.mark.long
 def test_site_answers_nothing_before_approval(tmp_path, caplog):
     with refused("sites-missing", None, "b"):
         gather_members(sites_of(tmp_path, approved="approved"), NameRoster("abcd", 0.5), 1.0, 0.5)

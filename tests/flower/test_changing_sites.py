@@ -111,6 +111,7 @@ def test_returning_site_keeps_its_weight_and_drift_term(kind):
     assert fed.site_health()["c"]["answered"] > 0
 
 
+@pytest.mark.long
 def test_weight_of_an_absent_site_changes_only_by_projection():
     plain, centred = played("DRDM", away=True)[0], played("DualDRDM", away=True)[0]
     # DRDM adds positive losses to the others, and the projection lowers all alike.

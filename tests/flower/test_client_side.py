@@ -176,6 +176,7 @@ def test_site_that_lost_batch_norm_starts_from_the_servers(tmp_path, normalised,
     close(states[0].store.dense(), stored_at_sites(tmp_path, states[1].store))
 
 
+@pytest.mark.long
 def test_server_resumes_with_the_client_states_of_that_round(tmp_path):
     simulation, fed = pair(tmp_path)
     algorithm = CLIENT_SIDE["Ditto"](m=2, local=LOCAL)
@@ -302,6 +303,7 @@ name = "c"
 """
 
 
+@pytest.mark.long
 def test_deployment_with_fedbn(tmp_path):
     (tmp_path / "bn.py").write_text(NORMALISED)
     policy = SitePolicy(code={"bn.py": hashlib.sha256(NORMALISED.encode()).hexdigest()})
@@ -313,6 +315,7 @@ def test_deployment_with_fedbn(tmp_path):
     assert all(list((tmp_path / "drfl-clients" / name).glob("*.safetensors")) for name in "abc")
 
 
+@pytest.mark.long
 def test_deployment_tests_each_site_with_its_own_model(tmp_path, monkeypatch):
     sites = {name: site(name, folder=tmp_path) for name in "abc"}
     path = tmp_path / "server.toml"

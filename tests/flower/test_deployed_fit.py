@@ -399,6 +399,7 @@ def test_only_sums_leave_a_site():
         AskLosses(MODEL, (w,), HoldOut(0.2, 0))
 
 
+@pytest.mark.long
 def test_the_app_fits_if_the_request_is_a_fit(two_members, tmp_path):
     config = {server_app.DEPLOYMENT: str(server(tmp_path, rounds=1)), server_app.REQUEST: runs.FIT}
     context = Context(1, 0, {}, RecordDict(), config)

@@ -123,6 +123,7 @@ def test_run_ends_with_results_or_a_one_line_error(name, tmp_path, caplog):
     assert 0 <= summary["ledger"]["gradient_evaluations"] < 2**50
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", long_beyond(1, ["gradients = inf", "answer.parts = inf", "the fields are no MessagePack"])
 )
@@ -145,6 +146,7 @@ def test_hostile_site_is_skipped_longer_and_longer_and_recorded(tmp_path, caplog
     assert any(re.match(r"b\b.*\b3\b.*\b1\b", text) for text in skipped)
 
 
+@pytest.mark.long
 def test_data_change_during_a_run_is_reported_once(tmp_path, caplog):
     out = serve(tmp_path, BEHAVIOURS["other data in every reply"])
     assert logged(caplog).count(("data-changed", "b")) == 1

@@ -101,6 +101,7 @@ def both(kind):
     return simulation, FlowerFederation(grid, roster, members, model, task.w0, Deadline(5.0))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", long_beyond(1, ["labels", "own", "named"]))
 @pytest.mark.parametrize(
     "algorithm", [drfl.DRFA(m=3, local=LOCAL, dual_batch=2), drfl.ScaffPD(local=LOCAL)], ids=["DRFA", "ScaffPD"]

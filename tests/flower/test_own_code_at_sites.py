@@ -94,6 +94,7 @@ def test_sites_train_and_receive_models_of_approved_code(tmp_path, helper):
     assert all(0 < score <= 1 for score in scores)
 
 
+@pytest.mark.long
 def test_messages_name_no_folder_of_the_server(tmp_path, helper, monkeypatch):
     sent, push = [], InProcessGrid.push_messages
 

@@ -85,6 +85,7 @@ def test_site_that_flips_signs_is_excluded_and_logged(tmp_path, flipping):
     assert not any("b" in names for names in (*trained, *losses))
 
 
+@pytest.mark.long
 def test_probe_equals_a_simulation_with_the_same_rows(tmp_path):
     train, test = clients()
     out = server_app.serve(grid_of(), path := deployment(tmp_path, more='engine = "loop"\n'))

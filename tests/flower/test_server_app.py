@@ -190,6 +190,7 @@ def test_site_of_one_class_is_excluded_from_the_auc_and_named(tmp_path, caplog):
     assert all(undefined_note([1], [4]) in line for line in rounds)
 
 
+@pytest.mark.long
 def test_folder_gives_a_pdf_report(tmp_path):
     folder = server_app.serve(grid_of(), settings(tmp_path))
     (run,) = gather_evidence([load_run(folder)]).runs
@@ -225,6 +226,7 @@ def test_killed_server_resumes_to_the_same_bytes(tmp_path):
     assert [one["since_round"] for one in traffic] == [1, 0]
 
 
+@pytest.mark.long
 def test_finished_run_can_be_served_again_unchanged(tmp_path, caplog):
     out = server_app.serve(grid_of(), settings(tmp_path))
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
@@ -236,6 +238,7 @@ def test_finished_run_can_be_served_again_unchanged(tmp_path, caplog):
     assert [r.msg.code for r in caplog.records if isinstance(r.msg, Notice)][-1] == "nothing-to-resume"
 
 
+@pytest.mark.long
 def test_finished_run_that_diverged_still_fails(tmp_path):
     path = settings(tmp_path, more="classes = 3")
     path.write_text(path.read_text().replace("lr = 0.05", "lr = 1e30"))
@@ -356,6 +359,7 @@ def test_checkpoint_key_is_relative_to_server_toml(tmp_path):
     server_app.serve(grid_of(), path)  # without the key nobody looks
 
 
+@pytest.mark.long
 def test_checkpoints_cover_the_reply_list(tmp_path):
     (tmp_path / "key").write_bytes(bytes(range(32)))
     path = settings(tmp_path, more='checkpoint_key = "key"')
@@ -404,6 +408,7 @@ def test_other_sites_than_those_of_the_run_are_refused(tmp_path):
     assert (tmp_path / "again" / "summary.json").exists()
 
 
+@pytest.mark.long
 def test_requests_of_the_search_stay_within_the_stated_maximum(tmp_path, caplog):
     path = settings(tmp_path, rounds=1)
     path.write_text(path.read_text().replace("DualDRDM", "FedAvg").replace("lr = 0.05\n", ""))

@@ -336,6 +336,7 @@ def with_gaps(folder, more=""):
     return sites, whole, schema
 
 
+@pytest.mark.long
 def test_missing_values_are_imputed_as_in_a_simulation(tmp_path):
     sites, whole, schema = with_gaps(tmp_path)
     path = server(tmp_path, sites)
@@ -362,6 +363,7 @@ def test_missing_values_require_standardisation(tmp_path):
         server_app.serve(grid_of(sites), server(tmp_path, sites, more="standardise = false"))
 
 
+@pytest.mark.long
 def test_server_writes_its_schema_into_the_model_file(tmp_path):
     sites, whole, schema = with_gaps(tmp_path)
     schema.write(tmp_path / "schema.toml")

@@ -127,6 +127,7 @@ def test_unused_validation_is_refused(tmp_path):
         server_app.serve(grid_of(), settings(tmp_path, more="validation = 0.2"))
 
 
+@pytest.mark.long
 def test_impossible_validation_result_is_not_used(tmp_path, caplog):
     class Lying(InProcessGrid):
         def answer(self, message, context):

@@ -88,6 +88,7 @@ def test_help_and_usage_errors_load_few_modules(arguments):
     assert ours == expected | (papers if listed else set())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arguments", long_beyond(1, [["algorithms"], ["run", "--algorithm", "DRDN"]]))
 def test_lists_and_errors_load_no_matplotlib(arguments):
     modules = called(*arguments)

@@ -71,6 +71,7 @@ def test_html_is_a_small_escaped_table(result):
     assert re.search(r"\blast iterate\b", result._repr_html_())
 
 
+@pytest.mark.long
 def test_history_is_plotted_and_saved(result, tmp_path):
     figure = result.plot()
     figure.savefig(tmp_path / "run.pdf")
@@ -113,6 +114,7 @@ def test_comparison_is_plotted_with_intervals(tmp_path):
         found.plot("best")
 
 
+@pytest.mark.long
 def test_bar_shows_rounds_and_scores(capsys):
     drfl.run(drfl.FedAvg(m=5), FED, rounds=3, callbacks=[drfl.ProgressBar("mine")])
     shown = capsys.readouterr()

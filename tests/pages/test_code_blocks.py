@@ -95,6 +95,7 @@ def test_report_example_runs(tmp_path, monkeypatch):
     assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
 
 
+@pytest.mark.long
 def test_pixels_example_runs(tmp_path, monkeypatch):
     folder = tmp_path / "cifar-10-batches-bin"
     folder.mkdir()

@@ -52,6 +52,7 @@ def test_runs_are_identified_by_digests_and_rows(runs):
     assert sum(first.validation) == pytest.approx(494 / 5, abs=4)
 
 
+@pytest.mark.long
 def test_every_configuration_is_compared_with_the_first(runs):
     found = gathered_from(runs)
     labels = [group.label for group in found.groups]

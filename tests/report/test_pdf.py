@@ -201,6 +201,7 @@ def compared(run, seeds):
     return runs, RowGain("FedAvg", "DRFA", "0", gain)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("seeds", "verdict", "said"),
     [
@@ -336,6 +337,7 @@ def test_bad_input_is_one_line_and_writes_nothing(run, tmp_path, monkeypatch):
     assert not list(tmp_path.rglob("*.pdf"))
 
 
+@pytest.mark.long
 def test_pdf_has_every_deployed_site(run):
     sites = [f"site-{i:02d}" for i in range(45)]
     shown = text_of(Evidence((run(clients=45, names=sites, config={"sites": sites}),)))

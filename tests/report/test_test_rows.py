@@ -87,6 +87,7 @@ def data(seed=0):
     return drfl.ClientData.from_arrays([(part, (part[:, 0] > 0).long()) for part in x.split(40)], test_fraction=0.5)
 
 
+@pytest.mark.long
 def test_runs_write_the_file_and_are_paired_by_it(tmp_path):
     algorithms = {
         "FedAvg": drfl.FedAvg(m=3),

@@ -282,6 +282,7 @@ class Lying(WrappedFederation):
         return reply
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("k", long_beyond(1, [1, 2, 5]))
 def test_malicious_client_halves_the_step_size_at_most_once(k):
     result = run(FedAvg(), Lying(federation(), k), rounds=40, check_data=False)

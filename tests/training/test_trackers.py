@@ -67,6 +67,7 @@ def test_tensorboard_has_the_history(tmp_path):
     assert len(found["largest_lambda"]) == 3
 
 
+@pytest.mark.long
 def test_resumed_run_hides_values_of_repeated_rounds(tmp_path):
     with TensorBoard(tmp_path) as first:
         drfl.run(ALGORITHM, federation(), rounds=8, callbacks=[first, stop])

@@ -128,6 +128,7 @@ def test_zero_coordinates_are_not_chosen():
     assert chosen.count < sum(p.numel() for p in backbone.model.parameters())
 
 
+@pytest.mark.long
 def test_coordinates_alive_on_one_image_are_not_chosen():
     backbone, x = small_cnn(), pictures(200).inputs * 0
     x[0] = 1  # all images but one are the same, and black

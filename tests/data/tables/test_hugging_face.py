@@ -190,6 +190,7 @@ def hub(monkeypatch):
 HUB = ["run", "--target", "ill", "--group", "site", "--drop", "signs", "--rounds", "1", "--steps", "1"]
 
 
+@pytest.mark.long
 def test_newest_commit_is_recorded_and_reused(hub, capsys):
     assert call([*HUB, "--dataset", "hf:clinic/heart:small", "--out", "r"]) in (0, 1), capsys.readouterr().err
     pinned = f"hf:clinic/heart:small@{OLD}"

@@ -40,6 +40,7 @@ def assessed(capsys, *arguments):
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.long
 def test_run_has_the_interval_of_its_counts(comparison, capsys):
     found = assessed(capsys, comparison / "FedAvg-seed0")["runs"][0]
     clients = drfl.assess(comparison / "FedAvg-seed0").to_frame()

@@ -90,6 +90,7 @@ def test_the_pdf_has_the_rows():
     assert "2nd" in text
 
 
+@pytest.mark.long
 def test_assess_shows_them_and_replaces_those_given_again(capsys):
     def rows(*more):
         assert call(["assess", "c", "--json", *more]) == 0

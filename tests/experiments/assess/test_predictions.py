@@ -42,6 +42,7 @@ def assessed(capsys, *arguments):
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("measure", long_beyond(2, ["accuracy", "auc", "log_loss", "sensitivity"]))
 def test_own_predictions_get_the_intervals_of_the_model(measure, runs, capsys):
     found = assessed(capsys, "c/FedAvg-seed0", "--predictions", "p.csv", "--measure", measure)

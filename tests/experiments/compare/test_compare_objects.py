@@ -263,6 +263,7 @@ def test_few_seeds_give_no_verdict_and_wrong_names_are_refused():
             found.differences(*wrong)
 
 
+@pytest.mark.long
 def test_function_of_the_seed_is_seeded_by_drfl(tmp_path):
     def unseeded(seed):
         return drfl.Task(nn.Linear(4, 2))
@@ -435,6 +436,7 @@ def test_changed_object_of_the_same_name_is_refused(tmp_path):
     drfl.compare(PAIR, DATA, TASK, out=tmp_path / "r", overwrite=True, **QUIET)
 
 
+@pytest.mark.long
 def test_rolled_back_runs_are_marked_in_every_table(monkeypatch):
     """One of two seeds is rolled back in round 4 of 5; names contain characters that LaTeX interprets."""
     set_back_once(monkeypatch, 1)
@@ -487,6 +489,7 @@ def test_own_models_are_marked_and_compared_with_their_kind(tmp_path, capsys):
     assert f"Ditto, Closer, LocalOnly: {OWN_MODELS}" in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.long
 def test_data_specs_are_recorded_in_results_and_folders(tmp_path):
     spec = drfl.data_spec(dataset="digits", partition="zipf-dirichlet", clients=3, alpha=0.5)
 

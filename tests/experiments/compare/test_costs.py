@@ -54,6 +54,7 @@ def compared(tmp_path_factory):
     return folder
 
 
+@pytest.mark.long
 def test_latex_table_has_the_named_columns(compared):
     found = drfl.load_comparison(compared)
     plain, named = (

@@ -66,6 +66,7 @@ def test_killed_comparison_resumes_with_its_predictions(frame, monkeypatch, caps
     assert not Path("c/checkpoint").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damage", ["cut", "table", "size"])
 def test_predictions_that_cannot_be_read_again_must_be_given(damage, frame, monkeypatch):
     from drfl.experiments.compare import predicted

@@ -58,6 +58,7 @@ def test_first_model_equals_the_old_one_despite_rescaled_columns(old):
     assert Path("again/model.safetensors").read_bytes() == Path("new/model.safetensors").read_bytes()
 
 
+@pytest.mark.long
 def test_client_weights_are_reset_or_kept(old):
     own = ["run", *ROWS, "--rounds", "1", "--init-from", OLD]
     assert call([*own, "--out", "reset"]) == 0

@@ -131,6 +131,7 @@ class CannotArrive:
         return int, ("no number",)
 
 
+@pytest.mark.long
 def test_unpicklable_object_is_refused_by_every_call():
     with Processes(1, CannotArrive()) as workers:
         for n in range(2):

@@ -77,6 +77,7 @@ def test_unstartable_or_lost_cell_ends_the_execution(tmp_path, ray):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_comparison_writes_the_same_files(tmp_path, ray, monkeypatch):
     monkeypatch.chdir(tmp_path)
     arguments = ["compare", *SMALL, "--algorithms", "FedAvg,DRDM"]
@@ -132,6 +133,7 @@ def test_jobs_and_ray_options_select_the_executor():
         workers_of("rya")
 
 
+@pytest.mark.long
 def test_unreachable_cluster_touches_no_file(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert call(["compare", *SMALL, "--algorithms", "FedAvg", "--ray", "nowhere", "--out", "a"]) == 2

@@ -235,6 +235,7 @@ def test_report_shows_the_number(single, comparison, tmp_path):
         assert NOTE.strip() in pages
 
 
+@pytest.mark.long
 def test_requested_measure_is_named(single, comparison):
     found = assess_run(comparison / "FedAvg-seed0", "f1")
     why = no_assessment(found)

@@ -414,6 +414,7 @@ class Flaky(InProcessGrid):
         return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dies", long_beyond(2, [None, 3, 5, 7]))
 def test_lost_and_repeated_messages_and_a_killed_server_pass(tmp_path, capsys, monkeypatch, dies):
     deployed = Deployed(tmp_path / "fl")

@@ -41,6 +41,7 @@ def test_finished_run_is_followed_by_a_new_one(tmp_path):
     assert DeploymentFolder(tmp_path).summary() == second / "summary.json"
 
 
+@pytest.mark.long
 def test_unfinished_run_resumes_in_its_folder(tmp_path):
     path = dated(tmp_path)
     with pytest.raises(KeyboardInterrupt):
