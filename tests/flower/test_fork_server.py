@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -16,16 +17,23 @@ from drfl.flower import fork_server
 from drfl.flower.fork_client import PROGRAM, SOCKET_NAME
 
 PREFORK = """
-import json, os, sys
+import json, os, sys, threading
 from drfl.flower import fork_server
 
 def run():
     with open(os.environ["TOLD"], "a") as told:
         told.write(json.dumps([sys.argv, os.getpid(), "forked"]) + "\\n")
+    if "hang" in sys.argv:  # wait for another thread, as Flower does for the parts of a message
+        done = threading.Event()
+        try:
+            done.wait()
+        except KeyboardInterrupt:
+            if "deaf" in sys.argv:
+                done.wait()
     sys.exit(3)
 
 fork_server.load_program = lambda: run
-fork_server.CHECK_INTERVAL = 0.05
+fork_server.CHECK_INTERVAL = fork_server.GRACE = 0.05
 fork_server.main()
 """
 OWN = """#!/bin/sh
@@ -140,6 +148,40 @@ def test_server_ends_with_its_parent_and_removes_its_program(place, tmp_path):
     starter.wait()
     wait(lambda: not (folder / PROGRAM).exists())
     assert not (folder / SOCKET_NAME).exists()
+
+
+@pytest.mark.parametrize("arguments", [["hang"], ["hang", "deaf"]])
+def test_waiting_children_end_with_the_supernode(place, tmp_path, arguments):
+    folder = tmp_path / "other"
+    start = "import subprocess, sys; subprocess.Popen(sys.argv[1:]).wait()"
+    supernode = subprocess.Popen(
+        [sys.executable, "-c", start, sys.executable, "-c", PREFORK, str(folder)], env=place.env
+    )
+    wait((folder / PROGRAM).exists)
+    subprocess.run([folder / PROGRAM, *arguments], env=place.env, check=True)
+    wait(place.lines)
+    child = place.lines()[0][1]
+    os.kill(child, 0)  # it waits
+    supernode.kill()
+    supernode.wait()
+
+    def has_ended():
+        with suppress(FileNotFoundError), open(f"/proc/{child}/stat") as found:
+            return found.read().split(") ")[1][0] == "Z"
+        return True
+
+    wait(has_ended)
+
+
+def test_child_outlives_the_server_while_the_supernode_runs(place):
+    # The parent of the server is this process.
+    place.call("hang")
+    wait(place.lines)
+    child = place.lines()[0][1]
+    place.process.kill()
+    place.process.wait()
+    time.sleep(0.5)
+    os.kill(child, signal.SIGKILL)  # an error if it had ended
 
 
 def test_long_paths_work(tmp_path):

@@ -8,7 +8,7 @@ PATH of the SuperNode. That program sends its arguments to this process, which f
 :mod:`drfl.flower.fork_client`.
 
 A child contains only the loaded modules, and no data, model or state. Flower's own program is used until everything is
-loaded, and after this process has ended. This process ends when the process that started it ends.
+loaded, and after this process has ended. This process and its children end when the process that started it ends.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import shlex
 import signal
 import socket
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -33,6 +35,8 @@ CHECK_INTERVAL = 0.5
 """Seconds between two checks whether the process that started this one still runs."""
 CALL_TIMEOUT = 5.0
 """Timeout in seconds for a caller to send its arguments."""
+GRACE = 10.0
+"""Seconds in which a child may clean up after the SuperNode has ended; Flower itself allows 5."""
 MOST_BYTES = 65536
 """Maximum number of bytes of a caller's arguments."""
 
@@ -128,10 +132,31 @@ def fork_per_call(folder: Path, keep_running: Callable[[], bool]) -> list[str] |
     return None
 
 
+def end_with(supernode: int, server: int) -> None:
+    """End this child of the process ``server`` when the SuperNode has ended."""
+    while os.getppid() == server or _is_running(supernode):
+        time.sleep(CHECK_INTERVAL)
+    # Flower also watches its parent, but signals its own thread. That does not wake the main thread if it waits for
+    # another thread, which may ask a SuperNode that has been killed for ever.
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(GRACE)
+    os._exit(1)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # it belongs to another user
+    return True
+
+
 def main() -> None:
     """Load all modules, wait for calls, and run Flower's program in a child for each call."""
     # When the SuperNode ends, this process gets another parent and then ends too.
-    parent = os.getppid()
+    parent, server = os.getppid(), os.getpid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the SuperNode, after which this process ends
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel then removes children that have ended
     run = load_program()
@@ -147,6 +172,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         # With SIG_IGN the child could not get the exit status of its child processes.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        threading.Thread(target=end_with, args=(parent, server), daemon=True).start()
         sys.argv = [PROGRAM, *arguments]
         run()
 
