@@ -173,17 +173,6 @@ def test_waiting_children_end_with_the_supernode(place, tmp_path, arguments):
     wait(has_ended)
 
 
-def test_child_outlives_the_server_while_the_supernode_runs(place):
-    # The parent of the server is this process.
-    place.call("hang")
-    wait(place.lines)
-    child = place.lines()[0][1]
-    place.process.kill()
-    place.process.wait()
-    time.sleep(0.5)
-    os.kill(child, signal.SIGKILL)  # an error if it had ended
-
-
 def test_long_paths_work(tmp_path):
     deep = tmp_path / ("x" * 100) / ("y" * 100)
     deep.mkdir(parents=True)

@@ -45,7 +45,7 @@ class RowMoments(NamedTuple):
         _, first, unit, counts = np.unique(units, return_index=True, return_inverse=True, return_counts=True)
         rows = np.bincount(groups).astype(np.float64)
         mean = np.bincount(groups, x) / rows
-        with np.errstate(invalid="ignore"):  # an infinite value has no difference from its mean
+        with np.errstate(invalid="ignore"):  # ∞ − ∞ is NaN, which shows no gain
             sums, of_unit = np.bincount(unit, x - mean[groups]), groups[first]
         totals = (
             np.bincount(of_unit, weights, minlength=len(rows)).astype(np.float64)

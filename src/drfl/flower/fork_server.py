@@ -132,25 +132,15 @@ def fork_per_call(folder: Path, keep_running: Callable[[], bool]) -> list[str] |
     return None
 
 
-def end_with(supernode: int, server: int) -> None:
-    """End this child of the process ``server`` when the SuperNode has ended."""
-    while os.getppid() == server or _is_running(supernode):
+def end_with(server: int) -> None:
+    """End this child when the process ``server``, which forked it, has ended."""
+    while os.getppid() == server:
         time.sleep(CHECK_INTERVAL)
-    # Flower also watches its parent, but signals its own thread. That does not wake the main thread if it waits for
-    # another thread, which may ask a SuperNode that has been killed for ever.
+    # Flower's own check for a killed SuperNode signals the thread that checks. The main thread does not wake up if it
+    # waits for a thread that retries a request, and these retries never end.
     os.kill(os.getpid(), signal.SIGINT)
     time.sleep(GRACE)
     os._exit(1)
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass  # it belongs to another user
-    return True
 
 
 def main() -> None:
@@ -172,7 +162,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         # With SIG_IGN the child could not get the exit status of its child processes.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        threading.Thread(target=end_with, args=(parent, server), daemon=True).start()
+        threading.Thread(target=end_with, args=(server,), daemon=True).start()
         sys.argv = [PROGRAM, *arguments]
         run()
 

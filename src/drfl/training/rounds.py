@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -45,11 +44,11 @@ def next_round(algorithm: Algorithm, fed: Federation, key: Key, progress: RunSta
 
     # If no client uses the global model, its loss is irrelevant. Clients that train alone check their own models.
     isolated, batch = is_isolated(algorithm), CHECKED if rule == "best" else COMPARED
-    unchecked = is_separate(algorithm) and not (isolated and rule == "best")
+    unchecked = is_separate(algorithm) and not isolated
     clients = torch.arange(0) if unchecked else (~size.losses.isnan()).nonzero().flatten()
 
     def ask(attempt: RunState, w: Tensor) -> Tensor:
-        own = personal_models(algorithm, attempt.state, w, fed, requests) if isolated and not unchecked else None
+        own = personal_models(algorithm, attempt.state, w, fed, requests) if isolated else None
         if not isinstance(own, ClientTable):
             return report(fed, clients, w, requests, batch)
         with fed.ledger.unsent():
@@ -72,9 +71,8 @@ def next_round(algorithm: Algorithm, fed: Federation, key: Key, progress: RunSta
         size, safe = answer.size, answer.safe
         if isolated:  # a false report would harm only the client itself, so it may cause further roll-backs
             safe = safe._replace(spent=torch.zeros_like(safe.spent))
-        if rule == "best" and answer.w is not None:
-            with fed.ledger.unsent() if isolated else nullcontext():
-                size = found_again(algorithm, fed, answer.w, requests, size)
+        elif rule == "best" and answer.w is not None:
+            size = found_again(algorithm, fed, answer.w, requests, size)
         LOG.warning(answer.notice(size, progress.round))
         # Rounds, history and cost remain, because the lost rounds took time and traffic too.
         parts = copied((safe.state, safe.average, safe.decaying))
