@@ -213,30 +213,20 @@ class Personal(Protocol):
         ...
 
 
-@runtime_checkable
-class Separate(Protocol):
-    """An algorithm whose global model serves no client by itself if ``separate`` is true; see :func:`is_separate`."""
-
-    separate: ClassVar[bool]
-
-
 def is_separate(algorithm: Algorithm) -> bool:
-    """Return whether only the clients' own models are of use, so that the loss of the global model is irrelevant."""
-    core = core_of(algorithm)
-    return isinstance(core, Separate) and core.separate
+    """Return whether only the clients' own models are of use, so that the loss of the global model is irrelevant.
 
-
-@runtime_checkable
-class Isolated(Protocol):
-    """An algorithm whose clients send nothing if ``isolated`` is true; see :func:`is_isolated`."""
-
-    isolated: ClassVar[bool]
+    An algorithm states this with a class attribute ``separate``.
+    """
+    return bool(getattr(core_of(algorithm), "separate", False))
 
 
 def is_isolated(algorithm: Algorithm) -> bool:
-    """Return whether every client trains alone, so that no client affects another one."""
-    core = core_of(algorithm)
-    return isinstance(core, Isolated) and core.isolated
+    """Return whether every client trains alone and sends nothing, so that no client affects another one.
+
+    An algorithm states this with a class attribute ``isolated``.
+    """
+    return bool(getattr(core_of(algorithm), "isolated", False))
 
 
 def personal_models(
