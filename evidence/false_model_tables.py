@@ -44,35 +44,36 @@ def shown(seen: SeedDifference, sign: str = "") -> str:
     return f"{seen.mean:{sign}.1f} ± {0 if math.isnan(half) else half:.1f}"  # NaN: all seeds alike
 
 
+ATTACKS = ("none", "sign flip", "constant push", "inner product", "adaptive to probe", "labels flipped")
+"""The attacks in the tables of the page; the stored tables have all."""
+
+
 def attacks(algorithm: str) -> str:
-    """Of one algorithm the worst honest client by defence and attack, on both data sets."""
-    stored = cells()
-    kinds = list(dict.fromkeys(attack for _, _, attack, *_ in stored))
+    """The worst honest client of an algorithm by defence and attack, in a table per data set."""
+    stored, tables = cells(), []
     defences = list(dict.fromkeys(of[4] for of in stored))
-    rows = []
     for dataset, name in NAMES.items():
+        rows = []
         for defence in defences:
-            own = [stored.get((dataset, "no", attack, algorithm, defence)) for attack in kinds]
+            own = [stored.get((dataset, "no", attack, algorithm, defence)) for attack in ATTACKS]
             if all(own):
-                told = [shown(seed_difference(values(seen, "worst"))) for seen in own if seen]
-                rows.append([name, defence, *told])
-    called = CALLED.get(algorithm, algorithm)
-    return markdown([f"{called}: worst honest client, %", "defence", *kinds], rows, text=2)
+                rows.append([defence, *(shown(seed_difference(values(seen, "worst"))) for seen in own if seen)])
+        tables.append(markdown([f"{CALLED.get(algorithm, algorithm)}, {name}", *ATTACKS], rows))
+    return "\n\n".join(tables)
 
 
 def outlier() -> str:
-    """What each defence takes from an honest outlier, in points of its own accuracy, with no attack and with two."""
-    stored = cells()
+    """What each defence takes from an honest outlier, in points of its accuracy: a table per data set and attack."""
+    stored, tables = cells(), []
     algorithms = list(dict.fromkeys(of[3] for of in stored))
     defences = [name for name in dict.fromkeys(of[4] for of in stored) if name != "default"]
-    rows = []
     for dataset, name in NAMES.items():
         clean = [stored.get((dataset, "yes", "none", algorithm, "default")) for algorithm in algorithms]
         if not all(clean):
             continue
         alone = [shown(seed_difference(values(seen, "other"))) for seen in clean if seen]
-        rows.append([name, "none: its accuracy, %", "none", *alone])
-        for attack in ("none", "sign flip"):
+        for attack, title in (("none", "no attack"), ("sign flip", "sign flip")):
+            rows = [["default, no attack: its accuracy, %", *alone]]
             for defence in defences:
                 told = [
                     shown(seed_difference(differences(stored[dataset, "yes", attack, algorithm, defence], before)), "+")
@@ -80,8 +81,10 @@ def outlier() -> str:
                     else "–"
                     for algorithm, before in zip(algorithms, clean, strict=True)
                 ]
-                rows.append([name, defence, attack, *told])
-    return markdown(["", "defence", "attack", *(CALLED.get(name, name) for name in algorithms)], rows, text=3)
+                rows.append([defence, *told])
+            head = [f"{name}, {title}", *(CALLED.get(algorithm, algorithm) for algorithm in algorithms)]
+            tables.append(markdown(head, rows))
+    return "\n\n".join(tables)
 
 
 def differences(after: list[Row], before: list[Row]) -> list[float]:

@@ -165,9 +165,10 @@ def theory_rates() -> str:
 
 def drdm_recursions() -> str:
     """Where DRDM's algorithm and the sequences of its proof end."""
-    heads = ["recursion", "m", "τ", "off the average optimum, from 0", "from 1", "ends apart", "‖c − mean h_i‖"]
+    heads = ["recursion", "m, τ", "off the average optimum, from 0", "from 1", "ends apart", "‖c − mean h_i‖"]
     heads += ["h_i off ∇f_i(w)"]
-    return markdown(heads, cells_of("drdm_recursions/table.md"), text=1)
+    cells = [[name, f"{m}, {tau}", *rest] for name, m, tau, *rest in cells_of("drdm_recursions/table.md")]
+    return markdown(heads, cells, text=2)
 
 
 def ambiguity_evidence() -> str:

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from drfl.algorithms import ALGORITHMS, BASELINES, CLIENT_SIDE
+from drfl.algorithms import ALGORITHMS, BASELINES, CLIENT_SIDE, FULL_PARTICIPATION
 from drfl.ambiguity import AMBIGUITY_SETS
 from drfl.cli.app import call
 from drfl.data import DATASETS
@@ -23,6 +23,7 @@ def test_algorithms_are_listed(capsys):
     assert "gamma=" in out
     assert "steps=1" in out.replace("steps=10", "")  # AFL has its own number
     assert "AFL, LocalOnly, Pooled" in out
+    assert f"({', '.join(sorted(cls.__name__ for cls in FULL_PARTICIPATION))}: all clients)" in out
     assert [name for name in (*AMBIGUITY_SETS, *SAMPLINGS, *SCHEDULES, *SERVER_OPTIMIZERS) if name not in out] == []
 
 

@@ -37,9 +37,8 @@ def test_code_prints_the_shown_output(capsys, monkeypatch):
 @pytest.mark.long
 def test_shown_plan_follows_from_the_shown_rounds(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    at = next(i for i, row in enumerate(ROWS) if row[0] == "seed")
-    taus = [cell.removeprefix("τ = ") for cell in ROWS[at][1:]]
-    lines = [f"{tau},{row[0]},{t}" for row in ROWS[at + 2 : at + 5] for tau, t in zip(taus, row[1:], strict=True)]
+    at = next(i for i, row in enumerate(ROWS) if row[0] == "τ")
+    lines = [f"{tau},{seed},{t}" for tau, *rounds in ROWS[at + 2 : at + 9] for seed, t in enumerate(rounds)]
     (tmp_path / "m.csv").write_text("\n".join(["tau,seed,rounds", *lines]))
     assert len(read_csv(tmp_path / "m.csv")) == 21
     monkeypatch.setattr(energy.console.out, "width", 200)

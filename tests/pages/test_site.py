@@ -47,6 +47,16 @@ def test_navigation_has_every_page_once():
     assert pages == sorted([*written, *made])
 
 
+def test_tables_have_at_most_seven_columns():
+    rules = [
+        (str(path.relative_to(ROOT)), number)
+        for path in (ROOT / "README.md", *DOCS.rglob("*.md"))
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if re.fullmatch(r"\|(?: *:?-+:? *\|){8,}", line)
+    ]
+    assert rules == []
+
+
 @pytest.mark.parametrize("package", reference.PACKAGES)
 def test_every_public_name_is_in_the_reference(package):
     told = {line.removeprefix("::: ") for text in reference.api().values() for line in text.splitlines()}

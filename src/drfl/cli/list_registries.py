@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import json
 
-from drfl.algorithms import ALGORITHMS, BASELINES, CLIENT_SIDE
+from drfl.algorithms import ALGORITHMS, BASELINES, CLIENT_SIDE, FULL_PARTICIPATION
 from drfl.ambiguity import AMBIGUITY_SETS
 from drfl.cli import console
 from drfl.core.screen import ScreenTable
@@ -35,7 +35,8 @@ def algorithms_command(as_json: bool) -> None:
     without = ", ".join(name for name in (*ALGORITHMS, *CLIENT_SIDE, *BASELINES) if not has_parameter(name, "m"))
     console.out.print(f"All algorithms take the parameters of the local solver, {_join_values(local)}.")
     console.out.print(f"All except {without} take the cohort size m: all of up to ten clients, else two thirds")
-    console.out.print("(ScaffPD: all clients).")
+    everybody = ", ".join(name for name, cls in ALGORITHMS.items() if issubclass(cls, FULL_PARTICIPATION))
+    console.out.print(f"({everybody}: all clients).")
     console.out.print(f"sampling: {', '.join(SAMPLINGS)}")
     console.out.print(f"ambiguity: {', '.join(AMBIGUITY_SETS)}; for example cvar:alpha=0.2")
     console.out.print(f"schedule: {', '.join(SCHEDULES)}")

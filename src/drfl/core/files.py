@@ -278,7 +278,7 @@ def read_text(path: Path, *, limit: int | None = TEXT_LIMIT, follow: bool = True
     """Read a UTF-8 text file without translating newlines; see :func:`open_file` for the arguments."""
     data = read_bytes(path, limit=limit, follow=follow, remedy=remedy)
     with reading(path, "is not UTF-8 text", remedy):
-        return data.decode()
+        return data.decode("utf-8-sig")  # some editors on Windows begin a file with a byte order mark
 
 
 def read_json(

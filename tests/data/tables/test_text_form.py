@@ -73,6 +73,11 @@ def test_other_encodings_are_refused(content):
         read_tables([Path("a.csv")], "ill")
 
 
+def test_classes_of_large_numbers_have_different_names():
+    Path("a.csv").write_text("age,ill\n" + "".join(f"{k},{1234567.0 + k % 2}\n" for k in range(8)))
+    assert read_tables([Path("a.csv")], "ill").class_names == ("1234567", "1234568")
+
+
 def test_words_that_pandas_reads_as_missing_stay_words():
     Path("a.csv").write_text("age,region,grade,ill\n" + "".join(f"{k},{r},{g},{k % 2}\n" for k, (r, g) in enumerate(
         [("NA", "None"), ("EU", "Mild"), ("NA", "Severe"), ("EU", "None")] * 3

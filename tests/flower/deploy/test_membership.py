@@ -218,6 +218,17 @@ def test_invalid_or_uneditable_settings_leave_everything_unchanged(superlink, tr
     assert contents(trio) == before
 
 
+def test_settings_may_begin_with_a_byte_order_mark(superlink, trio):
+    path, folder = trio / "server.toml", DeploymentFolder(trio)
+    path.write_text(path.read_text(), encoding="utf-8-sig")
+    membership.add_site(folder, "d")
+    assert listed(trio) == ["a", "b", "c", "d"]
+    path.write_text(path.read_text(), encoding="utf-8-sig")
+    membership.remove_site(folder, "d")
+    assert listed(trio) == ["a", "b", "c"]
+    assert make_keys(trio).returncode == 0
+
+
 def test_scripts_read_the_sites_from_server_toml(superlink, trio):
     path = trio / "server.toml"
     path.write_text(path.read_text() + '\n[[sites]]\nname = "e"\npublic_key = "keys/e.pub"\n')

@@ -63,7 +63,7 @@ def encoded(columns: Mapping[str, np.ndarray], task: TaskName) -> tuple[Tensor, 
                 field=name,
             )
         # The class 1.0 of a column with decimal points is called 1.
-        class_names = tuple(f"{value:g}" if values.dtype.kind == "f" else str(value) for value in different)
+        class_names = tuple(str(value).removesuffix(".0" if values.dtype.kind == "f" else "") for value in different)
         return torch.from_numpy(codes.astype(np.int64)), len(different), class_names
     whole = np.stack([values.astype(np.float32) for values in columns.values()], axis=1)
     plain = task == "regression" and len(columns) == 1

@@ -60,7 +60,9 @@ class AlgorithmFields:
     cohort: Annotated[
         int | None,
         Ge(1),
-        Setting("Clients per round m", TRAINING, none="all of up to 10, else two thirds; SCAFF-PD: all", common=True),
+        Setting(
+            "Clients per round m", TRAINING, none="all of up to 10, else two thirds; ScaffPD, AAggFFS: all", common=True
+        ),
     ] = None
     steps: Annotated[int | None, Ge(1), Setting("Local steps τ per round", TRAINING, none="10")] = None
     batch: Annotated[int | Literal["full"] | None, Setting("Local minibatch size, or 'full'", TRAINING, none="32")] = (

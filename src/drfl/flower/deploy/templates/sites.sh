@@ -7,8 +7,8 @@ done
 sites=$("$python" -I -c '
 import re, sys, tomllib
 try:
-    with open("server.toml", "rb") as file:
-        names = [table["name"] for table in tomllib.load(file)["sites"]]
+    with open("server.toml", encoding="utf-8-sig") as file:
+        names = [table["name"] for table in tomllib.loads(file.read())["sites"]]
     odd = [name for name in names if not re.fullmatch("[A-Za-z0-9][A-Za-z0-9_-]*", name)]
 except (OSError, ValueError, KeyError, TypeError) as error:
     sys.exit(f"cannot read the names of the sites in server.toml ({type(error).__name__}: {error})")
