@@ -251,3 +251,49 @@ def test_images_before_a_linear_layer_name_the_remedy():
 def test_part_of_a_wrong_type_is_refused(arguments, field):
     with refused("wrong-type", field):
         Task(**{"model": nn.Linear(4, 3), **arguments})
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [nn.BCELoss(), functional.binary_cross_entropy, functools.partial(functional.binary_cross_entropy, weight=None)],
+)
+def test_loss_of_probabilities_is_refused(loss):
+    with refused("unsupported-loss", "loss", "BCEWithLogitsLoss"):
+        Task(nn.Sequential(nn.Linear(4, 1), nn.Sigmoid()), loss)
+
+
+def test_class_probabilities_need_their_own_score():
+    soft = torch.tensor([[0.8, 0.1, 0.1], [0.0, 0.0, 1.0], [0.2, 0.5, 0.3], [0, 1, 0], [1, 0, 0]])
+    for name in (None, "brier", "auc", "f1"):
+        with refused("wrong-task", name or "accuracy", "argmax"):
+            Task(net(), score=name).check(X, soft)
+    own = Task(net(), score=lambda outputs, y: (outputs.argmax(1) == y.argmax(1)).float())
+    own.check(X, soft)
+    with torch.no_grad():
+        expected = functional.cross_entropy(own.model(X), soft, reduction="none")
+    assert torch.equal(losses_of(own, soft), expected)
+
+
+def test_score_of_a_row_without_finite_outputs_is_unknown():
+    outputs = torch.tensor([[1.0, 0.0], [torch.nan, 0.0], [0.0, torch.inf], [0.0, 1.0]])
+    for metric in (METRICS["accuracy"], Metric("right", lambda o, y: o.argmax(1) == y, per_sample=True)):
+        values = Task(net(2)).sample_values(metric, outputs, torch.tensor([0, 0, 1, 0]))
+        torch.testing.assert_close(values, torch.tensor([1.0, torch.nan, torch.nan, 0.0]), equal_nan=True)
+
+
+def test_description_differs_if_the_task_computes_something_else():
+    weights = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 1.0]))
+    tasks = [
+        Task(net()),
+        Task(nn.Sequential(*net(), nn.Identity())),
+        Task(net(), weights),
+        Task(net(), nn.CrossEntropyLoss(label_smoothing=0.1)),
+        Task(net(), functools.partial(functional.cross_entropy, label_smoothing=0.1)),
+        Task(net(), lambda outputs, y: functional.cross_entropy(outputs, y, reduction="none")),
+        Task(net(), metrics=("auc",)),
+        Task(net(), augment=lambda x, uniform: x.flip(-1)),
+    ]
+    texts = [str(task.description) for task in tasks]
+    assert len(set(texts)) == len(texts)
+    assert [str(task.to("cpu", torch.float32).description) for task in tasks] == texts
+    assert " at 0x" not in "".join(texts)

@@ -16,10 +16,12 @@ from tests.support.refusals import refused
 
 from drfl.algorithms import AFL, DRFA, FedAvg, ScaffPD
 from drfl.ambiguity import KL, ChiSquare, CVaR, Simplex
-from drfl.engine import Loop, Stacked
+from drfl.data import ClientData
+from drfl.engine import Loop, Simulation, Stacked
 from drfl.federation.federation import Ledger
 from drfl.optim.local import LocalSGD
 from drfl.task.models import mlp
+from drfl.task.task import Task
 from drfl.testing import ConstantLosses, DropoutFederation, Recording
 from drfl.testing.problems import curved_quadratics, logistic, quadratics, robust_regression
 from drfl.training import certificate
@@ -422,3 +424,18 @@ def test_run_continues_its_search_between_rounds():
     for step in seen[::2]:  # the same certificates, each from scratch
         certify(certifier, fed, step.model, step.row.lam, local=DECAYED)
     assert asked < len(fed.of("gradients")) / 2
+
+
+def test_certifier_of_another_task_is_refused():
+    convex = Certifier(task_of())
+    deep = Simulation(ClientData.from_arrays([(torch.randn(8, 3), torch.arange(8) % 2)] * 2), Task(mlp((3,), 2, (4,))))
+    with refused("no-certificate", "certificate", "module"):
+        rounds_of(deep, FedAvg(m=2, local=DECAYED), certify=convex)
+    fed = federation()
+    other = Certifier(Task(task_of().model, torch.nn.CrossEntropyLoss(label_smoothing=0.1)))
+    with refused("no-certificate", "certificate", "loss"):
+        rounds_of(fed, FedAvg(m=4, local=DECAYED), certify=other)
+    with refused("wrong-type", "task"):
+        Certifier(torch.nn.Linear(3, 2))  # pyright: ignore[reportArgumentType]
+    with refused("wrong-type", "method"):
+        Certifier(task_of(), "gradient")  # pyright: ignore[reportArgumentType]

@@ -17,11 +17,14 @@ from torch import Tensor
 from drfl.algorithms import ALGORITHMS, DRDM, DRFA, FedAvg
 from drfl.core.errors import DivergedError, InputError, NonFiniteError
 from drfl.core.key import Key
+from drfl.data import ClientData
+from drfl.engine import Simulation
 from drfl.federation.algorithm import Info, ambiguity_of, core_of, lam_of, mixture_of
 from drfl.federation.federation import WrappedFederation
 from drfl.federation.sampling import Cohort
 from drfl.optim.local import LocalSGD
 from drfl.resilience import Faulty, Protected, Quorum
+from drfl.task.task import Task
 from drfl.testing import ConstantFederation, DropoutFederation
 from drfl.training.averages import Average
 from drfl.training.history import Metrics, columns_of
@@ -544,3 +547,27 @@ def test_initial_state(name):
         assert state.h.shape == (6, 15)
         assert not state.h.clients.numel()
         assert not state.c.any()
+
+
+def test_initial_model_cannot_be_changed_in_place():
+    fed = Simulation(ClientData.from_arrays([(torch.eye(4), torch.arange(4) % 2)] * 2), Task(torch.nn.Linear(4, 2)))
+    before = fed.w0
+    fed.w0.add_(1)
+    torch.nn.utils.vector_to_parameters(fed.w0, (module := torch.nn.Linear(4, 2)).parameters())
+    with torch.no_grad():
+        module.weight.add_(1)
+    assert torch.equal(fed.w0, before)
+
+    class InPlace:
+        local = LOCAL
+
+        def init(self, fed):
+            return Counted(fed.w0, torch.full((fed.n,), 1 / fed.n))
+
+        def round(self, state, fed, key):
+            state.w.add_(1)
+            return state, Info(Cohort(torch.arange(2), torch.ones(2).double()), torch.arange(2))
+
+    with refused("user-code-failed", "InPlace", "state.w"):
+        run(InPlace(), fed, rounds=1)
+    assert torch.equal(fed.w0, before)

@@ -98,6 +98,16 @@ def test_two_checks_with_a_rise_roll_the_run_back(reports, risen):
     assert int(safe.round) == 4
 
 
+def test_largest_loss_may_rise_at_first_while_the_mean_falls():
+    early = [(2.6, 1.0, 1.0), (2.7, 0.5, 0.5), (2.7, 0.4, 0.4), (2.7, 0.3, 0.3)]
+    assert checked(early)[1] == [False] * 4
+    assert checked([*early, (2.7, 0.3, 0.3), (2.7, 0.3, 0.3)])[1] == [False] * 5 + [True]  # rounds 20 and 24
+    both = [(2.6, 2.0, 2.0)] * 2
+    assert checked(both)[1] == [False, True]
+    assert checked([(1.9, 1.9, 1.9), (2.2, 1.0, 1.0), (2.2, 0.9, 0.9)])[1] == [False] * 3
+    assert checked([(1.9, 1.9, 1.9), (2.2, 1.9, 1.9), (2.2, 1.9, 1.9)])[1] == [False, False, True]
+
+
 def test_large_rise_needs_one_check():
     assert checked([(9.0, 9.0, 9.0)], gross=True)[1] == [True]
 

@@ -153,7 +153,7 @@ class Simulation(Federation):
             self.largest_target = float(data.targets.nan_to_num(0).abs().max())
 
     def __repr__(self) -> str:
-        return f"<Simulation of {self.n} clients, {self.w0.numel():,} parameters, engine {type(self.engine).__name__}>"
+        return f"<Simulation of {self.n} clients, {self._w0.numel():,} parameters, engine {type(self.engine).__name__}>"
 
     def _repr_html_(self) -> str:
         return f"<p>{html.escape(repr(self))}</p>{self.data._repr_html_()}"
@@ -178,7 +178,7 @@ class Simulation(Federation):
                 field="init_from",
             )
         fed = copy.copy(self)
-        fed.w0 = started.w0.to(self.w0)
+        fed.w0 = started.w0.to(self._w0)
         fed.model = ClientModel.of(self._train.task, fed.w0)
         return fed
 
@@ -381,6 +381,10 @@ class Simulation(Federation):
         rows = self._test_rows
         return digest_of([rows.starts, rows.index, self._test.y[rows.index]])
 
+    def describe_task(self) -> dict[str, str]:
+        """See :class:`drfl.federation.federation.Federation`."""
+        return self._given.description | {"precision": str(self._train.autocast or "full")}
+
     def data_digest(self) -> str:
         """See :class:`drfl.federation.federation.Federation`."""
         parts, rows = (self._train, self._test), (self._rows, self._validation_rows, self._test_rows)
@@ -419,9 +423,9 @@ class Simulation(Federation):
             assert self._validation_rows is not None
             problem, rows = self._train._replace(autocast=None), self._validation_rows
         if isinstance(models, Tensor):
-            if models.shape != self.w0.shape:
+            if models.shape != self._w0.shape:
                 raise InputError(
-                    f"a model must have shape {tuple(self.w0.shape)}, like `w0`, got {tuple(models.shape)}",
+                    f"a model must have shape {tuple(self._w0.shape)}, like `w0`, got {tuple(models.shape)}",
                     code="wrong-shape",
                     field="model",
                 )

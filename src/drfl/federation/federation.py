@@ -151,7 +151,7 @@ class Federation(ABC):
     Attributes:
         n: Number of clients N.
         shares: Each client's share of the training samples, summing to 1, float64 (N,).
-        w0: Initial model (d,).
+        w0: Initial model (d,), each time as a copy, so that nobody can change it in place for later runs.
         ledger: Counters of communication and computation.
         majority: Share of the most frequent class among each client's test rows, float64 (N,), which is the accuracy of
             a constant prediction. None if targets are not class labels or unknown.
@@ -167,7 +167,6 @@ class Federation(ABC):
 
     n: int
     shares: Tensor
-    w0: Tensor
     ledger: Ledger
     majority: Tensor | None = None
     largest_target: float | None = None
@@ -178,6 +177,15 @@ class Federation(ABC):
     averaged: bool = False
     model: ClientModel | None = None
 
+    @property
+    def w0(self) -> Tensor:
+        """Initial model (d,), as a copy."""
+        return self._w0.clone()
+
+    @w0.setter
+    def w0(self, w: Tensor) -> None:
+        self._w0 = w
+
     def client_store(self, method: LocalMethod) -> ClientTable | None:
         """Create the store of the clients' private parameters and states; None if the method needs none.
 
@@ -185,7 +193,7 @@ class Federation(ABC):
         deployment, sites store the values, and a row has a number by which the site recognises its own.
         """
         size = self.layout_of(method).size
-        return ClientTable.zeros(self.n, self.w0.new_empty(size), self.table_dir) if size else None
+        return ClientTable.zeros(self.n, self._w0.new_empty(size), self.table_dir) if size else None
 
     def layout_of(self, method: LocalMethod) -> MethodLayout:
         """Return the layout of a method's tensors.
@@ -207,7 +215,7 @@ class Federation(ABC):
         Raises:
             InputError: If ``table_dir`` cannot be used.
         """
-        return ClientTable.zeros(self.n, self.w0, self.table_dir)
+        return ClientTable.zeros(self.n, self._w0, self.table_dir)
 
     def starting_from(self, path: Path) -> Self:
         """Return the same clients with the initial model of a file, see :func:`drfl.run`.
@@ -226,6 +234,10 @@ class Federation(ABC):
         if self.largest_target is None or self.largest_target < LARGE_TARGET:
             return ""
         return f"standardise the targets, which reach {self.largest_target:.3g}, or "
+
+    def describe_task(self) -> dict[str, str]:
+        """Describe the model, the loss and the metrics, for the identity of checkpoints; empty if unknown."""
+        return {}
 
     def data_digest(self) -> str:
         """Return a digest of the clients' data in hexadecimal digits; "" if the data are not in this process."""
@@ -409,6 +421,10 @@ class WrappedFederation(Federation):
     def pooled(self) -> Federation:
         """Call :meth:`Federation.pooled` of the wrapped federation."""
         return self.fed.pooled()
+
+    def describe_task(self) -> dict[str, str]:
+        """Call :meth:`Federation.describe_task` of the wrapped federation."""
+        return self.fed.describe_task()
 
     def data_digest(self) -> str:
         """Call :meth:`Federation.data_digest` of the wrapped federation."""

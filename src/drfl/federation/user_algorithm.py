@@ -35,9 +35,16 @@ def play(algorithm: Algorithm[S], state: S, fed: Federation, key: Key) -> tuple[
     """
     if not is_of_user(type(algorithm)):
         return algorithm.round(state, fed, key)
-    name = type(algorithm).__name__
+    name, version = type(algorithm).__name__, state.w._version
     with hook_errors(algorithm, "round"):
         result: object = algorithm.round(state, fed, key)
+    # A round may be repeated with a smaller step size, from the same state.
+    if state.w._version != version:
+        raise InputError(
+            f"{name}.round changes `state.w` in place. Compute a new tensor, as in `state._replace(w=state.w + step)`",
+            code="user-code-failed",
+            field=name,
+        )
     # A state is a tuple too, so the second part must be an Info.
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Info)):
         raise InputError(

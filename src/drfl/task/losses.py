@@ -23,9 +23,9 @@ REGRESSION = (nn.MSELoss, nn.L1Loss, nn.HuberLoss, nn.SmoothL1Loss)
 REGRESSION_FUNCTIONS = (functional.mse_loss, functional.l1_loss, functional.huber_loss, functional.smooth_l1_loss)
 """torch's regression losses, for which the default score is the RMSE."""
 
-BINARY = (nn.BCEWithLogitsLoss, nn.BCELoss)
-BINARY_FUNCTIONS = (functional.binary_cross_entropy_with_logits, functional.binary_cross_entropy)
-"""torch's losses of labels 0 or 1. drfl excludes unknown labels (NaN) from them."""
+BINARY = (nn.BCEWithLogitsLoss,)
+BINARY_FUNCTIONS = (functional.binary_cross_entropy_with_logits,)
+"""torch's losses of the log-odds of labels 0 or 1. drfl excludes unknown labels (NaN) from them."""
 
 ELEMENTWISE = (*REGRESSION, *BINARY, nn.SoftMarginLoss, nn.PoissonNLLLoss)
 ELEMENTWISE_FUNCTIONS = (*REGRESSION_FUNCTIONS, *BINARY_FUNCTIONS)

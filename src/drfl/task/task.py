@@ -11,12 +11,14 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn import functional
 
 from drfl.core.errors import InputError, Notice, first_line
+from drfl.core.short_repr import described, stable_repr
 from drfl.task.batch_norm import statistics_of
 from drfl.task.input_fields import InputFields
 from drfl.task.layout import Layout
-from drfl.task.losses import REGRESSION, REGRESSION_FUNCTIONS, Loss, SampleFn
+from drfl.task.losses import LABELLED, LABELLED_FUNCTIONS, REGRESSION, REGRESSION_FUNCTIONS, Loss, SampleFn
 from drfl.task.metrics import (
     ACCURACY,
     METRICS,
@@ -93,6 +95,12 @@ class Task:
         object.__setattr__(self, "model", with_keyed_dropout(model))
         if not isinstance(self.loss, Loss):
             object.__setattr__(self, "loss", Loss(self.loss))
+            if self.criterion.is_one_of((nn.BCELoss,), (functional.binary_cross_entropy,)):
+                text = (
+                    "the loss takes probabilities, but metrics and model files need log-odds. Use "
+                    "torch.nn.BCEWithLogitsLoss(), and remove the sigmoid at the end of the model"
+                )
+                raise InputError(text, code="unsupported-loss", field="loss")
             if self.criterion.summed:
                 text = (
                     "the loss has reduction='sum' and grows with the number of rows, so the largest client appears as "
@@ -110,6 +118,17 @@ class Task:
         """The attribute ``loss`` as a :class:`drfl.task.losses.Loss`."""
         assert isinstance(self.loss, Loss)
         return self.loss
+
+    @property
+    def description(self) -> dict[str, str]:
+        """Model, loss, metrics and augmentation in words that differ if one of them computes something else."""
+        code = described(self.model).partition("(")[0]
+        return {
+            "module": f"{code}: {' '.join(stable_repr(self.model).split())}",
+            "loss": described(self.criterion.given),
+            "metrics": ", ".join(f"{metric.name}: {described(metric.function)}" for metric in self.measures),
+            "augment": "none" if self.augment is None else described(self.augment),
+        }
 
     @property
     def w0(self) -> Tensor:
@@ -166,7 +185,15 @@ class Task:
         return self.loss(outputs, y)
 
     def sample_values(self, metric: Metric, outputs: Tensor, y: Tensor) -> Tensor:
-        """Compute a ``per_sample`` metric for each sample, (B,), averaged over the positions that count."""
+        """Compute a ``per_sample`` metric for each sample, (B,), averaged over the positions that count.
+
+        The value is NaN if an output of the sample is not finite.
+        """
+        finite = outputs.reshape(len(outputs), -1).isfinite().all(1)
+        values = self._sample_values(metric, outputs, y)
+        return (values if values.is_floating_point() else values.to(outputs.dtype)).where(finite, torch.nan)
+
+    def _sample_values(self, metric: Metric, outputs: Tensor, y: Tensor) -> Tensor:
         if metric.ignored is None:
             values = torch.as_tensor(metric.function(outputs, y))
             return values.flatten(1).mean(1) if values.dim() > 1 else values
@@ -289,6 +316,15 @@ class Task:
         of_classes = self._of_classes()
         if are_classes(outputs, y):
             self._check_range(y, outputs.shape[1])
+        elif (
+            of_classes is not None and y.is_floating_point() and self.criterion.is_one_of(LABELLED, LABELLED_FUNCTIONS)
+        ):
+            raise InputError(
+                f"'{of_classes}' needs class labels, but the targets {tuple(y.shape)} are class probabilities. Pass "
+                "your own score, such as lambda outputs, y: (outputs.argmax(1) == y.argmax(1)).float().",
+                code="wrong-task",
+                field=of_classes,
+            )
         elif of_classes is not None and outputs.reshape(len(y), -1).shape != y.reshape(len(y), -1).shape:
             raise InputError(
                 f"'{of_classes}' cannot be computed from outputs {tuple(outputs.shape)} and targets {tuple(y.shape)} "

@@ -13,6 +13,7 @@ from drfl.ambiguity import AmbiguitySet, Simplex
 from drfl.core import checks
 from drfl.core.errors import InputError
 from drfl.core.key import Key
+from drfl.core.short_repr import BRIEF
 from drfl.federation.federation import Federation
 from drfl.optim.local import LocalSGD
 from drfl.task.convexity import convexity
@@ -276,6 +277,12 @@ class Certifier:
 
     def __post_init__(self) -> None:
         checks.non_negative("mu", self.mu)
+        if not isinstance(self.task, Task):
+            text = f"expected a drfl.Task, got an object of type {type(self.task).__name__}"
+            raise InputError(text, code="wrong-type", field="task")
+        if not callable(self.method):
+            text = f"expected a method such as drfl.certificate.PooledSolver(), got {self.method!r:.60}"
+            raise InputError(text, code="wrong-type", field="method")
         reason = None if self.assume_convex else convexity(self.task)
         if reason:
             raise InputError(
@@ -321,6 +328,15 @@ class Certifier:
             InputError: If w is not (d,), λ is not (N,) or λ is outside Λ; and as for :meth:`check`.
         """
         self.check(local)
+        trained, own = fed.describe_task(), self.task.description
+        for part in ("module", "loss"):
+            if trained and trained[part] != own[part]:
+                raise InputError(
+                    f"cannot compute a certificate: the clients have {part} = {BRIEF.repr(trained[part])}, and the "
+                    f"certifier's task has {BRIEF.repr(own[part])}. Use one task for both",
+                    code="no-certificate",
+                    field="certificate",
+                )
         if w.shape != fed.w0.shape or lam.shape != (fed.n,):
             raise InputError(
                 f"cannot compute a certificate: w must have shape {tuple(fed.w0.shape)} and λ shape ({fed.n},), got "

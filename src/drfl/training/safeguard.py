@@ -41,6 +41,10 @@ CLEAR = 0.8
 CHECKS = 2
 """Consecutive checks with a rise after which the run returns to the best model."""
 
+FIRST_ROUNDS = 16
+"""Rounds of training up to which a rise counts only if the mean loss is above that of the best model too. If clients
+have different classes, the largest loss rises at first with any step size, until λ follows it."""
+
 Objective = Callable[[Tensor], float]
 """The value of an algorithm's objective for the clients' losses (N,), of which unknown ones are NaN."""
 
@@ -113,7 +117,9 @@ class SafePoint(NamedTuple):
             start, best, new = (objective(select(v, clients)) for v in (size.losses, self.losses, now))
             return new > best + tolerance(start, best)
 
-        if is_gross or has_risen(trusted):
+        is_first = attempt.round - int(size.lost) <= FIRST_ROUNDS
+        is_learning = mean(select(now, trusted)) < mean(select(self.losses, trusted))
+        if is_gross or (has_risen(trusted) and not (is_first and is_learning)):
             rises = self.rises + 1
             if not is_gross and rises < CHECKS:
                 return self._replace(rises=rises), False

@@ -56,6 +56,9 @@ PROGRESS = 0.5
 STEEPER = 4.0
 """The curvature at a probe counts if it is this multiple of the curvature at the model; a step of 1/L̂ would diverge."""
 
+SHRUNK = 8.0
+"""Largest factor by which the curvature measured after a roll-back lowers η."""
+
 REQUESTS = 2 + ITERATIONS + len(PROBES) + PROBE_ITERATIONS
 """Maximum number of requests of :func:`find` to a client: a gradient, a loss, and the gradients of the search."""
 
@@ -262,7 +265,8 @@ def found_again(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key, size
     clients = (~size.losses.isnan()).nonzero().flatten()
     gradients = _finite(fed.gradients(clients, w, key, batch=samples(algorithm.local)))
     largest, client = largest_curvature(algorithm, fed, w, gradients, key, probes=True)
-    eta = _step(algorithm, largest)
+    # Far from the safe model the curvature may be a million times as large, and no progress would be left.
+    eta = max(_step(algorithm, largest), size.eta / SHRUNK)
     if not torch.finfo(w.dtype).tiny < eta < size.eta:
         return size
     return size._replace(eta=eta, curvature=largest, client=client)

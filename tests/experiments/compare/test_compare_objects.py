@@ -431,8 +431,13 @@ def test_changed_object_of_the_same_name_is_refused(tmp_path):
         drfl.compare(others, DATA, TASK, out=tmp_path / "r", resume=True, **QUIET)
     with refused("other-run", "data"):
         drfl.compare(PAIR, clients(1), TASK, out=tmp_path / "r", resume=True, **QUIET)
+    smoothed = drfl.Task(TASK.model, nn.CrossEntropyLoss(label_smoothing=0.1))
+    with refused("other-run", "loss", "0.1"):
+        drfl.compare(PAIR, DATA, smoothed, out=tmp_path / "r", resume=True, **{**QUIET, "seeds": 3})
     with refused("already-exists", str(tmp_path / "r")):
         drfl.compare(PAIR, DATA, TASK, out=tmp_path / "r", **QUIET)
+    # The refused calls have changed nothing.
+    drfl.compare(PAIR, DATA, TASK, out=tmp_path / "r", resume=True, **{**QUIET, "seeds": 3})
     drfl.compare(PAIR, DATA, TASK, out=tmp_path / "r", overwrite=True, **QUIET)
 
 

@@ -13,10 +13,12 @@ import drfl
 ALGORITHM = drfl.DRFA(m=2, local=drfl.LocalSGD(steps=2, batch=4))
 
 
-def federation(shift=0.0):
+def federation(shift=0.0, module=None, **task):
     torch.manual_seed(5)
     arrays = [(torch.randn(12, 3) + i + shift, torch.randint(0, 2, (12,))) for i in range(3)]
-    return drfl.Simulation(drfl.ClientData.from_arrays(arrays), drfl.Task(torch.nn.Linear(3, 2)))
+    linear = torch.nn.Linear(3, 2)
+    model = linear if module is None else torch.nn.Sequential(linear, module)
+    return drfl.Simulation(drfl.ClientData.from_arrays(arrays), drfl.Task(model, **task))
 
 
 def killed_at(r):
@@ -60,6 +62,10 @@ def test_same_call_resumes_and_equals_an_uninterrupted_run(killed):
         ),
         ({"algorithm": drfl.FedAvg(m=2)}, ("other-run", "algorithm", "'DRFA'", "'FedAvg'")),
         ({"fed": federation(0.5)}, ("other-run", "data")),
+        ({"fed": federation(loss=torch.nn.CrossEntropyLoss(label_smoothing=0.1))}, ("other-run", "loss", "0.1")),
+        ({"fed": federation(score="auc")}, ("other-run", "metrics", "accuracy", "auc")),
+        ({"fed": federation(module=torch.nn.Tanh())}, ("other-run", "module", "Tanh")),
+        ({"fed": federation(augment=lambda x, uniform: -x)}, ("other-run", "augment", "none")),
     ],
 )
 def test_other_run_is_a_one_line_error(changes, error, killed):

@@ -203,14 +203,18 @@ def recall_finished(claim: ClaimedFolder, ready: PreparedComparison) -> None:
 
     With more rounds than before, the runs start again.
     """
-    if not (claim.directory / OUTCOMES).is_file():
-        return
-    finished, cells = StoredOutcomes.read(claim.directory, REMEDY), ready.design.cells
-    if finished.rounds in (None, ready.design.settings.rounds):
-        for outcome in read_outcomes(claim.directory, ready):
-            name = cell_name(outcome.algorithm, outcome.seed)
-            if name in cells and records.read(claim.checkpoints, name, claim.key) is None:
-                keep_outcome(claim, name, outcome)
+    for outcome in finished_outcomes(claim.directory, ready):
+        name = cell_name(outcome.algorithm, outcome.seed)
+        if name in ready.design.cells and records.read(claim.checkpoints, name, claim.key) is None:
+            keep_outcome(claim, name, outcome)
+
+
+def finished_outcomes(directory: Path, ready: PreparedComparison) -> tuple[Outcome, ...]:
+    """Return the outcomes in the folder of a comparison, if there are any with as many rounds as in a new one."""
+    if not (directory / OUTCOMES).is_file():
+        return ()
+    rounds = StoredOutcomes.read(directory, REMEDY).rounds
+    return read_outcomes(directory, ready) if rounds in (None, ready.design.settings.rounds) else ()
 
 
 def read_outcomes(directory: Path, ready: PreparedComparison) -> tuple[Outcome, ...]:

@@ -12,7 +12,13 @@ from types import ModuleType
 from drfl.core.errors import InputError, Notice
 from drfl.engine.ray_cluster import Cluster
 from drfl.experiments.assess.predicted_records import stored_labels
-from drfl.experiments.compare.comparison import PreparedComparison, compare, recall_finished, start_comparison
+from drfl.experiments.compare.comparison import (
+    PreparedComparison,
+    compare,
+    finished_outcomes,
+    recall_finished,
+    start_comparison,
+)
 from drfl.experiments.compare.comparison_results import Comparison, cell_name, write_comparison
 from drfl.experiments.compare.outcomes import Outcome
 from drfl.experiments.compare.predicted import (
@@ -55,6 +61,8 @@ def run_comparison(
     design, outcomes, key = ready.design, list[Outcome](), key_of(ready.design.settings, place)
     predictions = with_stored(predictions or {}, place, key) if resume else predictions or {}
     check_predictions(predictions, ready)
+    if resume:
+        finished_outcomes(place, ready)  # refuses those of other runs before anything is written
     with claim_folder(
         place, "comparison", resume=resume, overwrite=overwrite, numbered=numbered, cells=design.cells,
         config=ready.config, warn=warn, key=key,

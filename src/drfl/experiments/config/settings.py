@@ -109,7 +109,7 @@ class DataFields:
         str | None,
         Setting("Column of --data that names the patient; splits and intervals keep patients whole", DATA, common=True),
     ] = None
-    min_rows: Annotated[int | None, Ge(1), Setting("Leave out clients with fewer rows", DATA, none="none")] = None
+    min_rows: Annotated[int | None, Ge(1), Setting("Exclude clients with fewer rows", DATA, none="none")] = None
     strict: Annotated[
         bool | None,
         Setting("Treat warnings about the data as errors", DATA, flag="--strict/--no-strict", none="print them"),

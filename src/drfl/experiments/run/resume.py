@@ -41,12 +41,14 @@ class RunIdentity(BaseModel):
     config: dict[str, Any]
     data: str
     model: str
+    task: dict[str, str]
     versions: dict[Word, Word]
 
 
 def identity(job: Running) -> dict[str, object]:
-    """Return the configuration, digests of the data and the initial model, and versions, as plain values."""
-    return {"config": decisive_settings(job), **job.digests, "versions": versions()}
+    """Return the configuration, digests of data and initial model, the task in words, and versions, as plain values."""
+    task = job.fed.describe_task()
+    return {"config": decisive_settings(job), **job.digests, "task": task, "versions": versions()}
 
 
 def check_same(job: Running, kept: Mapping[str, object]) -> list[Notice]:
@@ -71,6 +73,15 @@ def check_same(job: Running, kept: Mapping[str, object]) -> list[Notice]:
             raise InputError(
                 f"the run to resume has {('other data' if part == 'data' else 'another initial model')} of the same "
                 f"name: use what it started with, or {job.settings.new_folder}",
+                code="other-run",
+                field=part,
+            )
+    for part in {**current.task, **stored.task}:
+        then, this = (task.get(part, "not set") for task in (stored.task, current.task))
+        if then != this:
+            raise InputError(
+                f"the run to resume has {part} = {BRIEF.repr(then)}, not {BRIEF.repr(this)}: use that, or "
+                f"{job.settings.new_folder}",
                 code="other-run",
                 field=part,
             )

@@ -75,6 +75,7 @@ def run_identity(algorithm: Algorithm, fed: Federation, settings: Mapping[str, o
     return {
         **_fields("algorithm", algorithm),
         **settings,
+        **fed.describe_task(),
         "clients": fed.n,
         "data": fed.data_digest(),
         "model": digest_of([fed.w0]),
