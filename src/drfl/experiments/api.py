@@ -236,8 +236,13 @@ def fit(
         >>> len(fitted.to_frame())
         6
     """
+    from contextlib import nullcontext
+
     from drfl.core import checks
-    from drfl.experiments.fit.run_fit import evaluate_every, fit_objects, jobs_of_objects
+    from drfl.experiments.fit.run_fit import evaluate_every, jobs_of_objects, run_fit
+    from drfl.experiments.run.manifest import is_finished
+    from drfl.experiments.run.resume import check_folder
+    from drfl.experiments.run.runner import StopSignal
 
     checks.integer("budget", budget)
     settings = {
@@ -246,10 +251,15 @@ def fit(
         "precision": precision, "threads": threads, "checkpoint_every": checkpoint_every,
     }  # fmt: skip
     shared = {"cohort": cohort, "steps": steps, "batch": batch, "lr": lr}
-    return fit_objects(
-        lambda: jobs_of_objects(data, task, settings, shared), personal=personalise,
-        out=None if out is None else Path(out), resume=resume, overwrite=overwrite,
-        progress=line_printer(progress),
+    place, show = None if out is None else Path(out), line_printer(progress)
+    check_folder(place, "fit", resume=resume, overwrite=overwrite)
+    if resume and place is not None and is_finished(place):
+        raise InputError(f"{place} is finished: there is nothing to resume", code="nothing-to-resume", field=str(place))
+    if overwrite and place is None:
+        raise InputError("`overwrite` requires `out`, the folder of the fit", code="needs-option", field="out")
+    return run_fit(
+        jobs_of_objects(data, task, settings, shared), place, personal=personalise, watch=StopSignal(),
+        show=lambda label: nullcontext(()), log=show, warn=show, resume=resume, overwrite=overwrite,
     )  # fmt: skip
 
 
@@ -360,7 +370,7 @@ def tune(
         DrflError: A worker process died, or every run failed.
     """
     from drfl.core import checks
-    from drfl.experiments.tuning.tune_objects import SearchOptions, tune_objects
+    from drfl.experiments.tuning.tune_objects import tune_objects
 
     checks.integer("rounds", rounds)
     settings = {
@@ -369,9 +379,10 @@ def tune(
         "min_replies": min_replies, "repeats": repeats, "engine": engine, "device": device, "precision": precision,
         "threads": threads, "judged_on": "validation", "validation": validation,
     }  # fmt: skip
-    place = None if out is None else Path(out)
-    options = SearchOptions(trials, seeds, confirm_seeds, criterion, first, place, jobs, line_printer(progress))
-    return tune_objects(space, data, task, settings, options)
+    return tune_objects(
+        space, data, task, settings, trials=trials, seeds=seeds, confirm_seeds=confirm_seeds, criterion=criterion,
+        first=first, out=None if out is None else Path(out), jobs=jobs, progress=line_printer(progress),
+    )  # fmt: skip
 
 
 def assess(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,6 @@ import tomli_w
 import torch
 from safetensors.torch import save
 
-from drfl.core.errors import InputError
 from drfl.data import ClientData, Dataset
 from drfl.experiments.compare.compare_objects import as_seed_function, clients_by_seed, description_of
 from drfl.experiments.compare.objects import about_objects, object_setup, rule_objects, run_settings, sources_of
@@ -27,8 +25,6 @@ from drfl.experiments.fit.members import PORTFOLIO, FitJobs, FitRuns, Member, re
 from drfl.experiments.fit.personal import GLOBAL, personalise
 from drfl.experiments.fit.steps import Show, Steps
 from drfl.experiments.run.artifacts import json_text
-from drfl.experiments.run.manifest import is_finished
-from drfl.experiments.run.resume import check_folder
 from drfl.experiments.run.run_directory import claim_folder
 from drfl.experiments.run.run_warnings import warnings_of
 from drfl.experiments.run.runner import StopSignal, write_results
@@ -148,27 +144,3 @@ def personal_bytes(fitted: Fitted) -> bytes:
             # Copies, because safetensors refuses tensors that share memory.
             tensors |= {f"{client}/{name}": view.contiguous().clone() for name, view in views.items()}
     return save(tensors)
-
-
-def fit_objects(
-    jobs: Callable[[], FitJobs],
-    *,
-    personal: bool,
-    out: Path | None,
-    resume: bool,
-    overwrite: bool,
-    progress: Callable[[str], None],
-) -> Fitted:
-    """See :func:`drfl.fit`.
-
-    ``jobs`` is called when the folder has been checked.
-    """
-    check_folder(out, "fit", resume=resume, overwrite=overwrite)
-    if resume and out is not None and is_finished(out):
-        raise InputError(f"{out} is finished: there is nothing to resume", code="nothing-to-resume", field=str(out))
-    if overwrite and out is None:
-        raise InputError("`overwrite` requires `out`, the folder of the fit", code="needs-option", field="out")
-    return run_fit(
-        jobs(), out, personal=personal, watch=StopSignal(), show=lambda label: nullcontext(()), log=progress,
-        warn=progress, resume=resume, overwrite=overwrite,
-    )  # fmt: skip

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from drfl.experiments.compare.comparison_results import Comparison
+    from drfl.experiments.compare.outcomes import Outcome
     from drfl.experiments.sweep.results import Sweep
+    from drfl.experiments.sweep.study import SweepRun
 
 
 def sweep(
@@ -53,18 +55,34 @@ def sweep(
         >>> list(result.comparisons)
         ['alpha = 0.1', 'alpha = 1.0']
     """
-    from drfl.experiments.sweep.run_sweep import sweep_objects
+    from drfl.core.errors import Notice, StoppedError
+    from drfl.experiments.execution.executor import workers_of
+    from drfl.experiments.run.resume import check_folder
+    from drfl.experiments.run.runner import stop_on_interrupt
+    from drfl.experiments.sweep.run_sweep import describe_end, run_sweep
+    from drfl.experiments.sweep.study import read_study
 
+    place, show, workers = Path(out), line_printer(progress), workers_of(jobs)
     chosen = Path(study) if isinstance(study, str | Path) else study
-    return sweep_objects(
-        chosen,
-        Path(out),
-        jobs,
-        resume=resume,
-        overwrite=overwrite,
-        progress=line_printer(progress),
-        track=track,
-    )
+    key = None if isinstance(chosen, Path) else chosen.get("checkpoint_key")
+    check_folder(place, "sweep", resume=resume, overwrite=overwrite, key=key)
+    plan = read_study(chosen, {})
+    total = len(plan.runs)
+
+    def ended(run: SweepRun, outcome: Outcome, count: int) -> None:
+        show(f"[{count}/{total}] {describe_end(run, outcome)}")
+
+    with stop_on_interrupt() as watch:
+        result = run_sweep(
+            plan, place, watch, workers, ended=ended, warn=show, resume=resume, overwrite=overwrite, track=track
+        )  # fmt: skip
+    if not result.runs:
+        raise StoppedError("interrupted before a run was finished")
+    missing = total - len(result.runs)
+    unfinished = f"interrupted: {missing} of {total} runs are missing; the same call with resume=True continues"
+    for notice in (*result.notices, *([Notice(unfinished, "interrupted")] if missing else [])):
+        show(notice)
+    return result
 
 
 def load_runs(*patterns: str | Path) -> pd.DataFrame:

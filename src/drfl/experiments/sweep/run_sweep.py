@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 
-from drfl.core.errors import InputError, Notice, StoppedError
+from drfl.core.errors import InputError
 from drfl.core.user_code import label_of
 from drfl.data import Dataset
 from drfl.engine.ray_cluster import Cluster
@@ -26,13 +26,13 @@ from drfl.experiments.config.config import Config
 from drfl.experiments.config.data_settings import LATEST, DataKey, load_latest
 from drfl.experiments.config.latest import Latest
 from drfl.experiments.config.ready_run import Job
-from drfl.experiments.execution.executor import Shared, Workers, executor_of, workers_of
+from drfl.experiments.execution.executor import Shared, Workers, executor_of
 from drfl.experiments.run.manifest import OUTCOMES, is_finished, read_manifest
-from drfl.experiments.run.resume import check_folder, key_of
+from drfl.experiments.run.resume import key_of
 from drfl.experiments.run.run_directory import ClaimedFolder, claim_folder, fill_folder
-from drfl.experiments.run.runner import StopSignal, stop_on_interrupt
+from drfl.experiments.run.runner import StopSignal
 from drfl.experiments.sweep.results import Sweep, write_sweep
-from drfl.experiments.sweep.study import SweepRun, SweepStudy, read_study
+from drfl.experiments.sweep.study import SweepRun, SweepStudy
 from drfl.training.callbacks import describe
 
 Ended = Callable[[SweepRun, Outcome, int], None]
@@ -87,39 +87,6 @@ def run_sweep(
             with fill_folder(claim) as folder:
                 write_sweep(sweep, folder)
         claim.finished = sweep.is_complete
-    return sweep
-
-
-def sweep_objects(
-    study: Path | Mapping[str, object],
-    out: Path,
-    jobs: int | str,
-    *,
-    resume: bool,
-    overwrite: bool,
-    progress: Callable[[str], None],
-    track: str | None = None,
-) -> Sweep:
-    """See :func:`drfl.sweep`."""
-    workers = workers_of(jobs)
-    key = None if isinstance(study, Path) else study.get("checkpoint_key")
-    check_folder(out, "sweep", resume=resume, overwrite=overwrite, key=key)
-    plan = read_study(study, {})
-    total = len(plan.runs)
-
-    def ended(run: SweepRun, outcome: Outcome, count: int) -> None:
-        progress(f"[{count}/{total}] {describe_end(run, outcome)}")
-
-    with stop_on_interrupt() as watch:
-        sweep = run_sweep(
-            plan, out, watch, workers, ended=ended, warn=progress, resume=resume, overwrite=overwrite, track=track
-        )  # fmt: skip
-    if not sweep.runs:
-        raise StoppedError("interrupted before a run was finished")
-    missing = total - len(sweep.runs)
-    unfinished = f"interrupted: {missing} of {total} runs are missing; the same call with resume=True continues"
-    for notice in (*sweep.notices, *([Notice(unfinished, "interrupted")] if missing else [])):
-        progress(notice)
     return sweep
 
 

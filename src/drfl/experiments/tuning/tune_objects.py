@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, cast
 
 from drfl.core import checks
 from drfl.core.errors import DrflError, InputError, unknown
@@ -183,32 +183,27 @@ class ObjectSubject:
         return about_objects(settings, self.name, algorithm, self.clients, task, sources, self.runs.described)
 
 
-class SearchOptions(NamedTuple):
-    """Execution and storage of a search; see :func:`drfl.tune`."""
-
-    trials: int
-    seeds: int
-    confirm_seeds: int
-    criterion: str
-    first: Mapping[str, Value] | None
-    out: Path | None
-    jobs: int | str
-    progress: Callable[[str], None]
-
-
 def tune_objects(
     space: AlgorithmSpace,
     data: ClientData | DataSettings | Callable[[int], ClientData],
     task: Task | Callable[[int], Task],
     settings: Mapping[str, object],
-    options: SearchOptions,
+    *,
+    trials: int,
+    seeds: int,
+    confirm_seeds: int,
+    criterion: str,
+    first: Mapping[str, Value] | None,
+    out: Path | None,
+    jobs: int | str,
+    progress: Callable[[str], None],
 ) -> Tuned:
     """See :func:`drfl.tune`."""
     import_optuna()
-    for name in ("trials", "seeds"):
-        checks.integer(name, getattr(options, name))
-    check_seeds(options.confirm_seeds)
-    workers = workers_of(options.jobs)
+    checks.integer("trials", trials)
+    checks.integer("seeds", seeds)
+    check_seeds(confirm_seeds)
+    workers = workers_of(jobs)
     if not callable(space) or isinstance(space, type):
         kind = space.__name__ if isinstance(space, type) else type(space).__name__
         raise InputError(
@@ -216,17 +211,17 @@ def tune_objects(
             code="wrong-type",
             field="space",
         )
-    if options.first is not None and not isinstance(options.first, Mapping):
+    if first is not None and not isinstance(first, Mapping):
         raise InputError(
-            f"`first` must be a mapping of parameters to values, got {type(options.first).__name__}",
+            f"`first` must be a mapping of parameters to values, got {type(first).__name__}",
             code="wrong-type",
             field="first",
         )
-    learned, seeds = as_seed_function("task", task, Task), range(FIRST_SEED, FIRST_SEED + options.seeds)
-    model = learned(seeds[0])
+    learned, searched = as_seed_function("task", task, Task), range(FIRST_SEED, FIRST_SEED + seeds)
+    model = learned(FIRST_SEED)
     runs = ObjectRuns(space, clients_by_seed(data), learned, run_settings(settings, model), description_of(data))
-    criterion = Criterion(options.criterion, model.measures[0])
-    point = suggest(ObjectSubject("algorithm", runs, {}, 0, seeds, None, {}).draw, (), Key(0).fold("tuning", "name"))
+    judge = Criterion(criterion, model.measures[0])
+    point = suggest(ObjectSubject("algorithm", runs, {}, 0, searched, None, {}).draw, (), Key(0).fold("tuning", "name"))
     algorithm = runs.algorithm("algorithm", point.table)
     name = type(algorithm).__name__
     if isinstance(algorithm, type) or not callable(getattr(algorithm, "round", None)):
@@ -239,27 +234,33 @@ def tune_objects(
     name = name if name.isidentifier() else "algorithm"
     check_algorithms({name: algorithm})
     # Build the first trial at every seed before anything is written, as it may be unable to start.
-    first = runs.job(name, algorithm, seeds[0])
-    confirmed = options.confirm_seeds if options.first is not None else 0
-    known = {seeds[0]: first.digests}
-    for seed in range(seeds.start + 1, seeds.stop + confirmed):
+    job = runs.job(name, algorithm, FIRST_SEED)
+    confirmed = confirm_seeds if first is not None else 0
+    known = {FIRST_SEED: job.digests}
+    for seed in range(FIRST_SEED + 1, searched.stop + confirmed):
         known[seed] = runs.job(name, algorithm, seed).digests
-    subject = ObjectSubject(name, runs, known, first.data.n, seeds, options.first, first.about.parameters)
+    subject = ObjectSubject(name, runs, known, job.data.n, searched, first, job.about.parameters)
     subject.defaults()  # raises an error if a parameter is missing
-    common = {key: value for key, value in job_from_about(first.about).items() if key not in OF_ONE}
+    common = {key: value for key, value in job_from_about(job.about).items() if key not in OF_ONE}
     common["loss"] = own_spaces.code_of(model.loss)
-    for kind, digest in first.about.files.items():
+    for kind, digest in job.about.files.items():
         common[f"the SHA-256 of {kind}"] = digest[:12]
-    about = {"rounds": runs.settings.rounds, "validation": runs.validation, "score": criterion.score.name}
-    search = Search(name, {name: subject}, options.trials, options.seeds, criterion, common, about)
-    if options.out is None:
+    about = {"rounds": runs.settings.rounds, "validation": runs.validation, "score": judge.score.name}
+    search = Search(name, {name: subject}, trials, seeds, judge, common, about)
+    if out is None:
         with tempfile.TemporaryDirectory(prefix="drfl-") as folder:
-            return _run_search(search, runs, Path(folder) / "search", options, workers, kept=False)
-    return _run_search(search, runs, options.out, options, workers, kept=True)
+            tuned = _run_search(search, runs, Path(folder) / "search", workers, confirm_seeds, progress)
+            return tuned._replace(directory=None)
+    return _run_search(search, runs, out, workers, confirm_seeds, progress)
 
 
 def _run_search(
-    search: Search, runs: ObjectRuns, out: Path, options: SearchOptions, workers: Workers, *, kept: bool
+    search: Search,
+    runs: ObjectRuns,
+    out: Path,
+    workers: Workers,
+    confirm_seeds: int,
+    progress: Callable[[str], None],
 ) -> Tuned:
     check_place(out, search.name)
     make_place(out, search.name)
@@ -273,11 +274,11 @@ def _run_search(
         return make_pool(workers, runs, modules=modules)
 
     def ended(end: EndedTrial) -> None:
-        options.progress(f"[{end.finished}/{end.total}] {end.line(search.criterion.shown)}")
+        progress(f"[{end.finished}/{end.total}] {end.line(search.criterion.shown)}")
 
     trials = run(search, out, pool=pool, ended=ended)
     # Without a first trial, the best trial has no default to compare with.
-    confirmations = confirm(search, trials, out, seeds=options.confirm_seeds, pool=pool, progress=options.progress)
+    confirmations = confirm(search, trials, out, seeds=confirm_seeds, pool=pool, progress=progress)
     write(search, trials, out, "drfl.tune", confirmations)
     finished = trials[search.name]
     # If all trials failed, the choice of the best one would be arbitrary.
@@ -286,8 +287,8 @@ def _run_search(
         raise DrflError(f"every run of {search.name} was {how}: change the space", code="no-results", field="space")
     best = search.best(finished)
     algorithm = runs.algorithm(search.name, best.table)
-    seeds, place = tuple(search.seeds), out if kept else None
-    result = Tuned(algorithm, best, search.criterion, tuple(finished), seeds, place, confirmations.get(search.name))
+    seeds = tuple(search.seeds)
+    result = Tuned(algorithm, best, search.criterion, tuple(finished), seeds, out, confirmations.get(search.name))
     if result.headline:
-        options.progress(result.headline)
+        progress(result.headline)
     return result
