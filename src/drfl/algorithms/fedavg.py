@@ -37,7 +37,26 @@ def uniform_weights(n: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Averaging:
+class FixedWeights:
+    """A method that trains a cohort for an objective with fixed client weights; the fields are as in `Averaging`."""
+
+    m: int | None = None
+    local: LocalSGD = field(default_factory=LocalSGD)
+    by_samples: bool = True
+
+    def init(self, fed: Federation) -> FedAvgState:
+        """Return the state with the initial model."""
+        sampling.size(self.m, fed.n)
+        self.local.steps_of(fed.sizes, torch.arange(fed.n))  # raises if local epochs are set but n_i is unknown
+        return FedAvgState(fed.w0)
+
+    def weights(self, fed: Federation) -> Tensor:
+        """Return the fixed weights of the objective, (N,) float64."""
+        return fed.shares.double() if self.by_samples else uniform_weights(fed.n)
+
+
+@dataclass(frozen=True)
+class Averaging(FixedWeights):
     """A method whose round ends with the weighted mean of local models.
 
     Args:
@@ -52,20 +71,12 @@ class Averaging:
         InputError: If m > N (on first use).
     """
 
-    m: int | None = None
-    local: LocalSGD = field(default_factory=LocalSGD)
-    by_samples: bool = True
     server: ServerOptimizer | None = field(default=None, kw_only=True)
 
     def init(self, fed: Federation) -> FedAvgState:
         """Return the state with the initial model."""
-        sampling.size(self.m, fed.n)
-        self.local.steps_of(fed.sizes, torch.arange(fed.n))  # raises if local epochs are set but n_i is unknown
-        return FedAvgState(fed.w0, None if self.server is None else self.server.init(fed.w0))
-
-    def weights(self, fed: Federation) -> Tensor:
-        """Return the fixed weights of the objective, (N,) float64."""
-        return fed.shares.double() if self.by_samples else uniform_weights(fed.n)
+        state = super().init(fed)
+        return state if self.server is None else state._replace(server=self.server.init(fed.w0))
 
     def train_and_average(
         self, state: FedAvgState, fed: Federation, D: Cohort, key: Key, prox: float = 0.0

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
 from drfl.algorithms import dual
-from drfl.algorithms.fedavg import FedAvgState, uniform_weights
+from drfl.algorithms.fedavg import FedAvgState, FixedWeights
 from drfl.core import checks
 from drfl.core.errors import InputError
 from drfl.core.key import Key
@@ -17,11 +16,10 @@ from drfl.federation import sampling
 from drfl.federation.algorithm import Info
 from drfl.federation.federation import Federation
 from drfl.federation.sampling import Cohort
-from drfl.optim.local import LocalSGD
 
 
 @dataclass(frozen=True)
-class PropFair:
+class PropFair(FixedWeights):
     """PropFair (Zhang et al. 2022), with the factor of each client's gradient applied by the server.
 
     Maximises Σ_i p_i log(M − f_i(w)), the Nash product of the clients' utilities M − f_i. The logarithm continues
@@ -54,9 +52,6 @@ class PropFair:
         InputError: If baseline or epsilon is not positive, or if m > N (on first use).
     """
 
-    m: int | None = None
-    local: LocalSGD = field(default_factory=LocalSGD)
-    by_samples: bool = True
     baseline: float = 5.0
     epsilon: float = 0.2
     loss_batch: int | None = None
@@ -74,16 +69,6 @@ class PropFair:
             )
         if self.loss_batch is not None:
             checks.integer("loss_batch", self.loss_batch)
-
-    def init(self, fed: Federation) -> FedAvgState:
-        """Return the state with the initial model."""
-        sampling.size(self.m, fed.n)
-        self.local.steps_of(fed.sizes, torch.arange(fed.n))  # raises if local epochs are set but n_i is unknown
-        return FedAvgState(fed.w0)
-
-    def weights(self, fed: Federation) -> Tensor:
-        """Return the fixed weights p of the objective, (N,) float64."""
-        return fed.shares.double() if self.by_samples else uniform_weights(fed.n)
 
     def round(self, state: FedAvgState, fed: Federation, key: Key) -> tuple[FedAvgState, Info]:
         """Collect losses from a uniform cohort, train the clients that reported, and add their scaled updates."""

@@ -42,15 +42,6 @@ class State(Protocol):
         ...
 
 
-class DualState(Protocol):
-    """A state with a dual variable. Use :func:`lam_of` to check whether a state has one."""
-
-    @property
-    def lam(self) -> Tensor:
-        """Client weights λ, float64 (N,)."""
-        ...
-
-
 class References(NamedTuple):
     """Constants f_i* in the objective Σ_i λ_i (f_i(w) − f_i*) − ψ(λ), such as the losses of the clients' own models.
 
@@ -106,7 +97,8 @@ class Algorithm(Protocol[S]):
 
     ``round`` must be correct even if only part of the cohort answers. If no client answers, it returns the unchanged
     state with ``Info.without_replies``. An algorithm with a dual variable has an ambiguity set (see :class:`Robust`)
-    and a :class:`DualState`. An algorithm without one may define fixed client weights (see :class:`Weighted`).
+    and a state with the client weights ``lam``, float64 (N,). An algorithm without one may have fixed client weights
+    other than the clients' shares of the samples: ``weights(fed)`` returns them, float64 (N,), with the sum 1.
     """
 
     @property
@@ -152,15 +144,6 @@ class Robust(Protocol):
     @property
     def ambiguity(self) -> AmbiguitySet | None:
         """Ambiguity set Λ with its regulariser ψ; None for a wrapper of an algorithm without one."""
-        ...
-
-
-@runtime_checkable
-class Weighted(Protocol):
-    """An algorithm whose objective has fixed client weights other than the clients' shares of the samples."""
-
-    def weights(self, fed: Federation) -> Tensor:
-        """Return the client weights, float64 (N,), which sum to 1."""
         ...
 
 
@@ -254,7 +237,7 @@ def core_of(algorithm: Algorithm) -> Algorithm:
 
 
 def lam_of(state: object) -> Tensor | None:
-    """Return the client weights λ of a :class:`DualState`, float64 (N,); None for any other state."""
+    """Return the client weights λ of a state with a dual variable, float64 (N,); None for any other state."""
     # isinstance would not work: since Python 3.12, it ignores attributes that a wrapper's state forwards dynamically.
     return getattr(state, "lam", None)
 
