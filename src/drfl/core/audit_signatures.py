@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from drfl.core.errors import InputError
 from drfl.core.files import read_bytes
+from drfl.core.packages import require
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey, EllipticCurvePublicKey
@@ -54,11 +55,10 @@ def read_signing_key(path: Path) -> SigningKey:
     Raises:
         InputError: If the file does not exist or does not hold an ECDSA key.
     """
-    try:
-        from cryptography.hazmat.primitives import serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
-    except ImportError:
-        raise InputError(MISSING, code="package-missing", field="cryptography") from None
+    require("cryptography", MISSING)
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
     data = read_bytes(path, limit=KEY_LIMIT)
     # Keys for Flower come from ssh-keygen, which uses the OpenSSH format, or from openssl, which writes PEM.
     load = serialization.load_ssh_private_key if b"OPENSSH" in data else serialization.load_pem_private_key
@@ -112,12 +112,11 @@ def read_public_key(path: Path, remedy: str = "") -> str:
 
 def public_key(data: bytes) -> str | None:
     """Convert a public key in OpenSSH or PEM format to an OpenSSH line; None if it is not an ECDSA key."""
-    try:
-        from cryptography.exceptions import UnsupportedAlgorithm
-        from cryptography.hazmat.primitives import serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
-    except ImportError:
-        raise InputError(MISSING, code="package-missing", field="cryptography") from None
+    require("cryptography", MISSING)
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
     load = serialization.load_pem_public_key if b"-----BEGIN" in data else serialization.load_ssh_public_key
     try:
         key = load(data)
@@ -128,13 +127,12 @@ def public_key(data: bytes) -> str | None:
 
 def is_signed(message: bytes, signature: str, public: str) -> bool:
     """Return whether a signature of a message was made with the private key that belongs to a public key."""
-    try:
-        from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-        from cryptography.hazmat.primitives import hashes, serialization
-        from cryptography.hazmat.primitives.asymmetric import ec
-        from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
-    except ImportError:
-        raise InputError(MISSING, code="package-missing", field="cryptography") from None
+    require("cryptography", MISSING)
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+
     try:
         key, raw = serialization.load_ssh_public_key(public.encode()), bytes.fromhex(signature)
         half = len(raw) // 2

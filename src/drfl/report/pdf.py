@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.util
 import json
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from drfl.core.errors import InputError
 from drfl.core.output_files import write_bytes
+from drfl.core.packages import require
 from drfl.report.content import Block, Document, Fold, TableBlock, to_plain
 from drfl.report.formatting import UNDEFINED
 from drfl.report.names import in_glyphs
@@ -34,12 +33,7 @@ def check_typst() -> None:
     Raises:
         InputError: If the package typst is not installed.
     """
-    if importlib.util.find_spec("typst") is None:
-        raise InputError(
-            "a PDF report needs the package typst. Install it with: pip install 'drfl[pdf]'",
-            code="package-missing",
-            field="typst",
-        )
+    require("typst", "a PDF report needs the package typst. Install it with: pip install 'drfl[pdf]'")
 
 
 def render_pdf(document: Document) -> bytes:

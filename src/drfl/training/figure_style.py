@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from drfl.core.errors import InputError
+from drfl.core.packages import require
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -75,10 +74,7 @@ def check() -> None:
     Raises:
         InputError: If matplotlib is not installed.
     """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise InputError(
-            "figures require matplotlib: pip install 'drfl[experiments]'", code="package-missing", field="matplotlib"
-        )
+    require("matplotlib", "figures require matplotlib: pip install 'drfl[experiments]'")
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import tomllib
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +18,7 @@ from PIL import Image
 from tests.support.refusals import check_refusal, refused
 
 from drfl.cli.app import call
-from drfl.data.tables import hugging_face, hugging_face_names
+from drfl.data.tables import hugging_face_names
 from drfl.data.tables.columns import Columns
 from drfl.data.tables.hugging_face import read_saved
 from drfl.data.tables.schema import Column, TableSchema
@@ -307,7 +308,7 @@ def test_mistake_is_a_one_line_error(words, error, capsys):
 
 def test_missing_package_names_the_extra(monkeypatch, capsys):
     saved(table())
-    monkeypatch.setattr(hugging_face, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "datasets", None)
     for words in ("--dataset hf:clinic/heart --target ill", "--data saved --target ill"):
         check_refused(words, capsys, "package-missing", "datasets", "'drfl[hf]'")
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib import resources
-from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
 
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from drfl.core.errors import InputError, unknown
 from drfl.core.key import Key
+from drfl.core.packages import require
 from drfl.data.dataset import Dataset, Pixels
 from drfl.data.datasets.adult import GROUPS, read_adult
 from drfl.data.datasets.downloads import fetch_files
@@ -220,12 +220,9 @@ def _loaded(name: str, data_dir: Path | str | None, download: bool, group: str |
     read = spec.reader(group)  # raise the error before a long download
     if spec.source is None:
         return read([])
-    if spec.pillow and find_spec("PIL") is None:  # raise the error before a long download
-        raise InputError(
-            f"dataset '{spec.info.name}' requires Pillow. Install it with: pip install 'drfl[experiments]'",
-            code="package-missing",
-            field="pillow",
-        )
+    if spec.pillow:  # raise the error before a long download
+        message = f"dataset '{spec.info.name}' requires Pillow. Install it with: pip install 'drfl[experiments]'"
+        require("PIL", message, "pillow")
     folder = None if data_dir is None else Path(data_dir)
     return read(fetch_files(spec.info.name, spec.source, folder, download))
 

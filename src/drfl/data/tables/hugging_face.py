@@ -7,7 +7,6 @@ executed: the package itself refuses loading scripts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 
 from drfl.core.errors import InputError
+from drfl.core.packages import require
 from drfl.data.dataset import Dataset
 from drfl.data.tables.columns import Columns, check_alike, check_blanks, row_names_of, values_of
 from drfl.data.tables.conditions import Condition, text_columns, used_columns
@@ -45,12 +45,8 @@ class _Split(NamedTuple):
 
 def check_installed(name: str) -> None:
     """Raise InputError unless the package ``datasets`` is installed."""
-    if find_spec("datasets") is None:
-        raise InputError(
-            f"{name} requires the package datasets of Hugging Face. Install it with: pip install 'drfl[hf]'",
-            code="package-missing",
-            field="datasets",
-        )
+    message = f"{name} requires the package datasets of Hugging Face. Install it with: pip install 'drfl[hf]'"
+    require("datasets", message)
 
 
 def read_saved(path: Path, columns: Columns) -> Dataset:
@@ -357,12 +353,7 @@ def _plain(value: object) -> object:
 
 def _pictures(place: str, rows: datasets.Dataset, name: str) -> np.ndarray:
     """Return the images, (n, channels, height, width) uint8; one channel if all are grey."""
-    if find_spec("PIL") is None:
-        raise InputError(
-            f"{place}: images require Pillow. Install it with: pip install 'drfl[hf]'",
-            code="package-missing",
-            field="pillow",
-        )
+    require("PIL", f"{place}: images require Pillow. Install it with: pip install 'drfl[hf]'", "pillow")
     found: list[Image] = []
     for row in range(len(rows)):
         try:

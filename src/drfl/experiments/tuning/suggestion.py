@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, NamedTuple
 
-from drfl.core.errors import InputError
 from drfl.core.key import Key
+from drfl.core.packages import require
 from drfl.core.run_end import FAILURES
 from drfl.experiments.config.hyperparameters import Value
 from drfl.experiments.tuning.criterion import mean
@@ -94,12 +94,8 @@ STARTUP = 8
 
 def import_optuna() -> ModuleType:
     """Import Optuna, with its log reduced to errors."""
-    try:
-        optuna = importlib.import_module("optuna")
-    except ImportError:
-        raise InputError(
-            "tuning needs optuna: pip install 'drfl[experiments]'", code="package-missing", field="optuna"
-        ) from None
+    require("optuna", "tuning needs optuna: pip install 'drfl[experiments]'")
+    optuna = importlib.import_module("optuna")
     optuna.logging.set_verbosity(optuna.logging.ERROR)  # it would warn about parameters that not all trials have
     return optuna
 
