@@ -16,6 +16,7 @@ from drfl.core.errors import Notice
 from drfl.core.screen import Screen
 from drfl.experiments.run.manifest import Kind, failed_in, interruption, runs_in
 from drfl.experiments.run.run_directory import tidy
+from drfl.experiments.run.run_warnings import EndChecks
 from drfl.experiments.run.runner import StopSignal
 from drfl.report.read_run import FailedRun
 from drfl.task.measure import NOTHING
@@ -28,7 +29,7 @@ out = Screen()
 err = Screen(stderr=True)
 
 BROKEN = 1
-"""Exit code if every run failed; the same as that of a single run that diverges."""
+"""Exit code if every run failed, or if the model of a single run ended worse than it began."""
 
 
 @contextmanager
@@ -127,6 +128,15 @@ def warn(line: str) -> None:
     """Print a line on stderr, also if stdout gets only JSON."""
     screen.warnings.append(screen.with_options(line))
     err.print(line, markup=False)
+
+
+def warn_of_checks(checks: EndChecks) -> bool:
+    """Print the warnings and the failure of a finished run; returns whether it did not fail."""
+    for line in checks.warnings:
+        warn(line)
+    if checks.failure is not None:
+        warn(checks.failure)
+    return checks.failure is None
 
 
 def runs_to_read(paths: Sequence[Path]) -> tuple[list[Path], list[FailedRun]]:

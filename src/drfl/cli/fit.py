@@ -25,9 +25,6 @@ from drfl.task.measure import NOTHING, number
 from drfl.training.history import Metrics
 from drfl.training.loop import Callback
 
-FAILED = 1
-"""Exit code if the final model ended worse than the initial one."""
-
 BUDGET = 100
 """Rounds of each run by default."""
 
@@ -71,13 +68,7 @@ def fit_command(options: FitOptions) -> int:
         print(json_text({**fitted.summary(), "directory": str(fitted.directory)}))
     else:
         _print(fitted)
-    checks = fitted.finished.checks
-    for line in checks.warnings:
-        console.warn(line)
-    if checks.failure is None:
-        return 0
-    console.warn(checks.failure)
-    return FAILED
+    return 0 if console.warn_of_checks(fitted.finished.checks) else console.BROKEN
 
 
 def _print(fitted: Fitted) -> None:

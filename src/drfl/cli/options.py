@@ -187,6 +187,7 @@ JOB = (
 
 RUN = tuple(name for name, about in ABOUT.items() if not about.hidden)
 COMPARE = tuple(name for name in RUN if name not in ("algorithm", "seed"))
+"""The settings of many runs, which have their own options for algorithms and seeds."""
 
 FIT = tuple(
     name
@@ -320,9 +321,6 @@ class CompareOptions:
     as_json: Json = False
 
 
-SWEEP = tuple(name for name in RUN if name not in ("algorithm", "seed"))
-
-
 @dataclass(frozen=True, kw_only=True)
 class SweepOptions:
     """The options of ``drfl sweep``."""
@@ -331,7 +329,7 @@ class SweepOptions:
         Path | None,
         typer.Argument(help="TOML file of options, with values to try in its tables grid and list"),
     ] = None
-    settings: Annotated[Given, SWEEP]
+    settings: Annotated[Given, COMPARE]
     jobs: Jobs = None
     ray: Ray = None
     track: Track = None

@@ -35,9 +35,6 @@ from drfl.training.certificate import Certificate
 from drfl.training.history import Metrics, undefined_counts
 from drfl.training.trackers import tracking
 
-FAILED = 1
-"""Exit code of a run whose model ended worse than it began."""
-
 
 def run_command(options: RunOptions) -> int:
     """Execute a run, write and print its results, and return the exit code."""
@@ -70,7 +67,7 @@ def run_command(options: RunOptions) -> int:
             if failure is None:
                 return 0
             console.warn(failure)
-            return FAILED
+            return console.BROKEN
         place, toml = out or default, run_toml(job.about)
         with claim_folder(
             place,
@@ -94,12 +91,8 @@ def run_command(options: RunOptions) -> int:
         print(json_text({**summary(finished), "directory": str(claim.directory)}))
     else:
         _print(finished, claim.directory)
-    checks = finished.checks
-    for line in checks.warnings:
-        console.warn(line)
-    if checks.failure is not None:
-        console.warn(checks.failure)
-        return FAILED
+    if not console.warn_of_checks(finished.checks):
+        return console.BROKEN
     if finished.has_ended:
         return 0
     unfinished = interruption(claim.directory)

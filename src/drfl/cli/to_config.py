@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from drfl.core.errors import InputError
+from drfl.core.files import toml_value
 from drfl.experiments.config.algorithm_settings import COMMON
 from drfl.experiments.config.guards_and_failures import fault_numbers
 from drfl.experiments.config.hyperparameters import algorithm_name, has_parameter
@@ -39,7 +39,7 @@ def overrides(
     names = [algorithm_name(name) for name in algorithms]
     values = dict(given)
     if "batch" in values:
-        values["batch"] = _plain(str(values["batch"]))
+        values["batch"] = toml_value(str(values["batch"]))
     if isinstance(faults := values.get("faults"), list):
         values["faults"] = fault_numbers(map(str, faults))
     parsed = _parse_params(params or (), names)
@@ -78,14 +78,14 @@ def _parse_params(texts: Sequence[str], names: Sequence[str]) -> list[_Param]:
             )
         algorithm, dot, parameter = name.rpartition(".")
         if not dot:
-            params.append(_Param(text, None, parameter, _plain(value)))
+            params.append(_Param(text, None, parameter, toml_value(value)))
             continue
         target = algorithm_name(algorithm, names)
         if target not in names:
             raise InputError(
                 f"--param '{text}' is for {target}, which does not run: remove it", code="unused-option", field="param"
             )
-        params.append(_Param(text, target, parameter, _plain(value)))
+        params.append(_Param(text, target, parameter, toml_value(value)))
     seen: dict[tuple[str | None, str], str] = {}
     for param in params:
         key = (param.algorithm, param.name)
@@ -97,11 +97,3 @@ def _parse_params(texts: Sequence[str], names: Sequence[str]) -> list[_Param]:
             )
         seen[key] = param.text
     return params
-
-
-def _plain(text: str) -> object:
-    """Return the TOML value of a text, or the text itself if it is not a TOML value."""
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):  # also for numbers with thousands of digits and for deep nesting
-        return text

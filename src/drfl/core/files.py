@@ -331,6 +331,14 @@ def read_toml(
         return content
 
 
+def toml_value(text: str) -> object:
+    """Return the TOML value of a text, or the text itself if it is not a TOML value."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):  # also for numbers with thousands of digits and for deep nesting
+        return text
+
+
 def _check_depth(content: object) -> None:
     """Raise RecursionError if values are nested more than :data:`DEEPEST` levels deep."""
     level: list[object] = [content]

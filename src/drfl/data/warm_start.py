@@ -56,18 +56,20 @@ class InputDescription(Protocol):
 
 
 class WarmStart(NamedTuple):
-    """A task whose model starts from a file, and the path, SHA-256 and run of the file."""
+    """A task whose model starts from a file, and the path, SHA-256 and run of the file; None without a file."""
 
     task: Task
-    origin: Mapping[str, str]
+    origin: Mapping[str, str] | None
 
 
-def warm_start(task: Task, clients: InputDescription, path: Path) -> WarmStart:
-    """Load the weights of a model file into a copy of the task's model.
+def warm_start(task: Task, clients: InputDescription, path: Path | None) -> WarmStart:
+    """Load the weights of a model file into a copy of the task's model. Without a file, the task stays as it is.
 
     If the columns are scaled by other means and scales than those of the file, the first linear layer is changed so
     that the model computes the same from raw columns. Other first layers keep their weights.
     """
+    if path is None:
+        return WarmStart(task, None)
     path = find_model(path).file
     file = read_model_file(path)
     if file.shape != tuple(clients.shape):

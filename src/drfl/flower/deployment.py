@@ -162,9 +162,7 @@ class Preparation:
         # Use the same key as a simulation, so that the same seed gives the same initial model.
         with Key(config.seed).fold("model").torch_scope():
             task = task_of(model, sites.members[0].shape, folder)
-        start = None
-        if config.init_from is not None:
-            task, start = warm_start(task, sites, config.init_from)
+        task, start = warm_start(task, sites, config.init_from)
         origin = Origin(code.source_of(config.model, sites.members[0].shape, classes), model.loss, start)
         probe = prepare_probe_rows(settings, folder, sites)
         return cls(session, sites, model, task, origin, probe)

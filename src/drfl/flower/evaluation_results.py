@@ -191,9 +191,7 @@ def evaluation_files(evaluations: Evaluations, models: Sequence[Path]) -> dict[s
                 }
             )
     summary = {
-        "measures": [
-            {"name": m.name, "more_is_better": m.more_is_better, "percent": m.percent, "rows": m.rows} for m in measures
-        ],
+        "measures": [measure.to_plain() for measure in measures],
         "models": summaries,
         "gains": gains,
         "missing": dict(evaluations.missing),

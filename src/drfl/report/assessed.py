@@ -13,17 +13,10 @@ from drfl.core.errors import InputError, Notice
 from drfl.core.run_end import ON_TEST
 from drfl.report.formatting import clean
 from drfl.report.read_run import RunRecord, nested_list
-from drfl.task.measure import Measure, Rows
+from drfl.task.measure import SUM_COLUMNS, Measure, Rows
 
 MOST_ROWS = 10**9
 """Upper limit of test rows: larger than any test, and within NumPy's limit for tables with given margins."""
-
-SUM_SUFFIXES = {
-    Rows.BINARY: ("count",),
-    Rows.RATE: ("rows", "count"),
-    Rows.RANKS: ("positive", "pairs", "positive_squares", "negative_squares"),
-}
-"""Suffixes of the columns of sums after the measure's name; other measures have ("sum", "squares")."""
 
 
 def assessment_of(
@@ -132,22 +125,21 @@ def _sums(run: RunRecord, measure: Measure) -> Floats | None:
         return None
     n = run.clients["samples"].to_numpy(float)
     values = run.clients[run.column_of(measure)].to_numpy(float)
-    columns = [f"{measure.name}_{end}" for end in SUM_SUFFIXES.get(measure.rows, ("sum", "squares"))]
-    if set(columns) <= set(run.clients.columns):
-        stored = [run.clients[column].to_numpy(float) for column in columns]
+    places = {f"{measure.name}_{end}": place for end, place in SUM_COLUMNS[measure.rows].items()}
+    sums = np.stack([n, *[np.zeros_like(n)] * 4], 1)
+    if set(places) <= set(run.clients.columns):
+        for column, place in places.items():
+            sums[:, place] = run.clients[column].to_numpy(float)
     elif measure.rows is Rows.BINARY:
         # Older runs have only the shares. Compute the number of right rows from them.
-        stored = [np.round(values * n)]
+        sums[:, 1] = np.round(values * n)
     else:
         return None
-    # Arrange them in the order of Evaluation.sums. For values of 0 and 1, the sums of squares equal the sums.
     if measure.rows is Rows.RANKS:
-        stored.insert(1, n - stored[0])
-    elif measure.rows is Rows.RATE:
-        stored.append(stored[1])
-    else:
-        stored = [n, stored[0], stored[-1]]
-    sums = np.stack([*stored, *[np.zeros_like(n)] * (5 - len(stored))], 1)
+        sums[:, 1] = n - sums[:, 0]
+    elif measure.rows in (Rows.BINARY, Rows.RATE):
+        # For values of 0 and 1, the sums of squares equal the sums.
+        sums[:, 2] = sums[:, 1]
     if has_patients:
         sums[:, 3] = run.clients["largest_patient"].to_numpy(float)
     if not ((n >= 0) & (n == np.round(n))).all() or n.sum() >= MOST_ROWS:

@@ -59,6 +59,21 @@ class Rows(StrEnum):
         return self.mean or self is Rows.RANKS
 
 
+SUM_COLUMNS = {
+    Rows.BINARY: {"count": 1},
+    Rows.UNIT: {"sum": 1, "squares": 2},
+    Rows.REAL: {"sum": 1, "squares": 2},
+    Rows.RANKS: {"positive": 0, "pairs": 2, "positive_squares": 3, "negative_squares": 4},
+    Rows.RATE: {"rows": 0, "count": 1},
+    Rows.WHOLE: {},
+}
+"""Columns of files with the sums of :class:`drfl.federation.federation.Evaluation`: kind of measure → the end of the
+column's name, after that of the measure → index of the sum. The other sums follow from these and the number of rows."""
+
+WHOLE_SUMS = ("count", "positive", "rows")
+"""Columns of sums that are whole numbers."""
+
+
 @dataclass(frozen=True)
 class Measure:
     """The properties of a metric without its function: how its values are interpreted and displayed.
@@ -99,6 +114,15 @@ class Measure:
             )
         # Metrics that are read from files have a plain string here.
         object.__setattr__(self, "rows", Rows(self.rows))
+
+    def to_plain(self) -> dict[str, object]:
+        """Return the properties as files hold them."""
+        return {
+            "name": self.name,
+            "more_is_better": self.more_is_better,
+            "percent": self.percent,
+            "rows": self.rows,
+        }
 
     @property
     def scale(self) -> float:

@@ -127,10 +127,8 @@ def object_setup(settings: RunSettings, clients: ClientData, learned: Task, sour
     kind = type(learned.model)
     source = sources.get(f"class {kind.__qualname__}")
     module = {"class": _qualified_name(kind)} | ({} if source is None else {"sha256": source})
-    origin = Origin(module, _qualified_name(learned.criterion.given))
-    if settings.init_from is not None:
-        learned, start = warm_start(learned, clients, settings.init_from)
-        origin = origin._replace(start=start)
+    learned, start = warm_start(learned, clients, settings.init_from)
+    origin = Origin(module, _qualified_name(learned.criterion.given), start)
     return make_setup(settings, None, clients, learned, origin)
 
 

@@ -97,10 +97,8 @@ def build_setup(config: Config, dataset: Dataset | None = None) -> Setup:
         model = make_model(config.model, shape, dataset.classes)
     score, *others = config.measures
     task = Task(model.to(getattr(torch, config.dtype)), make_loss(config.loss), score, tuple(others))
-    origin = Origin(model_source(config.model, shape, dataset.classes), config.loss)
-    if config.init_from is not None:
-        task, start = warm_start(task, data, config.init_from)
-        origin = origin._replace(start=start)
+    task, start = warm_start(task, data, config.init_from)
+    origin = Origin(model_source(config.model, shape, dataset.classes), config.loss, start)
     return make_setup(config, partition, data, task, origin, selection)
 
 

@@ -29,7 +29,7 @@ from drfl.resilience import Memory
 from drfl.resilience.wrappers import WrapperState
 from drfl.task.architecture import describe
 from drfl.task.losses import REGRESSION, REGRESSION_FUNCTIONS
-from drfl.task.measure import Measure, Rows
+from drfl.task.measure import SUM_COLUMNS, WHOLE_SUMS, Measure
 from drfl.training.certificate import Certificate
 from drfl.training.history import (
     CERTIFICATE_COLUMNS,
@@ -174,10 +174,7 @@ def summary(finished: FinishedRun) -> dict[str, object]:
         "step_size": step_size,
         "failure": checks.failure,
         "warnings": [*finished.data_warnings, *checks.warnings],
-        "measures": [
-            {"name": m.name, "more_is_better": m.more_is_better, "percent": m.percent, "rows": m.rows}
-            for m in job.fed.measures
-        ],
+        "measures": [measure.to_plain() for measure in job.fed.measures],
         "undefined": {name: len(clients) for name, clients in undefined.items()},
         **finished.reading_aids,
         "reference": finished.is_reference,
@@ -309,22 +306,9 @@ def exact_text(value: float, *, whole: bool = False) -> str:
 def sum_columns(measures: Sequence[Measure], sums: Tensor) -> dict[str, list[str]]:
     """Return the columns of an evaluation's sums (N, M, 5), see :class:`drfl.federation.federation.Evaluation`."""
     columns: dict[str, list[str]] = {}
-    for measure, (first, second, third, *squares) in zip(measures, sums.permute(1, 2, 0).tolist(), strict=True):
-        if measure.rows is Rows.BINARY:
-            columns[f"{measure.name}_count"] = [exact_text(x, whole=True) for x in second]
-        elif measure.rows is Rows.RATE:
-            columns[f"{measure.name}_rows"] = [exact_text(x, whole=True) for x in first]
-            columns[f"{measure.name}_count"] = [exact_text(x, whole=True) for x in second]
-        elif measure.rows is Rows.RANKS:
-            columns[f"{measure.name}_positive"] = [exact_text(x, whole=True) for x in first]
-            columns[f"{measure.name}_pairs"] = [exact_text(x) for x in third]
-            for name, each in zip(("positive", "negative"), squares, strict=False):
-                columns[f"{measure.name}_{name}_squares"] = [exact_text(x) for x in each]
-        elif measure.rows.mean:
-            columns |= {
-                f"{measure.name}_sum": [*map(exact_text, second)],
-                f"{measure.name}_squares": [*map(exact_text, third)],
-            }
+    for measure, values in zip(measures, sums.permute(1, 2, 0).tolist(), strict=True):
+        for end, place in SUM_COLUMNS[measure.rows].items():
+            columns[f"{measure.name}_{end}"] = [exact_text(x, whole=end in WHOLE_SUMS) for x in values[place]]
     return columns
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import NamedTuple, Protocol, cast
 
 from drfl.algorithms import ALGORITHMS
 from drfl.core.errors import InputError, unknown
+from drfl.core.files import toml_value
 from drfl.core.plugins import plugins
 from drfl.core.user_code import is_reference, label_of
 from drfl.experiments.config.build import VALIDATION
@@ -201,8 +201,5 @@ def changes_of(texts: Sequence[str]) -> dict[str, object]:
             )
         if key in changes:
             raise InputError(f"--set gives {key} twice: remove one", code="given-twice", field=key)
-        try:
-            changes[key] = tomllib.loads(f"value = {value.strip()}")["value"]
-        except (ValueError, RecursionError):  # also for numbers with thousands of digits and for deep nesting
-            changes[key] = value.strip()
+        changes[key] = toml_value(value.strip())
     return changes
