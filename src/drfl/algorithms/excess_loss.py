@@ -11,7 +11,7 @@ from drfl.core.errors import NonFiniteError, unknown
 from drfl.core.key import Key
 from drfl.federation.algorithm import References
 from drfl.federation.federation import Federation
-from drfl.federation.requests import Gradients, Losses, TrainRequest, select_rows, with_reports
+from drfl.federation.requests import Losses, TrainRequest, select_rows
 from drfl.optim.local import LocalSGD
 
 Reference = Literal["none", "own"]
@@ -73,12 +73,3 @@ def excess(
         references = References(values, known)
     reports = select_rows(reports, references.known[reports.clients])
     return reports._replace(values=reports.values - references.values[reports.clients]), references
-
-
-def excess_of_gradients(
-    reports: Gradients, references: References | None, fed: Federation, local: LocalSGD, key: Key
-) -> tuple[Gradients, References | None]:
-    """As :func:`excess`, for the losses that come with gradients; the gradients do not change."""
-    losses, references = excess(Losses(reports.clients, reports.losses), references, fed, local, key)
-    rows = torch.isin(reports.clients, losses.clients)
-    return with_reports(select_rows(reports, rows), losses.values), references

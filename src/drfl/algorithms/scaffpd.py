@@ -11,7 +11,7 @@ from torch import Tensor
 
 from drfl.algorithms.drift import sum_updates
 from drfl.algorithms.dual import Start, check_dual_step, first_mixture, no_squares, prox, step_size
-from drfl.algorithms.excess_loss import Reference, excess_of_gradients, first_references
+from drfl.algorithms.excess_loss import Reference, excess, first_references
 from drfl.algorithms.sparse_vector import SparseVector
 from drfl.algorithms.weighted_sum import WeightedRows, WeightedSum
 from drfl.ambiguity import AmbiguitySet, Simplex
@@ -22,7 +22,7 @@ from drfl.federation import sampling
 from drfl.federation.algorithm import Info, References
 from drfl.federation.client_table import ClientTable
 from drfl.federation.federation import Federation
-from drfl.federation.requests import Gradients, Losses
+from drfl.federation.requests import Gradients, Losses, select_rows, with_reports
 from drfl.optim.local import LocalSGD, refuse_epochs, refuse_optimizer
 from drfl.optim.schedules import Constant, Schedule
 
@@ -224,7 +224,8 @@ class ScaffPD:
 
         D = sampling.uniform(N, N if self.m is None else self.m, key.fold("D"))
         g = fed.gradients(D.clients, w, key.fold("xi"), batch=self.dual_batch)  # (1) L_i and c_i
-        g, reference = excess_of_gradients(g, reference, fed, self.local, key)
+        losses, reference = excess(Losses(g.clients, g.losses), reference, fed, self.local, key)
+        g = with_reports(select_rows(g, torch.isin(g.clients, losses.clients)), losses.values)
         if not g.clients.numel():
             return state, Info.without_replies(D)
         reports, f = reports.updated(g), Losses(g.clients, g.losses)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-import warnings
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,13 +18,6 @@ MAPS = Path("/proc/self/maps")
 def scratch_folder() -> str:
     """Return the folder of large temporary files. /tmp is often in memory."""
     return "/var/tmp" if "TMPDIR" not in os.environ and Path("/var/tmp").is_dir() else tempfile.gettempdir()
-
-
-def tensor_of(array: np.ndarray) -> Tensor:
-    """Return a tensor with the memory of an array, which may be read-only."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
-        return torch.from_numpy(array)
 
 
 def is_mapped(tensor: Tensor) -> bool:

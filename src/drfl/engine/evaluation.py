@@ -15,7 +15,6 @@ from drfl.engine.sgd import Apply, Model, has_images, is_slicing_faster, pass_si
 from drfl.engine.tracing import Function, replay, trace
 from drfl.task.losses import SampleFn
 from drfl.task.measure import Rows
-from drfl.task.metrics import Metric
 from drfl.task.task import Task
 
 MIN_TRACED = 2**26
@@ -117,7 +116,9 @@ def _tests(problem: PooledData, rows: ClientRows, results: Sequence[Tensor]) -> 
         elif metric.per_sample or metric.rows.mean:
             values.append(rows.means(each[:, 0]))
         else:
-            values.append(client_values(metric, outputs, targets, rows))
+            sizes = rows.sizes.tolist()
+            parts = zip(outputs.split(sizes), targets.split(sizes), strict=True)
+            values.append(torch.tensor([metric.of(*part) for part in parts], dtype=torch.float64))
         scores.append(each[:, :0] if metric.rows is Rows.WHOLE else each)
     return Tests(problem.means(losses, rows), tuple(values), tuple(scores))
 
@@ -142,17 +143,3 @@ def position_means(each: Tensor, counted: Tensor, rows: ClientRows) -> tuple[Ten
     ratio = rows.totals(c * each[:, 0]) / total
     centre, mean = (values.repeat_interleave(rows.sizes) for values in (ratio, total / rows.sizes))
     return ratio, (centre + c / mean * (each[:, 0] - centre))[:, None]
-
-
-def client_values(metric: Metric, outputs: Tensor, targets: Tensor, rows: ClientRows) -> Tensor:
-    """Return (N,) float64: a metric of each client's rows.
-
-    Args:
-        metric: The metric.
-        outputs: (Σ_i n_i, …) float64 on the CPU, in the order of ``rows.index``.
-        targets: (Σ_i n_i, …) on the CPU.
-        rows: The clients' rows.
-    """
-    sizes = rows.sizes.tolist()
-    values = [metric.of(*part) for part in zip(outputs.split(sizes), targets.split(sizes), strict=True)]
-    return torch.tensor(values, dtype=torch.float64)

@@ -20,7 +20,7 @@ from drfl.experiments.config.about_run import AboutRun
 from drfl.experiments.config.algorithm_settings import AlgorithmSettings
 from drfl.experiments.config.build import VALIDATION
 from drfl.experiments.config.config import NAMED_SEPARATELY
-from drfl.experiments.config.guards_and_failures import uses_rows
+from drfl.experiments.config.guards_and_failures import ProbeAudit, ProbeRule
 from drfl.experiments.config.hyperparameters import parameters_of
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.config.settings import DataFields
@@ -330,7 +330,8 @@ class ServerSettings(AuditSettings):
                 f"site '{unprobed[0]}' has no probe, but other sites have one. Add a probe; sites may share a file"
             )
         # Unused probes would suggest a protection that does not exist.
-        if not unprobed and not uses_rows(self.job.guards, self.job.aggregator):
+        rules = (*self.job.guards, self.job.aggregator)
+        if not unprobed and not any(isinstance(rule, ProbeAudit | ProbeRule) for rule in rules):
             raise ValueError(
                 'the probes of the sites are not used. Set job.aggregator = "probe" or job.guards = ["probe"], or '
                 "remove the probes"

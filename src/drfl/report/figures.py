@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from drfl.report.formatting import clean, count, percent, spread
 from drfl.report.groups import Group
 from drfl.report.read_run import RunRecord, sort_worst_first
-from drfl.report.svg import DASHES, SOFT, AxisScale, Picture, element, hint, mark, path, swatch
+from drfl.report.svg import DASHES, SOFT, AxisScale, Picture, element, hint, mark, path
 
 if TYPE_CHECKING:
     import numpy as np
@@ -224,8 +224,11 @@ def is_constant(run: RunRecord) -> bool:
 
 
 def swatch_of(group: Group) -> str:
-    """Draw a short piece of the algorithm's line."""
-    return swatch(group.colour, group.dash, group.mark)
+    """Draw a short piece of the algorithm's line with its mark."""
+    picture, dash = Picture(26, 10), DASHES[group.dash] or "none"
+    line = element("path", d="M1 5H25", stroke=group.colour, stroke_width=2.5, stroke_dasharray=dash)
+    picture.draw("g", line + mark(group.mark, 13, 5), fill=group.colour)
+    return picture.text
 
 
 def _finite(series: Sequence[MetricCurve]) -> np.ndarray:

@@ -213,14 +213,6 @@ def mark(shape: str, x: float, y: float, content: str = "", *, scale: float = 1.
     return element("path", content, d=MARKS[shape], transform=place)
 
 
-def swatch(colour: str, dash: str, shape: str) -> str:
-    """Draw a short piece of an algorithm's line with its mark."""
-    picture = Picture(26, 10)
-    line = element("path", d="M1 5H25", stroke=colour, stroke_width=2.5, stroke_dasharray=DASHES[dash] or "none")
-    picture.draw("g", line + mark(shape, 13, 5), fill=colour)
-    return picture.text
-
-
 def fit_text(text: str, width: float) -> str:
     """Cut text to a width in units of its letters' height; widths are estimates, because no font is known."""
     if width_of(text) <= width:

@@ -113,9 +113,3 @@ def with_federated_batch_norm(model: nn.Module) -> nn.Module:
 def federated_norms(model: nn.Module) -> dict[str, FederatedBatchNorm]:
     """Return the layers with running statistics per client, by name."""
     return {name: layer for name, layer in model.named_modules() if isinstance(layer, FederatedBatchNorm)}
-
-
-def statistics_of(model: nn.Module) -> tuple[str, ...]:
-    """Return the names of the running means and variances, which have no gradient."""
-    parts = ("running_mean", "running_var")
-    return tuple(f"{name}.{part}" if name else part for name in federated_norms(model) for part in parts)

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from drfl.core.errors import InputError, Notice, first_line
 from drfl.core.short_repr import described, stable_repr
-from drfl.task.batch_norm import statistics_of
+from drfl.task.batch_norm import federated_norms
 from drfl.task.input_fields import InputFields
 from drfl.task.layout import Layout
 from drfl.task.losses import LABELLED, LABELLED_FUNCTIONS, REGRESSION, REGRESSION_FUNCTIONS, Loss, SampleFn
@@ -143,7 +143,8 @@ class Task:
     @functools.cached_property
     def statistics(self) -> tuple[str, ...]:
         """Names of running statistics among the parameters, see :mod:`drfl.task.batch_norm`."""
-        return statistics_of(self.model)
+        names, parts = federated_norms(self.model), ("running_mean", "running_var")
+        return tuple(f"{name}.{part}" if name else part for name in names for part in parts)
 
     def outputs(self, parameters: Mapping[str, Tensor], x: Tensor, seeds: Tensor | None = None) -> Tensor:
         """Compute the model's outputs for inputs with given parameters.

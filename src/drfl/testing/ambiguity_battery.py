@@ -107,11 +107,6 @@ class AmbiguitySubject:
         """(P,) ψ at the members."""
         return _penalties(self, self.members)
 
-    @property
-    def symmetric(self) -> bool:
-        """Whether the set treats all clients equally: it has no ``prior``."""
-        return getattr(self.ambiguity, "prior", None) is None
-
     def _generator(self, stream: int) -> torch.Generator:
         return torch.Generator().manual_seed(1000 * self.seed + stream)
 
@@ -273,7 +268,7 @@ def nonfinite_input_is_refused(subject: AmbiguitySubject) -> None:
 
 def order_is_irrelevant(subject: AmbiguitySubject) -> None:
     """Check that the order of clients does not change their weights, and that equal entries get equal weights."""
-    if not subject.symmetric:
+    if getattr(subject.ambiguity, "prior", None) is not None:
         raise NotApplicable("the prior distinguishes clients")
     order = torch.randperm(subject.n, generator=torch.Generator().manual_seed(subject.seed))
     for v, step in zip(subject.vectors, subject.steps, strict=True):

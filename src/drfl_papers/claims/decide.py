@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,6 @@ from drfl_papers.claims.findings import (
     Finding,
     Lead,
     SettingOutcome,
-    count_outcomes,
     decide_as_worded,
 )
 from drfl_papers.claims.results import StoredResults
@@ -144,7 +144,7 @@ def claims_csv(decided: Sequence[ClaimDecision]) -> str:
     """Format the claims as CSV text, one row per claim."""
     lines = []
     for item in decided:
-        claim, counts = item.claim, count_outcomes(item.findings)
+        claim, counts = item.claim, Counter(finding.outcome for finding in item.findings)
         settings = (len(item.settings), sum(s.is_significant for s in item.settings))
         numbers = (*settings, len(item.findings), counts[SIGNIFICANT], counts[OPPOSITE], counts[UNDECIDED])
         texts = (claim.id, claim.paper, claim.where, claim.says, claim.kind)

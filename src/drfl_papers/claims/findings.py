@@ -319,8 +319,3 @@ def every_seed(measure: MeasureLike, place: Place, values: Mapping[int, float], 
     """Count the seeds whose number lies between two bounds, both included."""
     numbers = tuple(values[seed] for seed in sorted(values))
     return EverySeed(measure.name, measure.display, place, numbers, sum(least <= value <= most for value in numbers))
-
-
-def count_outcomes(found: Sequence[Finding]) -> dict[str, int]:
-    """Count the findings of each outcome."""
-    return {name: sum(f.outcome == name for f in found) for name in (SIGNIFICANT, NOT_SIGNIFICANT, OPPOSITE, UNDECIDED)}

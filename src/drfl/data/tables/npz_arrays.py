@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from drfl.core.checks import AT_A_TIME
 from drfl.core.errors import InputError, Notice, unknown
 from drfl.core.files import open_arrays
-from drfl.core.mapped_files import tensor_of
 from drfl.data.tables.columns import Columns, row_names_of
 from drfl.data.tables.conditions import Condition
 from drfl.data.tables.conform import answers_of
@@ -122,7 +123,10 @@ def read_arrays(files: Sequence[Path], columns: Columns) -> TableRows:
     units = None if columns.patient is None else patients
     # A single array may be mapped from a file.
     x = inputs[0] if len(inputs) == 1 else np.concatenate(inputs)
-    return TableRows(tensor_of(x), y, outputs, classes, owners, sizes=sizes, patients=units)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        pool = torch.from_numpy(x)
+    return TableRows(pool, y, outputs, classes, owners, sizes=sizes, patients=units)
 
 
 def _npz(path: Path, columns: Columns) -> tuple[np.ndarray, dict[str, np.ndarray], list[str], list[str]]:

@@ -61,11 +61,6 @@ KNOWN: Mapping[str, Callable[..., Guard | ProbeAudit]] = {**PLAIN, "probe": Prob
 """Guards by name."""
 
 
-def uses_rows(guards: tuple[Guard | ProbeAudit, ...], aggregator: Aggregator | ProbeRule | None) -> bool:
-    """Return whether a guard or the aggregation rule compares replies with rows that the server holds."""
-    return any(isinstance(rule, ProbeAudit | ProbeRule) for rule in (*guards, aggregator))
-
-
 def guards_of(given: object) -> tuple[Guard | ProbeAudit, ...]:
     """Return guards from texts such as "clip:bound=3" or objects; None gives the wide default, "none" no guard."""
     if given is None:

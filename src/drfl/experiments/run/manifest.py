@@ -185,12 +185,6 @@ def foreign_names(folder: Path, manifest: Manifest) -> list[str]:
     return sorted(entries(folder) - (known if manifest.kind == "search" else {*known, CHECKPOINT}))
 
 
-def has_checkpoints(folder: Path) -> bool:
-    """Return whether a run's folder has a checkpoint, even a damaged one. Other files in its place do not count."""
-    top = folder / CHECKPOINT
-    return any(store.FILES.fullmatch(path.name) for depth in ("", "*/") for path in top.glob(f"{depth}round-*/*"))
-
-
 def is_finished(folder: Path) -> bool:
     """Return whether the record in a folder says that its work reached its end, and no work is unfinished.
 
@@ -257,19 +251,13 @@ def interruption(folder: Path) -> Notice | None:
 def check_links(folder: Path) -> None:
     """Check that drfl would not write or remove anything through a link."""
     top = folder / CHECKPOINT
-    if top.is_symlink():
-        raise _link(top)
-    for path in top.rglob("*") if is_folder(top) else ():  # rglob does not follow links
+    for path in (top, *(top.rglob("*") if is_folder(top) else ())):  # rglob does not follow links
         if path.is_symlink():
-            raise _link(path)
-
-
-def _link(path: Path) -> InputError:
-    return InputError(
-        f"{path} is a link, and drfl does not write or remove anything through links: remove it",
-        code="link-in-the-way",
-        field=str(path),
-    )
+            raise InputError(
+                f"{path} is a link, and drfl does not write or remove anything through links: remove it",
+                code="link-in-the-way",
+                field=str(path),
+            )
 
 
 def clear_checkpoint(folder: Path, kind: Kind, *, begun: bool = False) -> None:

@@ -31,11 +31,10 @@ from drfl.experiments.run.manifest import (
     clear_checkpoint,
     entries,
     foreign_names,
-    has_checkpoints,
     is_finished,
     read_manifest,
 )
-from drfl.training.checkpoint import sign
+from drfl.training.checkpoint import sign, store
 
 
 def default_directory(root: Path, name: str) -> Path:
@@ -163,7 +162,9 @@ class ClaimedFolder:
         """Whether there is something to resume: a checkpoint, or a run that has started or ended."""
         cells = self.manifest.cells
         begun = any((self.directory / cell).is_dir() or (self.checkpoints / f"{cell}.json").is_file() for cell in cells)
-        return begun or has_checkpoints(self.directory)
+        files = (path for depth in ("", "*/") for path in self.checkpoints.glob(f"{depth}round-*/*"))
+        # A damaged checkpoint counts, but not other files in its place.
+        return begun or any(store.FILES.fullmatch(path.name) for path in files)
 
     def begin(self, config: str) -> None:
         """Mark the folder's work as unfinished until the claim has finished, even if it holds results.
