@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import pytest
@@ -297,3 +298,16 @@ def test_description_differs_if_the_task_computes_something_else():
     assert len(set(texts)) == len(texts)
     assert [str(task.to("cpu", torch.float32).description) for task in tasks] == texts
     assert " at 0x" not in "".join(texts)
+def test_lists_of_metrics_and_unhashable_augmentations_are_accepted():
+    @dataclasses.dataclass
+    class Darker:
+        factor: float = 0.5
+
+        def __call__(self, x, uniform):
+            return x * self.factor
+
+    task = Task(net(), metrics=["auc"], augment=Darker())
+    assert task.metrics == ("auc",)
+    data = drfl.ClientData.from_arrays([(X.repeat(8, 1), Y.repeat(8)) for _ in range(2)])
+    assert drfl.run(drfl.FedAvg(local=drfl.LocalSGD(steps=2, lr=0.1)), drfl.Simulation(data, task), rounds=1)
+    assert hash(task) != hash(Task(net()))

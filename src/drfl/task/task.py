@@ -41,7 +41,8 @@ def default_score(loss: SampleFn) -> Metric:
     return METRICS["rmse"] if Loss.of(loss).is_one_of(REGRESSION, REGRESSION_FUNCTIONS) else ACCURACY
 
 
-@dataclass(frozen=True)
+# Compared and hashed by identity, because a metric or an augmentation may not be hashable.
+@dataclass(frozen=True, eq=False)
 class Task:
     """A model with its loss and its metrics.
 
@@ -108,7 +109,8 @@ class Task:
                 )
                 LOG.warning(Notice(text, "summed-loss", "loss"))
         score = default_score(self.loss) if self.score is None else self.score
-        others = self.metrics if isinstance(self.metrics, list | tuple) else (self.metrics,)
+        others = tuple(self.metrics) if isinstance(self.metrics, list | tuple) else (self.metrics,)
+        object.__setattr__(self, "metrics", others)
         measures = tuple(metric_of(metric) for metric in (score, *others))
         check_distinct(measures)
         object.__setattr__(self, "measures", measures)
