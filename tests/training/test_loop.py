@@ -51,7 +51,7 @@ class Counter:
     keys: list = field(default_factory=list)
 
     def init(self, fed):
-        return Counted(torch.zeros(2), torch.full((fed.n,), 1 / fed.n))
+        return Counted(torch.zeros_like(fed.w0), torch.full((fed.n,), 1 / fed.n))
 
     def round(self, state, fed, key):
         self.keys.append(key)
@@ -196,14 +196,45 @@ def test_failing_algorithm_of_a_user_is_named_in_one_line():
         (lambda state, info: state, "wrong-type", ("drfl.Info", "Counted")),
         (lambda state, info: (state.w, info), "wrong-type", ("w", "Tensor")),
         (lambda state, info: (state._replace(w=state.w[:1]), info), "wrong-shape", ("(2,)", "(1,)")),
-        (lambda state, info: (state._replace(w=state.w.double()), info), "wrong-shape", ("float32", "float64")),
+        (lambda state, info: (state._replace(w=state.w.float()), info), "wrong-shape", ("float64", "float32")),
         (lambda state, info: (state, info._replace(answered=torch.tensor([99]))), "out-of-range", ("0..2", "99")),
+        (lambda state, info: (state._replace(lam=torch.ones(3)), info), "out-of-range", ("lam", "sum of 3")),
+        (lambda state, info: (state._replace(lam=torch.tensor([2.0, -1, 0])), info), "out-of-range", ("lam", "-1")),
+        (lambda state, info: (state._replace(lam=state.lam * math.nan), info), "not-finite", ("lam",)),
+        (lambda state, info: (state._replace(lam=torch.ones(2) / 2), info), "wrong-shape", ("lam", "(2,)", "3")),
+        (lambda state, info: (state._replace(lam=[1 / 3] * 3), info), "wrong-type", ("lam", "list")),
     ],
-    ids=["no info", "no state", "length", "type", "client"],
+    ids=["no info", "no state", "length", "type", "client", "sum", "negative", "not finite", "clients", "list"],
 )
 def test_wrong_result_of_a_users_round_is_refused(result, code, quoted, wrap):
     with refused(code, "Wrong", "Wrong.round", *quoted):
         run(wrap(returning(result)), fed(), rounds=2)
+
+
+@pytest.mark.parametrize("wrap", [lambda algorithm: algorithm, Protected], ids=["alone", "protected"])
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [
+        ({"lam": torch.ones(3)}, "out-of-range"),
+        ({"lam": torch.full((3,), math.inf)}, "not-finite"),
+        ({"lam": torch.ones(4) / 4}, "wrong-shape"),
+        ({"w": torch.zeros(2).float()}, "wrong-shape"),
+    ],
+    ids=["sum", "not finite", "clients", "type"],
+)
+def test_wrong_first_state_of_a_user_is_refused(changed, code, wrap):
+    class Wrong(Counter):
+        def init(self, fed):
+            return super().init(fed)._replace(**changed)
+
+    with refused(code, "Wrong", "Wrong.init", *changed):
+        run(wrap(Wrong()), fed(), rounds=1)
+
+
+def test_mixture_of_a_diverged_run_is_a_divergence():
+    algorithm = returning(lambda state, info: (Counted(state.w * math.nan, state.lam * math.nan), info))
+    with refused("diverged", None, "Wrong", "round 1", kind=DivergedError):
+        run(algorithm, fed(), rounds=1)
 
 
 def test_skipped_rounds_are_counted():

@@ -5,24 +5,29 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from drfl.core.errors import InputError
+from drfl.ambiguity.ambiguity_set import on_simplex
+from drfl.core.errors import InputError, NonFiniteError
 from drfl.core.key import Key
-from drfl.federation.algorithm import Algorithm, Info, S
+from drfl.federation.algorithm import Algorithm, Info, S, lam_of
 from drfl.federation.federation import Federation
 from drfl.federation.method_checks import hook_errors, is_of_user
+
+ROUNDING = 1e-6
+"""Largest accepted distance of the sum of λ from 1."""
 
 
 def begin(algorithm: Algorithm[S], fed: Federation) -> S:
     """Create the state before the first round.
 
     Raises:
-        InputError: If a user's ``init`` fails, or returns no state of the federation's model.
+        InputError: If a user's ``init`` fails, or returns no state of the federation's model and clients.
     """
     if not is_of_user(type(algorithm)):
         return algorithm.init(fed)
     with hook_errors(algorithm, "init"):
         state = algorithm.init(fed)
-    _check_model(algorithm, "init", state, fed.w0.shape)
+    _check_model(algorithm, "init", state, fed.w0)
+    _check_mixture(algorithm, "init", state, fed.n)
     return state
 
 
@@ -32,6 +37,7 @@ def play(algorithm: Algorithm[S], state: S, fed: Federation, key: Key) -> tuple[
     Raises:
         InputError: If a user's ``round`` fails, or returns something other than a state like the one before and an Info
             of existing clients.
+        NonFiniteError: If λ is not finite because the model or a reported loss is not.
     """
     if not is_of_user(type(algorithm)):
         return algorithm.round(state, fed, key)
@@ -54,7 +60,15 @@ def play(algorithm: Algorithm[S], state: S, fed: Federation, key: Key) -> tuple[
             field=name,
         )
     after, info = result
-    _check_model(algorithm, "round", after, state.w.shape, state.w.dtype)
+    _check_model(algorithm, "round", after, state.w)
+    losses = () if info.losses is None else (info.losses.values,)
+    try:
+        _check_mixture(algorithm, "round", after, fed.n)
+    except InputError as error:
+        if error.code == "not-finite" and not all(bool(torch.isfinite(part).all()) for part in (after.w, *losses)):
+            # The run has diverged, which is not a fault of the class.
+            raise NonFiniteError("the global model or a reported loss is NaN or infinite") from error
+        raise
     for what, clients in (("cohort.clients", info.cohort.clients), ("answered", info.answered)):
         # Without clients, a tensor has no minimum.
         if clients.numel() and not (int(clients.min()) >= 0 and int(clients.max()) < fed.n):
@@ -67,9 +81,7 @@ def play(algorithm: Algorithm[S], state: S, fed: Federation, key: Key) -> tuple[
     return after, info
 
 
-def _check_model(
-    algorithm: object, hook: str, state: object, shape: torch.Size, dtype: torch.dtype | None = None
-) -> None:
+def _check_model(algorithm: object, hook: str, state: object, like: Tensor) -> None:
     name, w = type(algorithm).__name__, getattr(state, "w", None)
     if not isinstance(w, Tensor):
         raise InputError(
@@ -78,10 +90,30 @@ def _check_model(
             code="wrong-type",
             field=name,
         )
-    if w.shape != shape or w.dtype != (dtype or w.dtype):
+    if w.shape != like.shape or w.dtype != like.dtype:
         raise InputError(
-            f"{name}.{hook} must return a state whose w has shape {tuple(shape)} and type {dtype or w.dtype}, got "
+            f"{name}.{hook} must return a state whose w has shape {tuple(like.shape)} and type {like.dtype}, got "
             f"{tuple(w.shape)} and {w.dtype}",
             code="wrong-shape",
             field=name,
         )
+
+
+def _check_mixture(algorithm: object, hook: str, state: object, n: int) -> None:
+    """Raise InputError if the state has a λ that is not a mixture of the n clients."""
+    lam: object = lam_of(state)
+    if lam is None:
+        return
+    name = type(algorithm).__name__
+    expected = f"{name}.{hook} must return a state whose lam has one weight of at least 0 per client, with sum 1"
+    if not isinstance(lam, Tensor):
+        raise InputError(f"{expected}, got an object of type {type(lam).__name__}", code="wrong-type", field=name)
+    if lam.shape != (n,):
+        text = f"{expected}, got shape {tuple(lam.shape)} for {n} clients"
+        raise InputError(text, code="wrong-shape", field=name)
+    values = lam.detach().double().cpu()
+    if not bool(torch.isfinite(values).all()):
+        raise InputError(f"{expected}, got NaN or infinity", code="not-finite", field=name)
+    if not on_simplex(values, ROUNDING):
+        text = f"{expected}, got a smallest weight of {float(values.min()):.3g} and a sum of {float(values.sum()):.7g}"
+        raise InputError(f"{text}. Project it with ambiguity.project(lam).", code="out-of-range", field=name)
