@@ -48,6 +48,12 @@ def test_unknown_name_has_its_kind_as_field():
         raise unknown("algorithm", "x", ["DRFA"])
 
 
+@pytest.mark.parametrize("name", [3, True, None, ["own"]])
+def test_unknown_object_is_shown(name):
+    with refused("unknown-name", "reference", str(name)):
+        raise unknown("reference", name, ["none", "own"])
+
+
 def test_field_of_an_unknown_name_can_be_its_option():
     with refused("unknown-name", "ambiguity"):
         raise unknown("ambiguity set", "x", ["simplex"], field="ambiguity")

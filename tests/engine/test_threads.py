@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from tests.support.problems import federation
+from tests.support.refusals import refused
 from tests.support.replies import parts
 
 from drfl.core.key import Key
@@ -154,3 +155,10 @@ def test_concurrent_passes_leave_the_model_unchanged(exchange):
     fed.evaluate(fed.w0 + 1) if exchange == "evaluate" else fed.losses(torch.arange(1), fed.w0 + 1, Key(0))
     assert dict(model.named_parameters()) == before
     assert all(p.requires_grad for p in model.parameters())
+
+
+@pytest.mark.parametrize("value", ["2", -1, 0, True, 1.5])
+@pytest.mark.parametrize(("engine", "field"), [(Threads, "workers"), (Threads, "intra_op"), (Stacked, "clients")])
+def test_wrong_numbers_are_refused(engine, field, value):
+    with refused("out-of-range", field, repr(value)):
+        engine(**{field: value})

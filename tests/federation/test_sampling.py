@@ -172,9 +172,9 @@ def test_default_cohort_size(m, expected):
     assert sampling.size(m, 5) == expected
 
 
-@pytest.mark.parametrize("m", [0, -1, 6, 2.0, "3", math.nan])
+@pytest.mark.parametrize("m", [0, -1, 6, 2.0, "3", math.nan, True])
 def test_impossible_default_size_is_refused(m):
-    with refused("out-of-range", "m", f"m={m}", "5"):
+    with refused("out-of-range", "m", f"m={m!r}", "5"):
         sampling.size(m, 5)
 
 

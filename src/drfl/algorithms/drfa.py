@@ -167,6 +167,7 @@ class DRFAGA:
 
     def __post_init__(self) -> None:
         check_dual_step("gamma", self.gamma, self.gamma_schedule)
+        sampling.check_sampling(self.sampling)
 
     def init(self, fed: Federation) -> DRFAState:
         """Return the state with the initial model and λ^(0)."""

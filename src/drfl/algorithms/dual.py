@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -11,16 +12,16 @@ from torch import Tensor
 from drfl.algorithms.excess_loss import Reference, excess
 from drfl.algorithms.sparse_vector import SparseVector, spread
 from drfl.ambiguity import AmbiguitySet, Simplex
-from drfl.ambiguity.ambiguity_set import check_ambiguity
+from drfl.ambiguity.ambiguity_set import as_vector, check_ambiguity, on_simplex
 from drfl.core import checks
 from drfl.core.errors import InputError, NonFiniteError, unknown
 from drfl.core.key import Key
 from drfl.federation.algorithm import References
 from drfl.federation.federation import Federation
 from drfl.federation.requests import Losses, Merged
-from drfl.federation.sampling import Sampling, size, uniform, with_replacement
+from drfl.federation.sampling import Sampling, check_sampling, size, uniform, with_replacement
 from drfl.optim.local import LocalSGD, refuse_epochs
-from drfl.optim.schedules import Constant, Schedule
+from drfl.optim.schedules import Constant, Schedule, check_schedule
 
 
 def check_finite(losses: Losses) -> Losses:
@@ -71,8 +72,9 @@ def check_dual_step(name: str, gamma: float | None, schedule: Schedule) -> None:
     """Check a dual step size, and that a schedule multiplies one that is set.
 
     Raises:
-        InputError: If gamma is negative, or None although there is a schedule.
+        InputError: If gamma is negative, or None although there is a schedule, or the schedule is not one.
     """
+    check_schedule(f"{name}_schedule", schedule)
     if gamma is not None:
         checks.non_negative(name, gamma)
     if gamma is None and schedule != Constant():
@@ -88,24 +90,27 @@ def no_squares() -> Tensor:
     return torch.zeros((), dtype=torch.float64)
 
 
-Start = Literal["uniform", "shares"] | tuple[float, ...]
-"""Initial λ before projection onto Λ: uniform, or the clients' shares of the training samples."""
+ROUNDING = 1e-6
+"""Largest accepted distance of the sum of a given λ from 1."""
+
+Start = Literal["uniform", "shares"] | Sequence[float]
+"""Initial λ before projection onto Λ: uniform, the clients' shares of the training samples, or a weight per client."""
 
 
 def first_mixture(ambiguity: AmbiguitySet, fed: Federation, start: Start) -> Tensor:
     """Return λ^(0) (N,) float64: the uniform weights, the clients' shares or given weights, projected onto Λ.
 
     Raises:
-        InputError: If ``start`` is neither a known value nor one weight per client.
+        InputError: If ``start`` is neither a known value nor one weight per client, with sum 1.
     """
-    if isinstance(start, tuple):
-        lam = torch.tensor(start, dtype=torch.float64)
-        if lam.shape != (fed.n,) or not bool((lam.isfinite() & (lam >= 0)).all()):
-            raise InputError(
-                f"lam0 must be one weight of at least 0 for each of the {fed.n} clients, got {start!r:.60}",
-                code="invalid-value",
-                field="lam0",
-            )
+    if not isinstance(start, str):
+        expected = f"lam0 must be one weight of at least 0 for each of the {fed.n} clients, with sum 1, or 'uniform'"
+        try:
+            lam = as_vector(start)
+        except InputError:
+            raise InputError(f"{expected}, got {start!r:.60}", code="wrong-type", field="lam0") from None
+        if lam.shape != (fed.n,) or not bool(lam.isfinite().all()) or not on_simplex(lam, ROUNDING):
+            raise InputError(f"{expected}, got {lam.tolist()!r:.60}", code="invalid-value", field="lam0")
     elif start in ("uniform", "shares"):
         uniform = torch.full((fed.n,), 1 / fed.n, dtype=torch.float64)
         lam = uniform if start == "uniform" else fed.shares.double()
@@ -173,6 +178,7 @@ class SnapshotMethod:
             checks.integer("dual_batch", self.dual_batch)
         check_dual_step("gamma", self.gamma, self.gamma_schedule)
         check_ambiguity(self.ambiguity)
+        check_sampling(self.sampling)
         refuse_epochs(type(self).__name__, self.local, "its snapshot needs the same number of local steps everywhere")
 
     def snapshot_ascent(

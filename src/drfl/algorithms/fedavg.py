@@ -16,7 +16,7 @@ from drfl.federation.federation import Federation
 from drfl.federation.requests import Merged
 from drfl.federation.sampling import Cohort
 from drfl.optim.local import LocalSGD
-from drfl.optim.server_optimizers import ServerMoments, ServerOptimizer
+from drfl.optim.server_optimizers import ServerMoments, ServerOptimizer, check_server
 
 
 class FedAvgState(NamedTuple):
@@ -75,6 +75,7 @@ class Averaging(FixedWeights):
 
     def init(self, fed: Federation) -> FedAvgState:
         """Return the state with the initial model."""
+        check_server(self.server)
         state = super().init(fed)
         return state if self.server is None else state._replace(server=self.server.init(fed.w0))
 

@@ -17,7 +17,7 @@ from drfl.federation.algorithm import Info
 from drfl.federation.federation import Federation
 from drfl.federation.requests import select_rows
 from drfl.optim.local import LocalSGD
-from drfl.optim.schedules import Constant, Schedule
+from drfl.optim.schedules import Constant, Schedule, check_schedule
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,7 @@ class FedMGDAPlus:
         checks.fraction("epsilon", self.epsilon)
         if self.server_lr is not None:
             checks.positive("server_lr", self.server_lr)
+        check_schedule("server_lr_schedule", self.server_lr_schedule)
 
     def init(self, fed: Federation) -> FedAvgState:
         """Return the state with the initial model."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,14 +15,29 @@ from drfl.core import checks
 from drfl.core.errors import InputError, NonFiniteError
 
 
-def finite_vector(v: Tensor) -> Tensor:
-    """Convert v (N,) to float64 on the CPU, detached from the gradient graph.
+def as_vector(v: object) -> Tensor:
+    """Convert a tensor, an array or a sequence of numbers to float64 on the CPU, detached from the gradient graph.
+
+    Raises:
+        InputError: If v holds something other than numbers.
+    """
+    if not isinstance(v, Tensor):
+        try:
+            # A copy, because torch warns of arrays that cannot be written.
+            v = torch.from_numpy(np.array(v, dtype=np.float64))
+        except (TypeError, ValueError):
+            raise InputError(f"expected a vector (N,) of numbers, got {v!r:.60}", code="wrong-type") from None
+    return v.detach().to("cpu", torch.float64)
+
+
+def finite_vector(v: Tensor | Sequence[float] | np.ndarray) -> Tensor:
+    """Convert v (N,) with :func:`as_vector` and check it.
 
     Raises:
         InputError: If v is not a vector with at least one entry.
         NonFiniteError: If v holds NaN or infinity.
     """
-    v = v.detach().to("cpu", torch.float64)
+    v = as_vector(v)
     if v.dim() != 1 or v.numel() == 0:
         raise InputError(f"expected a vector (N,) with N ≥ 1, got shape {tuple(v.shape)}", code="wrong-shape")
     # If the sum is finite, all terms are, and checking the sum takes a quarter of the time. The second check is needed
@@ -33,6 +50,9 @@ def finite_vector(v: Tensor) -> Tensor:
 
 def check_ambiguity(ambiguity: object) -> None:
     """Raise InputError unless ``ambiguity`` is an ambiguity set."""
+    if isinstance(ambiguity, type):
+        text = f"ambiguity is the class {ambiguity.__name__}. Pass an object such as drfl.CVaR(0.2)"
+        raise InputError(text, code="wrong-type", field="ambiguity")
     if not callable(getattr(ambiguity, "project", None)):
         raise InputError(
             f"ambiguity must be an ambiguity set such as drfl.CVaR(0.2), got {ambiguity!r:.60}",

@@ -175,18 +175,18 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f"Did you mean '{by_lower[near[0]]}'?" if near else ""
 
 
-def unknown(kind: str, name: str, known: Iterable[str], field: str | None = None, *, place: str = "") -> InputError:
+def unknown(kind: str, name: object, known: Iterable[str], field: str | None = None, *, place: str = "") -> InputError:
     """Create an error for an unknown name that suggests the nearest known one.
 
     Args:
         kind: Kind of object that the name refers to, such as ``"algorithm"``.
-        name: The unknown name.
+        name: The unknown name, or an object of another type that a user gave in place of one.
         known: The known names.
         field: Option or key that contains the name; None = the kind.
         place: Where the name was looked up, such as ``"in a.csv"``.
     """
     names = list(known)
-    hint = suggestion(name, names)
-    what = f"unknown {kind} '{name}'{' ' if place else ''}{place}"
+    hint, shown = (suggestion(name, names), f"'{name}'") if isinstance(name, str) else ("", f"{name!r:.60}")
+    what = f"unknown {kind} {shown}{' ' if place else ''}{place}"
     message = f"{what}. {hint}{' ' if hint else ''}Choose from {', '.join(names)}"
     return InputError(message, code="unknown-name", field=kind if field is None else field)

@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from drfl.core import checks
 from drfl.core.errors import first_line
 from drfl.core.intraop import threads_for
 from drfl.core.key import Key
@@ -60,10 +61,19 @@ class Stacked:
             a CUDA device.
         clients: Largest number of clients in a stack; None = no limit. With 1, the engine accepts models that ``vmap``
             rejects, on a CUDA device only.
+
+    Raises:
+        InputError: If a number is out of range.
     """
 
     megabytes: float | None = None
     clients: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.megabytes is not None:
+            checks.positive("megabytes", self.megabytes)
+        if self.clients is not None:
+            checks.integer("clients", self.clients)
 
     def check(self, problem: PooledData) -> None:
         """See :class:`drfl.engine.base.Selective`."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from drfl.core import checks
 from drfl.core.errors import first_line
 from drfl.core.intraop import allowed
 from drfl.engine.base import Models, PooledData, Tests
@@ -152,10 +153,18 @@ class Threads:
     Args:
         workers: Number of workers; None = torch's number of intra-op threads at the time of the call.
         intra_op: Intra-op threads per worker; None = torch's number, for a client that has the machine to itself.
+
+    Raises:
+        InputError: If a number is out of range.
     """
 
     workers: int | None = None
     intra_op: int | None = 1
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "intra_op"):
+            if getattr(self, name) is not None:
+                checks.integer(name, getattr(self, name))
 
     def check(self, problem: PooledData) -> None:
         """See :class:`drfl.engine.base.Selective`."""

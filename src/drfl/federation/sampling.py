@@ -139,6 +139,20 @@ def uniform(n: int, m: int, key: Key) -> Cohort:
     return _equal(np.sort(key.generator().choice(n, size=m, replace=False)))
 
 
+def check_sampling(sampling: object) -> None:
+    """Raise InputError unless this may be a :class:`Sampling`."""
+    # The function `uniform` takes the number of clients instead of their weights.
+    if isinstance(sampling, type) or not callable(sampling) or sampling is uniform:
+        name = "drfl.sampling.uniform" if sampling is uniform else f"{sampling!r:.60}"
+        remedy = " For uniform draws, use drfl.sampling.uniform_weighted." if "uniform" in name else ""
+        raise InputError(
+            f"sampling must be a function of weights, m and key such as drfl.sampling.without_replacement, got "
+            f"{name}.{remedy}",
+            code="wrong-type",
+            field="sampling",
+        )
+
+
 def size(m: int | None, n: int) -> int:
     """Return the cohort size m or its default.
 
@@ -155,9 +169,9 @@ def size(m: int | None, n: int) -> int:
 
 def check_size(m: int, n: int) -> None:
     """Raise InputError unless 1 ≤ m ≤ n."""
-    if not isinstance(m, SupportsIndex) or not 1 <= operator.index(m) <= n:
+    if isinstance(m, bool) or not isinstance(m, SupportsIndex) or not 1 <= operator.index(m) <= n:
         raise InputError(
-            f"the cohort size must be between 1 and {n} (the number of clients), got m={m}",
+            f"the cohort size must be between 1 and {n} (the number of clients), got m={m!r}",
             code="out-of-range",
             field="m",
         )

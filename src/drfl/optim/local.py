@@ -11,7 +11,7 @@ from drfl.core import checks
 from drfl.core.errors import InputError
 from drfl.core.short_repr import short_repr
 from drfl.optim.local_optimizers import SGD, Adam, LocalOptimizer
-from drfl.optim.schedules import Constant, Schedule
+from drfl.optim.schedules import Constant, Schedule, check_schedule
 
 STEPS = 10
 """Default number of local steps τ."""
@@ -91,12 +91,7 @@ class LocalSGD:
                 code="wrong-type",
                 field="optimizer",
             )
-        if not isinstance(self.lr_schedule, Schedule):
-            raise InputError(
-                f"lr_schedule must be an object such as Cosine(100), got {self.lr_schedule!r}",
-                code="wrong-type",
-                field="lr_schedule",
-            )
+        check_schedule("lr_schedule", self.lr_schedule)
         if isinstance(self.optimizer, Adam):
             if self.lr is None:
                 raise InputError(

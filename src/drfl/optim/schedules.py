@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from drfl.core import checks
+from drfl.core.errors import InputError
 from drfl.core.registry import from_text, text_of
 
 
@@ -26,6 +27,16 @@ class Schedule(ABC):
     def __str__(self) -> str:
         """Return the text from which :func:`parse` creates this object."""
         return text_of(SCHEDULES, self)
+
+
+def check_schedule(name: str, schedule: object) -> None:
+    """Raise InputError unless ``schedule`` is a schedule."""
+    if not isinstance(schedule, Schedule):
+        raise InputError(
+            f"{name} must be an object such as drfl.schedules.Cosine(100), got {schedule!r:.60}",
+            code="wrong-type",
+            field=name,
+        )
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from drfl.core import checks
+from drfl.core.errors import InputError
 from drfl.core.registry import from_text, text_of
 
 
@@ -40,6 +41,16 @@ class ServerOptimizer(ABC):
     def __str__(self) -> str:
         """Return the text from which :func:`parse` creates this object."""
         return text_of(SERVER_OPTIMIZERS, self)
+
+
+def check_server(server: object) -> None:
+    """Raise InputError unless ``server`` is a server optimiser or None."""
+    if server is not None and not isinstance(server, ServerOptimizer):
+        raise InputError(
+            f"server must be a server optimiser such as drfl.server_optimizers.FedAdam(), or None, got {server!r:.60}",
+            code="wrong-type",
+            field="server",
+        )
 
 
 @dataclass(frozen=True)

@@ -196,6 +196,16 @@ def _scheduled(thing: object, r: int) -> dict[str, object]:
 
 def _with(thing: T, **changes: object) -> T:
     # An algorithm is a frozen dataclass, which its protocol cannot express.
+    fields = dataclasses.fields(cast("Any", thing)) if dataclasses.is_dataclass(thing) else ()
+    missing = sorted(set(changes) - {field.name for field in fields if field.init})
+    if missing:
+        kind = type(thing).__name__
+        raise InputError(
+            f"drfl cannot set the step size of {kind}, because '{missing[0]}' is not a field of a dataclass. Put "
+            "@dataclass(frozen=True) above the class and annotate the field, such as local: LocalSGD = LocalSGD().",
+            code="not-a-dataclass",
+            field=kind,
+        )
     return dataclasses.replace(cast("Any", thing), **changes)
 
 
