@@ -75,6 +75,7 @@ MISTAKES = [
     (["run", "--device", "gpu"], ("device-missing", "device", "'gpu'")),
     (["run", "--until", "accuracy=1"], ("unknown-name", "metric")),
     (["run", "--until", "worst_accuracy"], ("invalid-format", "until", "metric=value")),
+    (["run", "--until", "worst_accuracy=90"], ("out-of-range", "until", "0.9")),
     (["run", "--until", "worst_accuracy=x"], ("invalid-format", "until", "metric=value")),
     (["run", "--frobnicate"], ("usage", None, "--frobnicate")),
     (["run", "--round", "3"], ("usage", None, "--round", "'--rounds'")),

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from tests.support.marks import long_except
@@ -235,6 +236,17 @@ def test_mixture_of_a_diverged_run_is_a_divergence():
     algorithm = returning(lambda state, info: (Counted(state.w * math.nan, state.lam * math.nan), info))
     with refused("diverged", None, "Wrong", "round 1", kind=DivergedError):
         run(algorithm, fed(), rounds=1)
+
+
+@pytest.mark.parametrize("result", [3, 0, 1.5, "stop", np.ones(2), torch.ones(2) > 0, torch.ones(()), []], ids=str)
+def test_callback_that_returns_neither_none_nor_a_bool_is_refused(result):
+    with refused("wrong-type", "callbacks", type(result).__name__):
+        run(Counter(), fed(), rounds=2, callbacks=[lambda progress: result])
+
+
+@pytest.mark.parametrize("kind", [bool, np.bool_, torch.tensor])
+def test_bool_of_a_callback_stops_the_run(kind):
+    assert run(Counter(), fed(), rounds=3, callbacks=[lambda progress: kind(progress.round == 2)]).rounds == 2
 
 
 def test_skipped_rounds_are_counted():

@@ -217,7 +217,7 @@ def test_target_on_test_rows_must_be_requested_and_leaves_no_interval():
         drfl.assess(plain)
     with refused("no-results"):
         drfl.assess_gain(plain, plain, simulation(WITHOUT))
-    whole = run(WITHOUT, rounds=2, until=Target("worst_accuracy", 2.0, "test"), check_data=False)
+    whole = run(WITHOUT, rounds=2, until=Target("worst_loss", 0.0, "test"), check_data=False)
     assert (whole.rounds, whole.stopped, whole.stopped_on) == (2, "rounds", None)
     assert drfl.assess(whole).worst.low < drfl.assess(whole).worst.high
 
@@ -257,12 +257,40 @@ def test_targets_from_text():
     assert Target.parse(None, ACCURACY) is None
     assert Target.parse(" worst_accuracy = 0.5 ", ACCURACY) == Target("worst_accuracy", 0.5, "validation")
     assert Target.parse("test:worst_score=0.5", ACCURACY) == Target("worst_score", 0.5, "test")
-    for text in ("worst_accuracy", "worst_accuracy=x", "test:worst_accuracy", "=", ""):
+    for text in (
+        "worst_accuracy",
+        "worst_accuracy=x",
+        "test:worst_accuracy",
+        "=",
+        "",
+        "worst_loss=nan",
+        "worst_loss=inf",
+    ):
         with refused("invalid-format", "until"):
             Target.parse(text, ACCURACY)
     for text in ("worst_acuracy=0.5", "tests:worst_accuracy=0.5", "worst_auc=0.5"):
         with refused("unknown-name", "metric"):
             Target.parse(text, ACCURACY)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, "0.9", None, [0.9]])
+def test_target_that_is_not_a_finite_number_is_refused(value):
+    with refused("out-of-range", "value", repr(value)):
+        Target("worst_accuracy", value)
+
+
+@pytest.mark.parametrize("metric", ["worst_accuracy", "worst_score", "worst20_accuracy"])
+@pytest.mark.parametrize(("value", "quoted"), [(90, ("90", "0.9")), (-0.1, ("-0.1",)), (101, ("101",))])
+def test_target_outside_the_range_of_a_fraction_is_refused(metric, value, quoted):
+    with refused("out-of-range", "until", metric, *quoted):
+        run(until=Target(metric, value))
+    with refused("out-of-range", "until", metric, *quoted):
+        Target.parse(f"test:{metric}={value}", ACCURACY)
+
+
+def test_targets_of_other_metrics_have_no_range():
+    assert Target.parse("worst_loss=90", ACCURACY) == Target("worst_loss", 90)
+    assert Target.parse("worst_rmse=90", METRICS["rmse"]) == Target("worst_rmse", 90)
 
 
 def test_target_without_rows_is_refused():

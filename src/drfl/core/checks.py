@@ -39,6 +39,12 @@ def _is_finite(value: float) -> bool:
         return False
 
 
+def finite_number(name: str, value: float) -> None:
+    """Raise InputError unless `value` is a finite number."""
+    if not _is_finite(value):
+        raise InputError(f"{name} must be a finite number, got {value!r}", code="out-of-range", field=name)
+
+
 def positive(name: str, value: float) -> None:
     """Raise InputError unless `value` is a finite number above 0."""
     above(name, value, 0)

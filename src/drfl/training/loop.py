@@ -10,6 +10,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from drfl.core import checks
@@ -86,7 +88,7 @@ def run(
             algorithm never has a larger largest training loss than the initial model, and that of another algorithm
             never a larger mean training loss, unless it is the one that has reached ``until``. Clients whose report
             alone has caused a roll-back do not count.
-        callbacks: Functions called before the first round and after every round.
+        callbacks: Functions called before the first round and after every round. If one returns True, the run stops.
         certify: Computes a certificate with every test. It does not affect training, and its cost is not counted.
         checkpoints: Store the progress in a folder, ``drfl.Checkpoints("folder", every=5)``, and resume from what the
             same call left there. With the same algorithm, federation and settings (``rounds`` may differ), the result
@@ -169,7 +171,7 @@ def run(
             progress = log.add(progress, evaluation, cost)
         progress = log.booked(progress, cost)
         # Collected in a list, so that every callback sees every round, even if an earlier callback asked to stop.
-        flags = [callback(progress) for callback in callbacks]
+        flags = [_is_stop(callback(progress)) for callback in callbacks]
         stop = select.stops(progress.selected, progress.round, progress.row) or ("interrupted" if any(flags) else None)
         # No checkpoint of the round where the run starts: that state already has one, or is the initial state.
         if keep is not None and progress.info is not None and progress.round < rounds:
@@ -246,6 +248,15 @@ def _check_arguments(
 def _wrong_type(name: str, expected: str, given: object) -> InputError:
     got = f"the class {given.__name__}" if isinstance(given, type) else f"an object of type {type(given).__name__}"
     return InputError(f"`{name}` must be {expected}, got {got}", code="wrong-type", field=name)
+
+
+def _is_stop(result: object) -> bool:
+    """Return whether a callback ends the run."""
+    if result is None or isinstance(result, bool | np.bool_):
+        return bool(result)
+    if isinstance(result, Tensor) and result.dim() == 0 and result.dtype == torch.bool:
+        return bool(result)
+    raise _wrong_type("callbacks", "functions that return None, or whether to stop (True or False)", result)
 
 
 def _warn(notices: Sequence[str], category: type[Warning]) -> None:

@@ -85,12 +85,13 @@ class Target:
     Args:
         metric: A column of the history, such as "worst_accuracy", or a field of
             :class:`drfl.training.history.Metrics`, such as "worst_score".
-        value: The value. Metrics for which smaller is better (losses, std, some scores) reach it from above.
+        value: The value, such as 0.9 for an accuracy of 90 %. Metrics for which smaller is better (losses, std, some
+            scores) reach it from above.
         rows: The clients' rows on which the metric is measured. With "test", the run reports no confidence intervals,
             because the rows that would assess its model have also chosen it.
 
     Raises:
-        InputError: If ``rows`` is unknown.
+        InputError: If ``rows`` is unknown, or the value is not a finite number.
     """
 
     metric: str
@@ -98,6 +99,7 @@ class Target:
     rows: Part = "validation"
 
     def __post_init__(self) -> None:
+        checks.finite_number("value", self.value)
         if self.rows not in get_args(Part):
             raise unknown("rows", str(self.rows), get_args(Part))
 
@@ -110,23 +112,37 @@ class Target:
             score: The score of the run.
 
         Raises:
-            InputError: If the text does not have this form, or the metric is unknown.
+            InputError: If the text does not have this form, the metric is unknown, or the value is impossible for it.
         """
         if text is None:
             return None
         metric, _, value = text.removeprefix(TEST).partition("=")
         try:
             number = float(value)
-        except ValueError:
+            target = cls(metric.strip(), number, "test" if text.startswith(TEST) else "validation")
+        except ValueError:  # also that of a value that is not finite
             raise InputError(
                 f"`until = '{text}'` must have the form metric=value, e.g. worst_{score.name}=0.5",
                 code="invalid-format",
                 field="until",
             ) from None
-        target = cls(metric.strip(), number, "test" if text.startswith(TEST) else "validation")
         # Report an unknown metric now, not at the first test.
-        field_of(target.metric, score.name)
+        target.check(score)
         return target
+
+    def check(self, score: Measure) -> None:
+        """Check that the metric exists and can have the value.
+
+        Raises:
+            InputError: If the metric is unknown, or is a fraction and the value is outside [0, 1].
+        """
+        if field_of(self.metric, score.name).endswith("_score") and score.percent and not 0 <= self.value <= 1:
+            remedy = f" Write {self.value / 100:g} for {self.value:g} %." if 1 < self.value <= 100 else ""
+            raise InputError(
+                f"the target of {self.metric} must be between 0 and 1, got {self.value:g}.{remedy}",
+                code="out-of-range",
+                field="until",
+            )
 
     def is_reached(self, row: Row, score: Measure) -> bool:
         """Return whether an evaluated round has reached the value."""
@@ -207,16 +223,16 @@ class ModelSelection(NamedTuple):
         return self.best, self.patience, None if self.until is None or self.until.rows == "test" else self.until
 
     def check(self) -> None:
-        """Check that all metrics exist.
+        """Check that all metrics exist and can have their values.
 
         Raises:
-            InputError: If a metric is unknown.
+            InputError: If a metric is unknown, or cannot have the value of its target.
         """
         for rule in (self.best, self.patience):
             if rule is not None:
                 selection_field(rule.metric, self.score)
         if self.until is not None:
-            field_of(self.until.metric, self.score.name)
+            self.until.check(self.score)
 
     def after(
         self, before: Selected, r: int, w: Tensor, lam: Tensor, metrics: Metrics, models: ClientTable | None = None

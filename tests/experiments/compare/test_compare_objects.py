@@ -406,6 +406,7 @@ def test_diverged_run_does_not_stop_the_others(tmp_path):
         ({"jobs": 0}, ("out-of-range", "jobs")),
         ({"until": "worst=3"}, ("unknown-name", "metric")),
         ({"until": "worst_accuracy=0.5"}, ("no-validation", "until")),
+        ({"until": "worst_accuracy=90"}, ("out-of-range", "until", "0.9")),
         ({"patience": 3}, ("no-validation", "patience")),
         ({"engine": "fast"}, ("unknown-name", "engine", "'fast'")),
         ({"device": "abacus"}, ("device-missing", "device", "'abacus'")),
