@@ -449,3 +449,51 @@ def test_something_else_than_a_data_frame_is_refused(value):
 def test_inputs_and_targets_in_two_lists_are_refused():
     with refused("wrong-type", None, "client-0", "Tensor"):
         ClientData.from_arrays([torch.zeros(4, 2)] * 3, [torch.zeros(4)] * 3)
+
+
+@pytest.mark.parametrize(
+    ("classes", "code"),
+    [
+        (("a",), "count-mismatch"),
+        (("a", "a"), "duplicate-name"),
+        ("ab", "wrong-type"),
+        ((0, 1), "wrong-type"),
+        ({"a", "b"}, "wrong-type"),
+    ],
+)
+def test_wrong_names_of_classes_are_refused(classes, code):
+    with refused(code, "classes"):
+        ClientData.from_arrays([pair(20)], classes=classes)
+
+
+def test_names_of_classes_may_be_a_list_and_more_than_the_labels():
+    assert ClientData.from_arrays([pair(20)], classes=["a", "b", "c"]).classes == ("a", "b", "c")
+
+
+def test_clients_may_come_from_any_iterable():
+    pairs = [pair(20, seed) for seed in range(3)]
+    whole = ClientData.from_arrays(pairs)
+    for train, test in ((iter(pairs), None), (zip(*zip(*pairs, strict=True), strict=True), None), (pairs, iter(pairs))):
+        data = ClientData.from_arrays(train, test)
+        assert (data.names, len(data.inputs)) == (whole.names, len(whole.inputs))
+    for wrong in (3, None, "abc"):
+        with refused("wrong-type", "clients", type(wrong).__name__):
+            ClientData.from_arrays(wrong)
+
+
+def test_seeds_are_keys():
+    frame = pd.DataFrame({"site": ["a"] * 20 + ["b"] * 20, "x": np.arange(40.0), "y": [0, 1] * 20})
+    sources = [
+        lambda key: ClientData.from_arrays([pair(20)], key=key),
+        lambda key: ClientData.from_datasets([TensorDataset(*map(torch.tensor, pair(20)))], key=key),
+        lambda key: ClientData.from_frame(frame, group="site", target="y", key=key),
+        lambda key: ClientData.from_dataset(toy(), IID(3), key),
+        lambda key: ClientData.from_arrays([pair(20)]).with_validation(0.2, key),
+    ]
+    for source in sources:
+        expected = source(Key(3)).tensors()
+        for seed in (3, np.int64(3)):
+            assert all(map(torch.equal, source(seed).tensors(), expected))
+        for wrong in ("3", 3.0, True, None):
+            with refused("wrong-type", "key", repr(wrong)):
+                source(wrong)

@@ -177,3 +177,28 @@ def test_data_spec_is_refused_with_the_remedy():
     assert drfl.Simulation(samples, task).n == 3
     with refused("wrong-type", "task", "Linear", "drfl.Task"):
         drfl.Simulation(samples, torch.nn.Linear(64, 10))
+
+
+def test_names_of_classes_must_fit_the_outputs():
+    pairs = [(torch.randn(20, 4), torch.arange(20) % 2)]
+    data = drfl.ClientData.from_arrays(pairs, classes=("a", "b"))
+    with refused("model-data-mismatch", "model", "2", "3"):
+        Simulation(data, Task(nn.Linear(4, 3)))
+    assert Simulation(data, Task(nn.Linear(4, 2))).outputs == 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code", "quoted"),
+    [
+        (lambda w: nn.Linear(4, 3), "wrong-type", "task.layout.flatten(module)"),
+        (lambda w: w.numpy(), "wrong-type", "ndarray"),
+        (lambda w: w.float(), "wrong-type", "torch.float32"),
+        (lambda w: w[1:], "wrong-shape", "(14,)"),
+        (lambda w: None, "wrong-type", "NoneType"),
+    ],
+)
+def test_model_that_is_no_vector_of_the_task_is_refused(wrong, code, quoted):
+    fed = federation()
+    for test in (fed.evaluate, lambda w: fed.evaluate_all([w]), fed.row_scores):
+        with refused(code, "model", quoted, "torch.float64"):
+            test(wrong(fed.w0))

@@ -53,7 +53,7 @@ def positive(name: str, value: float) -> None:
 def above(name: str, value: float, low: float) -> None:
     """Raise InputError unless `value` is a finite number above `low`."""
     if not (_is_finite(value) and value > low):
-        raise InputError(f"{name} must be a finite number above {low}, got {value}", code="out-of-range", field=name)
+        raise InputError(f"{name} must be a finite number above {low}, got {value!r}", code="out-of-range", field=name)
 
 
 def non_negative(name: str, value: float) -> None:
@@ -65,39 +65,39 @@ def at_least(name: str, value: float, low: float) -> None:
     """Raise InputError unless `value` is a finite number of at least `low`."""
     if not (_is_finite(value) and value >= low):
         raise InputError(
-            f"{name} must be a finite number of at least {low}, got {value}", code="out-of-range", field=name
+            f"{name} must be a finite number of at least {low}, got {value!r}", code="out-of-range", field=name
         )
 
 
 def at_most(name: str, value: float, high: float, why: str) -> None:
     """Raise InputError if `value`, a number, is above `high`; `why` explains the limit."""
     if value > high:
-        raise InputError(f"{name} must be at most {high:,}, got {value}: {why}", code="out-of-range", field=name)
+        raise InputError(f"{name} must be at most {high:,}, got {value!r}: {why}", code="out-of-range", field=name)
 
 
 def fraction(name: str, value: float) -> None:
     """Raise InputError unless `value` is in [0, 1]."""
     if not (_is_finite(value) and 0 <= value <= 1):
-        raise InputError(f"{name} must be between 0 and 1, got {value}", code="out-of-range", field=name)
+        raise InputError(f"{name} must be between 0 and 1, got {value!r}", code="out-of-range", field=name)
 
 
 def inner_fraction(name: str, value: float) -> None:
     """Raise InputError unless `value` is strictly between 0 and 1."""
     if not (_is_finite(value) and 0 < value < 1):
-        raise InputError(f"{name} must be strictly between 0 and 1, got {value}", code="out-of-range", field=name)
+        raise InputError(f"{name} must be strictly between 0 and 1, got {value!r}", code="out-of-range", field=name)
 
 
 def decay(name: str, value: float) -> None:
     """Raise InputError unless `value` is in [0, 1), the range of a weight of the past in a running mean."""
     if not (_is_finite(value) and 0 <= value < 1):
-        raise InputError(f"{name} must be in [0, 1), got {value}", code="out-of-range", field=name)
+        raise InputError(f"{name} must be in [0, 1), got {value!r}", code="out-of-range", field=name)
 
 
 def concentration(alpha: float) -> None:
     """Raise InputError unless a Dirichlet concentration is positive; infinity is allowed."""
     if not alpha > 0:  # Written this way round, the check also refuses NaN.
         raise InputError(
-            f"`alpha` must be positive (infinity is allowed), got {alpha}. For one class per client, the "
+            f"`alpha` must be positive (infinity is allowed), got {alpha!r}. For one class per client, the "
             "limit as alpha approaches 0, use `partition = 'one-class'`.",
             code="out-of-range",
             field="alpha",

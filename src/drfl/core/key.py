@@ -53,6 +53,19 @@ def _index(value: object) -> int:
     return operator.index(value) if isinstance(value, SupportsIndex) else -1
 
 
+def key_of(key: Key | int) -> Key:
+    """Return a key unchanged, and that of a seed.
+
+    Raises:
+        InputError: If it is neither a key nor a seed.
+    """
+    if isinstance(key, Key):
+        return key
+    if isinstance(key, bool) or not isinstance(key, SupportsIndex):
+        raise InputError(f"key must be a drfl.Key or a seed such as 0, got {key!r:.60}", code="wrong-type", field="key")
+    return Key(operator.index(key))
+
+
 @dataclass(frozen=True)
 class Key:
     """A node in the tree of random streams.
@@ -73,7 +86,7 @@ class Key:
     def __post_init__(self) -> None:
         if not 0 <= _index(self.seed) < 2**64:
             raise InputError(
-                f"seed must be an integer in [0, 2^64), got {self.seed}", code="out-of-range", field="seed"
+                f"seed must be an integer in [0, 2^64), got {self.seed!r}", code="out-of-range", field="seed"
             )
 
     def fold(self, *labels: str | int) -> Key:

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset as TorchDataset
 from drfl.core import checks
 from drfl.core.errors import InputError, Notice
 from drfl.core.html_table import html_table
-from drfl.core.key import Key
+from drfl.core.key import Key, key_of
 from drfl.data.dataset import TEST_FRACTION, Dataset
 from drfl.data.partition.natural import Natural, make_partition, split_groups
 from drfl.data.partition.partition import Partition, PartitionMethod, check_names
@@ -30,7 +30,15 @@ from drfl.data.partition.splitting import (
     split_clients,
     split_validation,
 )
-from drfl.data.pools import ConstantAnswer, check_fields, check_indices, check_pool, constant_answer, majority_shares
+from drfl.data.pools import (
+    ConstantAnswer,
+    check_classes,
+    check_fields,
+    check_indices,
+    check_pool,
+    constant_answer,
+    majority_shares,
+)
 from drfl.data.standardisation import Standardisation, client_moments, is_table
 from drfl.data.tables import convert
 from drfl.data.tables.columns import Columns, frame_row
@@ -71,7 +79,7 @@ class ClientData:
         test_targets: (k, ...) Targets of the test pool.
         test: For each client, (k_i,) int64 indices into the test pool, at least one.
         names: For each client, a unique name.
-        classes: Names of the classes if the labels were encoded from a table; otherwise None.
+        classes: Distinct names of the classes 0 to C - 1, if the labels were encoded from a table; otherwise None.
         standardisation: The standardisation already applied to the inputs of both pools; None if they are in raw units.
         validation: For each client, indices of its validation rows in the training pool, at least one. These rows are
             used to select a model, not to train it. None if there are none.
@@ -123,6 +131,10 @@ class ClientData:
                         code="wrong-shape",
                         field=what,
                     )
+        if self.classes is not None:
+            if isinstance(self.classes, list):
+                object.__setattr__(self, "classes", tuple(self.classes))
+            check_classes(self.classes, (self.targets, self.test_targets))
         if self.columns is not None and self.inputs.shape[1:] != (len(self.columns),):
             raise InputError(
                 f"got {len(self.columns)} column names for inputs of shape {tuple(self.inputs.shape)}. "
@@ -281,7 +293,7 @@ class ClientData:
             validation=self.validation and pieces(move(torch.cat(self.validation)), lengths(self.validation)),
         )
 
-    def with_validation(self, fraction: float = 0.2, key: Key = _KEY) -> ClientData:
+    def with_validation(self, fraction: float = 0.2, key: Key | int = _KEY) -> ClientData:
         """Hold out a share of each client's training rows as validation rows, to select a model.
 
         Rows are split by class if the targets are labels, and all rows of a patient go to one part. A client's split
@@ -290,7 +302,7 @@ class ClientData:
 
         Args:
             fraction: Share of the rows to hold out, strictly between 0 and 1; each part gets at least one row.
-            key: Key of the draws.
+            key: Key of the draws, or a seed.
 
         Raises:
             InputError: If the fraction is out of range, or the data already have validation rows.
@@ -302,6 +314,7 @@ class ClientData:
                 field="validation",
             )
         checks.inner_fraction("validation", fraction)
+        key = key_of(key)
         parts = [
             # The key depends on the client's name, so its split does not depend on the other clients.
             split_validation(self.targets, rows, fraction, key.fold("validation", name), self.patients)
@@ -346,7 +359,7 @@ class ClientData:
 
     @classmethod
     def from_dataset(
-        cls, dataset: Dataset, partition: Partition | PartitionMethod | Natural, key: Key = _KEY
+        cls, dataset: Dataset, partition: Partition | PartitionMethod | Natural, key: Key | int = _KEY
     ) -> ClientData:
         """Divide a data set among clients.
 
@@ -355,7 +368,7 @@ class ClientData:
         Args:
             dataset: A data set such as ``drfl.load("digits")``.
             partition: A partition, or a method that makes one, such as ``drfl.DirichletDrop(clients=10, alpha=0.3)``.
-            key: Key of the method's draws.
+            key: Key of the method's draws, or a seed.
 
         Raises:
             InputError: If `dataset` is not a data set, `partition` is not a partition, the data set cannot be divided
@@ -374,7 +387,7 @@ class ClientData:
                 field="partition",
             )
         if not isinstance(partition, Partition):
-            partition = make_partition(dataset, partition, key)
+            partition = make_partition(dataset, partition, key_of(key))
         data = cls(
             dataset.inputs,
             dataset.targets,
@@ -399,7 +412,7 @@ class ClientData:
         test: convert.Pairs | None = None,
         *,
         test_fraction: float = TEST_FRACTION,
-        key: Key = _KEY,
+        key: Key | int = _KEY,
         dtype: torch.dtype | None = torch.float32,
         standardise: bool = False,
         columns: tuple[str, ...] | None = None,
@@ -416,13 +429,13 @@ class ClientData:
                 :class:`drfl.task.input_fields.InputFields`.
             test: Test pairs in the same form; None splits each client's rows, by class if the targets are labels.
             test_fraction: Share of the rows for testing if `test` is None.
-            key: Key of that split. A client's split depends only on its name and its rows.
+            key: Key of that split, or a seed. A client's split depends only on its name and its rows.
             dtype: Type of the inputs and of floating-point targets; None keeps their types, which preserves float64.
                 Integers other than bytes become int64, because they may be tokens; a model that cannot take integers
                 receives floats.
             standardise: Whether to standardise inputs (n_i, p), see :meth:`standardised`.
             columns: Names of the columns of inputs (n_i, p), for messages and reports.
-            classes: Names of the classes 0 to C - 1.
+            classes: Distinct names of the classes 0 to C - 1.
             schema: The schema by which a table was encoded. If it allows missing values, inputs may be NaN.
             notices: Warnings about the data, see :func:`drfl.data.data_warnings`.
             patients: Patient of each row (n_i,) in the same form, if `test` is None. All rows of a patient are on one
@@ -448,7 +461,7 @@ class ClientData:
                 field="patients",
             )
         if test is None:
-            parts = split_clients(names, blocks(sizes), labels_of(targets), key, test_fraction, units)
+            parts = split_clients(names, blocks(sizes), labels_of(targets), key_of(key), test_fraction, units)
             kept, held = map(as_tensors, parts)
             tests = inputs, targets
         else:
@@ -469,7 +482,7 @@ class ClientData:
         *,
         group: int | str | None = None,
         test_fraction: float = TEST_FRACTION,
-        key: Key = _KEY,
+        key: Key | int = _KEY,
         dtype: torch.dtype | None = torch.float32,
         standardise: bool = False,
     ) -> ClientData:
@@ -513,7 +526,7 @@ class ClientData:
         patient: str | None = None,
         reading: ReadOptions = DETECT,
         test_fraction: float = TEST_FRACTION,
-        key: Key = _KEY,
+        key: Key | int = _KEY,
         dtype: torch.dtype = torch.float32,
         standardise: bool = True,
     ) -> ClientData:
@@ -536,7 +549,7 @@ class ClientData:
             reading: Words for missing values, and marks of numbers that are text. If it has words for missing values
                 without a schema, drfl uses the schema that ``drfl data describe`` would propose.
             test_fraction: Share of each client's rows, or patients, for testing.
-            key: Key of that split.
+            key: Key of that split, or a seed.
             dtype: Type of the features and of a floating-point target.
             standardise: Whether to standardise the features, see :meth:`standardised`. To use a trained model on raw
                 rows, wrap it with ``data.standardisation.before(model)``.
@@ -592,7 +605,7 @@ class ClientData:
             patients = np.array(patients_of(frame, patient, frame_row))
             check_spelling(patients.tolist(), [*map(str, groups)])
             notices = shared_ids([*map(str, groups)], patients.tolist())
-        split = split_groups(groups, None if classes is None else Y.numpy(), key, test_fraction, patients)
+        split = split_groups(groups, None if classes is None else Y.numpy(), key_of(key), test_fraction, patients)
         data = cls(
             X, Y, as_tensors(split.train), X, Y, as_tensors(split.test), split.names, classes, columns=columns,
             schema=schema, notices=(*proposed, *notices),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -43,6 +44,29 @@ def check_fields(fields: InputFields | None, inputs: Tensor) -> None:
             f"{tuple(inputs.shape)}",
             code="wrong-shape",
             field="fields",
+        )
+
+
+def check_classes(classes: object, targets: Sequence[Tensor]) -> None:
+    """Raise InputError unless the names of classes are distinct texts, and every label of the targets has a name."""
+    if not isinstance(classes, tuple) or not all(isinstance(name, str) for name in classes):
+        raise InputError(
+            f"classes must be a tuple of texts such as ('no', 'yes'), got {classes!r:.60}",
+            code="wrong-type",
+            field="classes",
+        )
+    if len(set(classes)) < len(classes):
+        twice = next(name for name in classes if classes.count(name) > 1)
+        raise InputError(
+            f"classes name '{twice}' twice. Give each class its own name", code="duplicate-name", field="classes"
+        )
+    # Other targets have no labels that could be compared with the names.
+    labels = [int(y.max()) for y in targets if not y.is_floating_point() and y.ndim == 1 and len(y)]
+    if labels and max(labels) >= len(classes):
+        raise InputError(
+            f"classes must have a name for each label from 0 to {max(labels)}, got {classes!r:.60}",
+            code="count-mismatch",
+            field="classes",
         )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from drfl.core import checks
 from drfl.core.errors import InputError, Notice
@@ -151,6 +151,13 @@ class Simulation(Federation):
         self.raw_columns = data.standardisation is None and data.fields is None and is_table(data.inputs)
         if data.targets.is_floating_point():
             self.largest_target = float(data.targets.nan_to_num(0).abs().max())
+        elif data.classes is not None and data.targets.dim() == 1 and self.outputs not in (1, len(data.classes)):
+            raise InputError(
+                f"the data have {len(data.classes)} classes, but the model has {self.outputs} outputs. Give the model "
+                "one output per class, or name as many classes.",
+                code="model-data-mismatch",
+                field="model",
+            )
 
     def __repr__(self) -> str:
         return f"<Simulation of {self.n} clients, {self._w0.numel():,} parameters, engine {type(self.engine).__name__}>"
@@ -330,6 +337,8 @@ class Simulation(Federation):
 
     def evaluate_all(self, models: Sequence[Tensor]) -> list[Evaluation]:
         """See :class:`drfl.federation.federation.Federation`."""
+        for w in models:
+            self._check_vector(w)
         with explain_full_memory():
             tests = self._passes.evaluate(self._test, self._test_rows, torch.stack(list(models)))
         with_rates = (self._cut(test, w, "test") for test, w in zip(tests, models, strict=True))
@@ -416,19 +425,33 @@ class Simulation(Federation):
             threshold = youden(*validation.rows[place].unbind(1))
         return at_threshold(self.measures, rows, tests, threshold)
 
+    def _check_vector(self, w: object) -> None:
+        """Raise InputError unless w is a parameter vector of the task."""
+        if isinstance(w, Tensor) and w.shape == self._w0.shape and w.dtype == self._w0.dtype:
+            return
+        dtype, shape = self._w0.dtype, tuple(self._w0.shape)
+        got = (
+            f"{w.dtype} of shape {tuple(w.shape)}" if isinstance(w, Tensor) else f"an object of type {type(w).__name__}"
+        )
+        if isinstance(w, nn.Module):
+            remedy = " task.layout.flatten(module) returns the vector of a module."
+        else:
+            is_short = isinstance(w, Tensor) and w.shape != self._w0.shape
+            remedy = "" if is_short else f" Convert it with torch.as_tensor(w, dtype={dtype})."
+        raise InputError(
+            f"a model must be a tensor {dtype} of shape {shape}, like `w0`, got {got}.{remedy}",
+            code="wrong-shape" if isinstance(w, Tensor) and w.shape != self._w0.shape else "wrong-type",
+            field="model",
+        )
+
     @explain_full_memory()
     def _scored(self, models: Tensor | ClientTable, part: Part) -> Tests:
         problem, rows = self._test, self._test_rows
         if part == "validation":
             assert self._validation_rows is not None
             problem, rows = self._train._replace(autocast=None), self._validation_rows
-        if isinstance(models, Tensor):
-            if models.shape != self._w0.shape:
-                raise InputError(
-                    f"a model must have shape {tuple(self._w0.shape)}, like `w0`, got {tuple(models.shape)}",
-                    code="wrong-shape",
-                    field="model",
-                )
+        if not isinstance(models, ClientTable):
+            self._check_vector(models)
             return self._passes.evaluate(problem, rows, models[None])[0]
         # Models are tested one at a time, because a table of them may be larger than the memory.
         per_client = (ClientRows.of([rows.of_client(i)]) for i in range(self.n))

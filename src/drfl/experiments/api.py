@@ -514,6 +514,15 @@ def assess_gain(
             code="missing-option",
             field="fed",
         )
+    from drfl.engine import Simulation
+
+    if not isinstance(fed, Simulation):
+        raise InputError(
+            f"fed must be the drfl.Simulation with the test rows, such as drfl.Simulation(data, task), got "
+            f"{type(fed).__name__}",
+            code="wrong-type",
+            field="fed",
+        )
     _check_not_on_test(first, second)
     models = (entry.model if isinstance(entry, Result) else entry for entry in (first, second))
     return gain_of_models(fed, *models, measure=measure, level=level, auc_interval=auc_interval)

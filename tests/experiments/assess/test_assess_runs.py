@@ -186,6 +186,8 @@ def test_incomparable_runs_are_refused(comparison):
     _, fed = federation()
     with refused("missing-option", "fed"):
         drfl.assess_gain(fed.w0, fed.w0)
+    with refused("wrong-type", "fed", "ClientData"):
+        drfl.assess_gain(fed.w0, fed.w0, fed.data)
     with refused("wrong-type"):
         drfl.assess_gain(comparison, fed.w0, fed)
     with refused("runs-differ"):

@@ -8,6 +8,7 @@ import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -401,6 +402,10 @@ def test_diverged_run_does_not_stop_the_others(tmp_path):
         ({"seeds": []}, ("invalid-value", "seeds")),
         ({"seeds": [-1]}, ("out-of-range", "seeds", "-1")),
         ({"seeds": 2.0}, ("wrong-type", "seeds", "2.0")),
+        ({"seeds": True}, ("out-of-range", "seeds")),
+        ({"predictions": {"other": np.zeros(3)}}, ("wrong-type", "predictions", "ndarray")),
+        ({"predictions": pd.DataFrame({"row": [1]})}, ("wrong-type", "predictions", "DataFrame")),
+        ({"predictions": "p.csv"}, ("wrong-type", "predictions", "str")),
         ({"seeds": "0..4"}, ("wrong-type", "seeds", "'0..4'")),
         ({"progress": "foo"}, ("wrong-type", "progress", "'foo'", "'bar'")),
         ({"jobs": 0}, ("out-of-range", "jobs")),
@@ -526,3 +531,9 @@ def test_summary_is_a_mapping_that_prints_line_by_line():
     lines = repr(summary).splitlines()
     assert len(lines) > len(summary)
     assert max(map(len, lines)) <= 120
+
+
+@pytest.mark.parametrize("seeds", [np.arange(2), np.int64(2), [np.int32(0), 1]], ids=repr)
+def test_seeds_may_be_integers_of_numpy(seeds, tmp_path):
+    result = drfl.compare(PAIR, DATA, TASK, **QUIET | {"rounds": 1, "seeds": seeds, "out": tmp_path / "c"})
+    assert [outcome.seed for outcome in result.outcomes] == [0, 0, 1, 1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Array = np.ndarray | Tensor
 Inputs = Array | Mapping[str, Array] | tuple[Array, ...]
 Pair = tuple[Inputs, Array]
-Pairs = Mapping[str, Pair] | Sequence[Pair]
+Pairs = Mapping[str, Pair] | Iterable[Pair]
 
 WHOLE = (torch.int16, torch.int32, torch.int64)
 """Integer types whose values may be tokens."""
@@ -29,13 +29,26 @@ WHOLE = (torch.int16, torch.int32, torch.int64)
 _T = TypeVar("_T")
 
 
-def clients_by_name(clients: Mapping[str, _T] | Sequence[_T]) -> dict[str, _T]:
-    """Return the clients by name; a sequence gets the names of `client_names`."""
-    if not len(clients):
+def clients_by_name(clients: Mapping[str, _T] | Iterable[_T]) -> dict[str, _T]:
+    """Return the clients by name; others than a mapping get the names of `client_names`."""
+    clients = clients if isinstance(clients, Mapping) else _listed(clients)
+    if not clients:
         raise InputError("expected at least one client, got none", code="empty", field="clients")
     if isinstance(clients, Mapping):
         return with_text_names(clients)
     return dict(zip(client_names(len(clients)), clients, strict=True))
+
+
+def _listed(clients: Iterable[_T]) -> list[_T]:
+    """Return the clients of any iterable, such as a generator, as a list."""
+    if isinstance(clients, str | bytes) or not isinstance(clients, Iterable):
+        raise InputError(
+            f"expected a mapping of names to clients, or a list of clients, got an object of type "
+            f"{type(clients).__name__}",
+            code="wrong-type",
+            field="clients",
+        )
+    return list(clients)
 
 
 def with_text_names(clients: Mapping[Any, _T]) -> dict[str, _T]:
@@ -52,17 +65,18 @@ def with_text_names(clients: Mapping[Any, _T]) -> dict[str, _T]:
     return by_name
 
 
-def match_clients(clients: Mapping[str, _T] | Sequence[_T], names: Sequence[str]) -> list[_T]:
+def match_clients(clients: Mapping[str, _T] | Iterable[_T], names: Sequence[str]) -> list[_T]:
     """Return test data in the order of the training data's names."""
     # Without names, test data are in the order of the training data.
     if not isinstance(clients, Mapping):
+        clients = _listed(clients)
         if len(clients) != len(names):
             raise InputError(
                 f"got {len(names)} clients but test data for {len(clients)}. Give test data for each client",
                 code="count-mismatch",
                 field="test",
             )
-        return list(clients)
+        return clients
     by_name = clients_by_name(clients)
     if set(by_name) != set(names):
         odd = sorted(set(by_name) ^ set(names))

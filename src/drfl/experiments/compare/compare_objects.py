@@ -78,6 +78,7 @@ def compare_objects(
     """See :func:`drfl.compare`."""
     workers = workers_of(options.jobs)
     seeds = _seeds_of(options.seeds)
+    _check_predictions(options.predictions)
     clients = clients_by_seed(data)
     learned = as_seed_function("task", task, Task)
     if not isinstance(algorithms, Mapping) or not algorithms:
@@ -113,7 +114,7 @@ def compare_objects(
 
 def _seeds_of(given: int | Iterable[int]) -> tuple[int, ...]:
     """Return the seeds from their number or as they are."""
-    if isinstance(given, int):
+    if isinstance(given, bool) or checks.is_integer(given):
         checks.integer("seeds", given)
         return tuple(range(given))
     if isinstance(given, str) or not isinstance(given, Iterable):
@@ -125,11 +126,29 @@ def _seeds_of(given: int | Iterable[int]) -> tuple[int, ...]:
     seeds = tuple(given)
     for seed in seeds:
         checks.integer("each of `seeds`", seed, low=0, field="seeds")
+    seeds = tuple(map(int, seeds))  # NumPy's integers cannot be stored as JSON
     if not seeds or len(set(seeds)) < len(seeds):
         raise InputError(
             f"`seeds` must be at least one, and no seed twice, got {list(seeds)}", code="invalid-value", field="seeds"
         )
     return seeds
+
+
+def _check_predictions(given: object) -> None:
+    import pandas as pd
+
+    if given is None:
+        return
+    values = list(given.values()) if isinstance(given, Mapping) else [given]
+    odd = [value for value in values if not isinstance(value, pd.DataFrame | str | Path)]
+    if isinstance(given, Mapping) and not odd:
+        return
+    raise InputError(
+        "`predictions` must be a mapping of names to data frames or paths of CSV files, such as "
+        f'{{"other tool": frame}}, got {type((odd or values)[0]).__name__}',
+        code="wrong-type",
+        field="predictions",
+    )
 
 
 def _run_in_folder(
