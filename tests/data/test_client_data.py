@@ -497,3 +497,23 @@ def test_seeds_are_keys():
         for wrong in ("3", 3.0, True, None):
             with refused("wrong-type", "key", repr(wrong)):
                 source(wrong)
+
+
+@pytest.mark.parametrize(
+    ("item", "quoted"),
+    [
+        ({"x": torch.zeros(3), "y": 1}, ("keys x, y", "dict")),
+        ((torch.zeros(3),), ("tuple of 1",)),
+        (torch.zeros(2), ("Tensor",)),
+    ],
+    ids=["dict", "tuple of 1", "tensor"],
+)
+def test_items_other_than_pairs_are_refused(item, quoted):
+    with refused("wrong-type", "a", "(x, y)", *quoted):
+        ClientData.from_datasets({"a": [item] * 4})
+
+
+def test_remedy_for_a_single_row_exists_in_python():
+    with refused("few-rows", None, "Remove the client", "test data"):
+        ClientData.from_arrays({"a": pair(1)})
+    assert ClientData.from_arrays({"a": pair(1)}, {"a": pair(1)}).n == 1

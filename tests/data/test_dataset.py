@@ -67,3 +67,14 @@ NOT_FINITE = torch.tensor([[0, 0], [0, float("nan")], [float("inf"), 0], [0, 0]]
 def test_invalid_data_sets_are_refused_by_name(changes, error):
     with refused(*error):
         Dataset(**parts(**changes))
+
+
+def test_repr_is_one_line():
+    x, y = torch.zeros(3, 2), torch.tensor([0, 1, 2])
+    pool = {"inputs": x, "targets": y, "test_inputs": x, "test_targets": y}
+    for dataset, quoted in (
+        (Dataset(**parts()), ("'toy'", "4 training", "1 test", "(2,)", "3 classes")),
+        (Dataset(**parts(**pool, groups=("a", "b", "a"))), ("3 rows", "2 groups")),
+    ):
+        assert len(repr(dataset)) < 120
+        assert all(part in repr(dataset) for part in quoted)

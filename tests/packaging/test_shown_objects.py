@@ -33,6 +33,11 @@ def test_repr_is_one_line(result):
     assert re.match(r"<Simulation .*\b40 .*\b8 .*Auto>", shown[4])
 
 
+def test_checkpoints_show_their_folder():
+    assert repr(drfl.Checkpoints("x", every=5)) == "Checkpoints('x', every=5)"
+    assert "secret" not in repr(drfl.Checkpoints("x", key=b"secret" * 8))
+
+
 def test_history_frame_equals_the_file(result):
     frame, file = result.history.to_frame(), pd.read_csv(io.StringIO(result.history.to_csv()))
     assert set(frame) == {*file, "seconds"}

@@ -249,6 +249,15 @@ def test_bool_of_a_callback_stops_the_run(kind):
     assert run(Counter(), fed(), rounds=3, callbacks=[lambda progress: kind(progress.round == 2)]).rounds == 2
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_initial_model_that_is_not_finite_is_refused(value):
+    f = fed()
+    f.w0 = f.w0.clone()
+    f.w0[0] = value
+    with refused("not-finite", "model", f"1 of {f.w0.numel()}"):
+        run(Counter(), f, rounds=1)
+
+
 def test_skipped_rounds_are_counted():
     assert run(Counter(empty=(1, 4)), fed(), rounds=5).skipped == 2
 

@@ -64,7 +64,7 @@ class DeltaFL(Averaging):
         checks.non_negative("theta", self.theta)
         if self.theta >= 1:
             raise InputError(
-                f"theta must be in [0, 1), got {self.theta}; 0 trains the whole cohort",
+                f"theta must be in [0, 1), got {self.theta!r}; 0 trains the whole cohort",
                 code="out-of-range",
                 field="theta",
             )

@@ -74,7 +74,7 @@ class FGDROKLAdam(ClientSide):
             value = getattr(self, name)
             checks.positive(name, value)
             if value > 1:
-                raise InputError(f"{name} must be in (0, 1], got {value}", code="out-of-range", field=name)
+                raise InputError(f"{name} must be in (0, 1], got {value!r}", code="out-of-range", field=name)
         if self.local.lr is None:
             raise InputError(
                 "FGDROKLAdam needs lr, because its steps do not shrink with the gradient. Try lr=0.01.",

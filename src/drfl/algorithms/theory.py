@@ -243,7 +243,7 @@ def scaffpd_constant(
     _constant("mu_lam", mu_lam)
     if not (math.isfinite(c_omega) and c_omega >= 1):
         raise InputError(
-            f"c_omega must be a finite number of at least 1, got {c_omega}", code="out-of-range", field="c_omega"
+            f"c_omega must be a finite number of at least 1, got {c_omega!r}", code="out-of-range", field="c_omega"
         )
     # The positive root of (E.54) after division by μ_xμ_λ.
     half = 0.5 + 24 * L_xx / mu_x

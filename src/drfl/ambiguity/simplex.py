@@ -142,7 +142,7 @@ class Simplex(Constraint):
     def __post_init__(self) -> None:
         checks.non_negative("floor", self.floor)
         if self.floor > 1:
-            raise InputError(f"floor must be in [0, 1], got {self.floor}", code="out-of-range", field="floor")
+            raise InputError(f"floor must be in [0, 1], got {self.floor!r}", code="out-of-range", field="floor")
 
     def project(self, v: Tensor) -> Tensor:
         """Project v exactly in O(N log N): λ_i = floor + max(v_i − θ, 0), with θ such that the sum is 1.
@@ -202,7 +202,7 @@ class CVaR(Constraint):
     def __post_init__(self) -> None:
         checks.positive("alpha", self.alpha)
         if self.alpha > 1:
-            raise InputError(f"alpha must be in (0, 1], got {self.alpha}", code="out-of-range", field="alpha")
+            raise InputError(f"alpha must be in (0, 1], got {self.alpha!r}", code="out-of-range", field="alpha")
 
     def project(self, v: Tensor) -> Tensor:
         """Project v exactly in O(N log N): λ_i = v_i − θ, clipped to [0, 1/(αN)], with θ such that the sum is 1."""
@@ -240,7 +240,7 @@ class Box(Constraint):
     def __post_init__(self) -> None:
         checks.positive("cap", self.cap)
         if self.cap > 1:
-            raise InputError(f"cap must be in (0, 1], got {self.cap}", code="out-of-range", field="cap")
+            raise InputError(f"cap must be in (0, 1], got {self.cap!r}", code="out-of-range", field="cap")
 
     def project(self, v: Tensor) -> Tensor:
         """Project v exactly in O(N log N): λ_i = v_i − θ, clipped to [0, cap], with θ such that the sum is 1."""
@@ -257,7 +257,8 @@ class Box(Constraint):
         return on_simplex(lam, tolerance) and bool((lam <= self.cap + tolerance).all())
 
     def _checked(self, v: Tensor) -> Tensor:
-        v, n = finite_vector(v), v.numel()
+        v = finite_vector(v)
+        n = v.numel()
         if n * self.cap < 1 - 1e-12:
             raise InputError(
                 f"cap={self.cap} is too small for {n} clients: it must be at least 1/{n}",

@@ -97,4 +97,4 @@ def _smallest(power_at: Callable[[Floats], Floats], power: float) -> int:
 
 def _in_range(name: str, value: float, most: float, *, closed: bool = False) -> None:
     if not (0 < value < most or (closed and value == most)):
-        raise InputError(f"{name} must be between 0 and {most:g}, got {value}", code="out-of-range", field=name)
+        raise InputError(f"{name} must be between 0 and {most:g}, got {value!r}", code="out-of-range", field=name)

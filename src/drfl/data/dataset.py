@@ -122,6 +122,15 @@ class Dataset:
                 field="columns",
             )
 
+    def __repr__(self) -> str:
+        rows = f"{len(self.targets):,} rows"
+        if not self.is_one_pool:
+            rows = f"{len(self.targets):,} training and {len(self.test_targets):,} test rows"
+        outputs = {"classification": "classes", "regression": "targets", "multi-label": "labels"}[self.task]
+        groups = "" if self.groups is None else f", {len({*self.groups, *(self.test_groups or ())}):,} groups"
+        inputs = tuple(self.inputs.shape[1:])
+        return f"<Dataset '{self.name}': {rows}, inputs {inputs}, {self.classes} {outputs}{groups}>"
+
     @property
     def has_labels(self) -> bool:
         """Whether each target is one class, so that rows can be divided by class."""

@@ -34,7 +34,7 @@ class Flip:
 
     def __post_init__(self) -> None:
         if not 0 <= self.p <= 1:
-            raise InputError(f"Flip: p must be in [0, 1], got {self.p}", code="out-of-range", field="p")
+            raise InputError(f"Flip: p must be in [0, 1], got {self.p!r}", code="out-of-range", field="p")
 
     def __call__(self, x: Tensor, uniform: Uniform) -> Tensor:
         """Augment a minibatch; see :data:`drfl.task.training_noise.Augmentation`."""

@@ -336,7 +336,7 @@ def _check_labels(data: ClientData, clients: Iterable[int]) -> None:
     for client in clients:
         if not 0 <= client < data.n:
             raise InputError(
-                f"client must be between 0 and {data.n - 1}, got {client}", code="out-of-range", field="client"
+                f"client must be between 0 and {data.n - 1}, got {client!r}", code="out-of-range", field="client"
             )
     if data.targets.is_floating_point():
         raise InputError(

@@ -129,8 +129,7 @@ def run(
         "certify": certify, "checkpoints": checkpoints, "start": start, "keep": keep,
     }  # fmt: skip
     _check_arguments(algorithm, fed, rounds, evaluate_every, returned, safeguard, callbacks, objects)
-    if init_from is not None:
-        fed = fed.starting_from(Path(init_from))
+    fed = _with_first_model(fed, init_from)
     step_size.in_round(algorithm, max(rounds, 1))  # refuses a schedule that reaches 0 before any request
     # Settings are checked before the first request to a client.
     select = ModelSelection(best, patience, fed.measures[0], until)
@@ -243,6 +242,21 @@ def _check_arguments(
             code="conflicting-options",
             field="checkpoints",
         )
+
+
+def _with_first_model(fed: Federation, init_from: str | Path | None) -> Federation:
+    """Return the federation with the model of the file, if there is one; the initial model must be finite."""
+    if init_from is not None:
+        fed = fed.starting_from(Path(init_from))
+    good = torch.isfinite(fed.w0)
+    if not bool(good.all()):
+        raise InputError(
+            f"the initial model contains NaN or infinity in {int((~good).sum()):,} of {good.numel():,} parameters. "
+            "Initialise the module before drfl.Task(module), or start from another file.",
+            code="not-finite",
+            field="model",
+        )
+    return fed
 
 
 def _wrong_type(name: str, expected: str, given: object) -> InputError:

@@ -167,7 +167,8 @@ def split_rows(
 
 def _too_few(what: str) -> InputError:
     return InputError(
-        f"{what}: at least two are needed to train and to test. Remove it with `min_rows = 2`, or give it test data",
+        f"{what}: at least two are needed to train and to test. Remove the client, with `min_rows = 2` in a command, "
+        "or give it test data",
         code="few-rows",
     )
 

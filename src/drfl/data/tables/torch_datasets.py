@@ -113,6 +113,11 @@ def stack(name: str, dataset: TorchDataset[Item]) -> Pair:
 
 def _item(item: Item) -> tuple[dict[str | int | None, Tensor], Tensor]:
     """Return the inputs of an item by name, by number for a tuple, or by None for one tensor; and its target."""
+    if isinstance(item, Mapping):
+        raise ValueError(f"items must be (x, y), got a dict with keys {', '.join(map(str, item))}")
+    if not isinstance(item, tuple | list) or len(item) not in (2, 3):
+        size = f" of {len(item)}" if isinstance(item, tuple | list) else ""
+        raise ValueError(f"items must be (x, y) or (x, y, metadata), got an object of type {type(item).__name__}{size}")
     # Metadata name the client and are not inputs.
     x, y = item[:2] if len(item) == 3 else item
     named = {None: x}

@@ -255,6 +255,10 @@ class Checkpoints:
         self._clock, self._replies = clock, replies
         self._last_write, self._write_time = clock(), 0.0
 
+    def __repr__(self) -> str:
+        every = "" if self.every is None else f", every={self.every}"
+        return f"Checkpoints('{self.folder}'{every}{'' if self.key is None else ', signed'})"
+
     def resume(
         self, algorithm: Algorithm, fed: Federation, rounds: int, fresh: RunState, settings: Mapping[str, object]
     ) -> RunState | None:
