@@ -245,12 +245,17 @@ def fit(
     from drfl.experiments.run.runner import StopSignal
 
     checks.integer("budget", budget)
+    shared = {"cohort": cohort, "steps": steps, "batch": batch, "lr": lr}
+    for name, number in shared.items():
+        # The settings of a command are texts and become numbers, but numbers in Python are not texts.
+        if isinstance(number, str) and (name, number) != ("batch", "full"):
+            expected = "a number or 'full'" if name == "batch" else "a number"
+            raise InputError(f"{name} must be {expected}, got {number!r}", code="invalid-value", field=name)
     settings = {
         "init_from": init_from, "keep_weights": keep_weights,
         "rounds": budget, "evaluate_every": evaluate_every(budget), "seed": seed, "engine": engine, "device": device,
         "precision": precision, "threads": threads, "checkpoint_every": checkpoint_every,
     }  # fmt: skip
-    shared = {"cohort": cohort, "steps": steps, "batch": batch, "lr": lr}
     place, show = None if out is None else Path(out), line_printer(progress)
     check_folder(place, "fit", resume=resume, overwrite=overwrite)
     if resume and place is not None and is_finished(place):

@@ -402,6 +402,8 @@ def test_diverged_run_does_not_stop_the_others(tmp_path):
         ({"seeds": []}, ("invalid-value", "seeds")),
         ({"seeds": [-1]}, ("out-of-range", "seeds", "-1")),
         ({"seeds": 2.0}, ("wrong-type", "seeds", "2.0")),
+        ({"faults": {"drop": "0.2"}}, ("invalid-value", "faults", "drop", "'0.2'")),
+        ({"faults": {"drop": ["0.2", 0.1, 0.1]}}, ("invalid-value", "faults", "drop")),
         ({"seeds": True}, ("out-of-range", "seeds")),
         ({"predictions": {"other": np.zeros(3)}}, ("wrong-type", "predictions", "ndarray")),
         ({"predictions": pd.DataFrame({"row": [1]})}, ("wrong-type", "predictions", "DataFrame")),

@@ -232,6 +232,10 @@ def test_missing_validation_rows_are_refused():
         ({"overwrite": True}, "needs-option", "out"),
         ({"cohort": 7}, "out-of-range", "m"),
         ({"batch": "some"}, "invalid-value", "batch"),
+        ({"batch": "8"}, "invalid-value", "batch"),
+        ({"lr": "0.1"}, "invalid-value", "lr"),
+        ({"steps": "5"}, "invalid-value", "steps"),
+        ({"cohort": "2"}, "invalid-value", "cohort"),
         ({"engine": "warp"}, "unknown-name", "engine"),
     ],
 )

@@ -107,15 +107,25 @@ def test_first_trial_can_be_given_and_less_can_be_better():
 
 @pytest.mark.long
 def test_failed_run_is_never_the_best():
-    first = {"share": 1.0, "lr": 1e38}
-    found = tuned(data=clients(True), learned=task(True), first=first, trials=2)
+    def wide(trial):
+        lr = 1e38 if trial.suggest_int("bad", 0, 9) == 9 else 0.05
+        return Halfway(m=3, local=drfl.LocalSGD(steps=2, batch=8, lr=lr))
+
+    first = {"bad": 9}
+    found = tuned(wide, data=clients(True), learned=task(True), first=first, trials=2)
     assert found.trials[0].stopped == ("diverged",)
     assert found.trials[0].score == math.inf
-    assert found.trials[0].point == {}, "it lies outside the space"
     assert found.best_trial.number == 1
     assert math.isnan(found.to_frame().seed1000[0])
     with refused("no-results", "space", "Halfway", kind=DrflError):
-        tuned(data=clients(True), learned=task(True), first=first, trials=1)
+        tuned(wide, data=clients(True), learned=task(True), first=first, trials=1)
+
+
+@pytest.mark.parametrize(("name", "value"), [("lr", 50), ("lr", 0.001), ("share", -1.0)])
+def test_first_trial_outside_the_space_is_refused(name, value, tmp_path):
+    with refused("out-of-range", "first", name, str(value)):
+        tuned(first={"share": 1.0, "lr": 0.05, name: value}, out=tmp_path / "t")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.long

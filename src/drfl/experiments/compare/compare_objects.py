@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar, cast
 
+import numpy as np
 from torch import nn
 
 from drfl.core import checks
@@ -114,9 +115,9 @@ def compare_objects(
 
 def _seeds_of(given: int | Iterable[int]) -> tuple[int, ...]:
     """Return the seeds from their number or as they are."""
-    if isinstance(given, bool) or checks.is_integer(given):
+    if isinstance(given, int | np.integer):
         checks.integer("seeds", given)
-        return tuple(range(given))
+        return tuple(range(int(given)))
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise InputError(
             f"`seeds` must be the number of seeds, or a list of them such as [0, 1, 2], got {given!r:.80}",

@@ -190,6 +190,9 @@ def failures_of(given: object) -> FailureModel | None:
     for name in given:
         if name not in known:
             raise unknown("fault", str(name), known)
+        value = given[name]
+        if any(isinstance(number, str) for number in (value if isinstance(value, list | tuple) else [value])):
+            raise InputError(f"`faults`: {name} must be a number, got {value!r}", code="invalid-value", field="faults")
     try:
         return TypeAdapter(FailureModel).validate_python(dict(given))
     except ValidationError as error:

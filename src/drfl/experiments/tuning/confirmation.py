@@ -37,7 +37,7 @@ def check_seeds(count: int) -> None:
     """Check the number of seeds."""
     if count < 0 or 0 < count < T_FROM:
         raise InputError(
-            f"`confirm_seeds` must be 0 for no confirmation, or at least {T_FROM} for a paired test, got {count}",
+            f"`confirm_seeds` must be 0 for no confirmation, or at least {T_FROM} for a paired test, got {count!r}",
             code="out-of-range",
             field="confirm_seeds",
         )

@@ -57,7 +57,7 @@ def _algorithm_at(name: str, space: AlgorithmSpace, table: Mapping[str, Value]) 
     """Call a space with these values as suggestions; return the algorithm, and the trial that it was made from."""
     trial = cast("optuna.Trial", import_optuna().trial.FixedTrial(dict(table)))  # spaces cannot tell it from a trial
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".* out of the range of the distribution")  # allowed in a first trial
+        warnings.filterwarnings("ignore", message=".* out of the range of the distribution")  # refused later
         return own_spaces.call_space(name, space, trial), trial
 
 
@@ -157,10 +157,16 @@ class ObjectSubject:
         for name in self.first:
             if name not in trial.params:
                 raise unknown("parameter", name, trial.params, "first")
-        # Parameters outside the space run too, but Optuna cannot learn from them.
         table, places = dict(trial.params), dict(trial.distributions)
-        inside = all(places[name]._contains(places[name].to_internal_repr(value)) for name, value in table.items())
-        return SearchPoint(table, table, places) if inside else SearchPoint({}, table)
+        for name, value in table.items():
+            if not places[name]._contains(places[name].to_internal_repr(value)):
+                raise InputError(
+                    f"`first` sets {name} to {value!r}, which is outside the space, {places[name]}. Choose a value of "
+                    "the space, or widen the space.",
+                    code="out-of-range",
+                    field="first",
+                )
+        return SearchPoint(table, table, places)
 
     def draw(self, trial: optuna.Trial) -> SearchPoint:
         """Draw another trial."""
