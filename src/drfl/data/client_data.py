@@ -45,6 +45,7 @@ from drfl.data.tables.columns import Columns, frame_row
 from drfl.data.tables.conditions import used_columns
 from drfl.data.tables.conform import conform, target_tensor
 from drfl.data.tables.convert import encode_targets, feature_columns, feature_matrix, require_present
+from drfl.data.tables.levels import word_notices
 from drfl.data.tables.patients import check_spelling, numbered, patients_of, repeated_ids, shared_ids
 from drfl.data.tables.propose import propose
 from drfl.data.tables.schema import TableSchema
@@ -574,6 +575,7 @@ class ClientData:
             table = table._replace(frame=frame).prepared(names, reading)
             if reading.missing:
                 schema, proposed = propose([table.frame], roles.targets, group, (), None, patient, reading)
+                proposed += tuple(word_notices([table], schema, [*map(str, table.frame[group])]))
                 features = None
             frame = table.with_numbers(names).frame
         if schema is not None:

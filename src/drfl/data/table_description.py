@@ -18,14 +18,13 @@ from drfl.data.dataset import TaskName
 from drfl.data.partition.natural import split_groups
 from drfl.data.partition.splitting import as_tensors
 from drfl.data.tables.columns import Columns
-from drfl.data.tables.conditions import used_columns
 from drfl.data.tables.conform import SchemaRows, encode, level_text, stripped, target_tensor
-from drfl.data.tables.levels import check_levels, level_notices
-from drfl.data.tables.patients import check_spelling, numbered, repeated_ids
+from drfl.data.tables.levels import check_levels, level_notices, words_of
+from drfl.data.tables.patients import check_spelling, numbered
 from drfl.data.tables.propose import propose
 from drfl.data.tables.schema import NUMBERS, WITH_LEVELS, TableSchema
 from drfl.data.tables.table import Table
-from drfl.data.tables.table_files import client_of_rows, patients_of_tables
+from drfl.data.tables.table_files import client_of_rows, patients_of_tables, repeated_in
 from drfl.data.tables.table_paths import files_of, unread_notices
 from drfl.data.tables.text_form import DETECT, ReadOptions, TextForm
 from drfl.data.tables.written import days_of
@@ -91,12 +90,12 @@ def check_files(
     reading = reading.with_defaults(schema.reading)
     for path in files:
         try:
-            table = Table.by_schema(path, schema, reading)
+            table = Table.whole(path, schema, options=reading)
         except InputError as error:
             # Other files are checked nevertheless.
             found.append(FileCheck(path, None, (error,)))
             continue
-        rows = encode(schema, table)
+        rows = encode(schema, table.without_unused(schema))
         problems = [*rows.problems]
         try:
             clients = client_of_rows([table], schema.client) if schema.client in table.frame.columns else None
@@ -113,7 +112,10 @@ def check_files(
         return Check(tuple(found), ())
     clients = client_of_rows(tables, schema.client) or ["all rows"] * len(parts[0].targets)
     patients = patients_of_tables(tables, schema.patient)
-    notices = (*unread_notices(paths, files), *_warnings(schema, parts, clients, patients))
+    notices = (
+        *unread_notices(paths, files), *repeated_in(tables, clients, schema),
+        *_warnings(schema, parts, clients, patients),
+    )  # fmt: skip
     return Check(tuple(found), tuple(dict.fromkeys(notices)))
 
 
@@ -171,16 +173,15 @@ def describe(
         problems.append(error)
         patients = None
     collected = [*unread, *notices]
-    if patient is None:
-        whole = pd.concat([table.frame for table in tables], ignore_index=True)
-        collected += repeated_ids(whole, clients, (*used_columns(targets), group))
+    collected += repeated_in(tables, clients, schema)
     columns = [column for column in schema.columns if column.is_feature or column.role == "target"]
     names = [column.name for column in columns]
     # A file that lacks a column has blanks there.
     frame = pd.concat([table.frame.reindex(columns=names).astype(object) for table in used], ignore_index=True)
     for column in sorted(columns, key=lambda column: not column.is_feature):
         if column.type in WITH_LEVELS:
-            _collect_levels(frame[column.name], column.is_feature, clients, problems, collected)
+            words = words_of(frame[column.name], column.missing).to_frame(column.name)
+            _collect_levels(words, column.is_feature, clients, problems, collected)
     collected += _warnings(schema, parts, clients, patients)
     counts = Counter(client for client, _ in {*zip(clients, patients or (), strict=False)})
     sites = tuple(
@@ -191,16 +192,13 @@ def describe(
 
 
 def _collect_levels(
-    cells: pd.Series, is_feature: bool, clients: Sequence[str], problems: list[InputError], notices: list[Notice]
+    words: pd.DataFrame, is_feature: bool, clients: Sequence[str], problems: list[InputError], notices: list[Notice]
 ) -> None:
     """Add values that are spelt in two ways, and values of a single client."""
-    words = stripped(cells).map(level_text, na_action="ignore").to_frame(str(cells.name))
-    is_known = words.notna().to_numpy()[:, 0]
-    words, owners = words[is_known], np.array(clients, dtype=object)[is_known].tolist()
     empty = words.iloc[:, :0]
     try:
-        check_levels(words, owners)
-        notices += level_notices(words if is_feature else empty, empty if is_feature else words, owners)
+        check_levels(words, clients)
+        notices += level_notices(words if is_feature else empty, empty if is_feature else words, clients)
     except InputError as error:
         problems.append(error)
 

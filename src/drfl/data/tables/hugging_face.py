@@ -197,7 +197,7 @@ def _table_rows(parts: Mapping[str, datasets.Dataset], columns: Columns) -> Tabl
                 _check_labelled(place, name, frame[name].to_numpy(), rows.features[name])
         reading = columns.reading if schema is None else columns.reading.with_defaults(schema.reading)
         table = Table.of(place, frame).prepared(columns.texts if schema is None else schema.texts, reading)
-        tables.append(table if schema is None else table.without_unused(schema))
+        tables.append(table)
     if schema is not None:
         found = rows_by_schema(tables, schema, files=False)
         check_targets_vary(schema, found.targets)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from drfl.core.errors import InputError, Notice, listing
+from drfl.data.tables.conform import level_text, stripped
+from drfl.data.tables.schema import WITH_LEVELS, TableSchema
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from drfl.data.tables.table import Table
 
 LEVELS = 1000
 """A column with more values is not compared value by value."""
@@ -23,10 +27,16 @@ CLOSE = 0.8
 LETTER = r"[^\W\d_]"
 
 
+def words_of(cells: pd.Series, missing: Collection[str] = ()) -> pd.Series:
+    """Return the cells of a column as levels are written; None for blank ones and for words that mean "missing"."""
+    words = stripped(cells).map(level_text, na_action="ignore")
+    return words.mask(words.isin([*missing]), None)
+
+
 def check_levels(table: pd.DataFrame, owners: Sequence[str] | None) -> None:
-    """Make sure that no value of a text column is spelt in two ways."""
+    """Make sure that no value of a text column is spelt in two ways. Blank cells have no value."""
     for name, (values, codes) in _text_columns(table).items():
-        counts = np.bincount(codes, minlength=len(values))
+        counts = np.bincount(codes[codes >= 0], minlength=len(values))
         seen: dict[str, int] = {}
         pairs = []
         for k, value in enumerate(values):
@@ -81,6 +91,21 @@ def level_notices(features: pd.DataFrame, classes: pd.DataFrame, owners: Sequenc
     return found
 
 
+def word_notices(tables: Sequence[Table], schema: TableSchema, owners: Sequence[str] | None) -> list[Notice]:
+    """Check the words of tables whose schema drfl proposed, see :func:`check_levels` and :func:`level_notices`."""
+    import pandas as pd
+
+    features, classes = dict[str, pd.Series](), dict[str, pd.Series]()
+    for column in schema.columns:
+        # The levels of a condition are its answers.
+        is_used = column.type in WITH_LEVELS and all(column.name in table.frame for table in tables)
+        if is_used and (column.is_feature or column.role == "target"):
+            cells = pd.concat([table.frame[column.name].astype(object) for table in tables], ignore_index=True)
+            (features if column.is_feature else classes)[column.name] = words_of(cells, column.missing)
+    check_levels(pd.DataFrame({**features, **classes}), owners)
+    return level_notices(pd.DataFrame(features), pd.DataFrame(classes), owners)
+
+
 def plain(value: str) -> str:
     """Remove differences that people overlook: case, outer blanks, and punctuation between letters."""
     value = re.sub(rf"(?<={LETTER})[\s\-_.]+(?={LETTER})", "", value.strip().casefold())
@@ -89,14 +114,18 @@ def plain(value: str) -> str:
 
 
 def _text_columns(table: pd.DataFrame) -> dict[str, tuple[list[str], np.ndarray]]:
-    """Return the sorted values of each text column, and the index (n,) of the value of each row."""
+    """Return the sorted values of each text column, and the index (n,) of the value of each row; −1 if it is blank."""
     from pandas.api.types import is_numeric_dtype
 
     found = {}
     for name in (name for name in table if not is_numeric_dtype(table[name])):
-        values, codes = np.unique(table[name].astype(str).to_numpy(dtype=object), return_inverse=True)
+        is_known = table[name].notna().to_numpy(dtype=bool)
+        words = table[name][is_known].astype(str).to_numpy(dtype=object)
+        values, known = np.unique(words, return_inverse=True)
         if len(values) <= LEVELS:
-            found[str(name)] = list(map(str, values)), codes.ravel()
+            codes = np.full(len(is_known), -1)
+            codes[is_known] = known.ravel()
+            found[str(name)] = list(map(str, values)), codes
     return found
 
 
@@ -113,16 +142,19 @@ def _apart(table: pd.DataFrame, owners: Sequence[str]) -> list[tuple[str, list[t
         # Numbers of classes may well differ between clients, as with the digits that somebody writes.
         if pd.to_numeric(pd.Series(values, dtype=object), errors="coerce").notna().all():
             continue
-        groups = list[tuple[list[str], set[int]]]()
+        groups, count = list[tuple[list[str], set[int]]](), 0
         for client in dict.fromkeys(owners):
-            own = set(codes[names == client].tolist())
+            own = set(codes[names == client].tolist()) - {-1}
+            if not own:
+                continue
+            count += 1
             linked = [group for group in groups if group[1] & own]
             clients = [each for group in linked for each in group[0]]
             groups = [group for group in groups if group not in linked]
             groups.append(([*clients, client], own.union(*(group[1] for group in linked))))
         # A column of names differs at every client, and one of regions has a single value in each group.
-        several = all(len(own) > 1 for _, own in groups) and (len(groups) == 2 or len(groups) < len(set(owners)))
-        odd = len(groups) == 2 and len(set(owners)) > 2 and min(len(clients) for clients, _ in groups) == 1
+        several = all(len(own) > 1 for _, own in groups) and (len(groups) == 2 or len(groups) < count)
+        odd = len(groups) == 2 and count > 2 and min(len(clients) for clients, _ in groups) == 1
         if len(groups) > 1 and (several or odd):
             ordered = sorted(groups, key=lambda group: len(group[0]))
             found.append((name, [(clients, [values[k] for k in sorted(own)]) for clients, own in ordered]))

@@ -66,11 +66,6 @@ class Table(NamedTuple):
         return cls.of(str(path), _read_text(path, form, text), form).prepared(text, options)
 
     @classmethod
-    def by_schema(cls, path: Path, schema: TableSchema, options: ReadOptions = DETECT) -> Table:
-        """Read a file without the columns that the schema does not use. Options must not contradict the schema."""
-        return cls.whole(path, schema, options=options).without_unused(schema)
-
-    @classmethod
     def whole(
         cls, path: Path, schema: TableSchema | None, text: Sequence[str] = (), options: ReadOptions = DETECT
     ) -> Table:

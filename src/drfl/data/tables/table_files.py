@@ -26,11 +26,11 @@ from drfl.data.tables.columns import (
     one_hot,
     values_of,
 )
-from drfl.data.tables.conditions import text_columns
+from drfl.data.tables.conditions import text_columns, used_columns
 from drfl.data.tables.conform import conform, level_text, stripped, target_tensor
-from drfl.data.tables.levels import check_levels, level_notices
+from drfl.data.tables.levels import check_levels, level_notices, word_notices
 from drfl.data.tables.npz_arrays import TableRows, is_table, read_arrays
-from drfl.data.tables.patients import check_spelling, patients_of, repeated_ids, shared_ids
+from drfl.data.tables.patients import NAMES, check_spelling, patients_of, repeated_ids, shared_ids
 from drfl.data.tables.propose import inferred_schema, propose
 from drfl.data.tables.schema import TableSchema
 from drfl.data.tables.table import Table
@@ -77,12 +77,12 @@ def read_tables(
     columns = Columns(names or (), group, tuple(drop), task or "classification", schema, patient, reading)
     if schema is not None:
         schema.check_options(names, group, drop, task, patient)
-        read = rows_by_schema([Table.by_schema(path, schema, reading) for path in files], schema)
+        read = rows_by_schema([Table.whole(path, schema, options=reading) for path in files], schema)
     elif reading.missing:
         tables = [Table.read(path, [*columns.targets, *columns.texts], reading) for path in files]
         frames = [table.frame for table in tables]
         schema, proposed = propose(frames, columns.targets, group, drop, columns.task, patient, reading)
-        read = rows_by_schema([table.without_unused(schema) for table in tables], schema)
+        read = rows_by_schema(tables, schema, is_proposed=True)
     else:
         check_stems(files, group)
         read = _encoded(files, columns)
@@ -151,7 +151,7 @@ def read_site_table(
         columns = Columns(targets or (), task=task or "classification", patient=patient, reading=reading)
         read = _encoded(files, columns, words=False)
     else:
-        read = rows_by_schema([Table.by_schema(path, schema, reading) for path in files], schema, files=False)
+        read = rows_by_schema([Table.whole(path, schema, options=reading) for path in files], schema, files=False)
     if read.patients is not None:
         check_spelling(read.patients, None)
     # The training file comes first.
@@ -184,15 +184,38 @@ def _encoded(files: Sequence[Path], columns: Columns, words: bool = True) -> Tab
     return rows if rows.schema is None else rows._replace(schema=replace(rows.schema, reading=columns.reading))
 
 
-def rows_by_schema(tables: Sequence[Table], schema: TableSchema, files: bool = True) -> TableRows:
-    """Encode tables by a schema. If ``files``, several tables without a client column are one client each."""
-    parts = [conform(schema, table) for table in tables]
+def rows_by_schema(
+    tables: Sequence[Table], schema: TableSchema, files: bool = True, *, is_proposed: bool = False
+) -> TableRows:
+    """Encode whole tables by a schema. If ``files``, several tables without a client column are one client each.
+
+    If drfl proposed the schema, its levels are those of the tables, so their words are checked as without a schema.
+    """
+    owners, notices = None, form_notices(tables)
+    if is_proposed:
+        owners = client_of_rows(tables, schema.client, files)
+        notices = [*word_notices(tables, schema, owners), *notices]
+    parts = [conform(schema, table.without_unused(schema)) for table in tables]
+    owners = client_of_rows(tables, schema.client, files) if owners is None else owners
     y, outputs = target_tensor(schema, np.concatenate([part.targets for part in parts]))
     return TableRows(
         torch.from_numpy(np.concatenate([part.inputs for part in parts])), y, outputs, schema.classes,
-        client_of_rows(tables, schema.client, files), schema.features, tuple(form_notices(tables)),
+        owners, schema.features, (*notices, *repeated_in(tables, owners, schema)),
         tuple(len(table.frame) for table in tables), patients_of_tables(tables, schema.patient), schema,
     )  # fmt: skip
+
+
+def repeated_in(tables: Sequence[Table], owners: Sequence[str] | None, schema: TableSchema) -> tuple[Notice, ...]:
+    """Warn of columns of whole tables that seem to name patients, unless the schema names a column of patients."""
+    import pandas as pd
+
+    if schema.patient is not None:
+        return ()
+    used = (*used_columns([column.name for column in schema.targets]), schema.client)
+    names = list(dict.fromkeys(name for table in tables for name in table.frame if NAMES.fullmatch(str(name))))
+    # A table that lacks a column has blanks there.
+    frames = [table.frame.reindex(columns=names).astype(object) for table in tables] if names else []
+    return repeated_ids(pd.concat(frames, ignore_index=True).infer_objects(), owners, used) if frames else ()
 
 
 def patients_of_tables(tables: Sequence[Table], patient: str | None) -> list[str] | None:
