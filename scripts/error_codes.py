@@ -13,6 +13,7 @@ CODES = {
     "bad-signature": "A signed file or message has another signature than that of the key.",
     "cannot-edit": "A settings file is written in a way that drfl does not edit.",
     "cannot-write": "A file or folder cannot be written.",
+    "class-at-one-client": "A class occurs at one client only, which seems to code it differently.",
     "classes-differ": "Some clients share no class with the others.",
     "classes-swapped": "The classes seem to mean the opposite at a client.",
     "clients-differ": "Data or results that belong together have different clients.",

@@ -15,7 +15,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.torch import save_file
 from tests.data.test_model import SCHEMA
-from tests.support.refusals import check_refusal, refused
+from tests.support.refusals import check_refusal, notices, quotes, refused
 
 import drfl
 from drfl.cli.app import call
@@ -48,6 +48,20 @@ def test_each_row_gets_a_prediction(trained, capsys):
     assert call(["predict", "r/model.safetensors", "new.csv", "--out", "q.csv"]) == 2
     assert "new.csv, line 4, column 'crp'" in capsys.readouterr().err
     assert not Path("q.csv").exists()
+
+
+def test_cells_that_count_as_other_are_reported(trained):
+    new = trained.iloc[:5].drop(columns=["ill"])
+    new["stage"] = ["I", "II", "IV", "VI", "III"]
+    new.to_csv("new.csv", index=False)
+    arguments = ["predict", "r/model.safetensors", "new.csv", "--overwrite", "--out", "p.csv"]
+    (notice,) = notices(arguments)
+    assert (notice.code, notice.field) == ("unknown-level", "stage")
+    assert quotes(notice, "new.csv", "'stage'", "2", "5")
+    new.assign(stage=["I", "II", "II", "I", "III"]).to_csv("new.csv", index=False)
+    assert notices(arguments) == []
+    new.assign(stage=["I", "ii", "II", "I", "III"]).to_csv("new.csv", index=False)
+    check_refusal(arguments, "similar-values", "stage", "line 3", "'ii'", "'II'")
 
 
 @pytest.mark.parametrize(

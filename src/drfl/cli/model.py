@@ -10,6 +10,7 @@ import typer
 
 from drfl.cli import signals
 from drfl.cli.command_help import Command, CommandGroup
+from drfl.cli.console import warn
 from drfl.core.screen import say
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def predict_command(
     from drfl.data.prediction_table import predictions_csv
 
     check_output(out, "--out", overwrite=overwrite)
-    text = predictions_csv(load_model(path, reference, schema=schema), table, keep, reading)
+    text = predictions_csv(load_model(path, reference, schema=schema), table, keep, reading, warn)
     write_bytes(text.encode(), out, private=True)  # rows may be patients
     say(f"{out}: predictions for {text.count(chr(10)) - 1:,} rows")
     return 0

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from drfl.core.csv_cells import escape_formula
-from drfl.core.errors import InputError, unknown
+from drfl.core.errors import InputError, Notice, listing, unknown
 from drfl.data.model import Model
-from drfl.data.tables.conform import level_text
+from drfl.data.tables.conform import level_text, other_cells
 from drfl.data.tables.table import Table
 from drfl.data.tables.text_form import DETECT, ReadOptions
 
 
-def predictions_csv(model: Model, path: Path, keep: Sequence[str] = (), reading: ReadOptions = DETECT) -> str:
+def predictions_csv(
+    model: Model,
+    path: Path,
+    keep: Sequence[str] = (),
+    reading: ReadOptions = DETECT,
+    warn: Callable[[Notice], None] | None = None,
+) -> str:
     """Predict each row of a table.
 
     Columns are the number of the ``row`` from 1, the kept columns, the ``prediction``, and ``probability_CLASS`` for
-    each class. A multi-label task has ``prediction_LABEL`` and ``probability_LABEL`` for each label.
+    each class. A multi-label task has ``prediction_LABEL`` and ``probability_LABEL`` for each label. ``warn`` gets a
+    notice if cells count as other.
     """
     if not hasattr(model, "feature_names_in_"):
         raise InputError(
@@ -38,6 +45,13 @@ def predictions_csv(model: Model, path: Path, keep: Sequence[str] = (), reading:
     ids = [column.name for column in columns if column.type == "id" or column.role in ("client", "patient")]
     kept = [name for name in known if name in keep or name in ids]
     outputs = model.outputs(table)
+    counts = other_cells(columns, table)
+    if counts and warn is not None:
+        named = listing(
+            [f"'{name}' ({count:,} of {len(table.frame):,} cells)" for name, count in counts.items()], "column"
+        )
+        text = f"{path}: values that are not levels of the model count as other in column {named}; check their spelling"
+        warn(Notice(text, "unknown-level", next(iter(counts)) if len(counts) == 1 else None))
     answers = model.answers(outputs)
     if answers.ndim == 1:
         suffixes = [""]

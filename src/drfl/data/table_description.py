@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,6 +19,7 @@ from drfl.data.dataset import TaskName
 from drfl.data.partition.natural import split_groups
 from drfl.data.partition.splitting import as_tensors
 from drfl.data.tables.columns import Columns
+from drfl.data.tables.condition_columns import condition_notices
 from drfl.data.tables.conform import SchemaRows, encode, level_text, stripped, target_tensor
 from drfl.data.tables.levels import check_levels, level_notices, words_of
 from drfl.data.tables.patients import check_spelling, numbered
@@ -114,6 +116,7 @@ def check_files(
     patients = patients_of_tables(tables, schema.patient)
     notices = (
         *unread_notices(paths, files), *repeated_in(tables, clients, schema),
+        *condition_notices(tables, [column.name for column in schema.targets], clients),
         *_warnings(schema, parts, clients, patients),
     )  # fmt: skip
     return Check(tuple(found), tuple(dict.fromkeys(notices)))
@@ -174,6 +177,8 @@ def describe(
         patients = None
     collected = [*unread, *notices]
     collected += repeated_in(tables, clients, schema)
+    with suppress(InputError):  # which is among the problems of the schema
+        collected += condition_notices(tables, targets, clients)
     columns = [column for column in schema.columns if column.is_feature or column.role == "target"]
     names = [column.name for column in columns]
     # A file that lacks a column has blanks there.

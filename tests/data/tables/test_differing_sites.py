@@ -122,3 +122,160 @@ def test_repeated_id_is_reported_for_every_way_to_read_tables():
     columns = [column for column in schema.columns if column.name != "patient_id"]
     named = TableSchema((*columns, Column("patient_id", "id", role="patient")))
     assert found(frames, None, schema=named) == checked(named) == []
+
+
+def numbered(frames):
+    return {site: frame.assign(ill=(frame.ill == "yes").astype(int)) for site, frame in frames.items()}
+
+
+@READINGS
+@pytest.mark.parametrize(
+    ("change", "quoted"),
+    [
+        (lambda ill: ill + 1, ("'2'", "'0'")),
+        (lambda ill: ill.map({0: "N", 1: "J"}), ("'J'", "'Y'")),
+        (lambda ill: ill.where(np.arange(len(ill)) % 7 > 0, 9), ("'9'", "15")),
+        (lambda ill: ill.map({0: "no", 1: "yes"}).where(ill.index > 5, "NA"), ("'NA'", "6")),
+        (lambda ill: ill.map({0: "no", 1: "yes"}).where(ill.index > 15, "maybe"), ("'maybe'", "16")),
+    ],
+    ids=["1 and 2", "J and N", "9", "NA", "frequent"],
+)
+def test_class_at_one_client_is_reported(change, quoted, reading):
+    frames = numbered(tables())
+    names = {"'J'": {0: "N", 1: "Y"}, "'NA'": {0: "no", 1: "yes"}, "'maybe'": {0: "no", 1: "yes"}}.get(quoted[0])
+    for site, frame in frames.items():
+        frame["ill"] = change(frame.ill) if site == ODD else frame.ill if names is None else frame.ill.map(names)
+    (notice,) = read(frames, reading=reading).notices
+    assert (notice.code, notice.field) == ("class-at-one-client", "ill")
+    assert quotes(notice, ODD, *quoted)
+    assert ("class-at-one-client", "ill") in [(each.code, each.field) for each in describe([Path("in")], "ill").notices]
+
+
+def test_class_at_one_client_by_a_group_column(folder):
+    whole = pd.concat([frame.assign(site=site) for site, frame in numbered(tables()).items()])
+    whole.loc[whole.site == ODD, "ill"] += 1
+    whole.to_csv("in/all.csv", index=False)
+    (notice,) = read_tables([Path("in")], "ill", "site").notices
+    assert notice.code == "class-at-one-client"
+    # Without clients, a partition divides the rows by class as it likes.
+    assert read_tables([Path("in")], "ill", drop=["site"]).notices == ()
+
+
+@pytest.mark.parametrize(
+    "classes",
+    [
+        {"Aachen": [0], "Bonn": [1], "Celle": [2], "Dessau": [3]},
+        {"Aachen": [0, 1], "Bonn": [2, 3], "Celle": [4, 5], "Dessau": [0, 9]},
+        {"Aachen": [0, 1, 2], "Bonn": [1, 2, 9], "Celle": [0, 2], "Dessau": [0, 1]},
+        {"Aachen": [0, 1], "Bonn": [0, 1], "Celle": [0, 1], "Dessau": [0, 1]},
+    ],
+    ids=["one class", "two classes", "skewed", "equal"],
+)
+def test_label_skew_is_accepted(classes):
+    frames = tables()
+    for site, own in classes.items():
+        frames[site]["ill"] = np.array(own)[np.arange(len(frames[site])) % len(own)]
+    assert found(frames) == []
+
+
+def test_rare_class_at_one_client_is_accepted():
+    frames = {site: frame.assign(ill=np.arange(len(frame)) % 9) for site, frame in tables().items()}
+    frames[ODD].loc[:1, "ill"] = 9
+    assert found(frames) == []
+    frames[ODD].loc[:1, "ill"] = 99
+    assert found(frames) == [("class-at-one-client", "ill")]
+
+
+def test_class_at_one_of_two_clients_is_accepted():
+    frames = {site: frame for site, frame in numbered(tables()).items() if site in SITES[:2]}
+    frames[ODD].loc[:20, "ill"] = 2
+    assert found(frames) == []
+
+
+def staged():
+    rng = np.random.default_rng(1)
+    return {site: frame.assign(stage=rng.choice(["II", "III", "IV"], len(frame))) for site, frame in tables().items()}
+
+
+@READINGS
+def test_other_spelling_of_the_text_of_a_condition_is_refused(reading):
+    frames = staged()
+    assert found(frames, "stage == IV", reading, drop=["ill"]) == []
+    frames[ODD].loc[::2, "stage"] = frames[ODD].stage[::2].str.lower()
+    for comparison in ("==", "!="):
+        with refused("similar-values", "stage", "'iv'", "'IV'", "line"):
+            read(frames, f"stage {comparison} IV", reading, drop=["ill"])
+    problems = describe([Path("in")], "stage == IV", drop=["ill"]).problems
+    assert ("similar-values", "stage") in [(problem.code, problem.field) for problem in problems]
+    whole = pd.concat([frame.assign(site=site) for site, frame in frames.items()])[["age", "bp", "stage", "site"]]
+    with refused("similar-values", "stage", "'iv'", "'IV'"):
+        ClientData.from_frame(whole, group="site", target="stage == IV")
+
+
+def test_condition_does_not_depend_on_the_spelling_of_other_values():
+    frames = staged()
+    frames[ODD]["stage"] = frames[ODD].stage.where(frames[ODD].index % 2 > 0, frames[ODD].stage.replace("III", "iii"))
+    assert found(frames, "stage == IV", drop=["ill"]) == []
+
+
+@READINGS
+@pytest.mark.parametrize(
+    ("change", "codes"),
+    [
+        (lambda stage: stage.map({"II": "2", "III": "3", "IV": "4"}), ["values-differ"]),
+        (lambda stage: stage.where(stage.index > 5, "NA"), ["class-at-one-client"]),
+    ],
+)
+def test_other_values_of_the_text_column_of_a_condition_are_reported(change, codes, reading):
+    frames = staged()
+    frames[ODD]["stage"] = change(frames[ODD].stage)
+    assert [code for code, _ in found(frames, "stage == IV", reading, drop=["ill"])] == codes
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "quoted"),
+    [
+        (lambda bp: bp.where(bp.index % 2 > 0, -9), "missing-code", ("-9",)),
+        (lambda bp: bp.where(bp.index % 2 > 0, 999), "missing-code", ("999",)),
+        (lambda bp: bp / 10, "unit-mismatch", ("0.102 times",)),
+        (lambda bp: bp.where(bp.index != 7, 1e9), "outlier", ()),
+    ],
+    ids=["-9", "999", "unit", "outlier"],
+)
+def test_errors_in_the_numbers_of_a_condition_are_reported(change, code, quoted):
+    frames, target = tables(), "bp > 130"
+    assert found(frames, target, drop=["ill"]) == []
+    schema = describe([Path("in")], target, drop=["ill"]).schema
+    assert checked(schema) == []
+    frames[ODD]["bp"] = change(frames[ODD].bp)
+    for reading in (DETECT, MISSING):
+        (notice,) = read(frames, target, reading, drop=["ill"]).notices
+        assert (notice.code, notice.field) == (code, "bp")
+        assert quotes(notice, ODD, *quoted)
+    assert (code, "bp") in found(frames, None, schema=schema)
+    assert (code, "bp") in checked(schema)
+    assert (code, "bp") in [(each.code, each.field) for each in describe([Path("in")], target).notices]
+
+
+WARD = Column("ward", "category", levels=("East", "North", "West"), other=True)
+
+
+def warded():
+    """Return tables with a column of wards, and their schema, which allows other wards."""
+    rng, frames = np.random.default_rng(1), tables()
+    for frame in frames.values():
+        frame["ward"] = rng.choice(["East", "North", "West"], len(frame))
+    frames["Celle"].loc[:1, "ward"] = "Roof"
+    write(frames)
+    return frames, describe([Path("in")], "ill").schema
+
+
+def test_other_spelling_of_a_level_is_not_another_value():
+    frames, schema = warded()
+    assert next(column for column in schema.columns if column.name == "ward") == WARD
+    assert checked(schema) == found(frames, None, schema=schema) == []
+    frames[ODD].loc[::3, "ward"] = frames[ODD].ward[::3].str.upper()
+    with refused("similar-values", "ward", f"in/{ODD}.csv", "line 2", "differs from"):
+        read(frames, None, schema=schema)
+    problems = [problem for file in check_files([Path("in")], schema).files for problem in file.problems]
+    assert {(problem.code, problem.field) for problem in problems} == {("similar-values", "ward")}

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from drfl.core.errors import InputError, unknown
+from drfl.core.unicode_form import difference
 from drfl.data.dataset import TaskName
 from drfl.data.tables.conditions import text_columns
+from drfl.data.tables.spelling import folded
 from drfl.data.tables.text_form import DETECT, ReadOptions
 from drfl.data.tables.written import LIKE_NUMBER
 
@@ -227,21 +229,17 @@ def one_hot(features: pd.DataFrame, place: str) -> pd.DataFrame:
     return pd.get_dummies(features, columns=words, drop_first=True, dtype=float) if words else features
 
 
-def folded(name: str) -> str:
-    """Return a name without differences in case and blanks, which people overlook."""
-    return " ".join(name.split()).casefold()
-
-
 def check_alike(names: Sequence[str]) -> None:
-    """Check that no two names of clients differ only in case or blanks, which would split one client into two."""
+    """Check that no two names of clients differ in spelling alone, which would split one client into two."""
     seen: dict[str, str] = {}
     for name in names:
         plain = folded(name)
         if not plain:
             raise InputError("a row's group is empty: give every row a group", code="missing-values", field="group")
         if plain in seen:
+            reason = difference(seen[plain], name, "blanks or case")
             raise InputError(
-                f"groups '{seen[plain]}' and '{name}' differ only in blanks or case: use one spelling",
+                f"groups '{seen[plain]}' and '{name}' differ only in {reason}: use one spelling",
                 code="similar-names",
                 field="group",
             )

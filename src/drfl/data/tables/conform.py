@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from drfl.core.errors import MAX_LISTED, InputError, listing, suggestion
+from drfl.core.unicode_form import difference
 from drfl.data.tables.columns import LARGEST, RowName
 from drfl.data.tables.conditions import ANSWERS, Condition
 from drfl.data.tables.schema import NUMBERS, Column, TableSchema
+from drfl.data.tables.spelling import plain
 from drfl.data.tables.targets import FAR
 from drfl.data.tables.written import ORDERS, days_of
 
@@ -121,6 +123,17 @@ def encode_features(columns: Sequence[Column], table: Table) -> np.ndarray:
     for problem in (problem for each in cells for problem in each.problems(table.row_name, "model")):
         raise problem
     return np.stack([feature for each in cells for feature in each.features()], axis=1)
+
+
+def other_cells(columns: Sequence[Column], table: Table) -> dict[str, int]:
+    """Count the cells of each column that are none of its levels and count as other; columns without any are absent."""
+    found = dict[str, int]()
+    for column in columns:
+        if column.is_feature and column.other and column.name in table.frame:
+            values = _Cells.of(column, table.frame[column.name]).values
+            count = int((values == len(column.levels)).sum())
+            found |= {column.name: count} if count else {}
+    return found
 
 
 def answers_of(
@@ -311,6 +324,8 @@ class _Cells(NamedTuple):
             hint = suggestion(str(self.texts[k]), self.column.levels)
             if fault.code == "unknown-level":
                 remedy = hint or "Correct it, or edit levels in the schema"
+            elif fault.code == "similar-values":
+                remedy = "Use one spelling"
             if owner == "model":
                 remedy = _remedy_for_model(self.column, fault.code, hint)
             text = f"{row_name(int(first[k]))}, column '{name}': {fault}{_times(counts[k + 1])}. {remedy}"
@@ -335,6 +350,14 @@ class _Cells(NamedTuple):
                 levels = listing([f"'{level}'" for level in column.levels], "level", MAX_LISTED)
                 text = f"'{texts[k]}' is not a level of the {owner} ({levels})"
                 found[k] = InputError(text, code="unknown-level", field=name)
+        spellings = {plain(level): level for level in column.levels} if column.other else {}
+        for k in np.flatnonzero(numbers == len(column.levels)).tolist() if spellings else ():
+            value = level_text(texts[k])
+            level = spellings.get(plain(value))
+            if level is not None:
+                reason = difference(value, level, "case, blanks or punctuation")
+                text = f"'{value}' differs from '{level}' only in {reason}"
+                found[k] = InputError(text, code="similar-values", field=name)
         largest = FAR if column.role == "target" else LARGEST
         if column.type in NUMBERS:
             for k in np.flatnonzero(np.abs(numbers) >= largest).tolist():
@@ -357,6 +380,8 @@ def _remedy_for_model(column: Column, code: str, hint: str = "") -> str:
     """Return the remedy for a cell of a row to predict, which must suit the columns of the training."""
     if code == "ambiguous-date":
         return "Write dates as 2021-03-31"
+    if code == "similar-values":
+        return "Use the spelling of the model"
     if code == "unknown-level":
         return f"{hint or 'Correct it.'} The model was trained without this value"
     verb = "Fill it" if code == "missing-values" else "Correct it"

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from drfl.core.errors import InputError, Notice, listing
-from drfl.data.tables.conform import level_text, stripped
+from drfl.core.unicode_form import difference
+from drfl.data.tables.columns import NA_WORDS
+from drfl.data.tables.conform import amount_of, level_text, stripped
 from drfl.data.tables.schema import WITH_LEVELS, TableSchema
+from drfl.data.tables.spelling import plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +26,14 @@ LEVELS = 1000
 CLOSE = 0.8
 """Similarity (of `difflib`) from which a value at one client looks like a typing error of another."""
 
-LETTER = r"[^\W\d_]"
+CHANCE = 1e-3
+"""Probability below which the absence of a class at a client is not chance."""
+
+MISSING_WORDS = {word.casefold() for word in (*NA_WORDS, "?", "-", ".", "missing", "unknown")}
+"""Words in lower case that are rarely the name of a class."""
+
+MISSING_CODES = {sign * code for code in (9, 99, 999, 9999, 99999) for sign in (1, -1)} | {-1}
+"""Numbers that often stand for a missing class."""
 
 
 def words_of(cells: pd.Series, missing: Collection[str] = ()) -> pd.Series:
@@ -38,7 +47,7 @@ def check_levels(table: pd.DataFrame, owners: Sequence[str] | None) -> None:
     for name, (values, codes) in _text_columns(table).items():
         counts = np.bincount(codes[codes >= 0], minlength=len(values))
         seen: dict[str, int] = {}
-        pairs = []
+        pairs, reasons = [], set[str]()
         for k, value in enumerate(values):
             other = seen.setdefault(plain(value), k)
             if other != k:
@@ -47,9 +56,10 @@ def check_levels(table: pd.DataFrame, owners: Sequence[str] | None) -> None:
                 holders = {str(owners[row]) for row in (codes == rare).nonzero()[0]} if owners is not None else ()
                 where = f" at {listing(sorted(holders), 'client')}" if holders else ""
                 pairs.append(f"'{values[rare]}'{where} and '{values[usual]}'")
+                reasons.add(difference(values[rare], values[usual], "case, blanks or punctuation"))
         if pairs:
             raise InputError(
-                f"column '{name}': {listing(pairs, 'pair')} differ only in case, blanks or punctuation. "
+                f"column '{name}': {listing(pairs, 'pair')} differ only in {' or '.join(sorted(reasons))}. "
                 "Use one spelling",
                 code="similar-values",
                 field=str(name),
@@ -68,6 +78,7 @@ def level_notices(features: pd.DataFrame, classes: pd.DataFrame, owners: Sequenc
             code="classes-differ",
             field=name,
         )
+    found += class_notices(classes, owners)
     cases = [f"column '{name}' ({_listed(groups)})" for name, groups in _apart(features, owners)]
     if cases:
         text = f"some clients share no value with the others: {listing(cases, 'case')}; use the same values everywhere"
@@ -91,6 +102,62 @@ def level_notices(features: pd.DataFrame, classes: pd.DataFrame, owners: Sequenc
     return found
 
 
+def class_notices(table: pd.DataFrame, owners: Sequence[str] | None, *, by_chance: bool = True) -> list[Notice]:
+    """Warn of classes that a single client has, and that it seems to code differently from all other clients.
+
+    The other clients must have the same classes as each other. The client lacks one of them, the class looks like a
+    code for a missing value, or, ``by_chance``, the class is too frequent to be absent elsewhere by chance.
+    """
+    names, clients = np.unique([] if owners is None else np.array(owners), return_inverse=True)
+    if len(names) < 3:
+        return []
+    found = []
+    for name, (values, codes) in _text_columns(table, numbers=True).items():
+        counts = np.zeros((len(names), len(values)), int)
+        np.add.at(counts, (clients[codes >= 0], codes[codes >= 0]), 1)
+        names_here, counts = names[counts.any(1)], counts[counts.any(1)]
+        is_own = (counts > 0).sum(0) == 1
+        # Several clients may have classes of their own, but all clients except one must have the same other classes.
+        sets, which, sizes = np.unique((counts > 0) & ~is_own, axis=0, return_inverse=True, return_counts=True)
+        usual, odd = sets[sizes.argmax()], np.flatnonzero(which.ravel() != sizes.argmax())
+        if len(names_here) < 3 or len(odd) > 1 or not usual.any():
+            continue
+        is_number = all(amount_of(value) is not None for value in values)
+        known, cases = [values[k] for k in np.flatnonzero(usual)], []
+        for j in odd if len(odd) else np.flatnonzero(counts[:, is_own].any(1)):
+            if not (is_number or counts[j, usual].any()):
+                continue  # the client shares no word with the others, which is another problem
+            elsewhere = counts.sum(0) - counts[j]
+            total, shares = counts[j].sum(), elsewhere / elsewhere.sum()
+            lacking = np.flatnonzero(usual & (counts[j] == 0) & ((1 - shares) ** total < CHANCE))
+            few = [
+                k
+                for k in np.flatnonzero(is_own & (counts[j] > 0)).tolist()
+                if len(lacking)
+                or _is_missing(values[k], known)
+                or (by_chance and (total / counts.sum()) ** counts[j, k] < CHANCE)
+            ]
+            if few:
+                own = listing([f"'{values[k]}' ({counts[j, k]} rows)" for k in few], "value")
+                lacks = f", which lacks {_quoted([values[k] for k in lacking])}" if len(lacking) else ""
+                cases.append(f"{own} at {names_here[j]}{lacks}")
+        if cases:
+            text = (
+                f"column '{name}' has values that one client alone uses: {listing(cases, 'client')}; check whether "
+                "they are other names of the common ones, or codes for missing values, and correct or remove these rows"
+            )
+            found.append(Notice(text, "class-at-one-client", name))
+    return found
+
+
+def _is_missing(value: str, others: Sequence[str]) -> bool:
+    """Return whether a class looks like a code for a missing value, and not like the next number of the others."""
+    amount, known = amount_of(value), [amount_of(other) for other in others]
+    if amount is None:
+        return value.strip().casefold() in MISSING_WORDS
+    return amount in MISSING_CODES and amount - 1 not in known
+
+
 def word_notices(tables: Sequence[Table], schema: TableSchema, owners: Sequence[str] | None) -> list[Notice]:
     """Check the words of tables whose schema drfl proposed, see :func:`check_levels` and :func:`level_notices`."""
     import pandas as pd
@@ -106,26 +173,22 @@ def word_notices(tables: Sequence[Table], schema: TableSchema, owners: Sequence[
     return level_notices(pd.DataFrame(features), pd.DataFrame(classes), owners)
 
 
-def plain(value: str) -> str:
-    """Remove differences that people overlook: case, outer blanks, and punctuation between letters."""
-    value = re.sub(rf"(?<={LETTER})[\s\-_.]+(?={LETTER})", "", value.strip().casefold())
-    # An abbreviation may end in a full stop.
-    return re.sub(r"(?<=\w)\.$", "", value)
+def _text_columns(table: pd.DataFrame, *, numbers: bool = False) -> dict[str, tuple[list[str], np.ndarray]]:
+    """Return the sorted values of each text column, and the index (n,) of the value of each row; −1 if it is blank.
 
-
-def _text_columns(table: pd.DataFrame) -> dict[str, tuple[list[str], np.ndarray]]:
-    """Return the sorted values of each text column, and the index (n,) of the value of each row; −1 if it is blank."""
+    If ``numbers``, columns of numbers are included.
+    """
     from pandas.api.types import is_numeric_dtype
 
     found = {}
-    for name in (name for name in table if not is_numeric_dtype(table[name])):
-        is_known = table[name].notna().to_numpy(dtype=bool)
-        words = table[name][is_known].astype(str).to_numpy(dtype=object)
+    for name in (name for name in table if numbers or not is_numeric_dtype(table[name])):
+        is_known, is_number = table[name].notna().to_numpy(dtype=bool), is_numeric_dtype(table[name])
+        words = table[name][is_known].to_numpy() if is_number else table[name][is_known].astype(str).to_numpy(object)
         values, known = np.unique(words, return_inverse=True)
         if len(values) <= LEVELS:
             codes = np.full(len(is_known), -1)
             codes[is_known] = known.ravel()
-            found[str(name)] = list(map(str, values)), codes
+            found[str(name)] = list(map(level_text, values)) if is_number else list(map(str, values)), codes
     return found
 
 

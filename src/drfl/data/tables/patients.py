@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from drfl.core.errors import InputError, Notice
-from drfl.data.tables.columns import NAME_ROWS, RowName, check_blanks, folded
+from drfl.core.unicode_form import difference
+from drfl.data.tables.columns import NAME_ROWS, RowName, check_blanks
 from drfl.data.tables.conform import level_text
+from drfl.data.tables.spelling import folded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,7 +55,8 @@ def check_spelling(patients: Sequence[str], owners: Sequence[str] | None) -> Non
         if other != patient:
             where = f" at {client}" if client else ""
             raise InputError(
-                f"patients '{other}' and '{patient}'{where} differ only in case or blanks. Use one spelling",
+                f"patients '{other}' and '{patient}'{where} differ only in "
+                f"{difference(other, patient, 'case or blanks')}. Use one spelling",
                 code="similar-names",
                 field="patient",
             )

@@ -26,6 +26,7 @@ from drfl.data.tables.columns import (
     one_hot,
     values_of,
 )
+from drfl.data.tables.condition_columns import condition_notices
 from drfl.data.tables.conditions import text_columns, used_columns
 from drfl.data.tables.conform import conform, level_text, stripped, target_tensor
 from drfl.data.tables.levels import check_levels, level_notices, word_notices
@@ -197,6 +198,7 @@ def rows_by_schema(
         notices = [*word_notices(tables, schema, owners), *notices]
     parts = [conform(schema, table.without_unused(schema)) for table in tables]
     owners = client_of_rows(tables, schema.client, files) if owners is None else owners
+    notices += condition_notices(tables, [column.name for column in schema.targets], owners)
     y, outputs = target_tensor(schema, np.concatenate([part.targets for part in parts]))
     return TableRows(
         torch.from_numpy(np.concatenate([part.inputs for part in parts])), y, outputs, schema.classes,
@@ -279,9 +281,8 @@ def rows_of_tables(tables: Sequence[Table], columns: Columns, *, words: bool = T
     targets, drop, names, task = columns.targets, columns.drop, columns.names, columns.task
     roles = [*targets, *names]
     place, original = tables[0].place, tables[0].frame.columns
-    tables = [
-        table.with_numbers([*names, *text_columns(targets)]).with_answers(targets, [*names, *drop]) for table in tables
-    ]
+    whole_tables = [table.with_numbers([*names, *text_columns(targets)]) for table in tables]
+    tables = [table.with_answers(targets, [*names, *drop]) for table in whole_tables]
     first = list(tables[0].frame.columns)
     columns.check(place, first)
     patients = patients_of_tables(tables, columns.patient)
@@ -321,7 +322,8 @@ def rows_of_tables(tables: Sequence[Table], columns: Columns, *, words: bool = T
     inputs = whole.drop(columns=roles)
     classes = whole[list(targets)] if task == "classification" else whole[[]]
     check_levels(pd.concat([inputs, classes], axis=1), owners)
-    notices = [*level_notices(inputs, classes, owners), *form_notices(tables)]
+    notices = [*level_notices(inputs, classes, owners), *condition_notices(whole_tables, targets, owners)]
+    notices += form_notices(tables)
     if columns.patient is None:
         notices += repeated_ids(pd.concat([table.frame for table in tables], ignore_index=True), owners, roles)
     features = one_hot(inputs, place)
