@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
+from drfl.core.unicode_form import difference, is_printed_alike
+
 
 def printable(text: object, limit: int = 10_000) -> str:
     """Convert a text to one printable line: replace unprintable characters by spaces and truncate long text.
@@ -169,6 +171,10 @@ def listing(texts: Sequence[str], what: str, limit: int | None = None) -> str:
 
 def suggestion(name: str, known: Iterable[str]) -> str:
     """Ask whether the nearest known name was meant; empty if none is near."""
+    known = list(known)
+    alike = [known_name for known_name in known if is_printed_alike(name, known_name)]
+    if alike:
+        return f"It differs from '{alike[0]}' only in {difference(name, alike[0])}."
     # Case is ignored, so that 'drdm' finds 'DRDM'.
     by_lower = {known_name.lower(): known_name for known_name in known}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)

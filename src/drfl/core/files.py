@@ -620,6 +620,13 @@ class Arrays:
             raise ValueError(f"the array '{name}' has an unknown header")
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, is_fortran, kind = read(cast(Any, file))
+        if kind.hasobject:
+            raise InputError(
+                f"{_shown(self.path)}: the array '{name}' holds Python objects, which drfl does not read. Convert it, "
+                "for example with .astype(str) or .astype(float)",
+                code="unsupported-file",
+                field=name,
+            )
         declared = math.prod(shape) * kind.itemsize
         room = size - file.tell()
         if declared > room or (not declared and max(shape, default=0) > 0):

@@ -15,7 +15,11 @@ def visible_form(text: str) -> str:
     return unicodedata.normalize("NFKC", "".join(c for c in text if unicodedata.category(c) != "Cf"))
 
 
-def difference(first: str, second: str, usual: str) -> str:
+def is_printed_alike(first: str, second: str) -> bool:
+    """Return whether two texts differ only in Unicode form."""
+    return first != second and visible_form(first) == visible_form(second)
+
+
+def difference(first: str, second: str, usual: str = "") -> str:
     """Describe in what two similar texts differ: as usual, or with their code points if they are printed alike."""
-    is_form = first != second and visible_form(first) == visible_form(second)
-    return f"Unicode form ({first!a} and {second!a})" if is_form else usual
+    return f"Unicode form ({first!a} and {second!a})" if is_printed_alike(first, second) else usual

@@ -18,7 +18,7 @@ from drfl.data.client_data import ClientData
 from drfl.data.dataset import TaskName
 from drfl.data.partition.natural import split_groups
 from drfl.data.partition.splitting import as_tensors
-from drfl.data.tables.columns import Columns
+from drfl.data.tables.columns import Columns, check_forms
 from drfl.data.tables.condition_columns import condition_notices
 from drfl.data.tables.conform import SchemaRows, encode, level_text, stripped, target_tensor
 from drfl.data.tables.levels import check_levels, level_notices, words_of
@@ -153,6 +153,7 @@ def describe(
     forms = {table.place: table.form for table in tables}
     if not tables:
         return Description((), tuple(problems), tuple(unread), None, forms)
+    check_forms({table.place: [str(name) for name in table.frame] for table in tables})
     schema, notices = propose([table.frame for table in tables], targets, group, drop, task, patient, reading)
     parts, used = list[SchemaRows](), list[Table]()
     for table in tables:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -279,3 +281,117 @@ def test_other_spelling_of_a_level_is_not_another_value():
         read(frames, None, schema=schema)
     problems = [problem for file in check_files([Path("in")], schema).files for problem in file.problems]
     assert {(problem.code, problem.field) for problem in problems} == {("similar-values", "ward")}
+
+
+def arrays(labels, name="ill"):
+    """Write an npz file per site without names of columns, and read them."""
+    rng = np.random.default_rng(0)
+    for site, values in labels.items():
+        np.savez(Path("in", f"{site}.npz"), inputs=rng.normal(size=(len(values), 3)), **{name: values})
+
+
+def words_of_sites(change=None, n=60):
+    words = {site: np.random.default_rng(1).choice(["no", "yes"], n) for site in SITES}
+    return words if change is None else words | {ODD: np.array([change.get(word, word) for word in words[ODD]])}
+
+
+def test_classes_of_arrays_are_compared():
+    arrays(words_of_sites())
+    assert read_tables([Path("in")], "ill").notices == ()
+    arrays(words_of_sites({"yes": "ja", "no": "nein"}))
+    with refused("classes-differ", "ill", ODD, "'ja'", "'nein'"):
+        read_tables([Path("in")], "ill")
+    arrays(words_of_sites({"yes": "Yes"}))
+    with refused("similar-values", "ill", ODD, "'Yes'", "'yes'"):
+        read_tables([Path("in")], "ill")
+    arrays({site: (words == "yes").astype(int) + (site == ODD) for site, words in words_of_sites().items()})
+    (notice,) = read_tables([Path("in")], "ill").notices
+    assert (notice.code, notice.field) == ("class-at-one-client", "ill")
+    assert quotes(notice, ODD, "'2'", "'0'")
+
+
+def test_letters_of_both_cases_are_classes():
+    letters = np.array([*"abcdefghijklABCDEFGHIJKL"] * 5)
+    arrays(dict.fromkeys(SITES, letters))
+    assert read_tables([Path("in")], "ill").classes == 24
+
+
+def test_condition_on_an_array_is_checked():
+    rng = np.random.default_rng(0)
+    pressure = {site: rng.normal(130, 15, 60) for site in SITES}
+    arrays(pressure, "bp")
+    assert read_tables([Path("in")], "bp > 130").notices == ()
+    pressure[ODD][::2] = 999
+    arrays(pressure, "bp")
+    assert [(each.code, each.field) for each in read_tables([Path("in")], "bp > 130").notices] == [
+        ("missing-code", "bp")
+    ]
+
+
+@pytest.mark.parametrize("columns", [("age",), ("age", "sex")])
+def test_array_of_python_objects_names_the_remedy(columns):
+    for site, frame in tables().items():
+        found = {name: frame[name].to_numpy(dtype=object if name == columns[-1] else None) for name in columns}
+        np.savez(Path("in", f"{site}.npz"), ill=frame.ill.to_numpy(dtype=str), **found)
+    with refused("unsupported-file", columns[-1], "Python objects", ".astype(str)"):
+        read_tables([Path("in")], "ill")
+
+
+def decomposed(text):
+    return unicodedata.normalize("NFD", text)
+
+
+@READINGS
+@pytest.mark.parametrize(
+    ("word", "other"),
+    [("Süd", decomposed("Süd")), ("Thüringen", decomposed("Thüringen")), ("yes", "yes\u200b"), ("a b", "a\u00a0b")],
+)
+@pytest.mark.parametrize("column", ["sex", "ill"])
+def test_two_unicode_forms_of_a_value_are_refused(word, other, column, reading):
+    frames = tables()
+    for frame in frames.values():
+        frame[column] = np.where(frame[column].isin(["f", "no"]), "no", word)
+    frames[ODD].loc[::2, column] = frames[ODD][column][::2].replace(word, other)
+    with refused("similar-values", column, ODD) as caught:
+        read(frames, reading=reading)
+    assert f"Unicode form ({other!a} and {word!a})" in str(caught.value)
+
+
+def test_two_unicode_forms_of_a_client_or_patient_are_refused():
+    whole = pd.concat([frame.assign(town="München", case="Jörg") for frame in tables().values()], ignore_index=True)
+    whole.loc[::2, "town"] = decomposed("München")
+    whole.to_csv("in/all.csv", index=False)
+    with refused("similar-names", "group", "Unicode form"):
+        read_tables([Path("in")], "ill", "town")
+    whole.assign(town="A", case=whole.town).to_csv("in/all.csv", index=False)
+    with refused("similar-names", "patient", "Unicode form"):
+        read_tables([Path("in")], "ill", "town", patient="case")
+
+
+def test_two_unicode_forms_of_a_column_are_refused():
+    frames = {site: frame.rename(columns={"bp": "größe"}) for site, frame in tables().items()}
+    assert found(frames) == []
+    schema = describe([Path("in")], "ill").schema
+    frames[ODD] = frames[ODD].rename(columns={"größe": decomposed("größe")})
+    for reading in (DETECT, MISSING):
+        with refused("columns-differ", decomposed("größe"), f"in/{ODD}.csv", "Unicode form"):
+            read(frames, reading=reading)
+    with refused("missing-column", "größe", f"in/{ODD}.csv", "Unicode form"):
+        read(frames, None, schema=schema)
+    with refused("unknown-name", "target", "Unicode form"):
+        read_tables([Path("in", "Aachen.csv")], decomposed("größe"), task="regression")
+    # These are two columns.
+    assert found({site: frame.assign(**{"x²": frame.bp, "x2": frame.age}) for site, frame in tables().items()}) == []
+
+
+def test_unicode_form_of_a_level_is_refused():
+    frames, _ = warded()
+    frames = {site: frame.replace("West", "Süd") for site, frame in frames.items()}
+    write(frames)
+    schemas = [describe([Path("in")], "ill").schema]
+    ward = Column("ward", "category", levels=("East", "North", "Roof", "Süd"))
+    schemas.append(replace(schemas[0], columns=tuple(ward if c.name == "ward" else c for c in schemas[0].columns)))
+    frames[ODD] = frames[ODD].replace("Süd", decomposed("Süd"))
+    for schema, code in zip(schemas, ("similar-values", "unknown-level"), strict=True):
+        with refused(code, "ward", f"in/{ODD}.csv", "Unicode form"):
+            read(frames, None, schema=schema)

@@ -105,6 +105,16 @@ def test_table_is_read_like_csv():
     assert labels.targets[:4].tolist() == [[0, 0], [1, 0], [0, 1], [1, 1]]
 
 
+def test_condition_and_classes_of_images_are_checked():
+    bp = [110.5 + (7 * i) % 40 if i % 5 else 999 for i in range(ROWS)]
+    columns = Columns(("bp > 130",), "site", ("signs", "ill"))
+    data = read_saved(saved(table(bp=bp)), columns)
+    assert [(notice.code, notice.field) for notice in data.notices] == [("missing-code", "bp")]
+    images = pictures().remove_columns("label").add_column("label", [["no", "yes", "Yes"][i % 3] for i in range(ROWS)])
+    with refused("similar-values", "label", "'Yes'", "'yes'"):
+        read_saved(saved(images, "images"), Columns(("label",), "who"))
+
+
 def test_train_and_test_splits_are_kept_with_their_clients():
     test = table(12).select(range(6))
     data = read_saved(saved(datasets.DatasetDict(train=table(), test=test)), Columns(("ill",), "site", ("signs",)))

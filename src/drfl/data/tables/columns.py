@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from drfl.core.errors import InputError, unknown
-from drfl.core.unicode_form import difference
+from drfl.core.unicode_form import difference, visible_form
 from drfl.data.dataset import TaskName
 from drfl.data.tables.conditions import text_columns
 from drfl.data.tables.spelling import folded
@@ -207,6 +207,22 @@ def values_of(column: pd.Series) -> np.ndarray:
     if column.isna().all():
         return np.full(len(column), np.nan)
     return column.to_numpy() if is_numeric_dtype(column) else column.astype(str).to_numpy(dtype=object)
+
+
+def check_forms(tables: Mapping[str, Sequence[str]]) -> None:
+    """Check that no name of a column is written in two Unicode forms. ``tables`` has each place's columns."""
+    names = dict[str, str]()
+    for place, columns in tables.items():
+        for name in columns:
+            first = names.setdefault(visible_form(name), name)
+            # A table that has both, such as "x²" and "x2", tells them apart.
+            if first != name and not any({first, name} <= set(others) for others in tables.values()):
+                raise InputError(
+                    f"{place}: column '{name}' and column '{first}' of other tables differ only in "
+                    f"{difference(name, first)}. Use one spelling",
+                    code="columns-differ",
+                    field=name,
+                )
 
 
 def one_hot(features: pd.DataFrame, place: str) -> pd.DataFrame:

@@ -59,9 +59,12 @@ def column_notices(
 
 
 def _number_notices(name: str, values: np.ndarray, owners: Sequence[str] | None) -> list[Notice]:
+    import pandas as pd
+
     is_known = np.isfinite(values)
     kept = values[is_known][:, None]
-    names, clients = np.unique(["all rows"] * len(values) if owners is None else np.array(owners), return_inverse=True)
+    owners = ["all rows"] * len(values) if owners is None else owners
+    clients, names = pd.factorize(np.array(owners, dtype=object))
     rows = tuple(np.flatnonzero(clients[is_known] == i) for i in range(len(names)))
     empty = tuple(np.zeros(0, int) for _ in names)
     # Differences below the resolution come from rounding.

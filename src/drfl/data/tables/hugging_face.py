@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 import torch
 
-from drfl.core.errors import InputError
+from drfl.core.errors import InputError, Notice
 from drfl.core.packages import require
 from drfl.data.dataset import Dataset
 from drfl.data.tables.columns import Columns, check_alike, check_blanks, row_names_of, values_of
+from drfl.data.tables.condition_columns import condition_notices
 from drfl.data.tables.conditions import Condition, text_columns, used_columns
+from drfl.data.tables.conform import level_text
 from drfl.data.tables.hugging_face_names import hub_name
+from drfl.data.tables.levels import label_notices
 from drfl.data.tables.npz_arrays import TableRows
 from drfl.data.tables.patients import check_spelling, patients_of
 from drfl.data.tables.table import Table
@@ -100,7 +103,9 @@ def from_splits(name: str, place: str, found: datasets.Dataset | datasets.Datase
     """
     schema = columns.schema
     parts = {f"{place}, split '{split}'": rows for split, rows in _splits(place, found).items()}
+    compared = tuple[Notice, ...]()
     if schema is None:
+        compared = _condition_notices(parts, columns)
         parts = {where: _with_answers(where, rows, columns) for where, rows in parts.items()}
     first = next(iter(parts.values()))
     if schema is None:
@@ -141,6 +146,10 @@ def from_splits(name: str, place: str, found: datasets.Dataset | datasets.Datase
             torch.from_numpy(array).float().div_(255) if is_image else torch.from_numpy(array) for array in arrays
         ]
         whole = {name: np.concatenate([split.targets[name] for split in splits]) for name in splits[0].targets}
+        if columns.task == "classification":
+            known = [split.groups for split in splits if split.groups is not None]
+            owners = [group for part in known for group in part] if len(known) == len(splits) else None
+            notices = label_notices(whole, owners)
         y, classes, class_names = encoded(whole, columns.task)
         targets, groups = y.split([len(x) for x in inputs]), [split.groups for split in splits]
     everybody = {group for known in groups if known is not None for group in known}
@@ -150,9 +159,31 @@ def from_splits(name: str, place: str, found: datasets.Dataset | datasets.Datase
     return Dataset(
         name, inputs[0], targets[0], inputs[-1], targets[-1], classes, groups[0],
         standardise=names is not None, task=columns.task, columns=names,
-        test_groups=groups[1] if len(parts) > 1 else None, class_names=class_names, notices=notices,
+        test_groups=groups[1] if len(parts) > 1 else None, class_names=class_names, notices=(*notices, *compared),
         schema=schema, patients=None if patients is None else tuple(patients),
     )  # fmt: skip
+
+
+def _condition_notices(parts: Mapping[str, datasets.Dataset], columns: Columns) -> tuple[Notice, ...]:
+    """Check the columns that conditions among the targets compare, before the answers replace them."""
+    place, first = next(iter(parts.items()))
+    if all(Condition.of(name, first.column_names, place) is None for name in columns.targets):
+        return ()
+    tables = [_compared(place, rows, columns) for place, rows in parts.items()]
+    group, owners = columns.group, None
+    if group is not None and all(group in rows.column_names for rows in parts.values()):
+        frames = [cast("pd.DataFrame", rows.select_columns(group).to_pandas()) for rows in parts.values()]
+        groups = [_words(frame[group], first.features[group]) for frame in frames]
+        owners = [level_text(value) for cells in groups for value in cells]
+    return condition_notices(tables, columns.targets, owners)
+
+
+def _compared(place: str, rows: datasets.Dataset, columns: Columns) -> Table:
+    """Return the targets, and the columns of those that are conditions, as a table."""
+    used = [name for name in rows.column_names if name in used_columns(columns.targets)]
+    frame = cast("pd.DataFrame", rows.select_columns(used).to_pandas())
+    frame = frame.assign(**{name: _words(frame[name], rows.features[name]) for name in used})
+    return Table(place, frame, row_names_of(place)).prepared(text_columns(columns.targets), columns.reading)
 
 
 def _with_answers(place: str, rows: datasets.Dataset, columns: Columns) -> datasets.Dataset:
@@ -160,10 +191,8 @@ def _with_answers(place: str, rows: datasets.Dataset, columns: Columns) -> datas
     new = [name for name in columns.targets if Condition.of(name, rows.column_names, place) is not None]
     if not new:
         return rows
-    used = [name for name in rows.column_names if name in used_columns(columns.targets)]
-    frame = cast("pd.DataFrame", rows.select_columns(used).to_pandas())
-    frame = frame.assign(**{name: _words(frame[name], rows.features[name]) for name in used})
-    table = Table(place, frame, row_names_of(place)).prepared(text_columns(columns.targets), columns.reading)
+    table = _compared(place, rows, columns)
+    used = [str(name) for name in table.frame]
     table = table.with_answers(columns.targets, (columns.group, columns.patient, *columns.drop))
     rows = rows.remove_columns([name for name in used if name not in table.frame])
     for name in new:

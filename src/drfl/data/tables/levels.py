@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +25,9 @@ LEVELS = 1000
 
 CLOSE = 0.8
 """Similarity (of `difflib`) from which a value at one client looks like a typing error of another."""
+
+LETTERS = 20
+"""More classes of one character each are letters, not codes such as y and n."""
 
 CHANCE = 1e-3
 """Probability below which the absence of a class at a client is not chance."""
@@ -86,7 +89,7 @@ def level_notices(features: pd.DataFrame, classes: pd.DataFrame, owners: Sequenc
     if len(set(owners)) < 3:
         return found
     # A typing error nearly equals a value that its client lacks and several others have.
-    names, typos = np.array(owners), []
+    names, typos = np.array(owners) if features.shape[1] else np.array([]), []
     for name, (values, codes) in _text_columns(features).items():
         holders = [set(names[codes == k].tolist()) for k in range(len(values))]
         for k, value in enumerate(values):
@@ -108,7 +111,10 @@ def class_notices(table: pd.DataFrame, owners: Sequence[str] | None, *, by_chanc
     The other clients must have the same classes as each other. The client lacks one of them, the class looks like a
     code for a missing value, or, ``by_chance``, the class is too frequent to be absent elsewhere by chance.
     """
-    names, clients = np.unique([] if owners is None else np.array(owners), return_inverse=True)
+    import pandas as pd
+
+    # Sorting the names of millions of rows would take long.
+    clients, names = pd.factorize(np.array([] if owners is None else owners, dtype=object))
     if len(names) < 3:
         return []
     found = []
@@ -122,11 +128,11 @@ def class_notices(table: pd.DataFrame, owners: Sequence[str] | None, *, by_chanc
         usual, odd = sets[sizes.argmax()], np.flatnonzero(which.ravel() != sizes.argmax())
         if len(names_here) < 3 or len(odd) > 1 or not usual.any():
             continue
-        is_number = all(amount_of(value) is not None for value in values)
         known, cases = [values[k] for k in np.flatnonzero(usual)], []
         for j in odd if len(odd) else np.flatnonzero(counts[:, is_own].any(1)):
-            if not (is_number or counts[j, usual].any()):
-                continue  # the client shares no word with the others, which is another problem
+            # A client that shares no class with the others is another problem, or has other numbers on purpose.
+            if not counts[j, usual].any():
+                continue
             elsewhere = counts.sum(0) - counts[j]
             total, shares = counts[j].sum(), elsewhere / elsewhere.sum()
             lacking = np.flatnonzero(usual & (counts[j] == 0) & ((1 - shares) ** total < CHANCE))
@@ -148,6 +154,18 @@ def class_notices(table: pd.DataFrame, owners: Sequence[str] | None, *, by_chanc
             )
             found.append(Notice(text, "class-at-one-client", name))
     return found
+
+
+def label_notices(labels: Mapping[str, np.ndarray], owners: Sequence[str] | None) -> tuple[Notice, ...]:
+    """Check the classes (n,) of data whose inputs have no named columns, as those of a table."""
+    import pandas as pd
+
+    classes = pd.DataFrame({name: values for name, values in labels.items() if values.ndim == 1})
+    for name, (values, _) in _text_columns(classes).items():
+        # Letters in upper and lower case are different classes of images of letters.
+        if len(values) <= LETTERS or max(map(len, values)) > 1:
+            check_levels(classes[[name]], owners)
+    return tuple(level_notices(classes.iloc[:, :0], classes, owners))
 
 
 def _is_missing(value: str, others: Sequence[str]) -> bool:

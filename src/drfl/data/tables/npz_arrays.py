@@ -17,6 +17,7 @@ from drfl.core.files import open_arrays
 from drfl.data.tables.columns import Columns, row_names_of
 from drfl.data.tables.conditions import Condition
 from drfl.data.tables.conform import answers_of
+from drfl.data.tables.levels import label_notices
 from drfl.data.tables.schema import TableSchema
 from drfl.data.tables.table_paths import name_of
 from drfl.data.tables.targets import check_values, columns_of, encoded
@@ -86,8 +87,12 @@ def named_arrays(path: Path, drop: Sequence[str] = ()) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-def read_arrays(files: Sequence[Path], columns: Columns) -> TableRows:
-    """Read npz files or folders of npy files, with inputs (n, …) float32, mapped into memory if possible."""
+def read_arrays(files: Sequence[Path], columns: Columns) -> tuple[TableRows, dict[str, list[pd.Series]]]:
+    """Read npz files or folders of npy files, with inputs (n, …) float32, mapped into memory if possible.
+
+    Returns:
+        The rows; and by name the arrays that conditions compare, in parts.
+    """
     if columns.drop:
         raise InputError(
             "`drop` has no effect on npz files, which have no columns: remove it", code="unused-option", field="drop"
@@ -96,8 +101,11 @@ def read_arrays(files: Sequence[Path], columns: Columns) -> TableRows:
     inputs: list[np.ndarray] = []
     found: dict[str, list[np.ndarray]] = {}
     groups, patients = list[str](), list[str]()
+    compared: dict[str, list[pd.Series]] = {}
     for path in files:
-        x, ys, who, units = _npz(path, columns)
+        x, ys, who, units, cells = _npz(path, columns)
+        for name, values in cells.items():
+            compared.setdefault(name, []).append(values)
         for name, values in ys.items():
             check_values(name, values, columns.task, row_names_of(str(path)))
             found.setdefault(name, []).append(values)
@@ -118,19 +126,23 @@ def read_arrays(files: Sequence[Path], columns: Columns) -> TableRows:
                 code="wrong-shape",
                 field=name,
             )
-    y, outputs, classes = encoded({name: np.concatenate(parts) for name, parts in found.items()}, columns.task)
+    whole = {name: np.concatenate(parts) for name, parts in found.items()}
     owners, sizes = None if columns.group is None and len(files) == 1 else groups, tuple(map(len, inputs))
+    notices = label_notices(whole, owners) if columns.task == "classification" else ()
+    y, outputs, classes = encoded(whole, columns.task)
     units = None if columns.patient is None else patients
     # A single array may be mapped from a file.
     x = inputs[0] if len(inputs) == 1 else np.concatenate(inputs)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         pool = torch.from_numpy(x)
-    return TableRows(pool, y, outputs, classes, owners, sizes=sizes, patients=units)
+    return TableRows(pool, y, outputs, classes, owners, notices=notices, sizes=sizes, patients=units), compared
 
 
-def _npz(path: Path, columns: Columns) -> tuple[np.ndarray, dict[str, np.ndarray], list[str], list[str]]:
-    """Read inputs (n, …), targets (n,) by name, groups (n,) and patients (n,) of one file.
+def _npz(
+    path: Path, columns: Columns
+) -> tuple[np.ndarray, dict[str, np.ndarray], list[str], list[str], dict[str, pd.Series]]:
+    """Read inputs (n, …), targets (n,) by name, groups (n,) and patients (n,) of one file, and columns of conditions.
 
     Each target in an array gets a name.
     """
@@ -171,6 +183,7 @@ def _npz(path: Path, columns: Columns) -> tuple[np.ndarray, dict[str, np.ndarray
     if not len(x):
         raise InputError(f"{path} has no rows", code="no-rows", field=str(path))
     _check_finite(path, "inputs", x)
+    compared = dict[str, pd.Series]()
     for k, condition in enumerate(conditions):
         if condition is None:
             continue
@@ -181,11 +194,12 @@ def _npz(path: Path, columns: Columns) -> tuple[np.ndarray, dict[str, np.ndarray
                 field=condition.column,
             )
         cells, words = pd.Series(ys[k]), len(targets) == 1
+        compared[condition.column] = cells
         ys[k], problems = answers_of(condition, cells, row_names_of(str(path)), words=words)
         for problem in problems:
             raise problem
     parts = (columns_of(name, y) for name, y in zip(targets, ys, strict=True))
-    return x, {name: values for part in parts for name, values in part.items()}, who, units
+    return x, {name: values for part in parts for name, values in part.items()}, who, units, compared
 
 
 def _check_finite(path: Path, name: str, values: np.ndarray) -> None:

@@ -20,13 +20,14 @@ from drfl.data.tables.columns import (
     Columns,
     check_alike,
     check_blanks,
+    check_forms,
     check_no_text,
     check_numbers,
     check_size,
     one_hot,
     values_of,
 )
-from drfl.data.tables.condition_columns import condition_notices
+from drfl.data.tables.condition_columns import column_notices, condition_notices
 from drfl.data.tables.conditions import text_columns, used_columns
 from drfl.data.tables.conform import conform, level_text, stripped, target_tensor
 from drfl.data.tables.levels import check_levels, level_notices, word_notices
@@ -82,6 +83,7 @@ def read_tables(
     elif reading.missing:
         tables = [Table.read(path, [*columns.targets, *columns.texts], reading) for path in files]
         frames = [table.frame for table in tables]
+        check_forms({table.place: [str(name) for name in table.frame] for table in tables})
         schema, proposed = propose(frames, columns.targets, group, drop, columns.task, patient, reading)
         read = rows_by_schema(tables, schema, is_proposed=True)
     else:
@@ -178,7 +180,9 @@ def _encoded(files: Sequence[Path], columns: Columns, words: bool = True) -> Tab
     if kinds == {True}:
         for name in columns.reading.content():
             raise InputError(f"{name} has no effect on npz files: remove it", code="unused-option", field=name)
-        return read_arrays(files, columns)
+        rows, compared = read_arrays(files, columns)
+        notices = column_notices(compared, text_columns(columns.targets), rows.groups)
+        return rows._replace(notices=(*rows.notices, *notices))
     tables = [Table.read(path, columns.texts, columns.reading, columns.drop) for path in files]
     rows = rows_of_tables(tables, columns, words=words, files=words)
     # A model reads new tables as those of its training were read.
@@ -281,6 +285,7 @@ def rows_of_tables(tables: Sequence[Table], columns: Columns, *, words: bool = T
     targets, drop, names, task = columns.targets, columns.drop, columns.names, columns.task
     roles = [*targets, *names]
     place, original = tables[0].place, tables[0].frame.columns
+    check_forms({table.place: [str(name) for name in table.frame] for table in tables})
     whole_tables = [table.with_numbers([*names, *text_columns(targets)]) for table in tables]
     tables = [table.with_answers(targets, [*names, *drop]) for table in whole_tables]
     first = list(tables[0].frame.columns)
@@ -322,8 +327,11 @@ def rows_of_tables(tables: Sequence[Table], columns: Columns, *, words: bool = T
     inputs = whole.drop(columns=roles)
     classes = whole[list(targets)] if task == "classification" else whole[[]]
     check_levels(pd.concat([inputs, classes], axis=1), owners)
-    notices = [*level_notices(inputs, classes, owners), *condition_notices(whole_tables, targets, owners)]
-    notices += form_notices(tables)
+    notices = [
+        *level_notices(inputs, classes, owners),
+        *condition_notices(whole_tables, targets, owners),
+        *form_notices(tables),
+    ]
     if columns.patient is None:
         notices += repeated_ids(pd.concat([table.frame for table in tables], ignore_index=True), owners, roles)
     features = one_hot(inputs, place)
