@@ -95,6 +95,16 @@ def test_outlier_in_a_column_is_found_at_any_scale():
     assert data_warnings(data.standardised()) == (far,)
 
 
+@pytest.mark.parametrize("value", [1e7, 1e8, -1e8, 5e8, -5e8, 2e9])
+@pytest.mark.parametrize("standardised", [False, True])
+def test_one_huge_value_is_the_only_number_that_is_named(value, standardised):
+    data = table_of({"bp": at_site_2(normal(130, 15), lambda x: np.r_[value, x[1:]]), "age": normal(60, 9)})
+    line = data_warnings(data.standardised() if standardised else data)[0]
+    assert about([line]) == [("outlier", "bp")]
+    assert f"'bp' at site 2 ({value:g})" in line
+    assert "missing-code" not in [notice.code for notice in data_warnings(data)]
+
+
 def test_column_in_another_unit_at_one_client():
     data = clients()
     inputs = data.inputs.double() + 70
@@ -230,6 +240,45 @@ def test_codes_for_missing_values(code):
         assert f"'bmi' at site 2 ({code})" in line
 
 
+@pytest.mark.parametrize("code", [9998, 998, 888, 777, 1111, -7, -8, -88])
+@pytest.mark.parametrize("sites", [[2], [0, 1, 2, 3]])
+def test_codes_that_are_far_from_all_others(code, sites):
+    def pressure(g, site, rows):
+        return np.where((np.arange(rows) % 7 == 0) & (site in sites), code, g.normal(130, 15, rows).round(1))
+
+    data = table_of({"bp": pressure, "age": normal(60, 9)})
+    (line,) = data_warnings(data.standardised())
+    assert about([line]) == [("missing-code", "bp")]
+    assert f"'bp'{' at site 2' if sites == [2] else ''} ({code})" in line
+
+
+def test_several_codes_of_one_column():
+    def coded(x):
+        x[::7], x[1::9], x[2::11] = -9, -8, -1
+        return x
+
+    (line,) = data_warnings(table_of({"bp": at_site_2(normal(130, 9), coded), "age": normal(60, 9)}))
+    assert about([line]) == [("missing-code", "bp")]
+    assert all(f"'bp' at site 2 ({code})" in line for code in (-9, -8, -1))
+
+
+@pytest.mark.parametrize(("highest", "code", "is_code"), [(1, 9, True), (5, 99, True), (5, -9, True), (5, 8, False)])
+def test_codes_of_a_few_levels(highest, code, is_code):
+    def level(g, site, rows):
+        return np.where(np.arange(rows) % 13, g.integers(0, highest + 1, rows), code)
+
+    found = data_warnings(table_of({"level": level, "age": normal(60, 9)}))
+    assert about(found) == [("missing-code", "level")] * is_code
+    assert all(f"'level' ({code})" in line for line in found)
+
+
+def test_heavy_tails_are_not_codes():
+    data = table_of({"people": lambda g, site, rows: np.where(np.arange(rows) % 50, g.integers(0, 3500, rows), 7300)})
+    assert data_warnings(data) == ()
+    doses = table_of({"dose": lambda g, site, rows: 10.0 ** g.integers(-1, 3, rows), "age": normal(60, 9)})
+    assert data_warnings(doses) == ()
+
+
 def test_meaningful_zeros_are_not_missing_codes():
     counts = table_of({"nodes": lambda g, site, rows: g.poisson(4, rows).astype(float), "age": normal(60, 9)})
     assert data_warnings(counts) == ()
@@ -341,6 +390,43 @@ def test_targets_in_another_unit():
     columns = {"x": normal(), "age": normal(60, 9)}
     data = table_of(columns, lambda g, site, values: g.normal(5, 1, 120) * (10 if site == 3 else 1))
     assert about(data_warnings(data)) == [("target-unit", "site 3")]
+
+
+@pytest.mark.parametrize("code", [999, -99, -9, 998])
+@pytest.mark.parametrize("sites", [[2], [0, 1, 2, 3]])
+def test_codes_for_missing_targets(code, sites):
+    def stay(g, site, values):
+        return np.where((np.arange(120) % 20 == 0) & (site in sites), code, g.normal(8, 1.5, 120).round(1))
+
+    (line,) = data_warnings(table_of({"x": normal(), "age": normal(60, 9)}, stay))
+    assert about([line]) == [("missing-code", "target")]
+    assert f"target{' at site 2' if sites == [2] else ''} ({code})" in line
+
+
+def test_outlier_among_targets():
+    def stay(g, site, values):
+        return np.r_[1e8 if site == 1 else 8, g.normal(8, 1.5, 119)]
+
+    (line,) = data_warnings(table_of({"x": normal(), "age": normal(60, 9)}, stay))
+    assert about([line]) == [("outlier", "target")]
+    assert "target at site 1 (1e+08)" in line
+
+
+def test_costs_of_which_many_are_zero_are_no_codes():
+    def cost(g, site, values):
+        return np.where(g.random(120) < 0.4, 0, g.lognormal(7, 1.5, 120).round(2))
+
+    assert data_warnings(table_of({"x": normal(), "age": normal(60, 9)}, cost)) == ()
+
+
+def test_schema_names_the_target_with_codes():
+    frame = pd.concat(with_discharge(site).drop(columns=["ward", "died"]) for site in "abc").reset_index(drop=True)
+    frame["stay"] = np.random.default_rng(0).normal(8, 1.5, len(frame)).round(1)
+    frame.loc[frame.index[frame.site == "b"][::6], "stay"] = 999.0
+    schema = propose([frame], "stay", "site", task="regression").schema
+    (line,) = data_warnings(ClientData.from_frame(frame, schema=schema, test_fraction=1 / 3))
+    assert about([line]) == [("missing-code", "stay")]
+    assert "'stay' at b (999)" in line
 
 
 def test_copies_of_rows():

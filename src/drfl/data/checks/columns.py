@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -11,6 +12,12 @@ from drfl.data.checks.raw_table import SAMPLE, RawTable, column_warning
 
 FAR = 1e4
 """A value this many interquartile ranges from the median of its column is taken to be an error."""
+
+COARSE = 0.5
+"""Resolution of a column, which an outlier makes coarse, from which whole numbers cannot be told apart."""
+
+FINER = 1e-3
+"""Fraction of the resolution that the differences between most values of a column with an outlier exceed."""
 
 ABSURD = 1e9
 """Larger values are taken to be errors if most of their column is one value and has no interquartile range."""
@@ -62,21 +69,27 @@ UNITS = {
 CODES = (-9.0, -99.0, -999.0, -9999.0, -1.0, 99.0, 999.0, 9999.0, 99999.0, 0.0)
 """Numbers that stand for missing values in many tables."""
 
+USUAL_CODE = re.compile(r"-?(9*[789]|8+|7+|66|([1-6])\2{2,})")
+"""Whole numbers that often stand for missing values: 7, 88, 998, 9999, 1111, also with a minus sign."""
+
+GAP = 3.0
+"""Gap to all others, in multiples of their range, from which any repeated number looks like a code."""
+
+MOST_CODES = 3
+"""Codes of a column that are looked for at each end of its range, such as 997, 998 and 999."""
+
 SEVERAL = 10
 """A column with more distinct values is taken to be a quantity, not a code of a few levels."""
 
 
 def column_warnings(table: RawTable, raw: bool, by_class: bool) -> list[Notice]:
     """Warn of columns that are likely to be wrong; raw ones are trained on without standardisation."""
-    found = [*_outliers(table), *(_unscaled(table) if raw else ()), *_identifiers(table)]
+    found = [*outliers(table), *(_unscaled(table) if raw else ()), *_identifiers(table)]
     if table.n > 1 and len(table.large) and not by_class:
         found += [*_constant(table), *_swapped(table)]
-    coded = _codes(table, by_class)
+    coded = codes(table, by_class)
     advice = "remove these rows, or read the values as missing with `missing` or a schema"
-    cases = [(k, f"{where} ({value:g})") for k, value, where in coded]
-    found += column_warning(
-        table, "missing-code", "numbers that look like codes for missing values", cases, "case", advice
-    )
+    found += code_warning(table, coded, advice)
     if len(table.large) > 1 and not by_class:
         apart = {k for k, _, _ in coded}
         odd = [
@@ -87,13 +100,15 @@ def column_warnings(table: RawTable, raw: bool, by_class: bool) -> list[Notice]:
     return found
 
 
-def _outliers(table: RawTable) -> list[Notice]:
+def outliers(table: RawTable) -> list[Notice]:
+    """Warn of values that are far from all others of their column."""
     low, middle, high = np.quantile(table.values[:: -(-len(table.values) // SAMPLE)], (0.25, 0.5, 0.75), axis=0)
     distance = np.abs(table.values - middle)
     most, rows, spread = distance.max(0), distance.argmax(0), high - low
-    # The raw value decides if a column is mostly one value and has no spread to compare with.
-    bad = (most > FAR * spread) & ((spread > table.resolution) | (most > ABSURD))
-    cases = [(k, _at(table, rows[k])) for k in bad.nonzero()[0]]
+    # The raw value decides if a column is mostly one value and has no spread to compare with. The resolution is that of
+    # the outlier itself, and most values, which are nearer to the mean, are far more accurate.
+    bad = (most > FAR * spread) & ((spread > FINER * table.resolution) | (most > ABSURD))
+    cases = [(k, f"{_at(table, rows[k])} ({table.values[rows[k], k]:g})") for k in bad.nonzero()[0]]
     advice = "look for a typing error or a code for missing values"
     return column_warning(
         table, "outlier", f"values more than {FAR:,.0f} interquartile ranges from the median", cases, "column", advice
@@ -188,26 +203,73 @@ def _swapped(table: RawTable) -> list[Notice]:
     )
 
 
-def _codes(table: RawTable, by_class: bool) -> list[tuple[int, float, str]]:
-    """List columns and numbers that seem to stand for missing values, and the clients that have them."""
+def code_warning(table: RawTable, coded: Sequence[tuple[int, float, str]], advice: str) -> list[Notice]:
+    """Warn of what :func:`codes` has found."""
+    cases = [(k, f"{where} ({value:g})") for k, value, where in coded]
+    problem = "numbers that look like codes for missing values"
+    return column_warning(table, "missing-code", problem, cases, "case", advice)
+
+
+def codes(table: RawTable, by_class: bool, *, zero: bool = True) -> list[tuple[int, float, str]]:
+    """List columns and numbers that seem to stand for missing values, and the clients that have them.
+
+    Args:
+        table: The table.
+        by_class: Whether a partition gave the rows to clients by class.
+        zero: Whether 0 may be a code of all clients; otherwise, only if one client alone has it.
+    """
     found = []
-    for k in range(table.values.shape[1]):
+    # Of coarser columns, whose numbers are rounded, no code could be told from its neighbours.
+    for k in np.flatnonzero(table.resolution < COARSE):
         column = table.values[:, k]
-        for code in CODES:
+        listed = [code for code in CODES if _is_listed_code(table, k, code, by_class, zero=zero)]
+        for code in dict.fromkeys([*listed, *_far_codes(column, table.resolution[k], by_class)]):
             hits = np.abs(column - code) <= table.resolution[k]
-            count = int(hits.sum())
-            # A single hit may be a real value, and a code in most rows would be the column's usual value.
-            if 2 <= count <= 0.6 * len(column) and _is_code(table, k, code, hits, by_class):
-                holders = [name for name, rows in zip(table.names, table.rows, strict=True) if hits[rows].any()]
-                found.append(
-                    (k, code, f" at {', '.join(holders)}" if len(holders) < table.n and len(holders) < 4 else "")
-                )
+            holders = [name for name, rows in zip(table.names, table.rows, strict=True) if hits[rows].any()]
+            found.append((k, code, f" at {', '.join(holders)}" if len(holders) < table.n and len(holders) < 4 else ""))
     return found
 
 
-def _is_code(table: RawTable, k: int, code: float, hits: np.ndarray, by_class: bool) -> bool:
-    """Return whether a number is far from all others of its column, or occurs at a single client."""
-    rest = np.unique(table.values[~hits, k])
+def _far_codes(column: np.ndarray, resolution: float, by_class: bool) -> Iterator[float]:
+    """Yield repeated numbers (n,) at an end of their column, if a gap larger than the range of the rest is between."""
+    for sign in (-1.0, 1.0):
+        rest, ends = sign * column, list[tuple[float, int]]()
+        for _ in range(MOST_CODES):
+            end = float(rest.max())
+            is_end = rest >= end - resolution
+            ends.append((sign * end, int(is_end.sum())))
+            rest = rest[~is_end]
+            if 2 * len(rest) < 0.8 * len(column):  # a code in most rows would be the column's usual value
+                break
+            width, gap = float(np.ptp(rest)), end - float(rest.max())
+            # Usual codes need no gap if they are the only negative numbers of their column.
+            is_negative = sign < 0 and end > resolution >= float(rest.max()) and _is_usual_code(ends[0][0], resolution)
+            if not (gap > width > 0 or is_negative):
+                continue
+            few = len(np.unique(rest[:: -(-len(rest) // SAMPLE)])) <= SEVERAL
+            for value, count in ends:
+                is_usual = _is_usual_code(value, resolution)
+                if few:  # a single digit may be a level beyond a gap
+                    is_code = is_usual and gap > (2.0 if 0 < value < SEVERAL else 1.0) * width
+                else:
+                    is_code = gap > (1.0 if is_usual else GAP) * width or is_negative
+                if count >= 2 and is_code and not (by_class and -9 < value < 0):
+                    yield float(round(value)) if abs(value - round(value)) <= resolution else value
+            break
+
+
+def _is_usual_code(value: float, resolution: float) -> bool:
+    return abs(value - round(value)) <= resolution and USUAL_CODE.fullmatch(str(round(value))) is not None
+
+
+def _is_listed_code(table: RawTable, k: int, code: float, by_class: bool, *, zero: bool) -> bool:
+    """Return whether a number of the list is far from all others of its column, or occurs at a single client."""
+    column = table.values[:, k]
+    hits = np.abs(column - code) <= table.resolution[k]
+    # A single hit may be a real value, and a code in most rows would be the column's usual value.
+    if not 2 <= int(hits.sum()) <= 0.6 * len(column):
+        return False
+    rest = np.unique(column[~hits])
     if len(rest) <= SEVERAL:
         return False
     if code < 0:
@@ -218,8 +280,8 @@ def _is_code(table: RawTable, k: int, code: float, hits: np.ndarray, by_class: b
         return False
     # Zero is a code if it lies far below a positive quantity, or if one client alone has it.
     apart = rest[0] >= 10 * np.median(np.diff(rest)) and rest[0] >= 0.25 * np.median(rest)
-    if apart or by_class or table.n == 1:
-        return bool(apart)
+    if (zero and apart) or by_class or table.n == 1:
+        return bool(zero and apart)
     shares = np.array([hits[rows].mean() for rows in table.rows])
     (holders,) = shares.nonzero()
     others = np.concatenate([rows for i, rows in enumerate(table.rows) if i not in holders] or [np.zeros(0, int)])

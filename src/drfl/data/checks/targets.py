@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from drfl.core.errors import Notice
-from drfl.data.checks.columns import odd_medians
+from drfl.data.checks.columns import code_warning, codes, odd_medians, outliers
 from drfl.data.checks.raw_table import FEW, RawTable, plain_name, warning
 from drfl.data.client_data import ClientData
 from drfl.data.tables.schema import TableSchema
@@ -38,7 +38,7 @@ def target_warnings(data: ClientData, table: RawTable | None) -> list[Notice]:
         found = warning("leak", "columns that nearly determine the target", cases, names, "column", advice)
         if not is_real and int(data.targets.max()) == 1:
             found += _opposite(table)
-    return found + _units(table) if is_real else found
+    return found + _numeric_targets(table, data.schema) if is_real else found
 
 
 def _giving_away_classes(table: RawTable, schema: TableSchema | None) -> list[tuple[str, str]]:
@@ -99,21 +99,32 @@ def _giving_away_numbers(table: RawTable) -> list[tuple[str, str]]:
     return odd
 
 
-def _units(table: RawTable) -> list[Notice]:
-    """Warn of a client whose numeric targets seem to have another unit."""
-    if table.n < 2 or len(table.large) < 2:
-        return []
+def _numeric_targets(table: RawTable, schema: TableSchema | None) -> list[Notice]:
+    """Warn of numeric targets that look like errors, and of a client whose targets seem to have another unit."""
     targets = table.targets.reshape(len(table.targets), -1)
-    if np.isin(targets[~np.isnan(targets)], (0, 1)).all():
+    known = ~np.isnan(targets)
+    if np.isin(targets[known], (0, 1)).all():
         return []  # labels have no unit
+    names = [f"target {k}" for k in range(targets.shape[1])] if targets.shape[1] > 1 else ["target"]
+    if schema is not None and len(schema.targets) == len(names):
+        names = [f"column '{column.name}'" for column in schema.targets]
+    filled = np.where(known, targets, np.nan_to_num(np.nanmedian(np.where(known.any(0), targets, 0.0), axis=0)))
+    # Targets are not standardised, so their whole numbers are exact.
     own = RawTable(
-        targets, targets, table.train, table.test, table.names,
-        tuple(f"target {k}" for k in range(targets.shape[1])), 2.4e-7 * np.abs(targets).max(0),
+        filled, filled, table.train, table.test, table.names, tuple(names), np.zeros(len(names)),
+        None if known.all() else known,
     )  # fmt: skip
-    odd = [(table.names[table.large[j]], text) for _, j, text in odd_medians(own)]
-    cases, names = [f"{name} ({text})" for name, text in odd], [name for name, _ in odd]
+    advice = "remove these rows, because a target cannot be missing"
+    # Many quantities to predict, such as costs, are 0 in many rows.
+    coded = codes(own, by_class=False, zero=False)
+    found = outliers(own) + code_warning(own, coded, advice)
+    if table.n < 2 or len(table.large) < 2:
+        return found
+    apart = {k for k, _, _ in coded}
+    odd = [(table.names[table.large[j]], text) for k, j, text in odd_medians(own) if k not in apart]
+    cases, clients = [f"{name} ({text})" for name, text in odd], [name for name, _ in odd]
     advice = "check the unit of the target there"
-    return warning("target-unit", "targets unlike those of other clients", cases, names, "client", advice)
+    return found + warning("target-unit", "targets unlike those of other clients", cases, clients, "client", advice)
 
 
 def _opposite(table: RawTable) -> list[Notice]:
