@@ -67,7 +67,7 @@ def test_smaller_step_size_keeps_an_honest_client(steps, told, caplog):
     assert bits_differ(result.state.inner, same.state.inner) == []
     said = [record.msg for record in caplog.records if record.name == "drfl"]
     assert said[-1].code == "step-size-lowered"
-    assert quotes(said[-1], f"{float(size.eta):.3g}", "round 1", f"[{STEEP}]")
+    assert quotes(said[-1], f"{float(size.eta):.3g}", "round 1", f"client {STEEP}")
     assert len(said) == told
 
 

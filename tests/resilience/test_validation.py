@@ -144,8 +144,10 @@ def test_empty_reply_has_empty_shapes():
 def test_more_than_half_non_finite_is_an_error(kind, field):
     half = validate_reply(REQUESTS[kind], spoilt(kind, field, [0, 1, 2, 3], math.nan))
     assert half.reply.clients.tolist() == [4, 5, 6, 7]
-    with refused("not-finite", None, "[0, 1, 2, 3, 5]", kind=NonFiniteError):
+    with refused("not-finite", None, "clients 0, 1, 2 and 2 more clients", kind=NonFiniteError):
         validate_reply(REQUESTS[kind], spoilt(kind, field, [0, 1, 2, 3, 5], math.nan))
+    with refused("not-finite", None, "'b', 'c', 'd' and 2 more clients", kind=NonFiniteError):
+        validate_reply(REQUESTS[kind], spoilt(kind, field, [1, 2, 3, 4, 5], math.nan), names="abcdefgh")
 
 
 def test_strangers_do_not_count_towards_half():

@@ -31,8 +31,9 @@ from drfl.testing.state import bits_differ
 from drfl.training.checkpoint import Checkpoints, resume_point
 from drfl.training.loop import run
 from drfl.training.model_selection import Best
+from drfl.training.run_log import end_notices
 from drfl.training.run_state import RunState
-from drfl.training.safeguard import SafePoint, largest, objective_of, report
+from drfl.training.safeguard import Fallback, SafePoint, fallback, largest, objective_of, report
 from drfl.training.step_size import StepSize
 
 NAN = math.nan
@@ -218,6 +219,37 @@ def test_warning_names_client_and_round():
         (notice,) = [w.message for w in told if w.message.code == "earlier-model"]
         assert "round 4" in str(notice)
         assert ("client 1" in str(notice)) == named
+
+
+def test_warning_names_the_client_that_does_not_count():
+    """The loss of one client alone has reset the model, so that another one has the largest loss that counts."""
+    draw = torch.Generator().manual_seed(0)
+    pairs = {name: (torch.randn(40, 3, generator=draw), torch.randn(40, generator=draw)) for name in ("A", "B", "C")}
+    fed = Simulation(ClientData.from_arrays(pairs), Task(torch.nn.Linear(3, 1), torch.nn.MSELoss()))
+    result = run(FedAvg(m=3), fed, rounds=1, check_data=False)
+    for ignored, suspect in (((), "B"), (((0, 4.9e4),), "A")):
+        earlier = Fallback(0, 0, result.model, None, 106.5, 3.2, 1, ignored)
+        notice = end_notices(FedAvg(), fed, result._replace(fallback=earlier))[0]
+        assert (notice.code, notice.field) == ("earlier-model", "lr")
+        assert "106.5 at the end, at client 'B'" in notice
+        assert ("client 'A' (4.9e+04)" in notice) == bool(ignored)
+        assert notice.endswith(f"check the data of client '{suspect}'")
+
+
+def test_fallback_lists_clients_that_do_not_count():
+    curved = vector(4.0, 1.0, 1.0)[:, None, None]
+    fed = QuadraticFederation(curved, vector(1.0, 1.0, 1.0)[:, None], vector(0.5, 0.5, 0.5))
+    start = vector(2.5, 1.0, 1.0)
+    size = StepSize.unknown(3)._replace(losses=start, eta=torch.tensor(0.1, dtype=torch.float64))
+    safe = SafePoint.start(3, Model(fed.w0), None, None)._replace(
+        losses=start, spent=torch.tensor([True, False, False])
+    )
+    progress = RunState(4, 0, Model(vector(9.0)), (), {}, 0.0, step_size=size, safe=safe)
+    for algorithm, client in ((RobustWalking(()), 1), (Walking(()), None)):
+        earlier = fallback(algorithm, fed, progress, vector(9.0), Key(0), is_selected=False)
+        assert (earlier.round, earlier.client) == (0, client)
+        assert [i for i, _ in earlier.ignored] == [0]
+        assert earlier.ignored[0][1] > earlier.end
 
 
 def test_user_step_size_and_rule_start_are_not_checked():

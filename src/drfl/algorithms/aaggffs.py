@@ -109,7 +109,7 @@ class AAggFFS:
         alpha, beta = 4.0, N / 4  # 4·K·L and 1/(4·L) with L = 1/K
 
         D = sampling.uniform(N, N if self.m is None else self.m, key.fold("D"))
-        f = dual.check_finite(fed.losses(D.clients, w, key.fold("xi"), batch=self.loss_batch))
+        f = dual.check_finite(fed.losses(D.clients, w, key.fold("xi"), batch=self.loss_batch), fed)
         if not f.clients.numel():
             return state, Info.without_replies(D)
         mean = f.values.mean()

@@ -76,7 +76,7 @@ class DeltaFL(Averaging):
         w, lam = state.w, self.weights(fed)
 
         D = sampling.uniform(fed.n, sampling.size(self.m, fed.n), key.fold("D"))
-        f = dual.check_finite(fed.losses(D.clients, w, key.fold("xi"), batch=self.loss_batch))
+        f = dual.check_finite(fed.losses(D.clients, w, key.fold("xi"), batch=self.loss_batch), fed)
         if not f.clients.numel():
             return state, Info.without_replies(D)
         # The quantile is that of the cohort's reports, weighted like the mean that they are averaged with.

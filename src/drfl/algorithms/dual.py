@@ -24,7 +24,7 @@ from drfl.optim.local import LocalSGD, refuse_epochs
 from drfl.optim.schedules import Constant, Schedule, check_schedule
 
 
-def check_finite(losses: Losses) -> Losses:
+def check_finite(losses: Losses, fed: Federation) -> Losses:
     """Return the losses unchanged if they are all finite.
 
     Raises:
@@ -32,7 +32,7 @@ def check_finite(losses: Losses) -> Losses:
     """
     bad = losses.clients[~torch.isfinite(losses.values)]
     if bad.numel():
-        raise NonFiniteError(f"the losses reported by clients {bad.tolist()} are NaN or infinite")
+        raise NonFiniteError(f"the losses reported by {fed.names_of(bad)} are NaN or infinite")
     return losses
 
 

@@ -75,7 +75,7 @@ class PropFair(FixedWeights):
         w, p = state.w, self.weights(fed)
 
         D = sampling.uniform(fed.n, sampling.size(self.m, fed.n), key.fold("D"))
-        f = dual.check_finite(fed.losses(D.clients, w, key.fold("xi"), batch=self.loss_batch))
+        f = dual.check_finite(fed.losses(D.clients, w, key.fold("xi"), batch=self.loss_batch), fed)
         if not f.clients.numel():
             return state, Info.without_replies(D)
         slope = torch.zeros_like(p).index_copy(0, f.clients, 1 / (self.baseline - f.values).clamp(min=self.epsilon))

@@ -82,13 +82,13 @@ class QFedAvg:
         w, N, L = state.w, fed.n, 1 / self.local.eta
 
         D = sampling.uniform(N, sampling.size(self.m, N), key.fold("D"))
-        f = dual.check_finite(fed.losses(D.clients, w, key.fold("xi"), batch=self.loss_batch))
+        f = dual.check_finite(fed.losses(D.clients, w, key.fold("xi"), batch=self.loss_batch), fed)
         if not f.clients.numel():
             return state, Info.without_replies(D)
         negative = f.values < 0
         if bool(negative.any()):
             raise InputError(
-                f"client {int(f.clients[negative][0])} reported the negative loss "
+                f"{fed.name_of(int(f.clients[negative][0]))} reported the negative loss "
                 f"{float(f.values[negative][0]):.4g}, but QFedAvg raises losses to the power q. Use a loss that is "
                 "never negative",
                 code="out-of-range",

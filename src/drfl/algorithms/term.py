@@ -64,7 +64,7 @@ class TERM(Averaging):
         w, p = state.w, self.weights(fed)
 
         D = sampling.uniform(fed.n, sampling.size(self.m, fed.n), key.fold("D"))
-        f = dual.check_finite(fed.losses(D.clients, w, key.fold("xi"), batch=self.loss_batch))
+        f = dual.check_finite(fed.losses(D.clients, w, key.fold("xi"), batch=self.loss_batch), fed)
         if not f.clients.numel():
             return state, Info.without_replies(D)
         order = f.clients.argsort()  # replies come in any order, and a cohort is ascending

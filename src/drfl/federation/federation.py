@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 from torch import Tensor
 
-from drfl.core.errors import InputError
+from drfl.core.errors import InputError, listing
 from drfl.core.key import Key
 from drfl.federation.client_table import ClientTable
 from drfl.federation.local_method import LocalMethod, MethodLayout, OwnModels
@@ -135,6 +135,12 @@ class Ledger:
                 setattr(self, name, value)
 
 
+def called(names: Sequence[str], *clients: int) -> str:
+    """Return what messages call clients: "client 'North'", or "clients 3, 5, 7 and 2 more clients" without names."""
+    texts = [f"'{names[client]}'" if 0 <= client < len(names) else str(client) for client in clients]
+    return f"client{'s' * (len(texts) != 1)} {listing(texts, 'client')}"
+
+
 LARGE_TARGET = 100.0
 """Targets above this size are the likely reason for failed training, because outputs begin near 0."""
 
@@ -163,6 +169,7 @@ class Federation(ABC):
         averaged: Whether :meth:`train` always asks for the mean of the local models too, which a run needs for the
             averaged solution.
         model: The initial model, whose structure client-side methods need; None if the server does not know it.
+        names: Names of the N clients, for messages; () = they have none.
     """
 
     n: int
@@ -176,6 +183,15 @@ class Federation(ABC):
     table_dir: str | None = None
     averaged: bool = False
     model: ClientModel | None = None
+    names: tuple[str, ...] = ()
+
+    def name_of(self, client: int) -> str:
+        """Return what messages call a client."""
+        return called(self.names, client)
+
+    def names_of(self, clients: Tensor) -> str:
+        """Return what messages call several clients (k,), of which the first are listed."""
+        return called(self.names, *clients.tolist())
 
     @property
     def w0(self) -> Tensor:
@@ -392,7 +408,7 @@ class WrappedFederation(Federation):
         self.n, self.shares, self.w0, self.ledger = fed.n, fed.shares, fed.w0, fed.ledger
         self.majority, self.measures, self.sizes = fed.majority, fed.measures, fed.sizes
         self.largest_target, self.raw_columns = fed.largest_target, fed.raw_columns
-        self.table_dir, self.averaged, self.model = fed.table_dir, fed.averaged, fed.model
+        self.table_dir, self.averaged, self.model, self.names = fed.table_dir, fed.averaged, fed.model, fed.names
 
     def ask(self, request: Request[R]) -> R:
         """Call :meth:`Federation.ask` of the wrapped federation."""

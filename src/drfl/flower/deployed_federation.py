@@ -120,7 +120,7 @@ class FlowerFederation(Federation):
         reported = [share for share in shares if share is not None]
         # The comparison with a constant answer covers all sites, so it needs the share of every one.
         self.majority = torch.tensor(reported, dtype=torch.float64) if len(reported) == self.n else None
-        self._transport, self._names, self._model = Transport(grid, roster, deadline, audit), roster.names, model
+        self._transport, self.names, self._model = Transport(grid, roster, deadline, audit), roster.names, model
         self._digests = {client: member.digest for client, member in members.items()}
         # For the first and the second model, each client's last result. It is used again if a client is not tested.
         self._tested: tuple[dict[int, SiteTest], ...] = {}, {}
@@ -140,7 +140,7 @@ class FlowerFederation(Federation):
 
     def site_health(self) -> dict[str, dict[str, int | bool]]:
         """Return how each site has answered so far, by name."""
-        return {self._names[client]: asdict(health) for client, health in self._transport.health.items()}
+        return {self.names[client]: asdict(health) for client, health in self._transport.health.items()}
 
     def traffic_json(self, since: int) -> str:
         """Return the content of ``traffic.json``: the traffic since a round, and how each site has answered."""
@@ -202,9 +202,9 @@ class FlowerFederation(Federation):
         for client in range(self.n):
             if client not in tests:
                 raise InputError(
-                    f"site '{self._names[client]}' could not be tested. See the log for the reason",
+                    f"site '{self.names[client]}' could not be tested. See the log for the reason",
                     code="site-untested",
-                    field=self._names[client],
+                    field=self.names[client],
                 )
         return combined([tests[client] for client in range(self.n)])
 
@@ -256,7 +256,7 @@ class FlowerFederation(Federation):
                     # Until two models are tested, use the products of the one model with itself.
                     self._products[client] = own_products(tests[0], self.measures)
             elif client in self._tested[0]:
-                name = self._names[client]
+                name = self.names[client]
                 LOG.warning(Notice(f"{name} was not tested; its last result is used", "site-untested", name))
         # Copy the results, because a later test must not change them.
         late.results = [dict(results) for results in self._tested[: len(late.models)]]
@@ -318,7 +318,7 @@ class FlowerFederation(Federation):
             health = self._transport.health[client]
             if answer.digest != self._digests[client] and not health.data_changed:
                 health.data_changed = True
-                name = self._names[client]
+                name = self.names[client]
                 text = (
                     f"the data of {name} have changed since the run began. Its replies are still used, with the number "
                     "of rows that it reported at the start"

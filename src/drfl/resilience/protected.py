@@ -143,7 +143,7 @@ class ValidatingFederation(WrappedFederation):
             request = request.only(~away)
         if not len(request.cohort):
             return request.empty_reply()
-        checked = validate_reply(request, self.fed.ask(request), self.norm)
+        checked = validate_reply(request, self.fed.ask(request), self.norm, self.names)
         if self.bound is not None and len(checked.reply.clients):
             excess, self.usual = self.bound.judge(request, checked.reply, self.usual)
             if bool(excess.any()):
@@ -264,7 +264,7 @@ class Protected(Wrapper[S]):
         quarantine: Quarantine of clients whose replies are repeatedly rejected; None = clients are always asked.
         guards: Guards for reported losses, in this order.
         concentration: When to warn that one client holds most of λ; never for algorithms without an ambiguity set.
-        names: (N,) Names of the clients in the log; empty = "client 0" and so on.
+        names: (N,) Names of the clients in the log; empty = those that the federation knows, or "client 0" and so on.
         bound: Bound on models and gradients relative to each other; None = no bound.
         aggregator: Robust aggregation rule for models and gradients; None = they are used unchanged.
         on_rejection: Called with every rejected reply, for example for an audit log; None = no call.
@@ -360,15 +360,15 @@ class Protected(Wrapper[S]):
             dominant = self.concentration.after(dominant, lam)
         # One line per client and reason in a run, also after a resume, because `warned` is in the state.
         for i, reason in (valid.reasons & ~memory.warned).nonzero().tolist():
-            sender = self._name(i) if i < len(lam) else "an unknown sender"
+            sender = self._name(i, fed) if i < len(lam) else "an unknown sender"
             LOG.warning(Notice(f"{sender}: reply rejected, as {REASONS[reason]}", "reply-rejected", sender))
         for i in self.concentration.newly_dominant(dominant):
             text = (
-                f"{self._name(i)} has held more than {self.concentration.limit(len(lam)):g} of λ for "
+                f"{self._name(i, fed)} has held more than {self.concentration.limit(len(lam)):g} of λ for "
                 f"{self.concentration.long} rounds; the model serves it much worse than the others, or its reported "
                 "losses are false"
             )
-            LOG.warning(Notice(text, "dominant-client", self._name(i)))
+            LOG.warning(Notice(text, "dominant-client", self._name(i, fed)))
         memory = memory._replace(
             # A client that sent nothing in this round keeps its flag.
             flagged=torch.where(valid.answered | bad, bad, memory.flagged) | (record.until > 0),
@@ -396,5 +396,6 @@ class Protected(Wrapper[S]):
         info = info if valid.excess is None else info._replace(excess=valid.excess)
         return WrapperState(inner, memory), info
 
-    def _name(self, client: int) -> str:
-        return self.names[client] if self.names else f"client {client}"
+    def _name(self, client: int, fed: Federation) -> str:
+        names = self.names or fed.names
+        return names[client] if names else f"client {client}"

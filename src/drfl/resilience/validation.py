@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from drfl.core.errors import NonFiniteError
+from drfl.federation.federation import called
 from drfl.federation.requests import LossRequest, R, Request, TrainRequest, select_rows
 
 
@@ -96,7 +97,9 @@ def misfit(request: Request, parts: Sequence[Tensor | None]) -> Reason | None:
     return _unfit(_expected(request), [None if part is None else part.unsqueeze(0) for part in parts], 1)
 
 
-def validate_reply(request: Request[R], reply: R, norm: float | None = None) -> ValidationResult[R]:
+def validate_reply(
+    request: Request[R], reply: R, norm: float | None = None, names: Sequence[str] = ()
+) -> ValidationResult[R]:
     """Select the rows of a reply that can be used.
 
     A row is rejected if the client was not asked or has already answered (the first answer counts), or if a part has
@@ -107,6 +110,7 @@ def validate_reply(request: Request[R], reply: R, norm: float | None = None) -> 
         request: The request.
         reply: The reply, with rows stacked.
         norm: Maximum ‖w_i − w‖ of a model and ‖g‖ of a gradient; None = no bound.
+        names: (N,) Names of the clients, for messages; empty = none.
 
     Raises:
         NonFiniteError: If more than half of the clients that answered sent NaN or infinity; the message names them.
@@ -147,9 +151,9 @@ def validate_reply(request: Request[R], reply: R, norm: float | None = None) -> 
     # that.
     non_finite = clients[checked.rows_with(Reason.NOT_FINITE)]
     if 2 * len(non_finite) > k - int(checked.rows_with(Reason.STRANGER, Reason.DUPLICATE).sum()):
+        senders = called(names, *non_finite.tolist())
         raise NonFiniteError(
-            f"the {SENT[request.kind]} by clients {non_finite.tolist()}, more than half of those that answered, are "
-            "NaN or infinite"
+            f"the {SENT[request.kind]} by {senders}, more than half of those that answered, are NaN or infinite"
         )
     valid = codes == 0
     return checked._replace(reply=select_rows(reply, valid) if bool(valid.any()) else request.empty_reply())

@@ -157,6 +157,7 @@ class PermutedClients(WrappedFederation):
         self._back = self.order.argsort()
         self.shares = fed.shares[self.order]
         self.majority = None if fed.majority is None else fed.majority[self.order]
+        self.names = tuple(fed.names[client] for client in order) if fed.names else ()
 
     def ask(self, request: Request[R]) -> R:
         """Send a request to the corresponding clients of the wrapped federation."""

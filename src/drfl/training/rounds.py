@@ -58,7 +58,8 @@ def next_round(algorithm: Algorithm, fed: Federation, key: Key, progress: RunSta
     factor = core.local.lr_schedule.multiplier(progress.round + 1)
     while True:
         objective = objective_of(algorithm, progress.state) if rule == "best" and not unchecked else None
-        control = StepSizeController(size, progress, factor, safe, Watch(ask, objective, limit_of(algorithm)))
+        watch = Watch(ask, objective, limit_of(algorithm), fed.names_of)
+        control = StepSizeController(size, progress, factor, safe, watch)
         answer = Repeat(float(size.eta))
         while isinstance(answer, Repeat):
             try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from drfl.core.errors import InputError, Notice
+from drfl.core.errors import InputError, Notice, listing
 from drfl.core.html_table import html_table
 from drfl.core.key import Key
 from drfl.core.run_end import Marks, StopReason, late_rollbacks
@@ -368,15 +368,17 @@ def end_notices(algorithm: Algorithm, fed: Federation, result: Result) -> list[N
     notices = late_rollbacks([marks.rounds_text]) if marks.is_late else []
     if earlier is not None:
         which = f"the model of round {earlier.round}" if earlier.round > 0 else "the initial model"
-        text = f"the run returns {which}: the mean training loss was {earlier.end:.4g} at the end"
-        remedy = "Set a smaller lr"
+        loss, at = "mean training loss", ""
+        suspects = [client for client, _ in earlier.ignored]
         if earlier.client is not None:
-            text = (
-                f"the run returns {which}: the largest training loss of a client was {earlier.end:.4g} at the end, at "
-                f"client {earlier.client}"
-            )
-            remedy = "Set a smaller lr, or check that client's data"
-        text += f", and is {earlier.loss:.4g} with that model. {remedy}"
+            loss, at = "largest training loss of a client", f", at {fed.name_of(earlier.client)}"
+            suspects = suspects or [earlier.client]
+        text = f"the run returns {which}: the {loss} was {earlier.end:.4g} at the end{at}"
+        if earlier.ignored:
+            larger = [f"{fed.name_of(client)} ({value:.4g})" for client, value in earlier.ignored]
+            text += f", not counting larger losses of {listing(larger, 'client')}"
+        check = f", or check the data of {fed.names_of(torch.tensor(suspects))}" if suspects else ""
+        text += f", and is {earlier.loss:.4g} with that model. Set a smaller lr{check}"
         notices.append(Notice(text, "earlier-model", "lr"))
     start, end = result.history.rows[0].metrics, result.history.last.metrics
     core = core_of(algorithm)

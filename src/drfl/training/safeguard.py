@@ -154,6 +154,7 @@ class Fallback(NamedTuple):
         end: The limited training loss with the last model, see :func:`limit_of`.
         loss: The same with this model.
         client: The client with the largest training loss at the end; None if the mean is limited.
+        ignored: Clients that do not count although their loss at the end is even larger, by descending loss.
     """
 
     round: int
@@ -163,6 +164,7 @@ class Fallback(NamedTuple):
     end: float
     loss: float
     client: int | None
+    ignored: tuple[tuple[int, float], ...] = ()
 
 
 def fallback(
@@ -215,6 +217,8 @@ def fallback(
         return None
     at_end = limit(select(end, counted))
     client = int(select(end, counted).nan_to_num(-torch.inf).argmax()) if limit is largest else None
+    others = asked & ~counted & (end > at_end)
+    ignored = tuple((i, float(end[i])) for i in end.argsort(descending=True).tolist() if others[i])
     if safe.round > 0:
         best = losses_of(safe.model, safe.losses)
         both = counted & ~best.isnan() & ~start.isnan()
@@ -224,10 +228,10 @@ def fallback(
         if bool(both.any()) and limit(earlier) <= limit(first) and is_better:
             lam = lam_of(safe.state) if safe.decaying is None else safe.decaying.lam
             effective = int(safe.round - safe.lost)
-            return Fallback(int(safe.round), effective, safe.model, lam, at_end, limit(earlier), client)
+            return Fallback(int(safe.round), effective, safe.model, lam, at_end, limit(earlier), client, ignored)
     if not is_too_large:
         return None
-    return Fallback(0, 0, fed.w0, None, at_end, limit(select(start, counted)), client)
+    return Fallback(0, 0, fed.w0, None, at_end, limit(select(start, counted)), client, ignored)
 
 
 def objective_of(algorithm: Algorithm, state: State) -> Objective:

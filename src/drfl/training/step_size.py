@@ -258,7 +258,9 @@ def find(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key, *, is_check
         return size._replace(eta=torch.tensor(FALLBACK, dtype=torch.float64))
     eta = _step(algorithm, largest)
     if not eta > torch.finfo(w.dtype).tiny:  # too small to change any parameter
-        raise _unfit(fed, f"the loss of client {int(client)} has curvature {float(largest):.3g} at the initial model")
+        raise _unfit(
+            fed, f"the loss of {fed.name_of(int(client))} has curvature {float(largest):.3g} at the initial model"
+        )
     return size._replace(eta=eta, curvature=largest, client=client)
 
 

@@ -79,11 +79,13 @@ class Watch(NamedTuple):
         report: Returns the clients' losses (N,) at the model (d,) of a run, or at their own; NaN = unknown.
         objective: The objective that the safeguard watches. None = the model is only compared with the initial one.
         limit: See :func:`drfl.training.safeguard.limit_of`.
+        names_of: Returns what messages call clients (k,).
     """
 
     report: Callable[[RunState, Tensor], Tensor]
     objective: Objective | None
     limit: Objective = largest
+    names_of: Callable[[Tensor], str] = str
 
 
 class StepSizeController:
@@ -144,9 +146,10 @@ class StepSizeController:
             self._in_vain = not bool(helped.any())
             if not self._in_vain:
                 self._best, self._size, self._excess = attempt, self._tried, remaining
+                names = self._watch.names_of(helped.nonzero().flatten())
                 text = (
                     f"lowered the local step size to {float(self._size.eta):.3g} in round {attempt.round} and repeated "
-                    f"the round, because the local steps of clients {helped.nonzero().flatten().tolist()} diverged"
+                    f"the round, because the local steps of {names} diverged"
                 )
                 LOG.warning(Notice(text, "step-size-lowered", "lr"))
         if bool(self._excess.any()) and self._tried.lowered < MOST_LOWERED:

@@ -206,8 +206,9 @@ def _swapped(table: RawTable) -> list[Notice]:
 def code_warning(table: RawTable, coded: Sequence[tuple[int, float, str]], advice: str) -> list[Notice]:
     """Warn of what :func:`codes` has found."""
     cases = [(k, f"{where} ({value:g})") for k, value, where in coded]
-    problem = "numbers that look like codes for missing values"
-    return column_warning(table, "missing-code", problem, cases, "case", advice)
+    return column_warning(
+        table, "missing-code", "numbers that look like codes for missing values", cases, "case", advice
+    )
 
 
 def codes(table: RawTable, by_class: bool, *, zero: bool = True) -> list[tuple[int, float, str]]:
