@@ -20,6 +20,7 @@ from drfl.data.checks import data_warnings
 from drfl.data.checks.raw_table import FEW, MOST, RawTable
 from drfl.data.tables.propose import propose
 from drfl.data.tables.schema import Column, TableSchema
+from drfl.data.tables.text_form import ReadOptions
 
 
 def clients(sizes=(120, 120, 120), classes=2, p=2):
@@ -321,6 +322,75 @@ def test_category_that_reveals_the_target_by_its_first_level():
     frame = pd.concat(map(with_discharge, "abc"), ignore_index=True)
     schema = propose([frame], "died", "site").schema
     assert ("leak", "ward") in about(data_warnings(ClientData.from_frame(frame, schema=schema)))
+
+
+def with_blanks(change, target="died", task=None):
+    """Warnings about a table whose columns ``change`` draws; an empty cell is a missing value."""
+    frames = []
+    for site in "abcd":
+        random = np.random.default_rng(ord(site))
+        frame = pd.DataFrame({"age": random.normal(60, 9, 200), "lab": random.normal(5, 1, 200).round(2)})
+        frame.loc[random.random(200) < 0.3, "lab"] = np.nan
+        frame["died"] = np.where(random.random(200) < 0.4, "yes", "no")
+        frames.append(frame.assign(site=site, **change(frame, random)))
+    table = pd.concat(frames, ignore_index=True)
+    reading = ReadOptions(missing=("",))
+    schema = propose([table], target, "site", (), task, reading=reading).schema
+    return data_warnings(ClientData.from_frame(table, schema=schema, reading=reading, test_fraction=1 / 3))
+
+
+@pytest.mark.parametrize("causes", [["heart"], ["heart", "cancer"], ["heart", "cancer", "fall", "fever"]])
+def test_category_that_is_blank_for_one_class_reveals_the_target(causes):
+    def cause(frame, random):
+        return {"cause": np.where(frame["died"] == "yes", random.choice(causes, 200), None)}
+
+    assert about(with_blanks(cause)) == [("leak", "cause")]
+
+
+def test_number_that_is_blank_for_one_class_reveals_the_target():
+    def days(frame, random):
+        return {"days": np.where(frame["died"] == "yes", random.integers(1, 400, 200), np.nan)}
+
+    (line,) = with_blanks(days)
+    assert about([line]) == [("leak", "days")]
+    assert "by whether it is blank, right in 100.0%" in line
+    assert with_blanks(lambda frame, random: {}) == ()
+
+
+def test_known_numbers_of_a_column_with_blanks_reveal_the_target():
+    def late(frame, random):
+        value = 10 * (frame["died"] == "yes") + random.normal(0, 1, 200)
+        return {"late": value.where(random.random(200) < 0.6)}
+
+    (line,) = with_blanks(late)
+    assert about([line]) == [("leak", "late")]
+    assert "if it is not blank, right in 100.0%" in line
+
+
+def test_blanks_reveal_numbers():
+    def cost(frame, random):
+        cost = np.where(frame["died"] == "yes", 0, random.lognormal(7, 1, 200).round(1))
+        paid, same = (
+            np.where(cost > 0, random.normal(5, 1, 200), np.nan),
+            np.where(random.random(200) < 0.4, np.nan, 2 * cost),
+        )
+        return {"cost": cost, "paid": paid, "same": same, "died": frame["age"] > 60}
+
+    (line,) = with_blanks(cost, "cost", "regression")
+    assert about([line]) == [("leak", None)]
+    assert "'paid' (by whether it is blank), column 'same' (if it is not blank)" in line
+
+
+@pytest.mark.parametrize("classes", [3, 5])
+def test_number_that_several_classes_divide_reveals_the_target(classes):
+    def stage(g, site, values):
+        return np.digitize(values["bp"], np.linspace(-1, 1, classes - 1))
+
+    columns = {"bp": normal(), "age": normal(60, 9)}
+    (line,) = data_warnings(table_of(columns, stage, rows=240))
+    assert about([line]) == [("leak", "bp")]
+    assert "right in 100.0%" in line
+    assert data_warnings(table_of(columns, lambda g, site, values: g.integers(0, classes, 240), rows=240)) == ()
 
 
 def test_run_without_a_schema_checks_categories_as_a_whole(tmp_path, monkeypatch, capsys):

@@ -11,13 +11,16 @@ from drfl.data.client_data import ClientData
 from drfl.data.tables.schema import TableSchema
 
 NEARLY = 0.985
-"""A column gives the target away if a rule of one threshold, or of one class per value, is right this often."""
+"""A column gives the target away if a rule of thresholds, or of one class per value, is right this often."""
 
 CORRELATED = 0.975
 """A column gives a number away if its ranks correlate with the target's by this much."""
 
 VALUES = 20
 """Different values of a column up to which each has a class of its own in such a rule."""
+
+GROUPS, MOST_CLASSES = 1000, 20
+"""Groups of neighbouring values, and classes, up to which a rule of several thresholds is looked for."""
 
 COLUMNS, CLIENTS = 300, 100
 """Columns and clients up to which targets are checked for an opposite meaning."""
@@ -56,46 +59,101 @@ def _giving_away_classes(table: RawTable, schema: TableSchema | None) -> list[tu
     place, categories = {name: k for k, name in enumerate(table.columns)}, dict[str, list[int]]()
     for column in () if schema is None else schema.columns:
         own = [place[f"column '{name}'"] for name in column.features if f"column '{name}'" in place]
-        if column.levels and 1 < len(own) < VALUES:
+        if column.levels and 0 < len(own) < VALUES:
             categories[f"column '{column.name}'"] = own
     indicators = {k for own in categories.values() for k in own}
-    rights = {
-        name: _rule(table.values[rows, k], targets) for k, name in enumerate(table.columns) if k not in indicators
-    }
+    odd = []
+    for k, name in enumerate(table.columns):
+        if k in indicators:
+            continue
+        right, how = _rule(table.values[rows, k], targets), ""
+        known = None if table.known is None else table.known[rows, k]
+        if right < least and known is not None and not known.all():
+            right, how = _rule(known, targets), "by whether it is blank, "
+            if right < least and _is_known_enough(known, targets):
+                right, how = _rule(table.values[rows[known], k], targets[known]), "if it is not blank, "
+        if right >= least:
+            odd.append((name, how, right))
     for name, own in categories.items():
         # One number per level: the first level has no indicator, so no single one may determine the target.
         levels = (table.values[np.ix_(rows, np.array(own))] > 0.5) @ 2.0 ** np.arange(len(own))
-        rights[name] = _rule(levels, targets)
-    return [(name, f" (right in {right:.1%} of the rows)") for name, right in rights.items() if right >= least]
+        if table.known is not None:
+            levels[~table.known[rows][:, own].all(1)] = -1  # a blank is a level as well
+        right = _rule(levels, targets)
+        if right >= least:
+            odd.append((name, "", right))
+    return [(name, f" ({how}right in {right:.1%} of the rows)") for name, how, right in odd]
+
+
+def _is_known_enough(known: np.ndarray, targets: np.ndarray) -> bool:
+    """Return whether the known values of a column with blanks are enough for a rule that is not one by chance."""
+    counts = np.sort(np.bincount(targets[known], minlength=2))
+    return known.mean() >= 0.2 and counts[-2] >= FEW
 
 
 def _rule(values: np.ndarray, targets: np.ndarray) -> float:
-    """Return the share of rows for which the best rule with one class per value, or with one threshold, is right."""
-    different, codes = np.unique(values, return_inverse=True)
-    # A table of counts of many values and classes would be as large as the data.
-    if len(different) > VALUES and targets.max() > 1:
-        return 0.0
-    counts = np.zeros((len(different), targets.max() + 1))
-    np.add.at(counts, (codes.ravel(), targets), 1)
+    """Return the share of rows for which the best rule is right.
+
+    A rule has one class per value, or if there are many values, one threshold less than classes.
+    """
+    different, codes, sizes = np.unique(values, return_inverse=True, return_counts=True)
+    classes = int(targets.max()) + 1
     if len(different) <= VALUES:
+        counts = np.zeros((len(different), classes))
+        np.add.at(counts, (codes.ravel(), targets), 1)
         return float(counts.max(1).sum() / len(targets))
+    if classes > MOST_CLASSES:
+        return 0.0
+    starts = sizes.cumsum() - sizes
+
+    def counted(groups: int) -> np.ndarray:
+        """Count the classes (groups, classes) of neighbouring values, of about equal numbers of rows."""
+        place = (starts * groups // len(targets))[codes.ravel()]
+        return np.bincount(place * classes + targets, minlength=groups * classes).reshape(groups, classes)
+
+    if classes > 2:
+        # A threshold is inside one group at most, where at best all rows are right.
+        coarse = counted(10 * classes)
+        most = np.sort(coarse.sum(1) - coarse.max(1))[-(classes - 1) :].sum() + coarse.max(1).sum()
+        return _intervals(counted(GROUPS)) if most >= NEARLY * len(targets) else 0.0
+    counts = np.zeros((len(different), 2))
+    np.add.at(counts, (codes.ravel(), targets), 1)
     below = counts.cumsum(0)
     right = below[:, 0] + (below[-1, 1] - below[:, 1])
     return float(max(right.max(), (len(targets) - right).max()) / len(targets))
+
+
+def _intervals(counts: np.ndarray) -> float:
+    """Return the share of rows that the best division of the groups (k, classes) into intervals of one class fits."""
+    # For each number of intervals so far and each class of the present one, the rows that are right.
+    right = np.full((counts.shape[1], counts.shape[1]), -np.inf)
+    right[0] = 0
+    for group in counts[counts.any(1)]:
+        begun = np.append(-np.inf, right[:-1].max(1))
+        right = np.maximum(right, begun[:, None]) + group
+    return float(right.max() / counts.sum())
 
 
 def _giving_away_numbers(table: RawTable) -> list[tuple[str, str]]:
     from scipy.stats import rankdata  # slow to load
 
     rows = np.concatenate(table.rows)
-    ranks = rankdata(table.targets[rows])
-    if len(rows) < FEW or ranks.std() == 0:
+    targets = table.targets[rows]
+    if len(rows) < FEW or np.ptp(targets) == 0:
         return []
     odd = []
-    for k in range(table.values.shape[1]):
-        own = rankdata(table.values[rows, k])
-        if own.std() > 0 and abs(np.corrcoef(own, ranks)[0, 1]) >= CORRELATED:
-            odd.append((table.columns[k], ""))
+    for k, name in enumerate(table.columns):
+        known = np.ones(len(rows), bool) if table.known is None else table.known[rows, k]
+        if min(known.sum(), (~known).sum()) >= FEW:
+            area, _ = _auc(targets, known)
+            if max(area, 1 - area) >= NEARLY:
+                odd.append((name, " (by whether it is blank)"))
+                continue
+        own, ranks = rankdata(table.values[rows[known], k]), rankdata(targets[known])
+        if known.sum() < FEW or known.mean() < 0.2 or own.std() == 0 or ranks.std() == 0:
+            continue
+        if abs(np.corrcoef(own, ranks)[0, 1]) >= CORRELATED:
+            odd.append((name, "" if known.all() else " (if it is not blank)"))
     return odd
 
 
