@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import save_file
 
+import drfl
 from drfl.data import load
 from drfl.data.features import featurise
 from drfl.experiments.compare.comparison import Design, PreparedComparison, compare, from_config
@@ -21,6 +23,25 @@ from drfl.task.models import cnn
 from drfl.training.loop import run
 
 SMALL = {"clients": 5, "cohort": 3, "rounds": 2, "steps": 2}
+
+
+def test_files_that_changed_are_read_again(tmp_path):
+    def rows(folder, top):
+        for site in "ab":
+            x = [*range(29), top]
+            pd.DataFrame({"x": x, "ill": [k % 2 for k in range(30)]}).to_csv(folder / f"{site}.csv", index=False)
+
+    def largest(*paths):
+        inputs = drfl.data_spec(data=[str(path) for path in paths], target="ill").for_seed(0)
+        return round(float((inputs.inputs * inputs.standardisation.scale + inputs.standardisation.mean).max()))
+
+    folders = tmp_path, tmp_path / "sub"
+    folders[1].mkdir()
+    for folder in folders:
+        rows(folder, 50)
+        assert [largest(folder), largest(folder / "a.csv", folder / "b.csv")] == [50, 50]
+        rows(folder, 99)
+        assert [largest(folder), largest(folder / "a.csv", folder / "b.csv")] == [99, 99]
 
 
 def test_data_sets_are_loaded_by_name():

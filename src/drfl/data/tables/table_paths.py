@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from drfl.core.errors import InputError, Notice
@@ -78,6 +79,16 @@ def workbook(path: Path) -> tuple[Path, str | None]:
     found = SHEET.fullmatch(str(path))
     # A file of that name itself wins.
     return (path, None) if found is None or os.path.isfile(path) else (Path(found["file"]), found["sheet"])
+
+
+def changed(path: Path) -> tuple[tuple[str, int, int], ...]:
+    """Return name, size and time of change of a file, or of the files in a folder and its subfolders."""
+    files, found = [workbook(path)[0], *path.glob("*"), *path.glob("*/*")], []
+    for file in files:
+        with suppress(OSError):  # reading the file reports what is wrong
+            state = os.stat(file)
+            found.append((str(file), state.st_size, state.st_mtime_ns))
+    return tuple(sorted(found))
 
 
 def name_of(path: Path) -> str:

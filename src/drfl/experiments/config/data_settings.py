@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 from typing import Self
 
 from pydantic import ValidationInfo, field_validator, model_validator
@@ -23,6 +24,7 @@ from drfl.data.tables.hugging_face import read_hub, read_saved
 from drfl.data.tables.hugging_face_names import hub_name
 from drfl.data.tables.schema import TableSchema
 from drfl.data.tables.table_files import read_tables
+from drfl.data.tables.table_paths import changed
 from drfl.data.tables.text_form import ReadOptions
 from drfl.experiments.config.hyperparameters import canonical
 from drfl.experiments.config.latest import Latest
@@ -139,8 +141,10 @@ class DataSettings(StrictSettings, DataFields):
 
     @property
     def key(self) -> DataKey:
-        """The settings that the loaded data depend on. The partition is not among them."""
-        return tuple(getattr(self, name) for name in LOADING_SETTINGS)
+        """What the loaded data depend on: settings, without the partition, and when their files changed."""
+        schema = [] if self.data_schema is None else [Path(self.data_schema)]
+        changes = tuple(changed(Path(path)) for path in (*(self.data or ()), *schema))
+        return *(getattr(self, name) for name in LOADING_SETTINGS), changes
 
     def for_seed(self, seed: int) -> ClientData:
         """Return the clients' samples at a seed."""
@@ -157,7 +161,7 @@ LOADING_SETTINGS = tuple(
 """The settings that the loaded data depend on."""
 
 DataKey = tuple[object, ...]
-"""Their values."""
+"""Their values, and the files' times of change."""
 
 
 LATEST = Latest[Dataset]()

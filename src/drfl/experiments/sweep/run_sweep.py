@@ -149,7 +149,7 @@ NOT_IN_SETUP: Mapping[str, object] = {"algorithm": "FedAvg", "algorithms": {}, "
 def _job(config: Config, data: Shared[Dataset] | None) -> Job:
     dataset = load_latest(config) if data is None else LATEST.get(config.key, data.get)
     alike = config.model_copy(update=dict(NOT_IN_SETUP))
-    return build_job(config, SETUPS.get(alike, lambda: build_setup(config, dataset)))
+    return build_job(config, SETUPS.get((alike, config.key), lambda: build_setup(config, dataset)))
 
 
 def _run_here(
