@@ -298,6 +298,8 @@ def test_description_differs_if_the_task_computes_something_else():
     assert len(set(texts)) == len(texts)
     assert [str(task.to("cpu", torch.float32).description) for task in tasks] == texts
     assert " at 0x" not in "".join(texts)
+
+
 def test_lists_of_metrics_and_unhashable_augmentations_are_accepted():
     @dataclasses.dataclass
     class Darker:
