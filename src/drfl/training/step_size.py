@@ -56,7 +56,7 @@ PROGRESS = 0.5
 STEEPER = 4.0
 """The curvature at a probe counts if it is this multiple of the curvature at the model; a step of 1/L̂ would diverge."""
 
-SHRUNK = 8.0
+SHRUNK = 2.0
 """Largest factor by which the curvature measured after a roll-back lowers η."""
 
 REQUESTS = 2 + ITERATIONS + len(PROBES) + PROBE_ITERATIONS
