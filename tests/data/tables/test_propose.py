@@ -146,8 +146,9 @@ def test_order_of_dates_is_taken_from_dates_with_the_same_marks(dates, order):
 def test_check_lists_every_problem_of_every_file(folder):
     schema = describe([Path("in")], "ill").schema
     good = {check.path.name: check for check in check_files([Path("in")], schema).files}
-    assert [len(check.problems) for check in good.values()] == [1, 0, 0, 1]
+    assert [len(check.problems) for check in good.values()] == [1, 1, 0, 1]
     assert quotes(str(good["a.csv"].problems[0]), "in/a.csv, line 3", "'dose'", "'<0.5'")
+    assert quotes(str(good["b.csv"].problems[0]), "in/b.csv, line 9", "'sex'", "'F'", "'f'")
     assert (good["b.csv"].rows, good["d.csv"].rows) == (60, None)
     read = pd.read_csv("in/c.csv").rename(columns={"age": "Age"})
     read.loc[2, "smoker"] = "maybe"

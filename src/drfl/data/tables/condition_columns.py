@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from drfl.core.errors import Notice
-from drfl.data.checks.columns import SEVERAL, column_warnings
-from drfl.data.checks.raw_table import RawTable
 from drfl.data.tables.conditions import Condition
 from drfl.data.tables.levels import class_notices, level_notices, words_of
 
@@ -40,6 +38,8 @@ def column_notices(
     """Warn of likely errors in columns, each in parts by its name; those in ``texts`` are compared with a text."""
     import pandas as pd
 
+    from drfl.data.checks.columns import SEVERAL
+
     words, found = dict[str, pd.Series](), list[Notice]()
     for name, parts in columns.items():
         cells = pd.concat([part.astype(object) for part in parts], ignore_index=True)
@@ -60,6 +60,10 @@ def column_notices(
 
 def _number_notices(name: str, values: np.ndarray, owners: Sequence[str] | None) -> list[Notice]:
     import pandas as pd
+
+    # These checks of clients' data read tables themselves.
+    from drfl.data.checks.columns import column_warnings
+    from drfl.data.checks.raw_table import RawTable
 
     is_known = np.isfinite(values)
     kept = values[is_known][:, None]
