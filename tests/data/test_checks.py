@@ -253,6 +253,33 @@ def test_codes_that_are_far_from_all_others(code, sites):
     assert f"'bp'{' at site 2' if sites == [2] else ''} ({code})" in line
 
 
+def with_dates(born, admitted, rows):
+    """Warnings about a table with two columns of dates, of which some rows of client b have other ones."""
+    frames = []
+    for site in "abcd":
+        g = np.random.default_rng(ord(site))
+        days = {"born": -15_000 + g.integers(0, 25_000, 120), "admitted": 18_262 + g.integers(0, 700, 120)}
+        dates = {name: (np.datetime64("1970-01-01") + values).astype(str) for name, values in days.items()}
+        frames.append(pd.DataFrame({**dates, "bp": g.normal(130, 15, 120), "ill": g.integers(0, 2, 120), "site": site}))
+    frames[1].loc[frames[1].index[:rows], ["born", "admitted"]] = [born, admitted]
+    table = pd.concat(frames, ignore_index=True)
+    schema = propose([table], "ill", "site").schema
+    return data_warnings(ClientData.from_frame(table, schema=schema, test_fraction=1 / 3))
+
+
+@pytest.mark.parametrize("code", ["1900-01-01", "1970-01-01", "2099-12-31", "9999-12-31"])
+def test_dates_that_stand_for_missing_ones(code):
+    usual = "1961-05-02", "2021-02-03"
+    assert with_dates(*usual, 10) == ()
+    for born, admitted, field in ((code, usual[1], "born"), (usual[0], code, "admitted")):
+        (line,) = with_dates(born, admitted, 10)
+        assert about([line]) == [("missing-code", field)]
+        assert f"'{field}' at b ({code})" in line
+    (line,) = with_dates(usual[0], code, 1)
+    assert about([line]) == [("missing-code", "admitted")]
+    assert with_dates("1970-01-01", usual[1], 1) == ()
+
+
 def test_several_codes_of_one_column():
     def coded(x):
         x[::7], x[1::9], x[2::11] = -9, -8, -1

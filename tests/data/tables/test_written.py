@@ -30,6 +30,8 @@ DAY = {"2020-12-31": 18627.0, "2021-02-01": 18659.0, "2021-01-02": 18629.0}
         (["31.12.2020", "12.31.2020", "30.12.2020"], None, [18627, np.nan, 18626]),
         (["31.02.2021", "31.12.2020", "x", "", "31.12.20", "32.1.2020"], None, [np.nan, 18627, *[np.nan] * 4]),
         (["31.12.2020 25:00"], None, [18628 + 1 / 24]),
+        (["9999-12-31", "0001-01-01", "9999-12-31T12:00:00Z", ""], None, [2932896, -719162, 2932896.5, np.nan]),
+        (["31.12.9999 18:00", "1.1.0001"], None, [2932896.75, -719162]),
     ],
 )
 def test_dates_are_read_in_the_order_of_the_column(texts, order, days):
@@ -58,6 +60,23 @@ def test_schema_stores_the_date_order_of_all_files(tmp_path, monkeypatch):
     open_schema = TableSchema((Column("seen", "date"), *schema.columns[1:]))
     with refused("ambiguous-date", "seen", "b.csv, line 2", "'1.3.2021'", "date_order"):
         read_tables([Path("in/b.csv")], schema=open_schema)
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_open_ended_dates_are_described_and_read(tmp_path, kind):
+    for name in "ab":
+        dates = ["2020-01-01", "9999-12-31"] * 15
+        frame = pd.DataFrame({"until": dates, "ill": [k // 2 % 2 for k in range(30)]})
+        if kind == "csv":
+            frame.to_csv(tmp_path / f"{name}.csv", index=False)
+        else:
+            frame["until"] = np.array(dates, dtype="datetime64[us]")
+            frame.to_parquet(tmp_path / f"{name}.parquet")
+    found = describe([tmp_path], "ill")
+    assert found.problems == ()
+    assert found.sites[0].columns["until"].range == ("2020-01-01", "9999-12-31")
+    data = read_tables([tmp_path], schema=found.schema)
+    assert data.inputs[:2, 0].tolist() == [18262, 2932896]
 
 
 def test_description_names_ambiguous_dates_once(tmp_path):

@@ -78,6 +78,15 @@ GAP = 3.0
 MOST_CODES = 3
 """Codes of a column that are looked for at each end of its range, such as 997, 998 and 999."""
 
+DATES = tuple(
+    float((np.datetime64(date) - np.datetime64("1970-01-01")).astype(int))
+    for date in ("0001-01-01", "1753-01-01", "1899-12-30", "1900-01-01", "1970-01-01", "2099-12-31", "9999-12-31")
+)
+"""Dates that stand for missing or open ones, as days since 1970-01-01."""
+
+FREQUENT = 0.05
+"""Share of a client's rows from which one of these dates is a code, if it is within the range of the others."""
+
 SEVERAL = 10
 """A column with more distinct values is taken to be a quantity, not a code of a few levels."""
 
@@ -108,7 +117,7 @@ def outliers(table: RawTable) -> list[Notice]:
     # The raw value decides if a column is mostly one value and has no spread to compare with. The resolution is that of
     # the outlier itself, and most values, which are nearer to the mean, are far more accurate.
     bad = (most > FAR * spread) & ((spread > FINER * table.resolution) | (most > ABSURD))
-    cases = [(k, f"{_at(table, rows[k])} ({table.values[rows[k], k]:g})") for k in bad.nonzero()[0]]
+    cases = [(k, f"{_at(table, rows[k])} ({table.shown(k, table.values[rows[k], k])})") for k in bad.nonzero()[0]]
     advice = "look for a typing error or a code for missing values"
     return column_warning(
         table, "outlier", f"values more than {FAR:,.0f} interquartile ranges from the median", cases, "column", advice
@@ -205,7 +214,7 @@ def _swapped(table: RawTable) -> list[Notice]:
 
 def code_warning(table: RawTable, coded: Sequence[tuple[int, float, str]], advice: str) -> list[Notice]:
     """Warn of what :func:`codes` has found."""
-    cases = [(k, f"{where} ({value:g})") for k, value, where in coded]
+    cases = [(k, f"{where} ({table.shown(k, value)})") for k, value, where in coded]
     return column_warning(
         table, "missing-code", "numbers that look like codes for missing values", cases, "case", advice
     )
@@ -221,14 +230,40 @@ def codes(table: RawTable, by_class: bool, *, zero: bool = True) -> list[tuple[i
     """
     found = []
     # Of coarser columns, whose numbers are rounded, no code could be told from its neighbours.
-    for k in np.flatnonzero(table.resolution < COARSE):
+    for k in np.flatnonzero(table.resolution < COARSE).tolist():
+        if k in table.dates:
+            continue
         column = table.values[:, k]
         listed = [code for code in CODES if _is_listed_code(table, k, code, by_class, zero=zero)]
         for code in dict.fromkeys([*listed, *_far_codes(column, table.resolution[k], by_class)]):
             hits = np.abs(column - code) <= table.resolution[k]
-            holders = [name for name, rows in zip(table.names, table.rows, strict=True) if hits[rows].any()]
-            found.append((k, code, f" at {', '.join(holders)}" if len(holders) < table.n and len(holders) < 4 else ""))
+            found.append((k, code, _at_holders(table, hits)))
+    for k in sorted(table.dates):
+        days = np.floor(table.values[:, k] + table.resolution[k])
+        for code in DATES:
+            hits = np.abs(days - code) <= table.resolution[k]
+            if _is_date_code(table, code, days, hits):
+                found.append((k, code, _at_holders(table, hits)))
     return found
+
+
+def _at_holders(table: RawTable, hits: np.ndarray) -> str:
+    """Name the clients that have a code, if these are few and not all."""
+    holders = [name for name, rows in zip(table.names, table.rows, strict=True) if hits[rows].any()]
+    return f" at {', '.join(holders)}" if len(holders) < table.n and len(holders) < 4 else ""
+
+
+def _is_date_code(table: RawTable, code: float, days: np.ndarray, hits: np.ndarray) -> bool:
+    """Return whether a date of the list is beyond all others of its column (n,), or frequent at a client."""
+    count, rest = int(hits.sum()), days[~hits]
+    rest = rest[~np.isin(rest, DATES)]
+    if not count or not len(rest):
+        return False
+    width, gap = float(np.ptp(rest)), max(rest.min() - code, code - rest.max())
+    if gap > 0 and (count > 1 or gap > width):
+        return True
+    shares = [hits[rows].mean() for rows in table.rows if hits[rows].sum() >= 3]
+    return max(shares, default=0.0) >= FREQUENT and len(np.unique(rest)) > SEVERAL
 
 
 def _far_codes(column: np.ndarray, resolution: float, by_class: bool) -> Iterator[float]:

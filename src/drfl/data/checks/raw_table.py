@@ -38,6 +38,7 @@ class RawTable:
         columns: (p,) names of columns as messages show them: "column 'age'", or "column 3".
         resolution: (p,) differences below this may come from the rounding of standardised float32 values.
         known: (n, p) whether a value is present; None if no value is missing.
+        dates: Columns that hold dates, as days since 1970-01-01.
     """
 
     values: np.ndarray
@@ -48,6 +49,7 @@ class RawTable:
     columns: tuple[str, ...]
     resolution: np.ndarray
     known: np.ndarray | None = None
+    dates: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, data: ClientData) -> RawTable | None:
@@ -90,17 +92,28 @@ class RawTable:
             kept = [k for k in range(p) if k not in indicators]
             values, names, resolution = values[:, kept], [names[k] for k in kept], resolution[kept]
             known = ~np.isnan(values)
-        if known is None or known.all():
-            return cls(values, targets, tuple(train), tuple(test), data.names, tuple(names), resolution)
-        # First client by client. What a client never measures gets the median of all.
-        for rows in [np.union1d(*parts) for parts in zip(train, test, strict=True)]:
-            values[rows] = _filled(values[rows])
-        return cls(_filled(values), targets, tuple(train), tuple(test), data.names, tuple(names), resolution, known)
+        columns = () if data.schema is None else data.schema.columns
+        of_dates = {f"column '{column.name}'" for column in columns if column.type == "date"}
+        dates = frozenset(k for k, name in enumerate(names) if name in of_dates)
+        if known is not None and not known.all():
+            # First client by client. What a client never measures gets the median of all.
+            for rows in [np.union1d(*parts) for parts in zip(train, test, strict=True)]:
+                values[rows] = _filled(values[rows])
+            values = _filled(values)
+        else:
+            known = None
+        return cls(values, targets, tuple(train), tuple(test), data.names, tuple(names), resolution, known, dates)
 
     @property
     def n(self) -> int:
         """N, the number of clients."""
         return len(self.names)
+
+    def shown(self, column: int, value: float) -> str:
+        """Return a value of a column as messages show it."""
+        if column not in self.dates:
+            return f"{value:g}"
+        return str(np.datetime64("1970-01-01") + round(value))
 
     @cached_property
     def rows(self) -> tuple[np.ndarray, ...]:

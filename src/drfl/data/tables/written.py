@@ -173,6 +173,6 @@ def _days(parts: pd.DataFrame, year: int, month: int, day: int) -> np.ndarray:
 
 
 def _since_1970(dates: pd.Series) -> np.ndarray:
-    import pandas as pd
-
-    return ((dates - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1)).to_numpy(dtype=np.float64)
+    # pandas counts nanoseconds in places, and these do not reach the year 9999.
+    times = dates.dt.tz_localize(None).to_numpy(dtype="datetime64[us]")
+    return np.where(np.isnat(times), np.nan, times.astype(np.int64) / (24 * 3600 * 1e6))
