@@ -81,6 +81,10 @@ def test_personal_models_of_hospital_tables(tmp_path, capsys):
     tensors, _ = read_tensors(tmp_path / "a/personal.safetensors")
     clients = {name.partition("/")[0] for name in tensors}
     assert clients == {name for name, own in decision["personal"].items() if own["used"] != "global model"}
+    assert decision["test_of_global_model"]["worst_accuracy"] < decision["test"]["worst_accuracy"]
+    whole, own = drfl.load_model(tmp_path / "a"), drfl.load_model(tmp_path / "a", client="h2")
+    rows = np.array([[1.0, 0, 0], [-1.0, 0, 0]])
+    assert whole.predict(rows).tolist() != own.predict(rows).tolist()
     assert set(drfl.load_model(tmp_path / "a/model.safetensors").weights) == {
         name.partition("/")[2] for name in tensors
     }

@@ -122,6 +122,38 @@ def test_misspelt_or_repeated_column_is_named(trained):
     check_refusal(["run", "--data", "twice.csv", "--target", "ill", "--out", "n"], "duplicate-column", "crp")
 
 
+def test_personal_model_of_a_client_predicts_its_rows(trained, capsys):
+    """Client "A/1" has a personal model, the opposite of the global one, and "B" has none."""
+    whole = drfl.load_model("r")
+    Path("r/fit.json").write_text(json.dumps({"personal": {"A/1": {}, "B": {}}}))
+    save_file({f"A/1/{name}": -value.clone() for name, value in whole.weights.items()}, "r/personal.safetensors")
+    new = trained.iloc[:8].drop(columns=["ill"])
+    new.to_csv("new.csv", index=False)
+    answers = {}
+    for client, line in (
+        (None, "personal models in r/personal.safetensors: 'A/1'"),
+        ("A/1", "personal model of"),
+        ("B", "no personal one of"),
+    ):
+        options = ["--client", client] if client else []
+        assert call(["predict", "r", "new.csv", "--out", f"{len(answers)}.csv", *options]) == 0
+        assert line in capsys.readouterr().out
+        answers[client] = [float(row["probability_yes"]) for row in read(f"{len(answers)}.csv")]
+    assert answers["B"] == answers[None]
+    np.testing.assert_allclose(np.array(answers["A/1"]), 1 - np.array(answers[None]), atol=1e-6)
+    assert drfl.load_model("r", client="A/1").predict_proba(new)[:, 1].tolist() == answers["A/1"]
+    assert call(["model", "show", "r"]) == 0
+    assert "personal models in r/personal.safetensors: 'A/1'" in capsys.readouterr().out
+    check_refusal(["predict", "r", "new.csv", "--client", "C"], "unknown-name", "client", "C")
+    check_refusal(
+        ["predict", "r/personal.safetensors", "new.csv"], "unsupported-file", "r/personal.safetensors", "client"
+    )
+    save_file({f"A/1/{name}": value[:1].clone() for name, value in whole.weights.items()}, "r/personal.safetensors")
+    check_refusal(["predict", "r", "new.csv", "--client", "A/1"], "damaged-file", "client", "A/1")
+    Path("r/fit.json").unlink()
+    check_refusal(["predict", "r", "new.csv", "--client", "A/1"], "no-personal-models", "client", "A/1")
+
+
 def test_card_shows_the_threshold_and_its_origin(trained, capsys):
     capsys.readouterr()
     assert call(["model", "show", "r/model.safetensors"]) == 0

@@ -259,6 +259,7 @@ def predict(
     out: Annotated[Path, typer.Option(help="CSV file to write")] = Path("predictions.csv"),
     schema: model.Schema = None,
     reference: model.Reference = None,
+    client: Annotated[str | None, typer.Option(help="Client of a fit whose personal model to use")] = None,
     keep: Annotated[list[str] | None, typer.Option(help="Column of the table to keep; repeatable")] = None,
     delimiter: data.Delimiter = None,
     decimal: data.Decimal = None,
@@ -275,7 +276,7 @@ def predict(
         from drfl.data.tables.text_form import ReadOptions
 
         reading = ReadOptions(delimiter, decimal, thousands, encoding, tuple(missing or ()))
-        return model.predict_command(path, table, out, schema, reference, keep or [], reading, overwrite)
+        return model.predict_command(path, table, out, schema, reference, keep or [], reading, overwrite, client)
 
 
 @app.command(cls=Command, rich_help_panel=TRAIN)

@@ -96,14 +96,19 @@ def _print(fitted: Fitted) -> None:
         title=f"test rows, {job.data.n} clients, {job.settings.rounds} rounds",
     )  # fmt: skip
     references = {REFERENCES[key][0]: test for key, test in fitted.references.items()}
-    for name, test in {"fit": fitted.result.evaluation, **references}.items():
+    models = {"fit": fitted.result.evaluation}
+    if fitted.shared is not None:
+        models = {"fit, with personal models": fitted.result.evaluation, "fit, global model alone": fitted.shared}
+    for name, test in {**models, **references}.items():
         if test is not None:
             m = Metrics.of(test, score)
             view.add_row(name, score.number(m.worst_score), score.number(m.avg_score), number(m.worst_loss, 3))
     console.out.print(view)
     line, used = fitted.finished.interval_line(), [] if fitted.personal is None else fitted.personal.used
     lines = [] if line is None else [f"{line}; for details: drfl assess"]
-    lines += [f"{sum(name != GLOBAL for name in used)} of {job.data.n} clients have their own model"] if used else []
+    own = sum(name != GLOBAL for name in used)
+    lines += [f"{own} of {job.data.n} clients have their own model"] if used else []
+    lines += [f"for these, predict with drfl predict {fitted.directory} TABLE --client NAME"] if own else []
     for text in (*lines, *remark_lines(fitted.finished.reading_aids)):
         console.out.print(text, markup=False)
     console.out.print(f"report: {Path(fitted.directory or '') / 'report.html'}", markup=False)

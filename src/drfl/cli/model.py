@@ -40,16 +40,26 @@ def predict_command(
     keep: list[str],
     reading: ReadOptions,
     overwrite: bool,
+    client: str | None = None,
 ) -> int:
     """Write the predictions for a table, and return the exit code."""
     from drfl.core.output_files import check_output, write_bytes
     from drfl.data.model import load_model
+    from drfl.data.model_store import find_model
+    from drfl.data.personal_models import advice_of, personal_clients
     from drfl.data.prediction_table import predictions_csv
 
     check_output(out, "--out", overwrite=overwrite)
-    text = predictions_csv(load_model(path, reference, schema=schema), table, keep, reading, warn)
+    model, file = load_model(path, reference, schema=schema, client=client), find_model(path).file
+    text = predictions_csv(model, table, keep, reading, warn)
     write_bytes(text.encode(), out, private=True)  # rows may be patients
     say(f"{out}: predictions for {text.count(chr(10)) - 1:,} rows")
+    if client is not None:
+        has_own = client in personal_clients(file)
+        which = "used the personal model of" if has_own else "used the global model, as there is no personal one of"
+        say(f"{which} client '{client}'")
+    elif (advice := advice_of(file)) is not None:
+        say(f"used the global model. {advice}")
     return 0
 
 
@@ -66,16 +76,20 @@ def show(
     with signals.raise_on_signal():
         from drfl.data.model import load_model
         from drfl.data.model_card import card
+        from drfl.data.model_store import find_model
+        from drfl.data.personal_models import advice_of, personal_clients
 
-        model = load_model(path, schema=schema)
+        model, file = load_model(path, schema=schema), find_model(path).file
         found = card(model)
         if as_json:
-            print(json.dumps({"card": found, "about": model.about}))
+            print(json.dumps({"card": found, "about": model.about, "personal": personal_clients(file)}))
             return 0
         for section, lines in found.items():
             say(section)
             for line in lines:
                 say(f"  {line}")
+        if (advice := advice_of(file)) is not None:
+            say(f"this is the global model. {advice}")
     return 0
 
 

@@ -15,6 +15,7 @@ from drfl.core import checks, user_code
 from drfl.core.errors import InputError
 from drfl.data.model_file import ModelFile, Threshold, read_model_file
 from drfl.data.model_store import find_model
+from drfl.data.personal_models import personal_weights
 from drfl.data.standardisation import Standardisation, Standardise
 from drfl.data.tables.columns import frame_row
 from drfl.data.tables.conform import encode_features
@@ -32,6 +33,7 @@ def load_model(
     *,
     schema: TableSchema | str | Path | None = None,
     trusted: Collection[str] = (),
+    client: str | None = None,
 ) -> Model:
     """Load a trained model that takes rows in raw columns.
 
@@ -48,13 +50,14 @@ def load_model(
             deployment.
         trusted: SHA-256 digests of Python files. The code that the model file names is loaded if the file has these
             digests, and the code on this machine has them too.
+        client: Name of a client of a fit with personal models: its personal model, or the global model if it has none.
 
     Returns:
         The model. Without its module it has everything except predictions.
 
     Raises:
         InputError: If the file cannot be read, was not written by drfl, is damaged or has a newer format; if the module
-            has other names, shapes or types; or if the schema has another digest.
+            has other names, shapes or types; if the schema has another digest; or if the fit has no such client.
 
     Example:
         >>> import drfl, tempfile
@@ -68,7 +71,23 @@ def load_model(
         torch.Size([3, 2])
     """
     file, of_site = find_model(Path(path))
-    return Model(read_model_file(file), module, of_site if schema is None else schema, trusted)
+    content = read_model_file(file)
+    if client is not None:
+        content = _personal(content, client)
+    return Model(content, module, of_site if schema is None else schema, trusted)
+
+
+def _personal(file: ModelFile, client: str) -> ModelFile:
+    """Replace the parameters of the global model by those of a client's personal model, if it has one."""
+    own = personal_weights(file.path, client)
+    shapes = {name: (value.shape, value.dtype) for name, value in file.weights.items()}
+    if any(shapes.get(name) != (value.shape, value.dtype) for name, value in own.items()):
+        raise InputError(
+            f"the personal model of client '{client}' does not fit {file.path}: they are of different fits",
+            code="damaged-file",
+            field="client",
+        )
+    return file._replace(weights={**file.weights, **own})
 
 
 class Model:

@@ -117,6 +117,13 @@ def model_bytes(
 def read_model_file(path: Path) -> ModelFile:
     """Read and check a model file."""
     tensors, metadata = read_tensors(path, problem="is not a drfl model file")
+    if KEY not in metadata and any("/" in name for name in tensors):
+        raise InputError(
+            f"{path} holds the personal models of several clients: give the folder of the fit, {path.parent}, and "
+            "name one with `client`",
+            code="unsupported-file",
+            field=str(path),
+        )
     if KEY not in metadata:
         raise InputError(
             f"{path} is not a drfl model file: its metadata have no '{KEY}'. Read plain weights with "
