@@ -495,10 +495,14 @@ def read_parquet(path: Path, drop: Sequence[str] = ()) -> pd.DataFrame:
                 check_expansion(path, size, COPIES * characters + 2 * pages)
                 table = table.set_column(table.schema.get_field_index(name), name, column.cast(schema.field(name).type))
         frame = table.to_pandas()
+        # A named index is a column like others. One of consecutive numbers is not among the file's columns.
+        index = [name for name in frame.index.names if name is not None]
+        frame = frame.reset_index() if index else frame
         for name in schema.names:
             if name not in wanted:
                 frame[name] = math.nan
-        return frame[[name for name in schema.names if name in frame.columns]]
+        names = dict.fromkeys((*schema.names, *index))
+        return frame[[name for name in names if name in frame.columns]]
 
 
 def _is_fixed(kind: pa.DataType) -> bool:

@@ -49,7 +49,7 @@ from drfl.data.tables.levels import word_notices
 from drfl.data.tables.patients import check_spelling, numbered, patients_of, repeated_ids, shared_ids
 from drfl.data.tables.propose import propose
 from drfl.data.tables.schema import TableSchema
-from drfl.data.tables.table import Table
+from drfl.data.tables.table import Table, without_decimals
 from drfl.data.tables.text_form import DETECT, ReadOptions
 from drfl.data.tables.torch_datasets import Item, TorchDatasets, by_client, stack
 from drfl.task.input_fields import InputFields
@@ -560,7 +560,7 @@ class ClientData:
                 only one row or patient. The message names the column or group. With a schema: if the table does not
                 conform to it.
         """
-        frame = convert.named_columns(frame)
+        frame = without_decimals(convert.named_columns(frame))
         targets = (target,) if isinstance(target, str) else None if target is None else tuple(target)
         roles = Columns(targets or (), group, patient=patient)
         for name in ("delimiter", "encoding"):

@@ -216,6 +216,17 @@ def test_patient_in_two_spellings_is_refused(tmp_path):
     assert ClientData.from_frame(table, group="site", target="ill", patient="pid").n == 2
 
 
+def test_patient_with_and_without_leading_zeros_is_refused(tmp_path):
+    table = frame(sites=2).astype({"pid": str})
+    own = table.index[table["site"] == "s1"][:2]
+    table.loc[own, "pid"] = ["00012", "12"]
+    table.to_csv(tmp_path / "t.csv", index=False)
+    with refused("similar-names", "patient", "'00012'", "'12'", "s1", "leading zeros"):
+        read_tables([tmp_path / "t.csv"], "ill", "site", patient="pid")
+    table.loc[own, "pid"] = ["00099", "00099"]
+    assert ClientData.from_frame(table, group="site", target="ill", patient="pid").n == 2
+
+
 def test_patient_has_the_same_name_with_and_without_decimals(tmp_path):
     table = frame(sites=1)
     table.to_parquet(tmp_path / "a.parquet")

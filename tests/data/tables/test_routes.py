@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from decimal import Decimal
 
 import datasets
 import numpy as np
@@ -17,6 +18,7 @@ from drfl import Natural
 from drfl.data import ClientData
 from drfl.data.table_description import describe
 from drfl.data.tables.schema import Column, TableSchema
+from drfl.data.tables.table import Table
 from drfl.data.tables.table_files import read_tables
 from drfl.experiments.config.build import build
 from drfl.experiments.config.config import load_config
@@ -82,6 +84,28 @@ def as_npz(whole, folder):
     }
     np.savez(folder / "whole.npz", **columns)
     return folder / "whole.npz"
+
+
+def test_parquet_columns_of_decimals_and_a_named_index_are_read(tmp_path):
+    half = [Decimal(k) / 4 if k % 3 else None for k in range(24)]
+    frame = pd.DataFrame(
+        {"chol": [Decimal(k) / 4 for k in range(24)], "code": [*map(Decimal, range(24))], "half": half}
+    )
+    frame["ill"], frame["visit"] = [0, 1] * 12, range(100, 124)
+    frame.set_index("visit").to_parquet(tmp_path / "a.parquet")
+    table = Table.read(tmp_path / "a.parquet", ["ill"]).frame
+    assert table.dtypes.astype(str).to_dict() == {
+        "chol": "float64", "code": "int64", "half": "float64", "ill": "int64", "visit": "int64",
+    }  # fmt: skip
+    assert table["chol"][:3].tolist() == [0.0, 0.25, 0.5]
+    assert table["visit"].tolist() == [*range(100, 124)]
+    assert table["half"].isna().sum() == 8
+    data = read_tables([tmp_path / "a.parquet"], "ill", drop=["half"])
+    assert data.columns == ("chol", "code", "visit")
+    of_frame = ClientData.from_frame(
+        frame.drop(columns="half").assign(site=["a", "b"] * 12), group="site", target="ill", standardise=False
+    )
+    assert of_frame.inputs[:, 0].sum() == 69
 
 
 def as_parquet(whole, folder):

@@ -27,6 +27,18 @@ def test_sheets_of_a_workbook_are_read(tmp_path):
     assert set(read_tables([Path(f"{path}:North")], "ill", "code").groups) == {"007", "008"}
 
 
+def test_two_columns_of_one_name_are_refused(tmp_path):
+    rows = pd.DataFrame({"bp": range(12), "BP": range(12), "ill": [0, 1, 1] * 4})
+    rows.to_excel(tmp_path / "a.xlsx", index=False)
+    assert read_tables([tmp_path / "a.xlsx"], "ill", task="classification").columns == ("bp", "BP")
+    rows.set_axis(["bp", " bp", "ill"], axis=1).to_excel(tmp_path / "a.xlsx", index=False)
+    with refused("duplicate-column", "bp", str(tmp_path / "a.xlsx")):
+        read_tables([tmp_path / "a.xlsx"], "ill")
+    rows.set_axis(["bp", "bp", "ill"], axis=1).to_excel(tmp_path / "a.xlsx", index=False)
+    with refused("duplicate-column", "bp", str(tmp_path / "a.xlsx")):
+        read_tables([tmp_path / "a.xlsx"], "ill")
+
+
 def test_missing_openpyxl_names_the_extra(tmp_path, monkeypatch):
     (tmp_path / "a.xlsx").write_bytes(b"PK")
     monkeypatch.setitem(sys.modules, "openpyxl", None)

@@ -47,16 +47,19 @@ def numbered(patients: Sequence[str]) -> Tensor:
 
 
 def check_spelling(patients: Sequence[str], owners: Sequence[str] | None) -> None:
-    """Check that no two patients of a client differ only in case or blanks, which would split one into two."""
+    """Check that no two patients of a client differ only in case, blanks or leading zeros, which would split one."""
     clients = [""] * len(patients) if owners is None else owners
     seen = dict[tuple[str, str], str]()
     for client, patient in dict.fromkeys(zip(clients, patients, strict=True)):
-        other = seen.setdefault((client, folded(patient)), patient)
+        key = folded(patient)
+        is_number = key.isascii() and key.isdecimal()
+        other = seen.setdefault((client, key.lstrip("0") if is_number else key), patient)
         if other != patient:
             where = f" at {client}" if client else ""
+            how = "leading zeros, which spreadsheets remove" if is_number else "case or blanks"
+            how = difference(other, patient, how)
             raise InputError(
-                f"patients '{other}' and '{patient}'{where} differ only in "
-                f"{difference(other, patient, 'case or blanks')}. Use one spelling",
+                f"patients '{other}' and '{patient}'{where} differ only in {how}. Use one spelling",
                 code="similar-names",
                 field="patient",
             )

@@ -85,6 +85,7 @@ class Table(NamedTuple):
         """Check a table, and remove outer blanks from the names of its columns."""
         frame.columns = [str(name).strip() for name in frame.columns]
         check_unique(list(frame.columns), place)
+        frame = without_decimals(frame)
         if not len(frame):
             raise InputError(f"{place} has no rows", code="no-rows", field=place)
         return cls(place, frame, row_names_of(place) if form is None else _line_names_of(place, form), form)
@@ -296,6 +297,21 @@ def _with_blanks(frame: pd.DataFrame, words: Sequence[str]) -> pd.DataFrame:
     return frame
 
 
+def without_decimals(frame: pd.DataFrame) -> pd.DataFrame:
+    """Convert columns of decimal numbers, as databases write them, to whole or floating-point numbers."""
+    from pandas.api.types import infer_dtype
+
+    frame = frame.copy(deep=False)
+    for k, name in enumerate(frame.columns):
+        cells = frame.iloc[:, k]
+        if cells.dtype != object or infer_dtype(cells, skipna=True) != "decimal":
+            continue
+        numbers = cells.map(float, na_action="ignore").astype(float)
+        is_whole = bool(numbers.notna().all() and (numbers == numbers.round()).all() and numbers.abs().max() < 2**53)
+        frame[name] = numbers.astype("int64") if is_whole else numbers
+    return frame
+
+
 def is_text(path: Path) -> bool:
     """Return whether a file holds text, such as CSV."""
     return workbook(path)[0].name.lower().endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz"))
@@ -323,6 +339,9 @@ def _read_sheet(path: Path, drop: Sequence[str]) -> pd.DataFrame:
                 )
             if sheet is not None and sheet not in book.sheet_names:
                 raise unknown("sheet", sheet, [*map(str, book.sheet_names)], field=str(file), place=f"in {file}")
+            # pandas renames the second of two columns with one name.
+            head = pd.read_excel(book, sheet_name=sheet or 0, header=None, nrows=1, dtype=object)
+            check_unique([str(name).strip() for name in head.iloc[0].dropna()] if len(head) else [], str(path))
             # As objects, because pandas would read the text "007" as the number 7.
             cells = pd.read_excel(book, sheet_name=sheet or 0, dtype=object, keep_default_na=False, na_values=[""])
             frame = cells.infer_objects()
