@@ -125,6 +125,7 @@ CODES = {
     "not-your-code": "A reference names something that is not a file of Python code.",
     "nothing-to-resume": "There is no unfinished run in the folder.",
     "old-model": "A delivered model was signed before one that the site has received.",
+    "numbers-as-words": "The words of a category are numbers with a unit, a per cent sign or a currency sign.",
     "one-class-test": "All test rows of a client have the same class.",
     "other-name": "A site uses another name than the one in server.toml.",
     "other-run": "The folder or file belongs to a run with other options or data.",

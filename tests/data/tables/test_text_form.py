@@ -101,6 +101,10 @@ def test_words_that_pandas_reads_as_missing_stay_words():
         (["2021-03-01", "2021-03-02", "2020-01-01", "2020-02-02"], "2021-03-01"),
         (["28 Jul 2020", "1. Mai 2021", "3-Oct-19", "28 Jul 2020"], "28 Jul 2020"),
         (["70 kg", "71 kg", "65 kg", "80 kg"], "70 kg"),
+        (["€ 10", "€ 20", "€ 10", "€ 30"], "€ 10"),
+        (["$1,000.50", "-$20", "$ 10", "$30"], "$1,000.50"),
+        (["10 €", "20€", "1 000 €", "5 €"], "10 €"),
+        (["CHF 10", "CHF 20", "CHF 10", "7 CHF"], "CHF 10"),
     ],
 )
 def test_text_in_numeric_columns_is_refused_by_line(cells, shown):
@@ -108,6 +112,16 @@ def test_text_in_numeric_columns_is_refused_by_line(cells, shown):
     line = 2 + cells.index(shown)
     with refused("not-a-number", "ca", f"a.csv, line {line}", f"'{shown}'"):
         read_tables([Path("a.csv")], "ill")
+
+
+@pytest.mark.parametrize(("form", "is_amount"), [("€ {}", True), ("{} %", True), ("{} kg", True), ("{}A", False)])
+def test_proposed_category_of_written_numbers_is_a_warning(form, is_amount):
+    rows = "".join(f"{form.format(1 + k % 3)},{k % 2}\n" for k in range(40))
+    Path("a.csv").write_text("fee,ill\n" + rows)
+    notices = describe([Path("a.csv")], "ill").notices
+    found = [(notice.code, notice.field) for notice in notices if notice.code == "numbers-as-words"]
+    assert found == [("numbers-as-words", "fee")] * is_amount
+    assert all(f"'{form.format(1)}'" in notice for notice in notices if notice.code == "numbers-as-words")
 
 
 def test_grades_are_read_as_a_category_of_a_schema():

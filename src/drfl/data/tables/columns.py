@@ -123,11 +123,14 @@ SHARE_OF_NUMBERS = 0.6
 NA_WORDS = ("NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "#N/A", "<NA>")
 """Words that mean "missing" in columns of numbers."""
 
+CURRENCY = r"(?:[$€£¥₹₽₩₺₪฿]|EUR|USD|CHF|GBP)"
+
 WRITTEN = {
     "a date": r"\s*(?:\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./]\d{1,2}[./]\d{2,4}(?!\.)"
     r"|\d{1,2}[ .-]+[^\W\d_]{3,}\.?[ -]\d{2,4})(?:[ T].*)?",
     "marks that do not fit other numbers of the column": rf"\s*{LIKE_NUMBER.pattern}\s*",
     "a per cent sign": r"\s*[-+]?\d+(?:[.,]\d+)?\s*%\s*",
+    "a currency sign": rf"\s*[-+]?\s*(?:{CURRENCY}\s*[-+]?\d[\d.,'\s]*|\d[\d.,'\s]*{CURRENCY})\s*",
     "a number and a unit": r"\s*[-+]?\d+(?:[.,]\d+)?\s*[^\W\d_]+\s*",
 }
 """Patterns of numbers and dates that are read as text without a schema."""

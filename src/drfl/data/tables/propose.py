@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from drfl.core.errors import InputError, Notice
 from drfl.data.dataset import TaskName
-from drfl.data.tables.columns import CATEGORIES, NA_WORDS, RARE, SHARE_OF_NUMBERS, Columns, frame_row
+from drfl.data.tables.columns import CATEGORIES, NA_WORDS, RARE, SHARE_OF_NUMBERS, WRITTEN, Columns, frame_row
 from drfl.data.tables.conform import level_text, stripped
 from drfl.data.tables.schema import Column, TableSchema
 from drfl.data.tables.table import Table
@@ -24,6 +25,9 @@ NEARLY_ALL = 0.98
 
 FEW, SEVERAL = 20, 50
 """Numbers of rows below which distinct words, and distinct whole numbers, are not taken to be identifiers."""
+
+GRADE = re.compile(r"\d+[^\W\d_]")
+"""A word such as 4A."""
 
 OPPOSITES = {
     "no": "yes", "n": "y", "false": "true", "nein": "ja", "non": "oui", "absent": "present", "negative": "positive",
@@ -195,6 +199,22 @@ def _target(name: str, values: _Values, task: TaskName, notices: list[Notice]) -
     return Column(name, kind, missing=missing, levels=tuple(levels), role="target")
 
 
+def _written_numbers(name: str, values: _Values) -> list[Notice]:
+    """Warn of a category whose words are numbers with a unit or a sign."""
+    for what in ("a per cent sign", "a currency sign", "a number and a unit"):
+        # Grades such as 4A are words.
+        hits = np.array(
+            [bool(re.fullmatch(WRITTEN[what], text)) and not GRADE.fullmatch(text) for text in values.texts]
+        )
+        if values.share(hits) >= SHARE_OF_NUMBERS:
+            text = (
+                f"column '{name}': '{values.texts[hits][0]}' has {what}, so the column is a category and not one of "
+                "numbers: write plain numbers"
+            )
+            return [Notice(text, "numbers-as-words", name)]
+    return []
+
+
 def _feature(name: str, values: _Values, parts: Sequence[pd.Series], notices: list[Notice]) -> Column:
     import pandas as pd
 
@@ -228,6 +248,7 @@ def _feature(name: str, values: _Values, parts: Sequence[pd.Series], notices: li
         text = f"column '{name}' has {len(texts)} different words, so it is text and not a feature"
         notices.append(Notice(text, "too-many-categories", name))
         return Column(name, "text")
+    notices += _written_numbers(name, values)
     if rare:
         text = f"column '{name}': values with fewer than {RARE} rows ({rare}) are not in the schema and count as other"
         notices.append(Notice(text, "rare-levels", name))
