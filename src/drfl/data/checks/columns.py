@@ -117,7 +117,9 @@ def outliers(table: RawTable) -> list[Notice]:
     # The raw value decides if a column is mostly one value and has no spread to compare with. The resolution is that of
     # the outlier itself, and most values, which are nearer to the mean, are far more accurate.
     bad = (most > FAR * spread) & ((spread > FINER * table.resolution) | (most > ABSURD))
-    cases = [(k, f"{_at(table, rows[k])} ({table.shown(k, float(table.values[rows[k], k]))})") for k in bad.nonzero()[0]]
+    cases = [
+        (k, f"{_at(table, rows[k])} ({table.shown(k, float(table.values[rows[k], k]))})") for k in bad.nonzero()[0]
+    ]
     advice = "look for a typing error or a code for missing values"
     return column_warning(
         table, "outlier", f"values more than {FAR:,.0f} interquartile ranges from the median", cases, "column", advice
