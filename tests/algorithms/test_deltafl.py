@@ -107,6 +107,6 @@ def test_impossible_values_are_refused(bad):
 @pytest.mark.parametrize("bad", [NAN, INF])
 def test_non_finite_losses_are_refused(bad):
     fed = Recording(ConstantFederation([1.0, 2.0, bad]))
-    with refused("diverged", None, "DeltaFL", "1", "[2]", kind=DivergedError):
+    with refused("diverged", None, "DeltaFL", "1", "client 2", kind=DivergedError):
         run(DeltaFL(local=LocalSGD(lr=0.1)), fed, rounds=1)
     assert not fed.of("train")

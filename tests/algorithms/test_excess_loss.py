@@ -141,7 +141,7 @@ def test_diverging_own_model_is_named():
             return reply._replace(values=reply.values * torch.inf) if len(request.cohort) == 1 else reply
 
     fed, algorithm = federation(), drfl.AFL(local=LOCAL, reference="own")
-    with refused("not-finite", None, "client 0", kind=NonFiniteError):
+    with refused("not-finite", None, "'site0'", kind=NonFiniteError):
         algorithm.round(algorithm.init(fed), Infinite(fed), Key(0).fold("round", 1))
 
 

@@ -112,6 +112,6 @@ def test_negative_losses_are_refused():
 @pytest.mark.parametrize("bad", [NAN, INF])
 def test_non_finite_losses_are_refused(bad):
     fed = Recording(ConstantFederation([1.0, 2.0, bad]))
-    with refused("diverged", None, "QFedAvg", "1", "[2]", kind=DivergedError):
+    with refused("diverged", None, "QFedAvg", "1", "client 2", kind=DivergedError):
         run(QFedAvg(local=LocalSGD(lr=0.1)), fed, rounds=1)
     assert not fed.of("train")
