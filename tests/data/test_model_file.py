@@ -116,7 +116,8 @@ def test_fresh_module_gives_the_evaluated_outputs(kind, tmp_path):
     assert served is fresh
     x = data.test_inputs.to(task.layout.dtype)
     with torch.no_grad():
-        assert torch.equal(served.eval()(x), task.outputs(task.layout.views(w), x))
+        # The parameters are at other addresses, which may change the last bit of a convolution.
+        torch.testing.assert_close(served.eval()(x), task.outputs(task.layout.views(w), x), rtol=1e-6, atol=1e-6)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 

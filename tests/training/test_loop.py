@@ -252,8 +252,9 @@ def test_bool_of_a_callback_stops_the_run(kind):
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_initial_model_that_is_not_finite_is_refused(value):
     f = fed()
-    f.w0 = f.w0.clone()
-    f.w0[0] = value
+    w = f.w0
+    w[0] = value
+    f.w0 = w
     with refused("not-finite", "model", f"1 of {f.w0.numel()}"):
         run(Counter(), f, rounds=1)
 

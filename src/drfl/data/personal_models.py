@@ -34,8 +34,8 @@ def personal_weights(model: Path, client: str) -> dict[str, Tensor]:
     clients = document.get("personal") if isinstance(document, dict) else None
     if not isinstance(clients, dict):
         raise InputError(
-            f"{model} has no personal models, so it is the same for client '{client}' and all others. Train with "
-            "`drfl fit --personalise`, or omit `client`",
+            f"{model} has no personal models, so it is the same for client '{client}' and all others. Fit with "
+            "`personalise`, or omit `client`",
             code="no-personal-models",
             field="client",
         )
