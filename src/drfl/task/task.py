@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
+from drfl.core.described import described
 from drfl.core.errors import InputError, Notice, first_line
-from drfl.core.short_repr import described, stable_repr
+from drfl.core.short_repr import stable_repr
 from drfl.task.batch_norm import federated_norms
 from drfl.task.input_fields import InputFields
 from drfl.task.layout import Layout

@@ -122,7 +122,7 @@ def without_small_groups(dataset: Dataset, least: int) -> Dataset:
     if not small.any():
         return dataset
     listed = ", ".join(f"{name} ({count:,})" for name, count in zip(names[small], counts[small], strict=True))
-    text = f"left out {np.count_nonzero(small)} of {len(names)} clients with {few}: {listed}"
+    text = f"excluded {np.count_nonzero(small)} of {len(names)} clients with {few}: {listed}"
     stays = set(names[~small].tolist())
     rows = np.flatnonzero([group in stays for group in dataset.groups])
     inputs, targets = dataset.inputs[rows], dataset.targets[rows]

@@ -87,7 +87,7 @@ class DataFields:
     ] = None
     target: Annotated[
         tuple[str, ...] | None,
-        Setting("Column of --data to predict, or a condition such as 'age > 60'; repeatable", DATA, common=True),
+        Setting("Target column, or a condition such as 'age > 60'; repeatable", DATA, common=True),
     ] = None
     task: Annotated[
         Literal["classification", "regression", "multi-label"] | None,
@@ -102,12 +102,10 @@ class DataFields:
             common=True,
         ),
     ] = None
-    drop: Annotated[tuple[str, ...] | None, Setting("Column of --data to ignore, such as a name; repeatable", DATA)] = (
-        None
-    )
+    drop: Annotated[tuple[str, ...] | None, Setting("Column to exclude, such as a name; repeatable", DATA)] = None
     patient: Annotated[
         str | None,
-        Setting("Column of --data that names the patient; splits and intervals keep patients whole", DATA, common=True),
+        Setting("Column that names the patient; splits and intervals keep patients whole", DATA, common=True),
     ] = None
     min_rows: Annotated[int | None, Ge(1), Setting("Exclude clients with fewer rows", DATA, none="none")] = None
     strict: Annotated[
