@@ -10,7 +10,6 @@ import typer
 
 from drfl.cli import signals
 from drfl.cli.command_help import Command, CommandGroup
-from drfl.cli.console import warn
 from drfl.core.screen import say
 
 if TYPE_CHECKING:
@@ -43,6 +42,7 @@ def predict_command(
     client: str | None = None,
 ) -> int:
     """Write the predictions for a table, and return the exit code."""
+    from drfl.cli.console import warn
     from drfl.core.output_files import check_output, write_bytes
     from drfl.data.model import load_model
     from drfl.data.model_store import find_model
