@@ -81,7 +81,7 @@ def test_help_and_usage_errors_load_few_modules(arguments):
     ours = {name for name in modules if name.startswith("drfl")}
     grammar = ("app", "command_help", "data", "deploy", "model", "options", "signals")
     settings = ("drfl.experiments", "drfl.experiments.config", "drfl.experiments.config.settings")
-    core = ("drfl.core", "drfl.core.errors", "drfl.core.plugins", "drfl.core.screen")
+    core = ("drfl.core", *(f"drfl.core.{name}" for name in ("errors", "plugins", "screen", "unicode_form")))
     papers = {"drfl_papers", *(f"drfl_papers.commands{name}" for name in ("", ".app", ".options"))}
     listed = arguments in ("", "--help", "rum")  # all commands are, those of other packages too
     expected = {"drfl", "drfl.cli", *(f"drfl.cli.{name}" for name in grammar), *core, *settings}
