@@ -46,7 +46,6 @@ OPENERS = {
 OPENERS_OF_DRFL = {"drfl/core/files.py"}
 EXCEPTIONS = {
     "drfl/cli/new/project.py": "a file of the package",
-    "drfl/cli/to_config.py": "parses an option of the command line",
     "drfl/core/atomic_files.py": "writes, and removes what it wrote",
     "drfl/core/audit_log.py": "appends to its own log under a lock",
     "drfl/core/free_memory.py": "files of the kernel",
@@ -65,7 +64,6 @@ EXCEPTIONS = {
     "drfl/experiments/execution/records.py": "its own text",
     "drfl/experiments/run/artifacts.py": "its own text",
     "drfl/experiments/run/run_directory.py": "results that it has just written, to sign them",
-    "drfl/experiments/tuning/job.py": "parses an option of the command line",
     "drfl/experiments/tuning/run_searches.py": "a database",
     "drfl/flower/deploy/edit_settings.py": "parses text that the opener read",
     "drfl/flower/deploy/flower_cli.py": "parses what a program printed",
