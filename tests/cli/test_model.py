@@ -132,8 +132,8 @@ def test_personal_model_of_a_client_predicts_its_rows(trained, capsys):
     answers = {}
     for client, line in (
         (None, "personal models in r/personal.safetensors: 'A/1'"),
-        ("A/1", "personal model of"),
-        ("B", "no personal one of"),
+        ("A/1", "the personal model for client 'A/1'"),
+        ("B", "the global model for client 'B'"),
     ):
         options = ["--client", client] if client else []
         assert call(["predict", "r", "new.csv", "--out", f"{len(answers)}.csv", *options]) == 0

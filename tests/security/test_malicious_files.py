@@ -17,7 +17,7 @@ from drfl.cli.app import call
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
 
-SECONDS, MEGABYTES = 10, 500
+SECONDS, MEGABYTES = 8, 500
 ESCAPE = "\x1b]0;x\x07\x9b31m\u202e"
 
 
@@ -236,7 +236,7 @@ def test_malicious_options(name, capsys):
 
 
 FORKS = """
-import importlib, json, os, pkgutil, sys
+import importlib, json, os, pkgutil, signal, sys
 import pandas, pyarrow.parquet, torch
 import drfl
 from drfl.cli.app import call
@@ -247,6 +247,7 @@ for package in ("core", "data", "engine", "experiments", "cli", "report"):
 for line in sys.stdin:
     child = os.fork()
     if not child:
+        signal.alarm(300)
         with open("told", "w") as told:
             os.dup2(told.fileno(), 1)
             os.dup2(told.fileno(), 2)

@@ -31,6 +31,15 @@ def zeros_like_targets(outputs, targets):
     return torch.zeros(len(targets))
 
 
+class Scaled(nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x):
+        return self.factor * x
+
+
 def losses_of(task, y):
     return task.sample_losses(task.outputs(task.layout.views(task.w0), X), y)
 
@@ -294,6 +303,8 @@ def test_description_differs_if_the_task_computes_something_else():
         Task(net(), metrics=("auc",)),
         Task(net(), augment=lambda x, uniform: x.flip(-1)),
     ]
+    # The repr of this layer does not show its factor.
+    tasks += [Task(nn.Sequential(net(), Scaled(factor))) for factor in (1.0, 2.0)]
     texts = [str(task.description) for task in tasks]
     assert len(set(texts)) == len(texts)
     assert [str(task.to("cpu", torch.float32).description) for task in tasks] == texts

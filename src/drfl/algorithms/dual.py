@@ -90,9 +90,6 @@ def no_squares() -> Tensor:
     return torch.zeros((), dtype=torch.float64)
 
 
-ROUNDING = 1e-6
-"""Largest accepted distance of the sum of a given λ from 1."""
-
 Start = Literal["uniform", "shares"] | Sequence[float]
 """Initial λ before projection onto Λ: uniform, the clients' shares of the training samples, or a weight per client."""
 
@@ -109,7 +106,7 @@ def first_mixture(ambiguity: AmbiguitySet, fed: Federation, start: Start) -> Ten
             lam = as_vector(start)
         except InputError:
             raise InputError(f"{expected}, got {start!r:.60}", code="wrong-type", field="lam0") from None
-        if lam.shape != (fed.n,) or not bool(lam.isfinite().all()) or not on_simplex(lam, ROUNDING):
+        if lam.shape != (fed.n,) or not bool(lam.isfinite().all()) or not on_simplex(lam):
             raise InputError(f"{expected}, got {lam.tolist()!r:.60}", code="invalid-value", field="lam0")
     elif start in ("uniform", "shares"):
         uniform = torch.full((fed.n,), 1 / fed.n, dtype=torch.float64)

@@ -61,7 +61,11 @@ def check_ambiguity(ambiguity: object) -> None:
         )
 
 
-def on_simplex(lam: Tensor, tolerance: float) -> bool:
+ROUNDING = 1e-6
+"""Accepted distance of the sum of given weights from 1."""
+
+
+def on_simplex(lam: Tensor, tolerance: float = ROUNDING) -> bool:
     """Return whether λ (N,), which must be finite, is non-negative and sums to 1 within the tolerance."""
     return bool((lam >= -tolerance).all()) and abs(float(lam.sum()) - 1) <= tolerance
 

@@ -97,8 +97,8 @@ def _print(fitted: Fitted) -> None:
     )  # fmt: skip
     references = {REFERENCES[key][0]: test for key, test in fitted.references.items()}
     models = {"fit": fitted.result.evaluation}
-    if fitted.shared is not None:
-        models = {"fit, with personal models": fitted.result.evaluation, "fit, global model alone": fitted.shared}
+    if fitted.global_test is not None:
+        models = {"fit, with personal models": fitted.result.evaluation, "fit, global model alone": fitted.global_test}
     for name, test in {**models, **references}.items():
         if test is not None:
             m = Metrics.of(test, score)

@@ -55,9 +55,8 @@ def predict_command(
     write_bytes(text.encode(), out, private=True)  # rows may be patients
     say(f"{out}: predictions for {text.count(chr(10)) - 1:,} rows")
     if client is not None:
-        has_own = client in personal_clients(file)
-        which = "used the personal model of" if has_own else "used the global model, as there is no personal one of"
-        say(f"{which} client '{client}'")
+        which = "personal" if client in personal_clients(file) else "global"
+        say(f"used the {which} model for client '{client}'")
     elif (advice := advice_of(file)) is not None:
         say(f"used the global model. {advice}")
     return 0

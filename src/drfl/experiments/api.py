@@ -204,7 +204,7 @@ def fit(
         init_from: See :func:`compare`.
         keep_weights: See :func:`compare`.
         seed: Seed of all random draws.
-        cohort: Clients per round. None = all of up to 10, otherwise two thirds; SCAFF-PD always selects all.
+        cohort: Clients per round. None = all of up to 10, otherwise two thirds; for SCAFF-PD, None = all.
         steps: Local steps per round; None = 10.
         batch: Local minibatch size, or "full"; None = 32.
         lr: Local step size. None = from the curvature of the clients' losses.

@@ -12,9 +12,6 @@ from drfl.federation.algorithm import Algorithm, Info, S, lam_of
 from drfl.federation.federation import Federation
 from drfl.federation.method_checks import hook_errors, is_of_user
 
-ROUNDING = 1e-6
-"""Largest accepted distance of the sum of λ from 1."""
-
 
 def begin(algorithm: Algorithm[S], fed: Federation) -> S:
     """Create the state before the first round.
@@ -114,6 +111,6 @@ def _check_mixture(algorithm: object, hook: str, state: object, n: int) -> None:
     values = lam.detach().double().cpu()
     if not bool(torch.isfinite(values).all()):
         raise InputError(f"{expected}, got NaN or infinity", code="not-finite", field=name)
-    if not on_simplex(values, ROUNDING):
+    if not on_simplex(values):
         text = f"{expected}, got a smallest weight of {float(values.min()):.3g} and a sum of {float(values.sum()):.7g}"
         raise InputError(f"{text}. Project it with ambiguity.project(lam).", code="out-of-range", field=name)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from drfl.core.described import described
+from drfl.core.described import described, is_of_package
 from drfl.core.errors import InputError, Notice, first_line
 from drfl.core.short_repr import stable_repr
 from drfl.task.batch_norm import federated_norms
@@ -125,9 +125,10 @@ class Task:
     @property
     def description(self) -> dict[str, str]:
         """Model, loss, metrics and augmentation in words that differ if one of them computes something else."""
-        code = described(self.model).partition("(")[0]
+        # The options of torch's layers are part of the model's repr, those of other layers need not be.
+        own = dict.fromkeys(described(layer) for layer in self.model.modules() if not is_of_package(type(layer)))
         return {
-            "module": f"{code}: {' '.join(stable_repr(self.model).split())}",
+            "module": "; ".join([" ".join(stable_repr(self.model).split()), *own]),
             "loss": described(self.criterion.given),
             "metrics": ", ".join(f"{metric.name}: {described(metric.function)}" for metric in self.measures),
             "augment": "none" if self.augment is None else described(self.augment),

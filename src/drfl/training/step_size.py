@@ -56,7 +56,7 @@ PROGRESS = 0.5
 STEEPER = 4.0
 """The curvature at a probe counts if it is this multiple of the curvature at the model; a step of 1/L̂ would diverge."""
 
-SHRUNK = 2.0
+SHRINKAGE = 2.0
 """Largest factor by which the curvature measured after a roll-back lowers η."""
 
 REQUESTS = 2 + ITERATIONS + len(PROBES) + PROBE_ITERATIONS
@@ -278,7 +278,7 @@ def found_again(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key, size
     gradients = _finite(fed.gradients(clients, w, key, batch=samples(algorithm.local)))
     largest, client = largest_curvature(algorithm, fed, w, gradients, key, probes=True)
     # Far from the safe model the curvature may be a million times as large, and no progress would be left.
-    eta = max(_step(algorithm, largest), size.eta / SHRUNK)
+    eta = max(_step(algorithm, largest), size.eta / SHRINKAGE)
     if not torch.finfo(w.dtype).tiny < eta < size.eta:
         return size
     return size._replace(eta=eta, curvature=largest, client=client)

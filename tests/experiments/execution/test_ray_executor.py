@@ -152,7 +152,7 @@ def test_killed_worker_leaves_the_same_records(tmp_path):
         return run_cell(cell, data_dir)
 
     try:
-        found = records(tmp_path / "ray", Cluster("local", 2), some, run)
+        found = records(tmp_path / "ray", Cluster("local", 4), some, run)
     finally:
         sys.modules["ray"].shutdown()
     assert died.exists()

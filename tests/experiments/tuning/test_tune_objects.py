@@ -93,6 +93,10 @@ def test_search_resumes_with_the_same_trials(tmp_path):
         ({"data": clients(seed=1)}, ("other-run", "the data at seed 1000")),
         ({"criterion": "average"}, ("other-run", "metric", "worst_accuracy", "avg_accuracy")),
         ({"rounds": 4}, ("other-run", "rounds", "3", "4")),
+        (
+            {"learned": drfl.Task(task().model, torch.nn.CrossEntropyLoss(label_smoothing=0.1))},
+            ("other-run", "loss", "0.0", "0.1"),
+        ),
     ):
         with refused(*error):
             tuned(out=tmp_path / "kept", **changes)

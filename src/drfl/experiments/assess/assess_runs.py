@@ -83,6 +83,7 @@ def gain_of_models(
 def _measure_named(measures: Sequence[Measure], name: str | None) -> Measure:
     """Return the metric of this name; None = the first, the score."""
     known = {measure.name: measure for measure in measures}
+    # In a list, because an object of another type may not be hashable.
     if name is not None and name not in list(known):
         raise unknown("measure", name, known)
     return measures[0] if name is None else known[name]

@@ -65,12 +65,12 @@ def fit_jobs(jobs: FitRuns, judge: Judge, steps: Steps, *, personalise: Personal
     for key, (name, algorithm) in jobs.references.items():
         runs[key] = _try(steps, name, jobs.whole(reference(name, algorithm, chosen)))
         steps.ended(name)
-    models = shared = None
+    models = global_test = None
     if personalise is not None:
         models = personalise((selected, alone), (final, runs["local_only"]))
         if set(models.used) != {GLOBAL}:
             # The run, its history and its test results are then those of the clients' own models.
-            result, fed, shared = final.result, final.job.fed, final.result.evaluation
+            result, fed, global_test = final.result, final.job.fed, final.result.evaluation
             evaluation = fed.evaluate_each(models.models)
             row = result.history.last._replace(
                 metrics=Metrics.of(evaluation, result.history.score),
@@ -85,7 +85,7 @@ def fit_jobs(jobs: FitRuns, judge: Judge, steps: Steps, *, personalise: Personal
     return Fitted(
         final, tuple(candidates), choice, judge.total,
         tuple(None if c.run is None else next(tests) for c in candidates), models,
-        {key: None if run is None else run.result.evaluation for key, run in runs.items()}, shared=shared,
+        {key: None if run is None else run.result.evaluation for key, run in runs.items()}, global_test=global_test,
     )  # fmt: skip
 
 

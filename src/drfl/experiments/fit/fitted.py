@@ -65,7 +65,7 @@ class Fitted:
         personal: The clients' personal models; None if nobody asked for them.
         references: Test results of the references by key; None for one that diverged.
         directory: The folder of results; None if there is none.
-        shared: Test results of the global model at all clients; None unless clients have personal models.
+        global_test: Test results of the global model at all clients; None unless clients have personal models.
     """
 
     finished: FinishedRun
@@ -76,7 +76,7 @@ class Fitted:
     personal: Personalisation | None
     references: dict[str, Evaluation | None]
     directory: Path | None = None
-    shared: Evaluation | None = None
+    global_test: Evaluation | None = None
 
     @property
     def result(self) -> Result:
@@ -189,7 +189,7 @@ class Fitted:
                 )
             },
             "test": self._tested(self.result.evaluation),
-            "test_of_global_model": None if self.shared is None else self._tested(self.shared),
+            "test_of_global_model": None if self.global_test is None else self._tested(self.global_test),
             "references": {key: None if test is None else self._tested(test) for key, test in self.references.items()},
         }
 

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save
 
 from drfl.data import ClientData, Dataset
+from drfl.data.personal_models import DECISION, PERSONAL
 from drfl.experiments.compare.compare_objects import as_seed_function, clients_by_seed, description_of
 from drfl.experiments.compare.objects import about_objects, object_setup, rule_objects, run_settings, sources_of
 from drfl.experiments.config.algorithm_settings import AlgorithmSettings
@@ -115,7 +116,7 @@ def run_fit(
         fitted = replace(fit_jobs(jobs, judge, steps, personalise=choose_models), directory=claim.directory)
         more = fit_files(fitted)
         if fitted.personal is not None and set(fitted.personal.used) != {GLOBAL}:
-            more["personal.safetensors"] = personal_bytes(fitted)
+            more[PERSONAL] = personal_bytes(fitted)
         write_results(fitted.finished, claim, more)
     return fitted
 
@@ -131,7 +132,7 @@ def check_members(jobs: FitRuns, warn: Callable[[str], None]) -> None:
 
 def fit_files(fitted: Fitted) -> dict[str, str | bytes]:
     """Return the file that a fit adds to those of its final run, text by name."""
-    return {"fit.json": json_text(fitted.summary(), indent=2) + "\n"}
+    return {DECISION: json_text(fitted.summary(), indent=2) + "\n"}
 
 
 def personal_bytes(fitted: Fitted) -> bytes:

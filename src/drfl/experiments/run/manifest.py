@@ -21,6 +21,7 @@ from drfl.core.atomic_files import atomic_write, is_file, is_folder, remove_know
 from drfl.core.errors import InputError, Notice
 from drfl.core.files import read_csv, read_json
 from drfl.core.run_end import FAILURES, has_ended
+from drfl.data.personal_models import DECISION, PERSONAL
 from drfl.experiments.config.config import MANIFEST as NAME
 from drfl.report.read_run import FILES, REMEDY, FailedRun
 from drfl.training.checkpoint import read_signed, sign, store
@@ -81,7 +82,7 @@ _TABLES = (
 )
 _SWEEP = ("config.toml", "summary.json", "sweep.csv", "outcomes.json", "table.md", "report.html")
 _COMPARISON = ("config.toml", "summary.json", "compare.csv", "outcomes.json", "table.md", "report.html", PREDICTIONS)
-FIT = ("fit.json", "personal.safetensors")
+FIT = (DECISION, PERSONAL)
 """The files that a fit adds to those of a run."""
 _PLAN = ("measurements.csv", "plan.csv", "plan.md", "summary.json", "heatmap.png", "heatmap.svg")
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import inspect
 from collections.abc import Callable, Mapping
-from types import CodeType
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from drfl.core import user_code
@@ -136,27 +133,3 @@ def parameters(name: str, space: OwnSpace, trial: optuna.Trial) -> dict[str, Val
                 field=parameter,
             )
     return {parameter: "none" if value is None else value for parameter, value in values.items()}
-
-
-def code_of(function: object) -> str:
-    """Return a digest of a function's code, equal for equal code at any place and in any layout.
-
-    For other objects it is the name of their type.
-    """
-    # The arguments of a partial do not count.
-    while isinstance(function, functools.partial):
-        function = function.func
-    # Otherwise all functions with the same decorator would look equal.
-    code = getattr(inspect.unwrap(function) if callable(function) else function, "__code__", None)
-    if not isinstance(code, CodeType):
-        return type(function).__qualname__
-    return hashlib.sha256(repr(_content(code)).encode()).hexdigest()[:12]
-
-
-def _content(code: CodeType) -> tuple[object, ...]:
-    # The order of sets among the constants differs between processes.
-    constants = [
-        _content(c) if isinstance(c, CodeType) else sorted(map(repr, c)) if isinstance(c, frozenset) else repr(c)
-        for c in code.co_consts
-    ]
-    return (code.co_code, code.co_names, code.co_varnames, *constants)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from drfl.core import checks
+from drfl.core.described import code_of
 from drfl.core.errors import DrflError, InputError, unknown
 from drfl.core.key import Key
 from drfl.data import ClientData
@@ -137,7 +138,7 @@ class ObjectSubject:
         digests = {f"the {what} at seed {seed}": name for seed, own in known.items() for what, name in own.items()}
         first = {f"first {parameter}": value for parameter, value in (self.first or {}).items()}
         sample = {f"{self.name}.{parameter}": value for parameter, value in self.sample.items()}
-        return {"the code of the space": own_spaces.code_of(self.runs.space), **first, **sample, **digests}
+        return {"the code of the space": code_of(self.runs.space), **first, **sample, **digests}
 
     def defaults(self) -> SearchPoint | None:
         """Return the first trial, if its parameters were given."""
@@ -248,7 +249,7 @@ def tune_objects(
     subject = ObjectSubject(name, runs, known, job.data.n, searched, first, job.about.parameters)
     subject.defaults()  # raises an error if a parameter is missing
     common = {key: value for key, value in job_from_about(job.about).items() if key not in OF_ONE}
-    common["loss"] = own_spaces.code_of(model.loss)
+    common |= model.description
     for kind, digest in job.about.files.items():
         common[f"the SHA-256 of {kind}"] = digest[:12]
     about = {"rounds": runs.settings.rounds, "validation": runs.validation, "score": judge.score.name}
