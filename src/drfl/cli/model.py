@@ -58,7 +58,7 @@ def predict_command(
         which = "personal" if client in personal_clients(file) else "global"
         say(f"used the {which} model for client '{client}'")
     elif (advice := advice_of(file)) is not None:
-        say(f"used the global model. {advice}")
+        say(f"used the global model; {advice}")
     return 0
 
 
@@ -88,7 +88,7 @@ def show(
             for line in lines:
                 say(f"  {line}")
         if (advice := advice_of(file)) is not None:
-            say(f"this is the global model. {advice}")
+            say(f"this is the global model; {advice}")
     return 0
 
 

@@ -51,7 +51,7 @@ def advice_of(model: Path) -> str | None:
     if not clients:
         return None
     named = listing([f"'{client}'" for client in clients], "client")
-    return f"personal models in {model.parent / PERSONAL}: {named}; use one with `drfl predict … --client NAME`"
+    return f"{model.parent / PERSONAL} has personal models of {named}: use one with `drfl predict … --client NAME`"
 
 
 def _tensors(model: Path) -> dict[str, Tensor]:
