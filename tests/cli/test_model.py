@@ -131,7 +131,7 @@ def test_personal_model_of_a_client_predicts_its_rows(trained, capsys):
     new.to_csv("new.csv", index=False)
     answers = {}
     for client, line in (
-        (None, "personal models in r/personal.safetensors: 'A/1'"),
+        (None, "r/personal.safetensors has personal models of 'A/1'"),
         ("A/1", "the personal model for client 'A/1'"),
         ("B", "the global model for client 'B'"),
     ):
@@ -143,7 +143,7 @@ def test_personal_model_of_a_client_predicts_its_rows(trained, capsys):
     np.testing.assert_allclose(np.array(answers["A/1"]), 1 - np.array(answers[None]), atol=1e-6)
     assert drfl.load_model("r", client="A/1").predict_proba(new)[:, 1].tolist() == answers["A/1"]
     assert call(["model", "show", "r"]) == 0
-    assert "personal models in r/personal.safetensors: 'A/1'" in capsys.readouterr().out
+    assert "r/personal.safetensors has personal models of 'A/1'" in capsys.readouterr().out
     check_refusal(["predict", "r", "new.csv", "--client", "C"], "unknown-name", "client", "C")
     check_refusal(
         ["predict", "r/personal.safetensors", "new.csv"], "unsupported-file", "r/personal.safetensors", "client"
