@@ -51,9 +51,9 @@ MEAN = objective_of(FedAvg(), Model(vector(0.0)))
 WORST = objective_of(DualDRDM(m=2), Model(vector(0.0)))
 
 
-def checked(reports, start=(2.0, 2.0, 2.0), objective=WORST, gross=False):
+def checked(reports, start=(2.0, 2.0, 2.0), objective=WORST, gross=False, size=None):
     """Return the safe point after reports, one every fourth round, and whether each of them rolls the run back."""
-    size = StepSize.unknown(3)._replace(losses=vector(*start))
+    size = (size or StepSize.unknown(3))._replace(losses=vector(*start))
     safe = SafePoint.start(3, Model(vector(0.0)), None, None)._replace(losses=vector(*start))
     answers = []
     for k, losses in enumerate(reports, 1):
@@ -99,14 +99,22 @@ def test_two_checks_with_a_rise_roll_the_run_back(reports, risen):
     assert int(safe.round) == 4
 
 
-def test_largest_loss_may_rise_at_first_while_the_mean_falls():
-    early = [(2.6, 1.0, 1.0), (2.7, 0.5, 0.5), (2.7, 0.4, 0.4), (2.7, 0.3, 0.3)]
-    assert checked(early)[1] == [False] * 4
-    assert checked([*early, (2.7, 0.3, 0.3), (2.7, 0.3, 0.3)])[1] == [False] * 5 + [True]  # rounds 20 and 24
-    both = [(2.6, 2.0, 2.0)] * 2
-    assert checked(both)[1] == [False, True]
-    assert checked([(1.9, 1.9, 1.9), (2.2, 1.0, 1.0), (2.2, 0.9, 0.9)])[1] == [False] * 3
-    assert checked([(1.9, 1.9, 1.9), (2.2, 1.9, 1.9), (2.2, 1.9, 1.9)])[1] == [False, False, True]
+def test_largest_loss_may_rise_while_the_mean_falls():
+    falling = [(1.9, 1.9, 1.9), (2.2, 1.5, 1.5), *[(2.2, 1.4 - 0.1 * k, 1.4) for k in range(8)]]
+    assert checked(falling)[1] == [False] * 10
+    assert checked([*falling, (2.2, 1.9, 1.9), (2.2, 1.9, 1.9)])[1] == [False] * 11 + [True]
+    assert checked([(1.9, 1.9, 1.9), (2.2, 1.9, 1.9), (2.2, 1.5, 1.9), (2.2, 1.9, 1.9)])[1] == [False] * 4
+    assert checked([(2.6, 2.0, 2.0)] * 2)[1] == [False, True]
+
+
+def test_second_return_to_a_model_needs_twice_as_many_checks():
+    returned = StepSize.unknown(3)._replace(
+        rollbacks=torch.tensor(1), lowered=torch.tensor(1), restarted=torch.tensor(8)
+    )
+    worse = [(1.1, 1.1, 1.1)] * 4
+    # The best model is that of round 4 or 12, before or after the last roll-back.
+    assert checked([(1, 1, 1), *worse], size=returned)[1] == [False, False, False, False, True]
+    assert checked([(1.5, 1.5, 1.5), (1.2, 1.2, 1.2), (1, 1, 1), *worse[:2]], size=returned)[1] == [False] * 4 + [True]
 
 
 def test_large_rise_needs_one_check():

@@ -25,7 +25,11 @@ def described(thing: object) -> str:
     kind = thing if hasattr(thing, "__qualname__") else type(thing)
     text = f"{kind.__module__}.{getattr(kind, '__qualname__', '')}"
     if not is_of_package(kind):
-        text += f" {_source_of(kind) if isinstance(kind, type) else code_of(kind)}"
+        if isinstance(kind, type):
+            with suppress(OSError, TypeError):  # a class that was typed in has no source
+                text += f" {hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()[:12]}"
+        else:
+            text += f" {code_of(kind)}"
     if kind is thing:
         return text
     # A torch loss has its class weights among the buffers.
@@ -60,12 +64,6 @@ def _content(code: CodeType) -> tuple[object, ...]:
         for c in code.co_consts
     ]
     return (code.co_code, code.co_names, code.co_varnames, *constants)
-
-
-def _source_of(kind: type) -> str:
-    with suppress(OSError, TypeError):  # a class that was typed in has no source
-        return hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()[:12]
-    return ""
 
 
 def _with_options(text: str, options: dict[str, object]) -> str:

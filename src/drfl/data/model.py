@@ -73,21 +73,16 @@ def load_model(
     file, of_site = find_model(Path(path))
     content = read_model_file(file)
     if client is not None:
-        content = _personal(content, client)
+        own = personal_weights(file, client)
+        shapes = {name: (value.shape, value.dtype) for name, value in content.weights.items()}
+        if any(shapes.get(name) != (value.shape, value.dtype) for name, value in own.items()):
+            raise InputError(
+                f"the personal model of client '{client}' does not fit {file}: they are of different fits",
+                code="damaged-file",
+                field="client",
+            )
+        content = content._replace(weights={**content.weights, **own})
     return Model(content, module, of_site if schema is None else schema, trusted)
-
-
-def _personal(file: ModelFile, client: str) -> ModelFile:
-    """Replace the parameters of the global model by those of a client's personal model, if it has one."""
-    own = personal_weights(file.path, client)
-    shapes = {name: (value.shape, value.dtype) for name, value in file.weights.items()}
-    if any(shapes.get(name) != (value.shape, value.dtype) for name, value in own.items()):
-        raise InputError(
-            f"the personal model of client '{client}' does not fit {file.path}: they are of different fits",
-            code="damaged-file",
-            field="client",
-        )
-    return file._replace(weights={**file.weights, **own})
 
 
 class Model:

@@ -94,8 +94,17 @@ def warm_start(task: Task, clients: InputDescription, path: Path | None) -> Warm
     while isinstance(first, nn.Sequential):
         layers = (layer for layer in first if not isinstance(layer, nn.Flatten | nn.Identity))
         first = next(layers, nn.Identity())
-    if isinstance(first, nn.Linear):
-        _rescale(first, file.standardisation, clients.standardisation)
+    before, now = file.standardisation, clients.standardisation
+    if isinstance(first, nn.Linear) and not (before is None and now is None):
+        ones = torch.ones(first.in_features, dtype=torch.float64)
+        old_mean, old_scale = (0 * ones, ones) if before is None else (before.mean, before.scale)
+        new_mean, new_scale = (0 * ones, ones) if now is None else (now.mean, now.scale)
+        with torch.no_grad():
+            weight = first.weight.double()
+            # W((x − m)/s) + b = W(s'/s)·x' + b + W((m' − m)/s), where x' = (x − m')/s'.
+            if first.bias is not None:
+                first.bias.add_((weight @ ((new_mean - old_mean) / old_scale)).to(first.bias.dtype))
+            first.weight.copy_(weight * (new_scale / old_scale))
     origin = {"path": str(path), "sha256": sha256_of(path), "run": str(file.about.get("run", ""))}
     return WarmStart(dataclasses.replace(task, model=model), origin)
 
@@ -119,18 +128,3 @@ def _differs(file: ModelFile, problem: str, code: str = "model-differs") -> Inpu
         code=code,
         field="init_from",
     )
-
-
-def _rescale(layer: nn.Linear, before: Standardisation | None, now: Standardisation | None) -> None:
-    """Change a layer for columns scaled by ``before`` so that it computes the same from columns scaled by ``now``."""
-    if before is None and now is None:
-        return
-    ones = torch.ones(layer.in_features, dtype=torch.float64)
-    old_mean, old_scale = (0 * ones, ones) if before is None else (before.mean, before.scale)
-    new_mean, new_scale = (0 * ones, ones) if now is None else (now.mean, now.scale)
-    with torch.no_grad():
-        weight = layer.weight.double()
-        # W((x − m)/s) + b = W(s'/s)·x' + b + W((m' − m)/s), where x' = (x − m')/s'.
-        if layer.bias is not None:
-            layer.bias.add_((weight @ ((new_mean - old_mean) / old_scale)).to(layer.bias.dtype))
-        layer.weight.copy_(weight * (new_scale / old_scale))

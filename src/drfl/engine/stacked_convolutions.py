@@ -101,13 +101,24 @@ class _Convolution(Function):
     @staticmethod
     def backward(ctx: _ConvolutionContext, *grad_outputs: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         g, (columns, weight) = grad_outputs[0], ctx.saved_tensors
-        of_x = _of_inputs(g, weight, ctx.size, ctx.padding, ctx.stride) if ctx.needs_input_grad[0] else None
-        of_weight = None
+        of_x = of_weight = None
         if ctx.needs_input_grad[1]:
             # One product per image and their sum, because a product over all pixels of a minibatch has too few
             # entries to occupy a GPU.
             per_image = columns.flatten(1, 2).mT @ g.flatten(2).mT
             of_weight = per_image.sum(0).view(*weight.shape[2:], weight.shape[1], len(weight)).permute(3, 2, 0, 1)
+        if ctx.needs_input_grad[0]:
+            # The convolution of the gradient g (B, O, H', W') of the outputs with the flipped kernels.
+            kernel, padding, stride = weight.shape[2:], ctx.padding, ctx.stride
+            if stride != (1, 1):
+                # Gradients of the outputs that a stride of 1 would have had in between are 0.
+                full = [ctx.size[i] + 2 * padding[i] - kernel[i] + 1 for i in (0, 1)]
+                spread = g.new_zeros(*g.shape[:2], *full)
+                spread[:, :, :: stride[0], :: stride[1]] = g
+                g = spread
+            margin = (kernel[0] - 1 - padding[0], kernel[1] - 1 - padding[1])
+            # A padding wider than the kernel has outputs that no input affects; a negative margin cuts them off.
+            of_x = _product(_columns(g, kernel, margin, (1, 1)), weight.flip(2, 3).transpose(0, 1))
         return of_x, of_weight, None, None
 
 
@@ -122,23 +133,3 @@ def _product(columns: Tensor, weight: Tensor) -> Tensor:
     """Return the outputs (B, O, H', W') for columns (B, H', W', kh·kw·C) and a weight (O, C, kh, kw)."""
     outputs = columns.flatten(0, 2) @ weight.permute(2, 3, 1, 0).flatten(0, 2)
     return outputs.view(*columns.shape[:3], len(weight)).permute(0, 3, 1, 2)
-
-
-def _of_inputs(
-    g: Tensor, weight: Tensor, size: torch.Size, padding: tuple[int, int], stride: tuple[int, int]
-) -> Tensor:
-    """Return the gradient with respect to inputs of this size (H, W).
-
-    It is the convolution of the gradient g (B, O, H', W') of the outputs with the flipped kernels.
-    """
-    kernel = weight.shape[2:]
-    if stride != (1, 1):
-        # Gradients of the outputs that a stride of 1 would have had in between are 0.
-        full = [size[i] + 2 * padding[i] - kernel[i] + 1 for i in (0, 1)]
-        spread = g.new_zeros(*g.shape[:2], *full)
-        spread[:, :, :: stride[0], :: stride[1]] = g
-        g = spread
-    margin = (kernel[0] - 1 - padding[0], kernel[1] - 1 - padding[1])
-    # A padding wider than the kernel has outputs that no input affects; a negative margin cuts them off.
-    columns = _columns(g, kernel, margin, (1, 1))
-    return _product(columns, weight.flip(2, 3).transpose(0, 1))

@@ -87,7 +87,15 @@ class Replica:
             # SAM steps from the model itself, but along the gradient at the displaced model.
             if isinstance(local.optimizer, SAM):
                 moves = ascent(local.optimizer, [write_out(g) for g in gradients])
-                gradients = self._sharp_gradients(rows, seeds, moves)
+                original = [p.detach().clone() for p in self._parameters]
+                with torch.no_grad():
+                    for p, move in zip(self._parameters, moves, strict=True):
+                        p.add_(move)
+                gradients, _ = self._gradients(rows, seeds)
+                with torch.no_grad():
+                    # Restored from a copy: subtracting the displacement again would round.
+                    for p, value in zip(self._parameters, original, strict=True):
+                        p.copy_(value)
             with torch.no_grad():
                 for p, g, constant, state in zip(self._parameters, gradients, constants, states, strict=True):
                     descent.step(p, g, constant, state, step)
@@ -104,19 +112,6 @@ class Replica:
                     self._store(into.snapshot)
         with torch.no_grad():
             self._store(into.w)
-
-    def _sharp_gradients(self, rows: Tensor, seeds: Tensor | None, moves: list[Tensor]) -> list[Gradient]:
-        """Return the gradients at the model displaced by ``moves``."""
-        original = [p.detach().clone() for p in self._parameters]
-        with torch.no_grad():
-            for p, move in zip(self._parameters, moves, strict=True):
-                p.add_(move)
-        gradients, _ = self._gradients(rows, seeds)
-        with torch.no_grad():
-            # Restored from a copy: subtracting the displacement again would round.
-            for p, value in zip(self._parameters, original, strict=True):
-                p.copy_(value)
-        return gradients
 
     def _gradients(self, rows: Tensor, seeds: Tensor | None = None) -> tuple[list[Gradient], Tensor]:
         problem, x = self._problem, take_rows(self._problem.x, rows)

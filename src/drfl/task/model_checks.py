@@ -6,7 +6,7 @@ import copy
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from drfl.core.errors import InputError, first_line
 from drfl.task.dispatch_mode import DispatchMode
-from drfl.task.input_fields import InputFields, fields_of
+from drfl.task.input_fields import fields_of
 
 CLOSE = 1e-3
 """Tolerated difference between a sample's outputs in different batches, as a share of its largest output."""
@@ -158,8 +158,24 @@ def check_forward(model: nn.Module, trained: Mapping[str, Tensor], x: Tensor, co
     def call(rows: Tensor) -> Tensor:
         try:
             return functional_call(model, after, (rows,))
+        except (InputError, torch.OutOfMemoryError):
+            raise
         except Exception as error:
-            _fail(error, _layer(model, lambda: functional_call(model, dict(state), (rows,))), rows, fields_of(model))
+            layer, fields = _layer(model, lambda: functional_call(model, dict(state), (rows,))), fields_of(model)
+            reason = first_line(error)
+            hints = {
+                "mat1 and mat2": ". Put torch.nn.Flatten() before this layer." if rows.dim() > 2 else "",
+                "must be Tensor, not tuple": ". The previous layer returns a tuple as nn.LSTM does. Select the tensor.",
+                "'Half'": ". On a CPU, use model.float().",
+                "Expected all tensors to be on the same device": ". Move the model to the device of the simulation.",
+            }
+            of = f"of shape {tuple(rows.shape[1:])} and {rows.dtype}" if fields is None else f"with the fields {fields}"
+            raise InputError(
+                f"the model fails on {len(rows)} inputs {of}, in {layer}{place_of(error)}: "
+                f"{reason}" + next((hint for part, hint in hints.items() if part in reason), ""),
+                code="model-data-mismatch",
+                field="model",
+            ) from error
 
     # Watch only this pass for reads, because watching slows down every operation.
     with (watcher := _ReadWatcher()):
@@ -319,25 +335,6 @@ def _layer(model: nn.Module, call: Callable[[], object], changed: Callable[[], b
         for handle in handles:
             handle.remove()
     return culprits[0] if culprits else None
-
-
-def _fail(error: Exception, layer: str | None, x: Tensor, fields: InputFields | None) -> NoReturn:
-    if isinstance(error, InputError | torch.OutOfMemoryError):
-        raise error
-    reason = first_line(error)
-    hints = {
-        "mat1 and mat2": ". Put torch.nn.Flatten() before this layer." if x.dim() > 2 else "",
-        "must be Tensor, not tuple": ". The previous layer returns a tuple, as nn.LSTM does. Select the tensor.",
-        "'Half'": ". On a CPU, use model.float().",
-        "Expected all tensors to be on the same device": ". Move the model to the device of the simulation.",
-    }
-    shape = f"of shape {tuple(x.shape[1:])} and {x.dtype}" if fields is None else f"with the fields {fields}"
-    raise InputError(
-        f"the model fails on {len(x)} inputs {shape}, in {layer}{place_of(error)}: "
-        f"{reason}" + next((hint for part, hint in hints.items() if part in reason), ""),
-        code="model-data-mismatch",
-        field="model",
-    ) from error
 
 
 def place_of(error: Exception) -> str:

@@ -195,20 +195,18 @@ class Task:
         The value is NaN if an output of the sample is not finite.
         """
         finite = outputs.reshape(len(outputs), -1).isfinite().all(1)
-        values = self._sample_values(metric, outputs, y)
-        return (values if values.is_floating_point() else values.to(outputs.dtype)).where(finite, torch.nan)
-
-    def _sample_values(self, metric: Metric, outputs: Tensor, y: Tensor) -> Tensor:
         if metric.ignored is None:
             values = torch.as_tensor(metric.function(outputs, y))
-            return values.flatten(1).mean(1) if values.dim() > 1 else values
-        counted = metric.counts(y)
-        targets = y.where(counted, 0)
-        if y.is_floating_point():
-            # Each label becomes a row, because the metrics average over the labels of a row.
-            outputs, targets = outputs.reshape(-1), targets.reshape(-1)
-        values = torch.as_tensor(metric.function(outputs, targets)).reshape(y.shape).where(counted, 0)
-        return values.reshape(len(y), -1).sum(1) / counted.reshape(len(y), -1).sum(1).clamp(min=1)
+            values = values.flatten(1).mean(1) if values.dim() > 1 else values
+        else:
+            counted = metric.counts(y)
+            scored, targets = outputs, y.where(counted, 0)
+            if y.is_floating_point():
+                # Each label becomes a row, because the metrics average over the labels of a row.
+                scored, targets = outputs.reshape(-1), targets.reshape(-1)
+            values = torch.as_tensor(metric.function(scored, targets)).reshape(y.shape).where(counted, 0)
+            values = values.reshape(len(y), -1).sum(1) / counted.reshape(len(y), -1).sum(1).clamp(min=1)
+        return (values if values.is_floating_point() else values.to(outputs.dtype)).where(finite, torch.nan)
 
     def resolved(self, x: Tensor, y: Tensor, *, ignoring: bool = False) -> Task:
         """Return the task with metrics adapted to these data; see :func:`drfl.task.metrics.resolved`.

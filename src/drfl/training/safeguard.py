@@ -39,11 +39,8 @@ CLEAR = 0.8
 """Below this fraction of the largest sampled loss at the start, a loss is below that of the initial model."""
 
 CHECKS = 2
-"""Consecutive checks with a rise after which the run returns to the best model."""
-
-FIRST_ROUNDS = 16
-"""Rounds of training up to which a rise counts only if the mean loss is above that of the best model too. If clients
-have different classes, the largest loss rises at first with any step size, until λ follows it."""
+"""Consecutive checks with a rise after which the run returns to the best model. If the last roll-back has already
+returned to it, twice as many are needed: a smaller η has not prevented the rise, so η may not be the cause."""
 
 Objective = Callable[[Tensor], float]
 """The value of an algorithm's objective for the clients' losses (N,), of which unknown ones are NaN."""
@@ -117,11 +114,12 @@ class SafePoint(NamedTuple):
             start, best, new = (objective(select(v, clients)) for v in (size.losses, self.losses, now))
             return new > best + tolerance(start, best)
 
-        is_first = attempt.round - int(size.lost) <= FIRST_ROUNDS
+        # While the mean falls, the largest loss may rise for other reasons than η: λ has yet to follow the client that
+        # is now the worst, or the sampled cohorts left it out.
         is_learning = mean(select(now, trusted)) < mean(select(self.losses, trusted))
-        if is_gross or (has_risen(trusted) and not (is_first and is_learning)):
-            rises = self.rises + 1
-            if not is_gross and rises < CHECKS:
+        if is_gross or (has_risen(trusted) and not is_learning):
+            rises, has_returned = self.rises + 1, self.round < size.restarted
+            if not is_gross and rises < CHECKS * (2 if has_returned else 1):
                 return self._replace(rises=rises), False
             # Without the client whose loss has risen most, would there have been a rise?
             most = select(now - self.losses, trusted).nan_to_num(-torch.inf).argmax()

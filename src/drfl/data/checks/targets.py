@@ -70,7 +70,9 @@ def _giving_away_classes(table: RawTable, schema: TableSchema | None) -> list[tu
         known = None if table.known is None else table.known[rows, k]
         if right < least and known is not None and not known.all():
             right, how = _rule(known, targets), "by whether it is blank, "
-            if right < least and _is_known_enough(known, targets):
+            # Enough known values that a rule about them is not right by chance.
+            counts = np.sort(np.bincount(targets[known], minlength=2))
+            if right < least and known.mean() >= 0.2 and counts[-2] >= FEW:
                 right, how = _rule(table.values[rows[known], k], targets[known]), "if it is not blank, "
         if right >= least:
             odd.append((name, how, right))
@@ -83,12 +85,6 @@ def _giving_away_classes(table: RawTable, schema: TableSchema | None) -> list[tu
         if right >= least:
             odd.append((name, "", right))
     return [(name, f" ({how}right in {right:.1%} of the rows)") for name, how, right in odd]
-
-
-def _is_known_enough(known: np.ndarray, targets: np.ndarray) -> bool:
-    """Return whether the known values of a column with blanks are enough for a rule that is not one by chance."""
-    counts = np.sort(np.bincount(targets[known], minlength=2))
-    return known.mean() >= 0.2 and counts[-2] >= FEW
 
 
 def _rule(values: np.ndarray, targets: np.ndarray) -> float:

@@ -38,7 +38,9 @@ def column_notices(
     """Warn of likely errors in columns, each in parts by its name; those in ``texts`` are compared with a text."""
     import pandas as pd
 
-    from drfl.data.checks.columns import SEVERAL
+    # These checks of clients' data read tables themselves.
+    from drfl.data.checks.columns import SEVERAL, column_warnings
+    from drfl.data.checks.raw_table import RawTable
 
     words, found = dict[str, pd.Series](), list[Notice]()
     for name, parts in columns.items():
@@ -50,28 +52,18 @@ def column_notices(
         # Few numbers are codes of levels.
         if len(np.unique(numbers[~np.isnan(numbers)])) <= SEVERAL:
             words[name] = words_of(cells)
-        else:
-            found += _number_notices(name, numbers, owners)
+            continue
+        is_known = np.isfinite(numbers)
+        kept = numbers[is_known][:, None]
+        everybody = ["all rows"] * len(numbers) if owners is None else owners
+        clients, names = pd.factorize(np.array(everybody, dtype=object))
+        rows = tuple(np.flatnonzero(clients[is_known] == i) for i in range(len(names)))
+        empty = tuple(np.zeros(0, int) for _ in names)
+        # Differences below the resolution come from rounding.
+        label, resolution = f"column '{name}'", 1e-12 * np.abs(kept).max(0)
+        table = RawTable(kept, np.zeros(len(kept)), rows, empty, tuple(map(str, names)), (label,), resolution)
+        found += [each for each in column_warnings(table, raw=False, by_class=False) if each.code in CODES]
     compared = pd.DataFrame({name: each for name, each in words.items() if name in texts})
     found += level_notices(compared, compared.iloc[:, :0], owners)
     # A value may well occur at a single client, unless this client seems to code others differently.
     return (*found, *class_notices(pd.DataFrame(words), owners, by_chance=False))
-
-
-def _number_notices(name: str, values: np.ndarray, owners: Sequence[str] | None) -> list[Notice]:
-    import pandas as pd
-
-    # These checks of clients' data read tables themselves.
-    from drfl.data.checks.columns import column_warnings
-    from drfl.data.checks.raw_table import RawTable
-
-    is_known = np.isfinite(values)
-    kept = values[is_known][:, None]
-    owners = ["all rows"] * len(values) if owners is None else owners
-    clients, names = pd.factorize(np.array(owners, dtype=object))
-    rows = tuple(np.flatnonzero(clients[is_known] == i) for i in range(len(names)))
-    empty = tuple(np.zeros(0, int) for _ in names)
-    # Differences below the resolution come from rounding.
-    resolution = 1e-12 * np.abs(kept).max(0)
-    table = RawTable(kept, np.zeros(len(kept)), rows, empty, tuple(map(str, names)), (f"column '{name}'",), resolution)
-    return [notice for notice in column_warnings(table, raw=False, by_class=False) if notice.code in CODES]

@@ -179,7 +179,17 @@ class TextForm(NamedTuple):
             start = [*islice(((k, line) for k, line in numbered if line.strip("\ufeff\r\n ")), FIRST_LINES)]
         named = SEP_LINE.fullmatch(start[0][1]) if start else None
         skip = 0 if named is None else start[0][0]
-        delimiter = options.delimiter or (_delimiter([line for _, line in start]) if named is None else named[1])
+        delimiter = options.delimiter or ("" if named is None else named[1])
+        if not delimiter:
+            # Inside quotes these characters are part of a name.
+            head, *rest = [re.sub(r'"[^"]*"', "", line) for _, line in start] or [""]
+            body = "".join(rest)
+            # A tie goes to the usual delimiter, which is first.
+            by_head, by_body = max(DELIMITERS, key=head.count), max(DELIMITERS, key=body.count)
+            # The first line may be a title above the header, which does not decide.
+            is_title = all(by_body in row for row in rest) and not all(by_head in row for row in rest)
+            has_both = by_head in head and by_body in body
+            delimiter = by_body if (is_title if has_both else by_body in body) else by_head
         marks = {options.decimal} if options.decimal else set[str]()
         if not marks:
             with open_text(path) as file, reading(path), suppress(csv.Error):
@@ -242,20 +252,6 @@ class TextForm(NamedTuple):
         where = f" of {listing([repr(name) for name in self.columns], 'column')}" if self.columns else ""
         text = f"{path.name} was read with {read}: check a few values{where}"
         return Notice(text, "table-format", path.name)
-
-
-def _delimiter(start: Sequence[str]) -> str:
-    """Return the delimiter of a table that starts with these lines."""
-    # Inside quotes these characters are part of a name.
-    head, *rows = [re.sub(r'"[^"]*"', "", line) for line in start] or [""]
-    body = "".join(rows)
-    # A tie goes to the usual delimiter, which is first.
-    by_head, by_body = max(DELIMITERS, key=head.count), max(DELIMITERS, key=body.count)
-    # The first line may be a title above the header, which does not decide.
-    if by_head not in head or by_head not in body:
-        return by_body if by_body in body else by_head
-    is_title = all(by_body in row for row in rows) and not all(by_head in row for row in rows)
-    return by_body if is_title else by_head
 
 
 def holds_rows(cell: str, position: int, columns: int, delimiter: str, numeric: Sequence[int]) -> bool:

@@ -77,9 +77,20 @@ def compare_objects(
     options: ComparisonOptions,
 ) -> Comparison:
     """See :func:`drfl.compare`."""
+    import pandas as pd
+
     workers = workers_of(options.jobs)
     seeds = _seeds_of(options.seeds)
-    _check_predictions(options.predictions)
+    predictions: object = {} if options.predictions is None else options.predictions
+    values = list(predictions.values()) if isinstance(predictions, Mapping) else [predictions]
+    odd = [value for value in values if not isinstance(value, pd.DataFrame | str | Path)]
+    if odd or not isinstance(predictions, Mapping):
+        raise InputError(
+            "`predictions` must be a mapping of names to data frames or paths of CSV files, such as "
+            f'{{"other tool": frame}}, got {type((odd or values)[0]).__name__}',
+            code="wrong-type",
+            field="predictions",
+        )
     clients = clients_by_seed(data)
     learned = as_seed_function("task", task, Task)
     if not isinstance(algorithms, Mapping) or not algorithms:
@@ -133,23 +144,6 @@ def _seeds_of(given: int | Iterable[int]) -> tuple[int, ...]:
             f"`seeds` must be at least one, and no seed twice, got {list(seeds)}", code="invalid-value", field="seeds"
         )
     return seeds
-
-
-def _check_predictions(given: object) -> None:
-    import pandas as pd
-
-    if given is None:
-        return
-    values = list(given.values()) if isinstance(given, Mapping) else [given]
-    odd = [value for value in values if not isinstance(value, pd.DataFrame | str | Path)]
-    if isinstance(given, Mapping) and not odd:
-        return
-    raise InputError(
-        "`predictions` must be a mapping of names to data frames or paths of CSV files, such as "
-        f'{{"other tool": frame}}, got {type((odd or values)[0]).__name__}',
-        code="wrong-type",
-        field="predictions",
-    )
 
 
 def _run_in_folder(
