@@ -84,9 +84,9 @@ def test_resuming_another_run_names_the_difference(stop, capsys):
     stop(3)
     call(["run", *SMALL, "--out", "a"])
     for options, field, values in (
-        (["--lr", "0.7"], "algorithms.DRDM.lr", ("0.7",)),
+        (["--lr", "0.7"], "algorithms.DualDRDM.lr", ("0.7",)),
         (["--seed", "4"], "seed", ("0", "4")),
-        (["--algorithm", "DRFA"], "algorithm", ("'DRDM'", "'DRFA'")),
+        (["--algorithm", "DRFA"], "algorithm", ("'DualDRDM'", "'DRFA'")),
         (["--rounds", "9"], "rounds", ("6", "9")),
     ):
         error = refused(["run", "--out", "a", "--resume", *options], capsys)
@@ -95,7 +95,7 @@ def test_resuming_another_run_names_the_difference(stop, capsys):
     stop(None)
     assert call(["run", *SMALL, "--out", "a", "--resume"]) == 0
     error = refused(["run", "--out", "a", "--resume", "--lr", "0.7"], capsys)
-    assert (error.field, quotes(str(error), "0.7")) == ("algorithms.DRDM.lr", True)
+    assert (error.field, quotes(str(error), "0.7")) == ("algorithms.DualDRDM.lr", True)
 
 
 @pytest.mark.long

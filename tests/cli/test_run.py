@@ -109,7 +109,7 @@ def test_summary_agrees_with_the_files(tmp_path):
     last = rows(tmp_path / "a/history.csv")[-1]
     assert summary["final"] == {name: float(last[name]) for name in summary["final"]}
     assert summary["ledger"]["bytes_up"] == int(last["bytes_up"])
-    expected = {"algorithm": "DRDM", "dataset": "digits", "clients": 6, "rounds": 3, "seed": 4, "device": "cpu"}
+    expected = {"algorithm": "DualDRDM", "dataset": "digits", "clients": 6, "rounds": 3, "seed": 4, "device": "cpu"}
     assert {name: summary[name] for name in expected} == expected
 
 
@@ -298,25 +298,27 @@ def test_help_names_every_partition(capsys):
 
 
 def test_options_override_the_file(tmp_path):
-    (tmp_path / "job.toml").write_text("rounds = 9\nclients = 6\nseed = 3\n[algorithms.drdm]\nmu = 2.0\nsteps = 1\n")
+    (tmp_path / "job.toml").write_text(
+        "rounds = 9\nclients = 6\nseed = 3\n[algorithms.dualdrdm]\nmu = 2.0\nsteps = 1\n"
+    )
     assert call(["run", "job.toml", "--rounds", "1", "--param", "gamma=0.5", "--batch", "full", "--out", "a"]) == 0
     config = tomllib.loads((tmp_path / "a/config.toml").read_text())
-    table = config["algorithms"]["DRDM"]
+    table = config["algorithms"]["DualDRDM"]
     assert (config["rounds"], config["seed"], config["clients"]) == (1, 3, 6)
     assert (table["mu"], table["gamma"], table["steps"], table["batch"], table["m"]) == (2.0, 0.5, 1, "full", 6)
 
 
 def test_common_options_and_parameters_override_tables_of_the_file(tmp_path):
-    (tmp_path / "job.toml").write_text("clients = 6\nrounds = 1\n[algorithms.drdm]\nlr = 0.5\nmu = 2.0\nm = 3\n")
+    (tmp_path / "job.toml").write_text("clients = 6\nrounds = 1\n[algorithms.dualdrdm]\nlr = 0.5\nmu = 2.0\nm = 3\n")
     assert call(["run", "job.toml", "--lr", "0.2", "--cohort", "5", "--out", "a"]) == 0
     assert call(["run", "a/config.toml", "--param", "lr=0.4", "--out", "b"]) == 0
-    tables = [tomllib.loads((tmp_path / name / "config.toml").read_text())["algorithms"]["DRDM"] for name in "ab"]
+    tables = [tomllib.loads((tmp_path / name / "config.toml").read_text())["algorithms"]["DualDRDM"] for name in "ab"]
     assert [(table["lr"], table["mu"], table["m"]) for table in tables] == [(0.2, 2.0, 5), (0.4, 2.0, 5)]
 
 
 @pytest.mark.long
 def test_none_resets_a_parameter_to_its_default(tmp_path):
-    (tmp_path / "job.toml").write_text("clients = 6\nrounds = 1\n[algorithms.DRDM]\ngamma = 0.5\n")
+    (tmp_path / "job.toml").write_text("clients = 6\nrounds = 1\n[algorithms.DualDRDM]\ngamma = 0.5\n")
     assert call(["run", "job.toml", "--param", "gamma=none", "--out", "a"]) == 0
     assert call(["run", "--clients", "6", "--rounds", "1", "--out", "b"]) == 0
     assert call(["run", "a/config.toml", "--out", "c"]) == 0
@@ -324,10 +326,26 @@ def test_none_resets_a_parameter_to_its_default(tmp_path):
     assert a == b == c
 
 
+@pytest.mark.parametrize(
+    ("tables", "options", "algorithm"),
+    [
+        ("[algorithms.drfa]\ngamma = 0.5\n", [], "DRFA"),
+        ("[algorithms.drfa]\ngamma = 0.5\n", ["--algorithm", "FedAvg"], "FedAvg"),
+        ("[algorithms.DRFA]\ngamma = 0.5\n[algorithms.DRDM]\nmu = 1.0\n", [], "DualDRDM"),
+    ],
+)
+def test_only_table_of_a_file_names_the_algorithm(tables, options, algorithm, tmp_path):
+    (tmp_path / "job.toml").write_text(f"clients = 6\nrounds = 0\n{tables}")
+    assert call(["run", "job.toml", *options, "--out", "a"]) == 0
+    config = tomllib.loads((tmp_path / "a/config.toml").read_text())
+    assert config["algorithm"] == algorithm
+    assert (config["algorithms"].get("DRFA", {}).get("gamma") == 0.5) == (algorithm == "DRFA")
+
+
 def test_runs_without_out_get_their_own_folders(tmp_path):
     call(["run", *SMALL])
     call(["run", *SMALL])
-    assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == ["drdm-digits-seed0", "drdm-digits-seed0-2"]
+    assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == ["dualdrdm-digits-seed0", "dualdrdm-digits-seed0-2"]
 
 
 def test_json_prints_only_one_object(capsys):
@@ -361,7 +379,7 @@ def test_two_simultaneous_runs_keep_both_results(tmp_path):
     processes = [subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) for _ in range(2)]
     assert [process.wait(timeout=60) for process in processes] == [0, 0]
     found = sorted((tmp_path / "runs").iterdir())
-    assert [path.name for path in found] == ["drdm-digits-seed0", "drdm-digits-seed0-2"]
+    assert [path.name for path in found] == ["dualdrdm-digits-seed0", "dualdrdm-digits-seed0-2"]
     assert found[0].joinpath("history.csv").read_bytes() == found[1].joinpath("history.csv").read_bytes()
 
 
@@ -432,7 +450,7 @@ def test_divergence_is_one_line_and_leaves_no_files(tmp_path, capsys):
     arguments = ["--param", "lr=1e30", "--param", "mu=1e30", "--out", "a"]
     assert call(["run", *SMALL, *arguments]) == 1
     complaint = capsys.readouterr().err.strip().splitlines()[-1]
-    assert complaint.startswith("drfl: DRDM diverged in round ")
+    assert complaint.startswith("drfl: DualDRDM diverged in round ")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -143,7 +143,7 @@ def test_tied_parameters_train_as_one(engine):
     torch.testing.assert_close(actual, expected.flatten(), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["loop", Loop], ids=str)
+@pytest.mark.parametrize("name", ["loop", Loop, 5, drfl.engine], ids=str)
 def test_engine_names_and_classes_are_refused(name):
     with refused("wrong-type", "engine"):
         Simulation(pools(), task_of(), engine=name)

@@ -462,7 +462,5 @@ class TuneOptions:
     data_dir: DataDir = None
     settings: Annotated[Given, ("data_schema", *READING)]
     trust: Trust = False
-    out: Annotated[
-        Path | None, option("Folder for the results", OUTPUT, default="evidence/results/tuning/JOB", common=True)
-    ] = None
+    out: Annotated[Path | None, option("Folder for the results", OUTPUT, default="runs/tuning/JOB", common=True)] = None
     as_json: Json = False

@@ -48,6 +48,9 @@ def run_command(options: RunOptions) -> int:
         )  # fmt: skip
         path = options.config or stored
         file = read_file(path, code_references(options.settings), trust=options.trust, resuming=resume)
+        tables = file.get("algorithms")
+        if "algorithm" not in file and isinstance(tables, dict) and len(tables) == 1:
+            file["algorithm"] = next(iter(tables))
         # --param without the name of an algorithm applies to the algorithm that runs, which the file may name.
         algorithm = options.settings.get("algorithm") or file.get("algorithm", Config.model_fields["algorithm"].default)
         config = config_of(file, overrides(options.settings, options.param, [str(algorithm)]))

@@ -28,7 +28,7 @@ from drfl.experiments.tuning.search import Search
 from drfl.experiments.tuning.suggestion import Trial
 from drfl.task.measure import undefined_share
 
-RESULTS = Path("evidence/results/tuning")
+RESULTS = Path("runs/tuning")
 
 
 def tune_command(options: TuneOptions) -> int:

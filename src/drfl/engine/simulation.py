@@ -93,9 +93,9 @@ class Simulation(Federation):
         precision: str = "full",
         first: int = 0,
     ) -> None:
-        if isinstance(engine, str | type):
+        if engine is not None and (isinstance(engine, type) or not hasattr(engine, "gradients")):
             raise InputError(
-                f"engine={engine!r} must be an engine object such as Loop() or Stacked()",
+                f"engine={engine!r:.60} must be an engine object such as Loop() or Stacked()",
                 code="wrong-type",
                 field="engine",
             )

@@ -293,7 +293,7 @@ def _config(options: EnergyOptions) -> Config:
         return load_config(options.runs[0] / "config.toml", machine, trust=options.trust)
     selected = code_references({**options.settings, "algorithm": options.algorithm})
     file = read_file(options.config, selected, trust=options.trust)
-    named = options.algorithm or file.get("algorithm", Config.model_fields["algorithm"].default)
+    named = options.algorithm or file.get("algorithm", "DRDM")  # the algorithm of the study
     algorithm = algorithm_name(str(named))
     explicit = {"algorithm": options.algorithm, "rounds": options.rounds}
     selected = {**options.settings, **{name: value for name, value in explicit.items() if value is not None}}

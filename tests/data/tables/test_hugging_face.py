@@ -249,7 +249,7 @@ def test_hub_data_set_in_the_command(monkeypatch, capsys):
     assert call(words.split()) in (0, 1), capsys.readouterr().err
     assert asked == [("clinic/heart", "small")]
     (made,) = Path("runs").iterdir()
-    assert made.name == "drdm-hf-clinic-heart-small-seed0"
+    assert made.name == "dualdrdm-hf-clinic-heart-small-seed0"
     assert call(["run", f"{made}/config.toml", "--out", "again"]) in (0, 1)
     assert json.loads(Path("again/summary.json").read_text())["dataset"] == "hf:clinic/heart:small"
 

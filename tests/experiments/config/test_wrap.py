@@ -49,7 +49,7 @@ def test_default_is_only_the_robust_guard():
     assert protected.guards == (RobustClip(),)
     assert protected.bound == StepBound(100.0)
     assert protected.aggregator is None
-    assert type(inner).__name__ == "DRDM"
+    assert type(inner).__name__ == "DualDRDM"
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def class_notices(table: pd.DataFrame, owners: Sequence[str] | None, *, by_chanc
         usual, odd = sets[sizes.argmax()], np.flatnonzero(which.ravel() != sizes.argmax())
         if len(names_here) < 3 or len(odd) > 1 or not usual.any():
             continue
-        known, cases = [values[k] for k in np.flatnonzero(usual)], []
+        amounts, cases = {amount_of(values[k]) for k in np.flatnonzero(usual)}, []
         for j in odd if len(odd) else np.flatnonzero(counts[:, is_own].any(1)):
             # A client that shares no class with the others is another problem, or has other numbers on purpose.
             if not counts[j, usual].any():
@@ -136,13 +136,16 @@ def class_notices(table: pd.DataFrame, owners: Sequence[str] | None, *, by_chanc
             elsewhere = counts.sum(0) - counts[j]
             total, shares = counts[j].sum(), elsewhere / elsewhere.sum()
             lacking = np.flatnonzero(usual & (counts[j] == 0) & ((1 - shares) ** total < CHANCE))
-            few = [
-                k
-                for k in np.flatnonzero(is_own & (counts[j] > 0)).tolist()
-                if len(lacking)
-                or _is_missing(values[k], known)
-                or (by_chance and (total / counts.sum()) ** counts[j, k] < CHANCE)
-            ]
+            few = []
+            for k in np.flatnonzero(is_own & (counts[j] > 0)).tolist():
+                amount = amount_of(values[k])
+                if amount is None:
+                    is_missing = values[k].strip().casefold() in MISSING_WORDS
+                else:  # unless it is the next number of the others
+                    is_missing = amount in MISSING_CODES and amount - 1 not in amounts
+                is_rare = by_chance and (total / counts.sum()) ** counts[j, k] < CHANCE
+                if len(lacking) or is_missing or is_rare:
+                    few.append(k)
             if few:
                 own = listing([f"'{values[k]}' ({counts[j, k]} rows)" for k in few], "value")
                 lacks = f", which lacks {_quoted([values[k] for k in lacking])}" if len(lacking) else ""
@@ -166,14 +169,6 @@ def label_notices(labels: Mapping[str, np.ndarray], owners: Sequence[str] | None
         if len(values) <= LETTERS or max(map(len, values)) > 1:
             check_levels(classes[[name]], owners)
     return tuple(level_notices(classes.iloc[:, :0], classes, owners))
-
-
-def _is_missing(value: str, others: Sequence[str]) -> bool:
-    """Return whether a class looks like a code for a missing value, and not like the next number of the others."""
-    amount, known = amount_of(value), [amount_of(other) for other in others]
-    if amount is None:
-        return value.strip().casefold() in MISSING_WORDS
-    return amount in MISSING_CODES and amount - 1 not in known
 
 
 def word_notices(tables: Sequence[Table], schema: TableSchema, owners: Sequence[str] | None) -> list[Notice]:

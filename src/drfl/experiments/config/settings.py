@@ -56,7 +56,7 @@ class AlgorithmFields:
 
     algorithm: Annotated[
         str, Setting("Algorithm (see 'drfl algorithms'), or your own as FILE.py:CLASS", ALGORITHM, common=True)
-    ] = "DRDM"
+    ] = "DualDRDM"
     cohort: Annotated[
         int | None,
         Ge(1),
