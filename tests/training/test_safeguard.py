@@ -103,7 +103,9 @@ def test_largest_loss_may_rise_while_the_mean_falls():
     falling = [(1.9, 1.9, 1.9), (2.2, 1.5, 1.5), *[(2.2, 1.4 - 0.1 * k, 1.4) for k in range(8)]]
     assert checked(falling)[1] == [False] * 10
     assert checked([*falling, (2.2, 1.9, 1.9), (2.2, 1.9, 1.9)])[1] == [False] * 11 + [True]
-    assert checked([(1.9, 1.9, 1.9), (2.2, 1.9, 1.9), (2.2, 1.5, 1.9), (2.2, 1.9, 1.9)])[1] == [False] * 4
+    assert checked([(1.9, 1.9, 1.9), (2.2, 1.9, 1.9), (2.2, 1.5, 1.5), (2.2, 1.9, 1.9)])[1] == [False] * 4
+    # The low report of one client cannot hide a rise of the others.
+    assert checked([(1.9, 1.9, 1.9), *[(2.2, -1e9, 2.2)] * 2])[1] == [False, False, True]
     assert checked([(2.6, 2.0, 2.0)] * 2)[1] == [False, True]
 
 

@@ -115,8 +115,10 @@ class SafePoint(NamedTuple):
             return new > best + tolerance(start, best)
 
         # While the mean falls, the largest loss may rise for other reasons than η: λ has yet to follow the client that
-        # is now the worst, or the sampled cohorts left it out.
-        is_learning = mean(select(now, trusted)) < mean(select(self.losses, trusted))
+        # is now the worst, or the sampled cohorts left it out. A fall counts at most twice the median change, so that
+        # no single false report makes the mean fall.
+        change = select(now - self.losses, trusted)
+        is_learning = mean(torch.maximum(change, -2 * change.abs().nanmedian())) < 0
         if is_gross or (has_risen(trusted) and not is_learning):
             rises, has_returned = self.rises + 1, self.round < size.restarted
             if not is_gross and rises < CHECKS * (2 if has_returned else 1):
