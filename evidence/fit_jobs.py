@@ -1,6 +1,6 @@
 """Run `drfl fit` on jobs of the default benchmark, and compare its choice with every member in hindsight.
 
-    python evidence/fit_jobs.py --data-dir DIR --adult FILE [--jobs NAME,…] [--seeds N] [--smoke]
+    python evidence/fit_jobs.py --data-dir DIR --adult FILE [--jobs NAME,…] [--first SEED] [--seeds N] [--smoke]
 
 Jobs whose names begin with "bench " are those of `drfl bench`, with its 50 rounds: a seed redraws their partition and
 test rows as well. In the others a seed redraws the initial model, the cohorts and the minibatches.
@@ -291,13 +291,14 @@ def main() -> None:
     parser = script.parser(__doc__, RESULTS, data=True)
     script.add_adult(parser)
     parser.add_argument("--jobs", default=",".join(script.sized(JOBS, ("hospitals",))))
-    parser.add_argument("--seeds", type=int, default=script.sized(10, 1))
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--seeds", type=int, default=script.sized(10, 1), help="how many")
     options = parser.parse_args()
     torch.set_num_threads(1)
     folders, path = suite.Folders(options.data_dir, options.adult), options.out / "runs.csv"
     rows = kept.known(path, 3)
     for job in options.jobs.split(","):
-        for seed in map(str, range(options.seeds)):
+        for seed in map(str, range(options.first, options.first + options.seeds)):
             if (job, seed, INITIAL) not in rows:
                 found = measured(job, int(seed), folders)
                 rows |= {(job, seed, model): row for model, row in found.items()}
