@@ -88,7 +88,12 @@ API = {
         "Where λ may lie, and what it costs: see [the guide](../../ambiguity.md).",
         ("drfl.ambiguity",),
     ),
-    "data": ApiPage("Data", "Clients, data sets, partitions: see [the guide](../../data.md).", ("drfl.data",)),
+    "data": ApiPage(
+        "Data",
+        "Clients, data sets, partitions: see [your data in Python](../../python-data.md) and "
+        "[partitions](../../partitions.md).",
+        ("drfl.data",),
+    ),
     "tasks": ApiPage(
         "Tasks, models, losses, metrics",
         "What is trained and how it is scored: see [models](../../models.md), "

@@ -21,7 +21,19 @@ BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 RUN_BY = {
     **dict.fromkeys(
-        ("ambiguity", "certificate", "losses", "metrics", "models", "own", "testing", "theory", "uncertainty", "scale"),
+        (
+            "ambiguity",
+            "certificate",
+            "losses",
+            "metrics",
+            "models",
+            "own",
+            "python-data",
+            "testing",
+            "theory",
+            "uncertainty",
+            "scale",
+        ),
         "test_pages.py",
     ),
     "algorithms/client-side/fedbn": "test_client_side_page.py",

@@ -26,6 +26,7 @@ PAGES = {
             "metrics",
             "models",
             "own",
+            "python-data",
             "scale",
             "testing",
             "theory",
@@ -46,7 +47,18 @@ def rows(page: str) -> list[list[str]]:
     "page",
     long_except(
         ["losses", "uncertainty"],
-        ["ambiguity", "certificate", "losses", "metrics", "models", "own", "testing", "theory", "uncertainty"],
+        [
+            "ambiguity",
+            "certificate",
+            "losses",
+            "metrics",
+            "models",
+            "own",
+            "python-data",
+            "testing",
+            "theory",
+            "uncertainty",
+        ],
     ),
 )
 def test_code_prints_the_shown_output(page, capsys, monkeypatch):
@@ -70,7 +82,7 @@ def test_example_of_the_scale_page_runs(tmp_path, monkeypatch):
 
 
 def test_example_with_raw_rows_runs(capsys):
-    section = PAGES["data"].partition("### Standardisation")[2]
+    section = PAGES["data"].partition("## Standardisation")[2]
     names: dict[str, object] = {}
     (example,) = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
     exec(example, names)
