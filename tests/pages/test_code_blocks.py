@@ -44,7 +44,7 @@ RUN_BY = {
     "fit": "here",
     "index": "test_site.py",
     "library": "here",
-    "runs": "here",
+    "report": "here",
     "use-model": "here",
     "problems": "tests/testing/test_problems.py",
     "contributing/add-an-algorithm": "test_recipes.py",
@@ -101,7 +101,7 @@ def test_report_example_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name, algorithm in (("fedavg", "FedAvg"), ("drfa", "DRFA")):
         write_directory(tmp_path / "runs", name, algorithm, clients=3, rounds=1)
-    (code,) = blocks("runs")
+    (code,) = blocks("report")
     exec(code, {})
     assert "FedAvg" in (tmp_path / "report.html").read_text(encoding="utf-8")
     assert (tmp_path / "report.pdf").read_bytes().startswith(b"%PDF")
