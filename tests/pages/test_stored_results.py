@@ -112,7 +112,7 @@ def test_report_rule_keeps_its_error_rate():
     for row in rows:
         few = row["algorithms"] == "2"  # one difference, which both rules decide alike
         assert (float(row["low"]) > 0.05) == (row["rule"] == "its own differences" and not few)
-    assert one_paragraph_quotes("docs/runs.md", "5 %", "python evidence/best_by_looking.py")
+    assert one_paragraph_quotes("docs/report.md", "5 %", "python evidence/best_by_looking.py")
 
 
 def test_reproduction_verdicts_match_their_tables():
