@@ -91,7 +91,8 @@ def test_file_of_2_gb_needs_600_mb(tmp_path, shape):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_process_allocates_the_file(command, tmp_path):
     idle = train(0, tmp_path / "idle", write(tmp_path / "small", 1), COMMANDS[command])
-    train(idle + 240_000_000, tmp_path / "run", write(tmp_path / "large", 300), COMMANDS[command])
+    # Less than the file, so a copy of it would fail; the rest of a run takes up to 240 MB.
+    train(idle + 290_000_000, tmp_path / "run", write(tmp_path / "large", 300), COMMANDS[command])
 
 
 def arrays(seed=0, n=60):
