@@ -16,7 +16,7 @@ and the member that is the best in hindsight (by its mean over the seeds), FedAv
 and between the choice with personal models and local training. A difference is marked if it is significant after Holm's
 correction over all jobs and all comparisons but the first. A last table counts the same for other rules of the choice,
 from the stored validation losses and p-values, separately for the seeds on which the present rule was chosen and for
-the later ones.
+the later ones. The last five of JOBS were added later and have the seeds 5 to 9 (``--first 5 --seeds 5``).
 
 FILE is adult.csv of the PyPI package ``fairness`` 0.1.8. The script appends rows and skips the seeds that it has.
 """
@@ -57,6 +57,7 @@ RESULTS = Path(__file__).parent / "results" / "fit_jobs"
 JOBS = (
     "hospitals", "adult-doctorate", "adult-education", "adult-hours", "digits-dirichlet", "mnist-two-classes",
     "mnist-swapped-labels", *(f"bench {job.name}" for job in bench.SUITE),
+    "fashion-one-class", "fashion-upside-down", "fashion-label-noise", "mnist-dirichlet", "mnist-sizes-100",
 )  # fmt: skip
 BENCH_ROUNDS = script.sized(50, 1)
 COLUMNS = (
