@@ -346,7 +346,7 @@ def test_model_selection_names_excluded_clients(tmp_path, table, capsys):
         drfl.FedAvg(m=3, local=drfl.LocalSGD(lr=0.1)), fed, rounds=2, best=drfl.Best("loss"), check_data=False
     )
     assert by_loss.selection.undefined == ()
-    options = ["--score", "auc", "--select", "worst", "--out", tmp_path / "run"]
+    options = ["--algorithm", "FedAvg", "--score", "auc", "--select", "worst", "--out", tmp_path / "run"]
     shown = printed(capsys, "run", *job(table, *options))
     assert len([line for line in shown.err.splitlines() if line.startswith("model selection excludes 2 of 6")]) == 1
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
