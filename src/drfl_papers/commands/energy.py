@@ -295,8 +295,8 @@ def _config(options: EnergyOptions) -> Config:
     file = read_file(options.config, selected, trust=options.trust)
     named = options.algorithm or file.get("algorithm", "DRDM")  # the algorithm of the study
     algorithm = algorithm_name(str(named))
-    explicit = {"algorithm": options.algorithm, "rounds": options.rounds}
-    selected = {**options.settings, **{name: value for name, value in explicit.items() if value is not None}}
+    rounds = {} if options.rounds is None else {"rounds": options.rounds}
+    selected = {**options.settings, "algorithm": str(named), **rounds}
     # Check the first τ for all values, so that --param steps=… is refused.
     values = overrides({**selected, "steps": _steps(options)[0]}, options.param, [algorithm])
     # Rounds to a target are those of the last iterate on test rows, as in the paper.

@@ -73,7 +73,7 @@ def test_rounds_match_the_underlying_runs(tmp_path):
     call(["energy", *SMALL, "--out", "a"])
     steps = ["--steps", "8", "--seed", "1", "--until", "worst_accuracy=0.5"]
     job = [word for word in JOB if word not in ("--target-worst", "0.5", "--seeds", "2")]
-    call(["run", *job, *steps, "--out", "b"])
+    call(["run", "--algorithm", "DRDM", *job, *steps, "--out", "b"])
     rounds = json.loads((tmp_path / "b/summary.json").read_text())["rounds"]
     found = read(tmp_path / "a/measurements.csv")
     assert [row["rounds"] for row in found if (row["tau"], row["seed"]) == ("8", "1")] == [str(rounds)]
@@ -97,7 +97,7 @@ def test_stored_measurements_and_runs_give_the_same_plan(tmp_path, capsys):
     for row in read(tmp_path / "a/measurements.csv"):
         runs.append(f"run-{row['tau']}-{row['seed']}")
         job = ["--clients", "6", "--engine", "loop", "--lr", "0.05", "--rounds", row["rounds"], "--returned", "last"]
-        call(["run", *job, "--steps", row["tau"], "--seed", row["seed"], "--out", runs[-1]])
+        call(["run", "--algorithm", "DRDM", *job, "--steps", row["tau"], "--seed", row["seed"], "--out", runs[-1]])
     assert call(["energy", "--runs", *runs, "--target-worst", "0.5", *grid, "--out", "c"]) == 0
     plans = [read(tmp_path / name / "plan.csv") for name in "abc"]
     assert plans[0] == plans[1] == plans[2]
