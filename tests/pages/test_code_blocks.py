@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from tests.data.test_model import table
+from tests.pages.test_pages import PRINTING
 from tests.report.conftest import write_directory
 from tests.support.scripts import ROOT
 
@@ -20,22 +21,7 @@ DOCS = ROOT / "docs"
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 RUN_BY = {
-    **dict.fromkeys(
-        (
-            "ambiguity",
-            "certificate",
-            "losses",
-            "metrics",
-            "models",
-            "own",
-            "python-data",
-            "testing",
-            "theory",
-            "uncertainty",
-            "scale",
-        ),
-        "test_pages.py",
-    ),
+    **dict.fromkeys((*PRINTING, "scale"), "test_pages.py"),
     "algorithms/client-side/fedbn": "test_client_side_page.py",
     "client-side": "test_client_side_page.py",
     "data": "test_pages.py",

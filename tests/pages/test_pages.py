@@ -15,25 +15,13 @@ from drfl.algorithms import ALGORITHMS, theory
 from drfl.ambiguity import AMBIGUITY_SETS, parse
 from drfl_papers.specification import PAPERS
 
+PRINTING = (
+    "ambiguity", "certificate", "losses", "metrics", "models", "own", "python-data", "testing", "theory", "uncertainty",
+)  # fmt: skip
+"""Pages whose code prints what they show."""
+
 PAGES = {
-    name: (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
-    for name in (
-        *(
-            "ambiguity",
-            "certificate",
-            "data",
-            "losses",
-            "metrics",
-            "models",
-            "own",
-            "python-data",
-            "scale",
-            "testing",
-            "theory",
-            "tuning",
-        ),
-        "uncertainty",
-    )
+    name: (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in (*PRINTING, "data", "scale", "tuning")
 }
 
 
@@ -47,18 +35,7 @@ def rows(page: str) -> list[list[str]]:
     "page",
     long_except(
         ["losses", "uncertainty"],
-        [
-            "ambiguity",
-            "certificate",
-            "losses",
-            "metrics",
-            "models",
-            "own",
-            "python-data",
-            "testing",
-            "theory",
-            "uncertainty",
-        ],
+        PRINTING,
     ),
 )
 def test_code_prints_the_shown_output(page, capsys, monkeypatch):

@@ -165,7 +165,9 @@ def check_forward(model: nn.Module, trained: Mapping[str, Tensor], x: Tensor, co
             reason = first_line(error)
             hints = {
                 "mat1 and mat2": ". Put torch.nn.Flatten() before this layer." if rows.dim() > 2 else "",
-                "must be Tensor, not tuple": ". The previous layer returns a tuple as nn.LSTM does. Select the tensor.",
+                "must be Tensor, not tuple": (
+                    ". The previous layer returns a tuple, as nn.LSTM does. Select the tensor."
+                ),
                 "'Half'": ". On a CPU, use model.float().",
                 "Expected all tensors to be on the same device": ". Move the model to the device of the simulation.",
             }

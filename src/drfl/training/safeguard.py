@@ -116,7 +116,7 @@ class SafePoint(NamedTuple):
 
         # While the mean falls, the largest loss may rise for other reasons than η: λ has yet to follow the client that
         # is now the worst, or the sampled cohorts left it out. A fall counts at most twice the median change, so that
-        # no single false report makes the mean fall.
+        # with four clients or more, one false report cannot hide that all others rise.
         change = select(now - self.losses, trusted)
         is_learning = mean(torch.maximum(change, -2 * change.abs().nanmedian())) < 0
         if is_gross or (has_risen(trusted) and not is_learning):

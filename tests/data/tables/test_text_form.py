@@ -60,6 +60,12 @@ def test_all_forms_give_the_same_table(name, content, form):
     assert [notice.code for notice in data.notices] == ([] if plain else ["table-format"])
 
 
+def test_title_with_another_mark_is_not_the_header():
+    """The mark of the title occurs nowhere else, and a row of one cell lacks the delimiter."""
+    Path("a.csv").write_text("Results; 2024\na,b\n1,2\n3,4\ntotal\n")
+    assert TextForm.of(Path("a.csv")).delimiter == ","
+
+
 def test_comma_in_a_quoted_name_is_not_a_delimiter():
     Path("a.csv").write_text('"age, in years";ill\n63;1\n41;0\n')
     assert TextForm.of(Path("a.csv")).delimiter == ";"

@@ -188,8 +188,10 @@ class TextForm(NamedTuple):
             by_head, by_body = max(DELIMITERS, key=head.count), max(DELIMITERS, key=body.count)
             # The first line may be a title above the header, which does not decide.
             is_title = all(by_body in row for row in rest) and not all(by_head in row for row in rest)
-            has_both = by_head in head and by_body in body
-            delimiter = by_body if (is_title if has_both else by_body in body) else by_head
+            if by_head not in head or by_head not in body:
+                delimiter = by_body if by_body in body else by_head
+            else:
+                delimiter = by_body if is_title else by_head
         marks = {options.decimal} if options.decimal else set[str]()
         if not marks:
             with open_text(path) as file, reading(path), suppress(csv.Error):
