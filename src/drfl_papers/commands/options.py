@@ -44,7 +44,7 @@ class ReproduceOptions:
     ray: Ray = None
     data_dir: DataDir = None
     device: Annotated[str | None, setting("device")] = None
-    out: Annotated[Path | None, option("Folder of results (default: evidence/results)", OUTPUT, common=True)] = None
+    out: Annotated[Path | None, option("Folder of results (default: runs/papers)", OUTPUT, common=True)] = None
     overwrite: Annotated[bool, option("Replace a result of another size", OUTPUT, "--overwrite")] = False
     as_json: Json = False
 

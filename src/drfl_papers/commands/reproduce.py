@@ -21,7 +21,7 @@ from drfl_papers.execute import check_place, reproduce
 from drfl_papers.plan import CollectedRuns, Plan, Scale
 from drfl_papers.specification import Specification, load_spec, names
 
-RESULTS = Path("evidence/results")
+RESULTS = Path("runs/papers")
 SOURCES: Mapping[str, Source] = {"auto": "auto", "original": "original", "stand-in": "stand-in"}
 
 

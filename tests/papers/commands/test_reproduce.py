@@ -81,7 +81,7 @@ def test_table_shows_our_numbers_beside_the_papers(capsys, tmp_path):
     captured = capsys.readouterr()
     assert "84.81" in captured.out
     assert captured.err.count("\n") >= 2, "a line a cell"
-    folder = tmp_path / "evidence/results/quick/small-table-1"
+    folder = tmp_path / "runs/papers/quick/small-table-1"
     assert {"table.md", "cells.csv", "summary.json"} <= {path.name for path in folder.iterdir()}
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["command"] == "drfl reproduce small-table-1 --quick"
@@ -109,7 +109,7 @@ def test_original_data_can_be_required(capsys, tmp_path):
     assert call(["reproduce", "--all", *QUICK, "--data", "original"]) == 1
     captured = capsys.readouterr()
     assert re.search(r"small-table-2: .*'cifar-10'", captured.err)
-    assert (tmp_path / "evidence/results/quick/small-table-1/table.md").is_file()
+    assert (tmp_path / "runs/papers/quick/small-table-1/table.md").is_file()
 
 
 def test_mistakes_are_one_line_errors(capsys, tmp_path):
