@@ -18,6 +18,7 @@ from torch.fx import GraphModule, Node
 
 from drfl.core.errors import Notice, first_line
 from drfl.core.hashing import digest_of
+from drfl.engine.recorder import META, record
 from drfl.task.task import Task
 
 Function = Callable[..., Sequence[Tensor]]
@@ -169,13 +170,9 @@ def model_of(task: Task) -> str:
 
 def trace(function: Function, arguments: Sequence[Tensor]) -> Function:
     """Convert the function to a flat list of tensor operations, without Python code between them."""
-    from torch.fx.experimental.proxy_tensor import make_fx  # loading its modules takes a second
-
     with warnings.catch_warnings():  # these concern torch's internals, not the model
         warnings.simplefilter("ignore")
-        # make_fx runs the function once on the example and records every operation, including those of autograd and
-        # vmap.
-        graph = simplify(make_fx(function, decomposition_table=DECOMPOSED)(*arguments))
+        graph = simplify(record(function, arguments, REPLACEMENTS))
         # torch's interpreter takes four fifths of the time of Python's. torch.compile is not faster here, and needs
         # seconds and a C++ compiler. torch.jit.trace is as fast, but never frees the memory of its traces. The two
         # functions below are not public. In a version of torch without them, Python calls the operations, with bitwise
@@ -225,7 +222,9 @@ def _argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     return NotImplemented if dim is None else x.max(dim, keepdim).indices
 
 
-DECOMPOSED = {
+REPLACEMENTS = {
+    # A copy, because the function may write to a tensor that it has made from numbers.
+    _ATEN.lift_fresh.default: _ATEN.clone.default,
     _ATEN.argmax.default: _argmax,
     _ATEN._log_softmax.default: _log_softmax,
     _ATEN._log_softmax_backward_data.default: _log_softmax_backward,
@@ -274,7 +273,7 @@ def _unchanged(node: Node) -> Node | None:
     source = node.args[0] if node.args else None
     if not isinstance(source, Node):
         return None
-    before, after = source.meta.get("tensor_meta"), node.meta.get("tensor_meta")
+    before, after = source.meta.get(META), node.meta.get(META)
     if before is None or after is None or (before.shape, before.dtype) != (after.shape, after.dtype):
         return None
     if node.target in _VIEWS:
@@ -287,14 +286,14 @@ def _transpose_narrow(module: GraphModule, node: Node) -> None:
     """Write A·B with fewer columns than rows as (Bᵀ·Aᵀ)ᵀ, which takes half the time on a CPU."""
     if node.target is not _ATEN.bmm.default or any(user.target in _VIEWS for user in node.users):
         return  # views require the strides with which they were traced
-    stack, rows, columns = node.meta["tensor_meta"].shape
+    stack, rows, columns = node.meta[META].shape
     if columns >= rows:
         return
     # Only nodes of the trace have shapes: `first` may be a node that an earlier call of this function added.
     first, source = node.args[0], None
     if isinstance(first, Node) and first.target is _ATEN.expand.default and isinstance(first.args[0], Node):
         # This is the expanded matrix, unless a stack was expanded.
-        same = first.args[0].meta["tensor_meta"].shape == first.meta["tensor_meta"].shape[1:]
+        same = first.args[0].meta[META].shape == first.meta[META].shape[1:]
         source = first.args[0] if same else None
     with module.graph.inserting_before(node):
         call = module.graph.call_function
