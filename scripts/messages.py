@@ -122,7 +122,7 @@ class Module:
         """Each node's parent; the nodes are in the order of ``ast.walk``."""
         nodes, found = [self.tree], {}
         for node in nodes:
-            children = list(ast.iter_child_nodes(node))
+            children = [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr_context)]
             found.update(dict.fromkeys(children, node))
             nodes += children
         return found

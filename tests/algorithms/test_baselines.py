@@ -87,6 +87,7 @@ def test_fine_tuned_equals_fedavg_plus_local_steps():
     assert found.evaluation.score.min() > plain.evaluation.score.min()  # every client has a rule of its own
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "algorithm",
     long_except(

@@ -73,7 +73,7 @@ LEANING, ALMOST_ONE = (0.5, 0.2, 0.1, 0.1, 0.1), (0.01, 0.01, 0.01, 0.01, 0.96)
         ["leaning", "almost one, decay", "with replacement"],
     ),
 )
-@pytest.mark.parametrize("make", [DRDM, DualDRDM])
+@pytest.mark.parametrize("make", [pytest.param(DRDM, marks=pytest.mark.long), DualDRDM])
 def test_limits_with_fixed_client_weights(make, lam, decay, draw):
     """If Λ is a single point, DRDM ends at the average optimum and dual DRDM at the weighted one, for any cohort."""
     local = LocalSGD(steps=6, lr=0.1, batch=None, weight_decay=decay)

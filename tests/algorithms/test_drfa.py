@@ -46,7 +46,7 @@ def test_rounds_with_every_sampling(reference, make, draw):
 
 
 @pytest.mark.parametrize(("reference", "make"), EVERY_VARIANT[1:])
-@pytest.mark.parametrize("rho", [0.05, 2.0])
+@pytest.mark.parametrize("rho", [0.05, pytest.param(2.0, marks=pytest.mark.long)])
 def test_rounds_with_a_penalty(reference, make, rho):
     same_as(reference, make(m=3, gamma=0.05, ambiguity=ChiSquare(rho), local=LocalSGD(steps=3, lr=0.1)))
 

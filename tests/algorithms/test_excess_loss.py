@@ -113,7 +113,7 @@ def test_reference_is_the_training_loss_after_200_local_steps():
     assert [call.kind for call in recording.calls] == ["train", "losses"], "nobody is asked twice"
 
 
-@pytest.mark.parametrize("kind", ["train", "losses"])
+@pytest.mark.parametrize("kind", ["train", pytest.param("losses", marks=pytest.mark.long)])
 def test_client_without_reference_gets_one_at_its_next_report(kind):
     class Once(DropoutFederation):
         """Drop client 2's replies to requests for its own model."""
@@ -134,6 +134,7 @@ def test_client_without_reference_gets_one_at_its_next_report(kind):
     assert after.reference.values[rows].tolist() == state.reference.values[rows].tolist()
 
 
+@pytest.mark.long
 def test_diverging_own_model_is_named():
     class Infinite(WrappedFederation):
         def ask(self, request):
@@ -145,7 +146,7 @@ def test_diverging_own_model_is_named():
         algorithm.round(algorithm.init(fed), Infinite(fed), Key(0).fold("round", 1))
 
 
-@pytest.mark.parametrize(("limit", "warned"), [(0.05, True), (100.0, False)])
+@pytest.mark.parametrize(("limit", "warned"), [(0.05, True), pytest.param(100.0, False, marks=pytest.mark.long)])
 def test_own_models_beyond_max_norm_are_reported_at_the_end(limit, warned):
     algorithm = Protected(drfl.DualDRDM(m=4, local=LocalSGD(steps=2, lr=0.1), reference="own"), norm=limit)
     with warnings.catch_warnings(record=True) as caught:
@@ -192,6 +193,7 @@ def test_certificate_is_computed_for_excess_losses():
     assert -1e-9 < rows[-1].certificate.gap < 0.2 * rows[1].certificate.gap
 
 
+@pytest.mark.long
 def test_certificate_requires_every_reference():
     problem = logistic()
     certifier = Certifier(problem.task(), assume_convex=True)

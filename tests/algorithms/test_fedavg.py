@@ -21,8 +21,9 @@ pytestmark = pytest.mark.usefixtures("global_generator_untouched")
 FEW = LocalSGD(steps=3, lr=0.1)
 
 
-@pytest.mark.parametrize("by_samples", [True, False])
-@pytest.mark.parametrize("solver", [{}, {"momentum": 0.8, "weight_decay": 0.3}, {"steps": 1}], ids=str)
+@pytest.mark.parametrize(
+    ("solver", "by_samples"), crossed([{}, {"momentum": 0.8, "weight_decay": 0.3}, {"steps": 1}], [True, False])
+)
 def test_rounds_match_the_paper(by_samples, solver):
     local = LocalSGD(**({"steps": 3, "lr": 0.1} | solver))
     same_as(references.fedavg, FedAvg(by_samples=by_samples, local=local))

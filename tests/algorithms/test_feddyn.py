@@ -49,6 +49,7 @@ def test_it_reaches_the_average_optimum(solver, options):
     )
 
 
+@pytest.mark.long
 def test_client_that_never_answers_keeps_a_zero_drift_term():
     """The others reach the optimum of their own mean."""
     problem = Quadratics.random()
@@ -66,6 +67,7 @@ def test_smaller_mu_converges_more_slowly_with_long_local_training():
     assert np.abs(smaller - optimum).max() > 1e-3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("m", long_beyond(1, [None, 3]))
 def test_with_a_radius_it_reaches_the_constrained_optimum(m):
     problem = Quadratics.random()

@@ -45,7 +45,7 @@ def test_client_with_a_larger_loss_has_a_larger_weight():
     assert weights == pytest.approx([torch.e**2 / v[0], torch.e**4 / v[1]])
 
 
-@pytest.mark.parametrize("temperature", [1e-4, 1e6])
+@pytest.mark.parametrize("temperature", [pytest.param(1e-4, marks=pytest.mark.long), 1e6])
 def test_extreme_temperatures_do_not_overflow(temperature):
     end = drfl.run(FGDROKLAdam(m=5, local=LOCAL, temperature=temperature), simulation(torch.float32), rounds=5)
     assert end.state.w.isfinite().all()

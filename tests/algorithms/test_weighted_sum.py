@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.support.marks import long_beyond
+from tests.support.marks import crossed, long_beyond
 from tests.support.quadratics import Quadratics
 
 from drfl.algorithms import DualDRDM, ScaffPD, weighted_sum
@@ -86,9 +86,9 @@ def reads(monkeypatch):
     return counted
 
 
-@pytest.mark.parametrize("along", [False, True])
-@pytest.mark.parametrize("name", SETS)
-@pytest.mark.parametrize("dtype", long_beyond(1, [torch.float64, torch.float32]))
+@pytest.mark.parametrize(
+    ("name", "along", "dtype"), crossed(list(SETS), [False, True], long_beyond(1, [torch.float64, torch.float32]))
+)
 def test_updated_sums_equal_sums_over_all_rows(name, dtype, along, reads):
     """Clients reach bounds and leave them; the exact sum follows from few rows, for every set."""
     walk, left, returned = Walk(SETS[name], dtype, along=along), 0, 0
@@ -152,7 +152,9 @@ def test_extreme_changes_of_lambda(ambiguity, first):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "step"), [(DualDRDM, {"gamma": 1e-7}), (ScaffPD, {"sigma": 1e-6})], ids=["dual", "pd"]
+    ("algorithm", "step"),
+    [(DualDRDM, {"gamma": 1e-7}), pytest.param(ScaffPD, {"sigma": 1e-6}, marks=pytest.mark.long)],
+    ids=["dual", "pd"],
 )
 def test_rounds_equal_rounds_that_read_all_rows(algorithm, step, monkeypatch):
     """A state that was saved and loaded continues with the same bits."""

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.ambiguity.answers import residuals
 from tests.ambiguity.cases import CASES, ONE_OF_EACH, drawn, steps, uneven
-from tests.support.marks import long_except
+from tests.support.marks import crossed, long_except
 from tests.support.reference import bisection
 from tests.support.refusals import refused
 
@@ -54,7 +54,9 @@ def test_one_client(name):
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if "Simplex" not in name or "0" not in name])
-@pytest.mark.parametrize("value", [0.0, 3.0, -1e300, 1e17])
+@pytest.mark.parametrize(
+    "value", [0.0, pytest.param(3.0, marks=pytest.mark.long), -1e300, pytest.param(1e17, marks=pytest.mark.long)]
+)
 def test_equal_entries_give_uniform_weights(name, value):
     """Exceptions are a prior, which affects prox and balls, and linear worst cases, which allow any weights."""
     ambiguity, v = CASES[name](4), torch.full((4,), value, dtype=torch.float64)
@@ -73,7 +75,7 @@ def test_equal_entries_get_equal_weights(name):
             assert lam[2] == pytest.approx(float(lam[3]), abs=1e-15)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", long_except(ONE_OF_EACH, CASES))
 def test_order_of_clients_does_not_matter(name):
     ambiguity, order = CASES[name](8), torch.randperm(8, generator=torch.Generator().manual_seed(1))
     if getattr(ambiguity, "prior", None) is None:
@@ -91,7 +93,7 @@ def _prior(ambiguity, order):
     return torch.tensor(ambiguity.prior, dtype=torch.float64)[order]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", long_except(ONE_OF_EACH, CASES))
 def test_huge_and_tiny_entries_give_valid_weights(name):
     v = np.array([HUGE, HUGE[::-1], [1e17, 1e17, 1e17 + 64, 0, 0, -1e17], [1e-300, 0, 0, 0, 0, -1e-300]])
     for scale in (1.0, 1.7e8, 1e-8):
@@ -212,8 +214,13 @@ def clients(request, monkeypatch):
         monkeypatch.setattr(simplex, "MANY", 0)
 
 
-@pytest.mark.parametrize("many", [simplex.MANY, 0])
-@pytest.mark.parametrize("entries", [st.floats(-1e3, 1e3), st.floats(0, 1), st.sampled_from([0.0, 0.0, 0.25, 0.5])])
+@pytest.mark.parametrize(
+    ("entries", "many"),
+    crossed(
+        {"any": st.floats(-1e3, 1e3), "in [0, 1]": st.floats(0, 1), "equal": st.sampled_from([0.0, 0.0, 0.25, 0.5])},
+        {"many": simplex.MANY, "few": 0},
+    ),
+)
 @given(data=st.data(), share=st.floats(0, 1))
 def test_simplex_matches_bisection(many, entries, data, share):
     v = tensor(data.draw(st.lists(entries, min_size=1, max_size=40)))
@@ -304,7 +311,9 @@ def test_prox_with_few_large_weights_needs_few_iterations(prior, monkeypatch):
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    "bad", [math.nan, pytest.param(math.inf, marks=pytest.mark.long), pytest.param(-math.inf, marks=pytest.mark.long)]
+)
 def test_non_finite_input_is_refused(name, bad):
     ambiguity, v = CASES[name](3), tensor([0.5, bad, 0.5])
     calls = (ambiguity.project, ambiguity.worst_case, ambiguity.contains, ambiguity.penalty, ambiguity.penalty_gradient)
@@ -397,7 +406,7 @@ def test_argument_types_are_accepted_and_arguments_unchanged(name):
         assert v.tolist() == [0, 1, 1]
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", long_except(ONE_OF_EACH, CASES))
 def test_adding_a_constant_does_not_change_the_weights(name):
     """Vectors are random, and the added constant is exact in binary."""
     g = np.random.default_rng(2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy import stats
+from tests.support.marks import crossed
 
 from drfl.assessment.clients import assess_clients, no_patient_intervals
 from drfl.assessment.clusters import ClusterScores
@@ -24,9 +25,7 @@ def drawn(p, icc, patients, federations, seed=0):
     return right.sum(1).astype(float), sizes.sum(1).astype(float), sizes.max(1).astype(float)
 
 
-@pytest.mark.parametrize("p", [0.02, 0.5, 0.95])
-@pytest.mark.parametrize("icc", [0.0, 0.5, 0.9])
-@pytest.mark.parametrize("patients", [2, 5, 20, 100])
+@pytest.mark.parametrize(("p", "icc", "patients"), crossed([0.02, 0.5, 0.95], [0.5, 0.9, 0.0], [100, 5, 20, 2]))
 def test_bounds_have_their_coverage(p, icc, patients):
     right, rows, largest = drawn(p, icc, patients, 2000)
     scores, alpha = ClusterScores(rows, right, largest), 0.05

@@ -96,6 +96,7 @@ def test_more_rows_than_numpy_can_draw_tables_of():
     assert homogeneity(BinaryScores(n, count - [0, 0, 0, 4e5, 0, 0, 0, 0])).p_spread < 0.001
 
 
+@pytest.mark.long
 def test_clients_in_chunks_are_tested_too(monkeypatch):
     rng, n = np.random.default_rng(0), np.array([5, 20, 80, 40, 30, 60, 9, 12])
     monkeypatch.setattr("drfl.assessment.homogeneity.ROWS", 150)

@@ -57,6 +57,7 @@ def test_ties_count_regardless_of_rounding(values):
     assert sign_flip_p(values) == sum(abs(s) >= abs(sum(tenths)) for s in sums) / len(sums)
 
 
+@pytest.mark.long
 def test_sign_flips_of_many_pairs_are_reproducible(monkeypatch):
     values = drawn(20, 0.4)
     exact = sign_flip_p(values)

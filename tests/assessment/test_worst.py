@@ -21,7 +21,12 @@ def all_tables(sizes, truth):
 
 @pytest.mark.parametrize(
     ("sizes", "truth"),
-    [((6, 9), (0.5, 0.5)), ((3, 12), (0.9, 0.6)), ((4, 4, 4), (0.3, 0.3, 0.9)), ((5, 2, 7), (0.97, 0.99, 0.98))],
+    [
+        ((6, 9), (0.5, 0.5)),
+        pytest.param((3, 12), (0.9, 0.6), marks=pytest.mark.long),
+        pytest.param((4, 4, 4), (0.3, 0.3, 0.9), marks=pytest.mark.long),
+        ((5, 2, 7), (0.97, 0.99, 0.98)),
+    ],
 )
 @pytest.mark.parametrize("independent", [True, False])
 def test_interval_and_set_cover_over_all_outcomes(sizes, truth, independent):

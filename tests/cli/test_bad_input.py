@@ -177,7 +177,10 @@ def test_mistake_in_the_file_is_one_line_with_exit_code_2(text, error, tmp_path,
     assert [path.name for path in tmp_path.iterdir()] == ["job.toml"]
 
 
-@pytest.mark.parametrize("command", [["run", "--algorithm", "FedAvg"], ["compare", "--algorithms", "FedAvg"]])
+@pytest.mark.parametrize(
+    "command",
+    [pytest.param(["run", "--algorithm", "FedAvg"], marks=pytest.mark.long), ["compare", "--algorithms", "FedAvg"]],
+)
 def test_full_disk_has_the_same_exit_code_in_every_command(command, tmp_path, monkeypatch):
     def full(path, data):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -63,6 +63,7 @@ def test_long_help_names_every_parameter(path, help_of):
     assert [name for name in names(COMMANDS[path]) if not any(name in word for word in printed)] == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_no_markup_is_read_into_a_help_text(path, help_of):
     """rich would read the brackets of "drfl[onnx]" as a style, and print "drfl"."""
@@ -74,6 +75,7 @@ def test_no_markup_is_read_into_a_help_text(path, help_of):
     assert {name: text for name, text in texts.items() if not set(text.split()) <= set(shown)} == {}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_paragraph_of_a_description_fills_its_lines(path, help_of):
     """A line is broken only if the next word does not fit; docstrings have longer lines than a terminal of 80."""
@@ -83,6 +85,7 @@ def test_paragraph_of_a_description_fills_its_lines(path, help_of):
             assert len(line.rstrip()) + 1 + len(following.split()[0]) > 79, line
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", [(), ("deploy",), *COMMANDS], ids=" ".join)
 def test_command_with_few_options_has_one_help(path, help_of):
     is_long = len(path) == 1 and path[0] in LONG

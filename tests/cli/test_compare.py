@@ -40,6 +40,7 @@ def test_comparison_has_a_run_per_cell_and_one_report(tmp_path, capsys):
     assert "a/report.html" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_table_shows_mean_and_spread_of_the_runs(tmp_path, capsys):
     call(["compare", *SMALL, "--algorithms", "DRFA", "--out", "a"])
     assert {path.name for path in (tmp_path / "a").glob("*-seed*")} == {"DRFA-seed0", "DRFA-seed1"}
@@ -80,6 +81,7 @@ def test_comparison_shows_duality_gaps(tmp_path, capsys):
     assert "gap" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_comparison_without_certificates_does_not_mention_them(tmp_path):
     call(["compare", *SMALL, "--algorithms", "DRFA", "--out", "a"])
     for name in ("compare.csv", "table.md", "summary.json"):
@@ -126,6 +128,7 @@ def test_diverged_cell_is_reported_and_others_continue(tmp_path, capsys):
     assert stopped == {"FedAvg": "diverged", "DRDM": "rounds"}
 
 
+@pytest.mark.long
 def test_infinite_loss_is_reported_and_others_continue(tmp_path, capsys):
     (tmp_path / "job.toml").write_text(
         "dataset = 'digits'\nclients = 4\ncohort = 2\nsteps = 4\nloss = 'squared'\nrounds = 2\n"
@@ -136,6 +139,7 @@ def test_infinite_loss_is_reported_and_others_continue(tmp_path, capsys):
     assert "SCAFFOLD" in (tmp_path / "c/table.md").read_text()
 
 
+@pytest.mark.long
 def test_refused_run_does_not_stop_the_others(tmp_path, capsys):
     refused = ["DRFA.sampling=without-replacement", "DRFA.gamma=10"]
     arguments = ["--algorithms", "DRFA,DRDM", *(word for text in refused for word in ("--param", text))]
@@ -281,6 +285,7 @@ def test_rolled_back_runs_are_marked_everywhere(tmp_path, capsys, monkeypatch):
     assert line in (tmp_path / "again.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_early_rollback_gives_no_warning(tmp_path, capsys, monkeypatch):
     set_back_once(monkeypatch, 1)
     call(["compare", *PAIR, "--param", "FedAvg.lr=0.1", "--rounds", "6", "--seeds", "2", "--out", "a"])

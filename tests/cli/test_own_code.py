@@ -170,7 +170,10 @@ def test_run_with_changed_code_is_not_resumed(folder, file, capsys):
     assert quotes(str(error), file, "`trust`")
 
 
-@pytest.mark.parametrize("name", ["Halfway", "halfway", "mine.py:Halfway"])
+@pytest.mark.parametrize(
+    "name",
+    long_except(["mine.py:Halfway"], ["Halfway", "halfway", "mine.py:Halfway"]),
+)
 def test_parameters_are_named_with_or_without_the_file(folder, name):
     (folder / "job.toml").write_text(f'[algorithms."{name}"]\nsteps = 3\n[algorithms.FedAvg]\nsteps = 2\n')
     words = f"compare job.toml --algorithms mine.py:Halfway,FedAvg --param {name}.share=0.25 --clients 4 --rounds 1"
@@ -281,6 +284,7 @@ class Branching(nn.Module):
 """
 
 
+@pytest.mark.long
 def test_branching_model_is_refused_or_saved_loadably(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name in ("whole", "rows"):

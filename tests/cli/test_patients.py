@@ -56,6 +56,7 @@ def test_patients_stay_on_one_side_of_every_split(tmp_path, capsys):
             assert len(train | test) == 24
 
 
+@pytest.mark.long
 def test_dropped_repeated_id_is_a_warning_or_strict_error(tmp_path, capsys):
     found = printed(capsys, ["run", "--data", "in", *TRAIN, "--drop", "pid", "--out", "out"])
     assert any("`patient = 'pid'`" in text for text in found["warnings"])

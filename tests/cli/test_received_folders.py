@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import tomli_w
+from tests.support.marks import long_except
 from tests.support.refusals import refused
 
 from drfl.cli.app import call
@@ -256,7 +257,7 @@ def test_bytecode_in_pycache_is_not_loaded(home, capsys):
      "antigravity:geohash", "drfl.cli:main", "pip:main", "torch.hub:load", "nothere:X", "torch:nn.Linear",
      f"{os.__file__}:abort", f"{pytest.__file__}:main", "mine.py:", ":X", "mine\0.py:net", "x" * 5000 + ".py:X"],
 )  # fmt: skip
-@pytest.mark.parametrize("key", ["model", "algorithm", "loss"])
+@pytest.mark.parametrize("key", long_except(["model"], ["model", "algorithm", "loss"]))
 def test_modules_of_python_and_drfl_are_refused(home, reference, key, monkeypatch, capsys):
     monkeypatch.setattr(user_code, "load", lambda kind, name: pytest.fail(f"{name} was loaded"))
     place = reference.rpartition(":")[0]

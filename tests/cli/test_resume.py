@@ -57,7 +57,9 @@ def same(a, b):
     return {path.name for path in a.iterdir()} >= FILES and different(results_in(a), results_in(b)) == []
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)]
+)
 def test_resumed_run_equals_an_uninterrupted_run(number, code, stop, tmp_path, capsys):
     assert call(["run", *SMALL, "--out", "w/a"]) == 0
     stop(4, number)
@@ -118,7 +120,7 @@ def test_other_number_of_threads_is_reported_and_the_run_continues(job, stop, tm
     assert notice_codes(["run", "--out", "a", "--resume", "--threads", "3"]) == ["nothing-to-resume"]
 
 
-@pytest.mark.parametrize("what", ["data", "model"])
+@pytest.mark.parametrize("what", ["data", pytest.param("model", marks=pytest.mark.long)])
 def test_changed_data_are_refused(what, stop, tmp_path, capsys):
     stop(3)
     call(["run", *SMALL, "--out", "a"])
@@ -184,7 +186,7 @@ def altered(path, change):
     (path / "SHA256SUMS").write_bytes(sums_of(files))
 
 
-@pytest.mark.parametrize("damage", ["content", "missing"])
+@pytest.mark.parametrize("damage", ["content", pytest.param("missing", marks=pytest.mark.long)])
 def test_run_without_usable_checkpoint_starts_from_the_beginning(damage, stop, tmp_path, capsys):
     assert call(["run", *SMALL, "--out", "w/a"]) == 0
     stop(5)
@@ -260,6 +262,7 @@ def test_python_warns_of_an_interrupted_run(stop, tmp_path):
     assert [(one.message.code, one.filename) for one in told] == [("interrupted", __file__)]
 
 
+@pytest.mark.long
 def test_run_without_checkpoints_restarts_from_the_beginning(stop, tmp_path, capsys):
     options = [*SMALL, "--checkpoint-every", "0"]
     assert call(["run", *options, "--out", "w/a"]) == 0
@@ -291,6 +294,7 @@ def test_stopped_overwriting_run_is_not_the_old_run(stop, tmp_path):
     assert (tmp_path / "a/history.csv").read_bytes() == (tmp_path / "w/a/history.csv").read_bytes()
 
 
+@pytest.mark.long
 def test_full_batches_are_the_same_after_a_resume(stop, tmp_path):
     job = [*SMALL, "--algorithm", "ScaffPD"]
     assert call(["run", *job, "--out", "w/a"]) == 0
@@ -302,6 +306,7 @@ def test_full_batches_are_the_same_after_a_resume(stop, tmp_path):
     assert same(tmp_path / "a", tmp_path / "w/a")
 
 
+@pytest.mark.long
 def test_report_and_assess_mention_an_interruption(stop, tmp_path, capsys):
     stop(4)
     assert call(["run", *SMALL, "--out", "a"]) == 130
@@ -329,6 +334,7 @@ def test_run_without_results_is_not_reported(tmp_path, capsys):
         assert "'drfl run --resume --out a'" in str(error)
 
 
+@pytest.mark.long
 def test_deeply_nested_configuration_is_refused(tmp_path, capsys):
     assert call(["run", *SMALL, "--out", "a"]) == 0
     (tmp_path / "a/config.toml").rename(tmp_path / "kept.toml")
@@ -357,6 +363,7 @@ def test_nothing_to_resume_is_an_error(arguments, code, field, tmp_path, capsys)
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["mine", "study.toml", "thesis.txt"]
 
 
+@pytest.mark.long
 def test_same_command_starts_and_resumes(tmp_path):
     assert call(["run", *SMALL, "--out", "a", "--resume"]) == 0
     assert {path.name for path in (tmp_path / "a").iterdir()} == FILES
@@ -398,6 +405,7 @@ def test_killed_run_resumes_and_a_second_process_is_refused(tmp_path, capsys):
     assert same(tmp_path / "a", tmp_path / "w/a")
 
 
+@pytest.mark.long
 def test_full_gpu_memory_leaves_a_run_that_can_resume(tmp_path, capsys, monkeypatch):
     assert call(["run", *SMALL, "--checkpoint-every", "1", "--out", "w/a"]) == 0
     train, calls = Loop.train, []

@@ -16,6 +16,7 @@ import tomllib
 
 import pytest
 import torch
+from tests.support.marks import long_except
 from tests.support.refusals import notices, refusal, refused
 from tests.support.rollbacks import set_back_once
 
@@ -135,6 +136,7 @@ def test_returned_model_and_last_iterate_are_reported_and_saved(tmp_path, capsys
     assert json.loads((tmp_path / "c/summary.json").read_text())["step_size"] is None
 
 
+@pytest.mark.long
 def test_run_that_ends_worse_than_it_began_fails(tmp_path, capsys):
     failure = notices(["run", *SMALL, "--lr", "1e9", "--out", "a"], exit_code=1)[-1]
     assert (failure.code, failure.field) == ("loss-rose", "lr")
@@ -146,6 +148,7 @@ def test_run_that_ends_worse_than_it_began_fails(tmp_path, capsys):
     assert f"FedAvg, seed 0: {outcome['reason']}" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_averaged_iterate_is_reported_and_saved(tmp_path, capsys):
     call(["run", *SMALL, "--algorithm", "DRFA", "--averaged", "--out", "a"])
     assert {path.name for path in (tmp_path / "a").iterdir()} == FILES | {"model-averaged.safetensors"}
@@ -166,6 +169,7 @@ def test_algorithm_without_averaged_solution_refuses_averaged(tmp_path, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_table_dir_does_not_change_results(tmp_path):
     (tmp_path / "tables").mkdir()
     call(["run", *SMALL, "--algorithm", "SCAFFOLD", "--out", "a"])
@@ -174,7 +178,7 @@ def test_table_dir_does_not_change_results(tmp_path):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes(), name
 
 
-@pytest.mark.parametrize("algorithm", ["FedAvg", "DRFA", "DRDM"])
+@pytest.mark.parametrize("algorithm", long_except(["DRDM"], ["FedAvg", "DRFA", "DRDM"]))
 def test_same_seed_gives_same_bytes_and_saved_config_repeats_the_run(algorithm, tmp_path):
     call(["run", *SMALL, "--algorithm", algorithm, "--zipf", "0.5", "--out", "a"])
     call(["run", "a/config.toml", "--out", "b"])
@@ -285,6 +289,7 @@ def test_set_and_penalty_are_part_of_the_certificate(tmp_path):
     assert float(start[2]["lower"]) == pytest.approx(float(start[0]["lower"]), abs=1e-5)
 
 
+@pytest.mark.long
 def test_unproven_gap_is_marked(capsys):
     call(["run", *SMALL, "--certificate", "--out", "a"])
     printed = " ".join(capsys.readouterr().out.split())
@@ -330,8 +335,10 @@ def test_none_resets_a_parameter_to_its_default(tmp_path):
     ("tables", "options", "algorithm"),
     [
         ("[algorithms.drfa]\ngamma = 0.5\n", [], "DRFA"),
-        ("[algorithms.drfa]\ngamma = 0.5\n", ["--algorithm", "FedAvg"], "FedAvg"),
-        ("[algorithms.DRFA]\ngamma = 0.5\n[algorithms.DRDM]\nmu = 1.0\n", [], "DualDRDM"),
+        pytest.param("[algorithms.drfa]\ngamma = 0.5\n", ["--algorithm", "FedAvg"], "FedAvg", marks=pytest.mark.long),
+        pytest.param(
+            "[algorithms.DRFA]\ngamma = 0.5\n[algorithms.DRDM]\nmu = 1.0\n", [], "DualDRDM", marks=pytest.mark.long
+        ),
     ],
 )
 def test_only_table_of_a_file_names_the_algorithm(tables, options, algorithm, tmp_path):
@@ -407,6 +414,7 @@ def test_until_holds_out_validation_rows_and_stops_by_them(tmp_path, capsys):
     assert trained < 0.6 * held
 
 
+@pytest.mark.long
 def test_run_stopped_by_test_rows_is_marked_and_has_no_intervals(tmp_path, capsys):
     target = ["--until", "test:avg_accuracy=0.5"]
     assert call(["run", "--rounds", "50", "--clients", "6", *target, "--out", "a"]) == 0
@@ -437,6 +445,7 @@ def test_run_stopped_by_test_rows_is_marked_and_has_no_intervals(tmp_path, capsy
     assert "accuracy_low" in rows(tmp_path / "b/clients.csv")[0]
 
 
+@pytest.mark.long
 def test_overwrite_replaces_the_whole_old_run(tmp_path, capsys):
     call(["run", *SMALL, "--algorithm", "DRFA", "--averaged", "--out", "a"])
     capsys.readouterr()
@@ -472,6 +481,7 @@ def test_ctrl_c_stops_after_the_round_with_a_valid_run_directory(tmp_path):
     assert int(rows(tmp_path / "a/history.csv")[-1]["round"]) == summary["rounds"]
 
 
+@pytest.mark.long
 def test_rolled_back_run_shows_how_many_rounds_count(tmp_path, capsys, monkeypatch):
     set_back_once(monkeypatch, 0)
     arguments = ["run", *SMALL, "--algorithm", "FedAvg"]

@@ -169,6 +169,7 @@ def test_step_size_is_searched_in_multiples_of_the_determined_one(here, capsys):
     assert all(0.25 <= float(text.removeprefix("constant:factor=")) <= 4 for text in factors[1:])
 
 
+@pytest.mark.long
 def test_job_with_its_own_schedule_is_not_searched_in_multiples(tmp_path, capsys):
     (tmp_path / "job.toml").write_text(JOB + "[algorithms.FedAvg]\nlr_schedule = 'cosine:rounds=2'\n")
     named = ["lr_schedule = 'cosine:rounds=2'", "FedAvg"]

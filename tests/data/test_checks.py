@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from tests.support.marks import long_except
 
 from drfl import DataWarning, FedAvg, LocalSGD, Simulation, Task, run
 from drfl import compare as compare_objects
@@ -97,7 +98,7 @@ def test_outlier_in_a_column_is_found_at_any_scale():
 
 
 @pytest.mark.parametrize("value", [1e7, 1e8, -1e8, 5e8, -5e8, 2e9])
-@pytest.mark.parametrize("standardised", [False, True])
+@pytest.mark.parametrize("standardised", [pytest.param(False, marks=pytest.mark.long), True])
 def test_one_huge_value_is_the_only_number_that_is_named(value, standardised):
     data = table_of({"bp": at_site_2(normal(130, 15), lambda x: np.r_[value, x[1:]]), "age": normal(60, 9)})
     line = data_warnings(data.standardised() if standardised else data)[0]
@@ -242,7 +243,7 @@ def test_codes_for_missing_values(code):
 
 
 @pytest.mark.parametrize("code", [9998, 998, 888, 777, 1111, -7, -8, -88])
-@pytest.mark.parametrize("sites", [[2], [0, 1, 2, 3]])
+@pytest.mark.parametrize("sites", [[2], pytest.param([0, 1, 2, 3], marks=pytest.mark.long)])
 def test_codes_that_are_far_from_all_others(code, sites):
     def pressure(g, site, rows):
         return np.where((np.arange(rows) % 7 == 0) & (site in sites), code, g.normal(130, 15, rows).round(1))
@@ -267,7 +268,10 @@ def with_dates(born, admitted, rows):
     return data_warnings(ClientData.from_frame(table, schema=schema, test_fraction=1 / 3))
 
 
-@pytest.mark.parametrize("code", ["1900-01-01", "1970-01-01", "2099-12-31", "9999-12-31"])
+@pytest.mark.parametrize(
+    "code",
+    long_except(["1900-01-01", "9999-12-31"], ["1900-01-01", "1970-01-01", "2099-12-31", "9999-12-31"]),
+)
 def test_dates_that_stand_for_missing_ones(code):
     usual = "1961-05-02", "2021-02-03"
     assert with_dates(*usual, 10) == ()
@@ -601,6 +605,7 @@ def test_command_warns_before_training_and_in_its_files(capsys):
     assert "FedAvg and DRFA: all test rows are of one class at A" in report
 
 
+@pytest.mark.long
 def test_papers_jobs_give_no_warning(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for words in ("--partition one-class", "--clients 30", "--partition iid --clients 60"):

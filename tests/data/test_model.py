@@ -76,7 +76,7 @@ def expected(model, data, rows):
         return module(data.inputs[rows].to(next(module.parameters()).dtype)).double()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.long)], ids=str)
 def test_predictions_from_raw_columns_equal_the_evaluation(dtype, tmp_path):
     frame = table()
     data = drfl.ClientData.from_frame(frame, schema=SCHEMA, dtype=dtype)
@@ -227,6 +227,7 @@ def test_predictions_for_regression_labels_and_images(tmp_path):
         model.predict(x * np.nan)
 
 
+@pytest.mark.long
 def test_card_of_labels_and_missing_values(tmp_path):
     columns = (
         Column("crp", "number", missing=("",)),

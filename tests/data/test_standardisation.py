@@ -255,6 +255,7 @@ def test_two_sites_cannot_judge_each_other():
     assert scales([claim(10, 0.0, 1.0), claim(10, 100.0, 1.0)]) == (50, 2, 0)
 
 
+@pytest.mark.long
 def test_many_clients_are_combined_quickly():
     parts = [claim(n + 1, float(n), 1.0) for n in range(2000)]
     counts = list(accumulate(part.count for part in parts))

@@ -99,7 +99,7 @@ def test_rounds_match_plain_torch_loops(name, engine):
 
 
 @pytest.mark.parametrize(("engine", "name"), crossed(list(ALL_ENGINES), list(LOSSES)))
-@pytest.mark.parametrize("epochs", [None, 1])
+@pytest.mark.parametrize("epochs", [pytest.param(None, marks=pytest.mark.long), 1])
 def test_batches_are_never_padded(name, engine, epochs):
     train, _, data, task = setting(name)
     fed, key, cohort = drfl.Simulation(data, task, engine=ALL_ENGINES[engine]), drfl.Key(3), torch.arange(4)
@@ -130,6 +130,7 @@ def test_sequential_computation_is_logged_once(caplog):
         assert len([record for record in caplog.records if record.name == "drfl.engine"]) == lines
 
 
+@pytest.mark.long
 def test_mean_over_rows_equals_a_batch_loss():
     *_, data, task = setting("dice")
     plain = drfl.Task(task.model, loss=nn.BCEWithLogitsLoss(), score="auc")

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+from tests.support.marks import long_except
 from tests.support.problems import federation, pools, task_of
 from tests.support.refusals import quotes, refused
 from torch import nn
@@ -81,7 +82,7 @@ class Everything(PersonalClientSide):
         return {"mean": weights @ messages["mean"]}
 
 
-@pytest.mark.parametrize("name", LOCALS)
+@pytest.mark.parametrize("name", long_except(["plain", "full batches"], LOCALS))
 def test_loss_of_the_task_gives_fedavg(name):
     runs = [
         drfl.run(kind(m=4, local=LOCALS[name]), federation(model=two_layers, engine=engine), rounds=3, averaged=True)
@@ -93,7 +94,7 @@ def test_loss_of_the_task_gives_fedavg(name):
         assert run.history.last.ledger == runs[0].history.last.ledger
 
 
-@pytest.mark.parametrize("name", LOCALS)
+@pytest.mark.parametrize("name", long_except(["everything", "sam"], LOCALS))
 def test_engines_agree_on_a_method_with_all_features(name):
     ends = []
     for engine in (Loop(), Stacked(), Threads(2)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.support.marks import crossed
 
 from drfl import ClientData, Simulation, Task
 from drfl.engine import Loop, Stacked, evaluation
@@ -28,9 +29,7 @@ def simulation(kind, engine, shared=False):
     )
 
 
-@pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("kind", ["linear", "mlp"])
-@pytest.mark.parametrize("rows", [70, 16])
+@pytest.mark.parametrize(("kind", "shared", "rows"), crossed(["mlp", "linear"], [False, True], [16, 70]))
 def test_joint_evaluation_equals_separate_evaluations(kind, shared, rows, monkeypatch):
     fed, loop = simulation(kind, Stacked(), shared), simulation(kind, Loop(), shared)
     generator = torch.Generator().manual_seed(2)

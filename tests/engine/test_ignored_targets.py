@@ -10,7 +10,7 @@ import pytest
 import torch
 from sklearn import metrics as reference
 from tests.support.engines import ALL_ENGINES, same
-from tests.support.marks import crossed
+from tests.support.marks import crossed, long_except
 from tests.support.refusals import refused
 from torch import nn
 from torch.nn import functional
@@ -42,6 +42,7 @@ LOSSES = {
 }
 IGNORED = {"255": 255, "a class": 1, "all": 3, "partial": -1, "nll": -7, "nll_loss": 0}
 """Where it is not torch's default."""
+NAMES = long_except(LOSSES.keys() - {"nll_loss"}, LOSSES)
 
 
 class Tagger(nn.Module):
@@ -123,7 +124,7 @@ pytestmark = pytest.mark.usefixtures("ray", "global_generator_untouched")
     ("engine", "name", "dense", "large"),
     crossed(
         ALL_ENGINES,
-        list(LOSSES),
+        NAMES,
         {"flat": False, "dense": True},
         {"large": True, "small": False},
         last_in_turn=True,

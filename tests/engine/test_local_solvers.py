@@ -104,6 +104,7 @@ def test_snapshot_with_epochs_is_refused(engine):
         fed.train(torch.arange(2), fed.w0, LocalSGD(epochs=1, lr=0.1), Key(0), snapshot=1)
 
 
+@pytest.mark.long
 def test_whole_runs_agree():
     algorithm = FedNova(m=4, local=LocalSGD(epochs=2, lr=0.1, momentum=0.5))
     a, b, c = (run(algorithm, federation(engine=e), rounds=3).state.w for e in (Loop(), Stacked(), Threads(2)))

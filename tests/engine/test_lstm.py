@@ -14,7 +14,7 @@ from drfl.engine.sgd import gradient_of_one
 from drfl.optim.local import LocalSGD
 from drfl.task import models
 
-VOCABULARY, LENGTH = 11, 6
+VOCABULARY, LENGTH = 11, 4
 
 
 @pytest.fixture(scope="module")

@@ -53,7 +53,7 @@ def test_estimate_draws_no_random_numbers():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("graphs", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_activations_limit_the_stacks_of_a_cuda_device(graphs, monkeypatch):
     """12 clients × 8 samples with 4 kB of activations take 384 kB, and their models with gradients 0.9 MB."""
     made, train = [], stacked._train_stack

@@ -30,7 +30,7 @@ def trained(engine, **options):
     return fed.train(torch.arange(5), fed.w0, LOCAL, Key(1), prox=0.3, snapshot=2, average=True)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.long)], ids=str)
 def test_number_of_workers_does_not_change_a_bit(dtype):
     replies = [trained(Threads(workers), dtype=dtype) for workers in (1, 2, 5, 50)]
     for other in replies[1:]:

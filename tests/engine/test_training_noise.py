@@ -230,6 +230,7 @@ class Functional(nn.Module):
         return self.out(nn.functional.dropout(x.flatten(1), 0.5))
 
 
+@pytest.mark.long
 def test_data_without_floats_are_unchanged(engine):
     data = pools(SIZES, shape=SHAPE)
     whole = replace(data, inputs=data.inputs.long(), test_inputs=data.test_inputs.long())

@@ -36,6 +36,7 @@ def is_picture(path):
     return path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 10_000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", long_except(["worst_client"], SCRIPTS, [path.stem for path in SCRIPTS]))
 def test_shortened_script_draws_its_picture(path, tmp_path):
     module = script(str(path.relative_to(ROOT)))

@@ -66,6 +66,7 @@ def test_deployed_run_equals_the_simulated_one(model, algorithm, tmp_path):
     assert "0" in deployment.differences([found])
 
 
+@pytest.mark.long
 def test_different_model_is_detected(tmp_path, monkeypatch):
     config = deployment.configured("linear", "FedAvg", seed=0, rounds=1)
     data = build(config).data

@@ -57,7 +57,7 @@ updates = st.lists(
 )
 
 
-@pytest.mark.parametrize("filed", [False, True])
+@pytest.mark.parametrize("filed", [pytest.param(False, marks=pytest.mark.long), True])
 @pytest.mark.parametrize("dtype", long_beyond(1, [torch.float32, torch.float64]))
 @settings(max_examples=40, deadline=None)
 @given(updates=updates)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.marks import long_except
 from tests.support.refusals import refused
 
 from drfl.core.key import Key
@@ -38,6 +39,7 @@ def well_formed(c, n):
     assert c.clients.max() < n
 
 
+@pytest.mark.long
 def test_multiplicities_with_replacement_are_multinomial():
     """Compare means and the probability of being drawn at all."""
     counts, present = np.zeros(5), np.zeros(5)
@@ -88,6 +90,7 @@ def test_weights_need_not_sum_to_one_exactly():
     assert sampling.without_replacement(third, 2, Key(0)).clients.numel() == 2
 
 
+@pytest.mark.long
 def test_pairs_without_replacement_follow_sequential_draws():
     """The first client is drawn by λ, and the second by λ among the others."""
     pairs = dict.fromkeys(itertools.combinations(range(5), 2), 0)
@@ -140,7 +143,7 @@ def test_uniform_weighted_uses_only_answering_clients():
     assert shares[1, 3] == (0.0, 1.0)
 
 
-@pytest.mark.parametrize("m", [1, 2, 4])
+@pytest.mark.parametrize("m", long_except(["2"], [1, 2, 4]))
 def test_uniform_cohort(m):
     present, together = np.zeros(5), 0
     for key in keys():

@@ -171,6 +171,7 @@ def test_updates_and_gradients_are_limited_by_the_policy(tmp_path):
     assert torch.equal(g.losses.sort().values, plain.gradients(EVERYBODY, w, Key(0)).losses.sort().values)
 
 
+@pytest.mark.long
 def test_site_keeps_the_drift_term_of_the_shortened_update(tmp_path):
     """The site computes the same shift as the server, which otherwise would send it in every round."""
     bounded, plain = federation(sites_of(tmp_path, max_step=0.01)), federation()

@@ -86,7 +86,7 @@ def test_wait_option_shortens_the_waiting(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "kind", long_except(["DRDM", "DualDRDM"], ["DRDM", "DualDRDM", "FedDyn", "SCAFFOLD", "DRFA", "ScaffPD"])
+    "kind", long_except(["DualDRDM"], ["DRDM", "DualDRDM", "FedDyn", "SCAFFOLD", "DRFA", "ScaffPD"])
 )
 def test_returning_site_keeps_its_weight_and_drift_term(kind):
     states, fed = played(kind, away=True)
@@ -194,6 +194,7 @@ def test_policy_limits_the_warnings_that_a_site_sends():
     assert "999" not in notice
 
 
+@pytest.mark.long
 def test_site_warnings_reach_the_report(tmp_path, caplog):
     sites = {name: odd_site(name, "figures" if name == "a" else "columns") for name in "abcd"}
     grid = grid_of(load=lambda context: sites[context.node_config["name"]])

@@ -111,6 +111,7 @@ def test_below_the_quorum_the_server_waits_for_all_sites():
     assert trained(fed, 2) == [0, 1, 2, 3]
 
 
+@pytest.mark.long
 def test_server_waits_if_all_sites_are_in_backoff():
     """If the server skipped all sites, the rest of a run would end at once without any result."""
     grid, fed = sleepy(0.05, asleep=(1, 2, 3, 4))
@@ -132,7 +133,7 @@ def test_untested_site_is_awaited_despite_a_quorum():
     assert grid.count[2] - before == 1  # though it was silent
 
 
-@pytest.mark.parametrize(("always", "messages"), [(True, 1), (False, 2)])
+@pytest.mark.parametrize(("always", "messages"), [pytest.param(True, 1, marks=pytest.mark.long), (False, 2)])
 def test_site_that_denies_receiving_the_shift_is_rejected(always, messages, caplog):
     """It is asked again once, and only if the shift was not in the message."""
     grid = grid_of(grid=Forgetful)

@@ -153,7 +153,7 @@ def test_run_delivers_its_model_to_accepting_sites(tmp_path, key, caplog):
     assert [finding.text for finding in audit(logs, trusted) if finding.kind == "problem"] == []
 
 
-@pytest.mark.parametrize("line", ["", 'key = "server.key"\ndeliver = false\n'])
+@pytest.mark.parametrize("line", [pytest.param("", marks=pytest.mark.long), 'key = "server.key"\ndeliver = false\n'])
 def test_delivery_needs_a_key_and_can_be_switched_off(tmp_path, key, line):
     path = settings(tmp_path, rounds=1)
     path.write_text(line + path.read_text())
@@ -183,6 +183,7 @@ def test_later_delivery_names_offline_sites(tmp_path, key):
         carry_out(grid, path, request(tmp_path / "b", "deliver", tmp_path / "bad.safetensors"))
 
 
+@pytest.mark.long
 def test_silent_or_faulty_site_does_not_stop_the_delivery(tmp_path, key, monkeypatch):
     class Broken(InProcessGrid):
         def answer(self, message, context):

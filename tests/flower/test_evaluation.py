@@ -128,9 +128,9 @@ def test_site_evaluates_its_own_score_column(tmp_path):
     ("name", "value"),
     [
         ("samples", 14),
-        ("score", 0.95),
+        pytest.param("score", 0.95, marks=pytest.mark.long),
         ("sums", ((15.0, 16.0, 16.0, 0.0, 0.0),)),
-        ("loss", float("nan")),
+        pytest.param("loss", float("nan"), marks=pytest.mark.long),
     ],
 )
 def test_impossible_counts_are_not_used(tmp_path, name, value):

@@ -99,8 +99,8 @@ def test_failing_client_counts_as_silent_and_is_named(caplog):
     ("change", "reason"),
     [
         (lambda part: torch.cat([part, part]), "wrong shape"),
-        (lambda part: part.double(), "wrong type"),
-        (lambda part: part.sum(), "wrong shape"),
+        pytest.param(lambda part: part.double(), "wrong type", marks=pytest.mark.long),
+        pytest.param(lambda part: part.sum(), "wrong shape", marks=pytest.mark.long),
     ],
 )
 def test_wrong_shape_or_type_is_rejected_with_a_reason(change, reason, caplog):
@@ -258,10 +258,10 @@ def test_silent_site_keeps_its_last_test_result(caplog):
     "found",
     [
         (float("nan"), 0.1, 15, (), THIRD),
-        (1.5, 0.1, 15, (), THIRD),
+        pytest.param((1.5, 0.1, 15, (), THIRD), marks=pytest.mark.long),
         (1 / 3, float("inf"), 15, (), THIRD),
-        (1 / 3, 0.1, 0, (), THIRD),
-        (1 / 3, 0.1, 15, (), ((15.0, 6.0, 6.0, 0.0, 0.0),)),
+        pytest.param((1 / 3, 0.1, 0, (), THIRD), marks=pytest.mark.long),
+        pytest.param((1 / 3, 0.1, 15, (), ((15.0, 6.0, 6.0, 0.0, 0.0),)), marks=pytest.mark.long),
     ],
 )
 def test_impossible_test_result_is_rejected(found, caplog):
@@ -280,8 +280,8 @@ def test_impossible_test_result_is_rejected(found, caplog):
     [
         ("<class 'drfl.flower.client_app.HungError'>:<'it took 10 s'>", "HungError: it took 10 s"),
         ("<class 'KeyError'>:<''a''>", "KeyError: 'a'"),
-        ("one\n  two \n", "two"),
-        (" \n", "no reason given"),
+        pytest.param("one\n  two \n", "two", marks=pytest.mark.long),
+        pytest.param(" \n", "no reason given", marks=pytest.mark.long),
     ],
 )
 def test_informative_line_of_a_traceback(told, line, caplog):

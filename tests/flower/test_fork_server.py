@@ -150,7 +150,7 @@ def test_server_ends_with_its_parent_and_removes_its_program(place, tmp_path):
     assert not (folder / SOCKET_NAME).exists()
 
 
-@pytest.mark.parametrize("arguments", [["hang"], ["hang", "deaf"]])
+@pytest.mark.parametrize("arguments", [pytest.param(["hang"], marks=pytest.mark.long), ["hang", "deaf"]])
 def test_waiting_children_end_with_the_supernode(place, tmp_path, arguments):
     folder = tmp_path / "other"
     start = "import subprocess, sys; subprocess.Popen(sys.argv[1:]).wait()"

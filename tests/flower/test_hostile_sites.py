@@ -61,7 +61,7 @@ def behaviours():
 
 
 BEHAVIOURS = behaviours()
-KEPT = ["gradients = inf", "test sums = []", "answer.more = 'than asked'", "no vectors' record"]
+KEPT = ["test sums = []", "answer.more = 'than asked'"]
 
 
 class Hostile(InProcessGrid):
@@ -136,6 +136,7 @@ def test_other_sites_train_as_if_the_site_were_silent(name, tmp_path):
         assert (one / file).read_bytes() == (two / file).read_bytes()
 
 
+@pytest.mark.long
 def test_hostile_site_is_skipped_longer_and_longer_and_recorded(tmp_path, caplog):
     out = serve(tmp_path, BEHAVIOURS["gradients = inf"], more="cohort = 4\n")
     told = json.loads((out / "traffic.json").read_text())["sites"]

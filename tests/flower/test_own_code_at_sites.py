@@ -7,6 +7,7 @@ import uuid
 
 import pytest
 import torch
+from tests.support.marks import long_except
 from tests.support.refusals import logged, refused
 
 from drfl.core.errors import DrflError
@@ -124,7 +125,10 @@ def contents_of(record):
             yield value.data
 
 
-@pytest.mark.parametrize("case", ["nothing", "no helper", "other digest", "other file"])
+@pytest.mark.parametrize(
+    "case",
+    long_except(["no helper", "other file"], ["nothing", "no helper", "other digest", "other file"]),
+)
 def test_site_executes_only_approved_code(tmp_path, caplog, helper, case):
     whole = approved(helper)
     policy = {
@@ -161,6 +165,7 @@ def test_own_models_are_evaluated_like_their_run(tmp_path, helper):
     assert [site["gain"] for site in gain["sites"]] == [0, 0, 0, 0]
 
 
+@pytest.mark.long
 def test_evaluation_needs_code_named_by_server_and_approved_by_site(tmp_path, helper):
     model = deployed(tmp_path, helper, approved(helper)) / "model.safetensors"
     # sites that have not approved the code test nothing

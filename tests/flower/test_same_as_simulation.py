@@ -54,7 +54,7 @@ ALGORITHMS = {
 AVERAGED = ("DRFA", "DRDM", "protected")
 
 
-@pytest.mark.parametrize("name", long_except(["ScaffPD", "DualDRDM", "protected"], ALGORITHMS))
+@pytest.mark.parametrize("name", long_except(["DualDRDM", "protected"], ALGORITHMS))
 def test_all_numbers_equal_the_simulation(name):
     options = {"rounds": 5, "seed": 3, "averaged": name in AVERAGED, "returned": "best"}
     a, b = (drfl.run(ALGORITHMS[name], fed, **options) for fed in (simulation(), federation()))
@@ -83,13 +83,13 @@ def test_repeated_round_equals_the_simulation():
     assert kinds == [call.kind for call in others]
 
 
-@pytest.mark.parametrize("name", ["FedAvg", "DRFA", "ScaffPD"])
+@pytest.mark.parametrize("name", long_except(["ScaffPD"], ["FedAvg", "DRFA", "ScaffPD"]))
 def test_ledger_counts_models_like_a_simulation(name):
     a, b = (drfl.run(ALGORITHMS[name], fed, rounds=3) for fed in (simulation(), federation()))
     assert a.history.last.ledger == b.history.last.ledger
 
 
-@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("kept", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_ledger_counts_shifts_kept_at_sites(kept):
     grid = grid_of()
     a, b = simulation(), federation(grid)
@@ -185,7 +185,7 @@ def test_unselected_sites_are_tested_with_the_others(asked):
     assert fed.ledger == expected.ledger
 
 
-@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("first", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_two_models_are_tested_in_one_message(first):
     fed = federation(grid := grid_of())
     w, before, expected = fed.w0, dict(grid.count), simulation()
@@ -217,7 +217,7 @@ class Diverging(drfl.FedAvg):
 
 
 @pytest.mark.parametrize("make", [simulation, federation])
-@pytest.mark.parametrize("asks", [False, True])
+@pytest.mark.parametrize("asks", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_error_in_a_prefetched_round_is_raised_after_the_test(asks, make):
     steps, kept = [], []
     options = {"callbacks": [steps.append], "keep": lambda progress, stopping: kept.append(progress)}
@@ -227,7 +227,7 @@ def test_error_in_a_prefetched_round_is_raised_after_the_test(asks, make):
     assert [(progress.round, len(progress.rows)) for progress in kept] == [(1, 2), (2, 3)]
 
 
-@pytest.mark.parametrize("asks", [False, True])
+@pytest.mark.parametrize("asks", [pytest.param(False, marks=pytest.mark.long), True])
 def test_error_in_a_prefetched_round_is_dropped_if_a_callback_stops(asks):
     algorithm = Diverging(m=4, local=LOCAL, asks=asks)
     found = drfl.run(algorithm, federation(), rounds=5, callbacks=[lambda step: step.round == 2])
@@ -246,6 +246,7 @@ class Catching(drfl.DRFA):
             return state, Info.without_replies(sampling.all_clients(state.lam, 4, key))
 
 
+@pytest.mark.long
 def test_round_that_catches_all_exceptions_works():
     """Finding the requests of a round must not raise an exception within it."""
     options = {"m": 3, "local": LOCAL}
@@ -258,7 +259,7 @@ def test_round_that_catches_all_exceptions_works():
     assert grid.count == plain.count
 
 
-@pytest.mark.parametrize(("stop", "every"), long_beyond(2, [(0, 1), (2, 1), (2, 2), (3, 2)]))
+@pytest.mark.parametrize(("stop", "every"), long_beyond(1, [(0, 1), (2, 1), (2, 2), (3, 2)]))
 def test_prefetched_round_is_dropped_if_a_callback_stops(stop, every, tmp_path):
     """The files are those of a run with fewer rounds; only the traffic shows the dropped round."""
 

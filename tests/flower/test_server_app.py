@@ -95,6 +95,7 @@ def test_deployment_writes_the_files_of_a_run(tmp_path):
     assert models < traffic["bytes_down"] - traffic["test_bytes_down"] < models + 600 * 4 * 8
 
 
+@pytest.mark.long
 def test_deployment_can_stop_by_test_rows_and_has_no_intervals(tmp_path, caplog):
     with caplog.at_level(logging.INFO, "drfl"):
         out = server_app.serve(grid_of(), settings(tmp_path, more='until = "test:avg_loss=100"'))
@@ -175,6 +176,7 @@ def auc_of_the_last(out):
         return [float(row["last_auc"]) for row in csv.DictReader(file)]
 
 
+@pytest.mark.long
 def test_site_of_one_class_is_excluded_from_the_auc_and_named(tmp_path, caplog):
     train, test = clients()
     test["d"] = (test["d"][0], torch.zeros(15, dtype=torch.int64))
@@ -391,6 +393,7 @@ def test_input_error_is_one_log_line_and_others_keep_tracebacks():
     assert logged(ValueError("no")).splitlines() == ["ServerApp raised an exception", "ValueError: no"]
 
 
+@pytest.mark.long
 def test_other_sites_than_those_of_the_run_are_refused(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         server_app.serve(grid_of(grid=Dying), settings(tmp_path))
@@ -446,9 +449,9 @@ def test_requests_per_site_stay_within_the_stated_maximum(tmp_path, algorithm):
     ("limits", "job", "warned"),
     [
         ("", "", 1),
-        ("rows = 100", "", 0),
-        ("max_share = 0.9", "", 0),
-        ("classes = 3", "", 1),
+        pytest.param("rows = 100", "", 0, marks=pytest.mark.long),
+        pytest.param("max_share = 0.9", "", 0, marks=pytest.mark.long),
+        pytest.param("classes = 3", "", 1, marks=pytest.mark.long),
         ("", 'aggregator = "geometric-median"', 0),
     ],
 )

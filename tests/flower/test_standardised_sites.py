@@ -85,7 +85,7 @@ def accuracies(out):
         return {row["client"]: float(row["accuracy"]) for row in csv.DictReader(file)}
 
 
-@pytest.mark.parametrize("algorithm", ["FedAvg", "DualDRDM"])
+@pytest.mark.parametrize("algorithm", [pytest.param("FedAvg", marks=pytest.mark.long), "DualDRDM"])
 def test_tables_in_any_units_train_as_in_a_simulation(algorithm, tmp_path):
     sites = written(tmp_path, frame())
     path = server(tmp_path, sites, algorithm=algorithm)
@@ -141,7 +141,7 @@ def test_site_reports_only_its_training_rows():
     ("x", "options"),
     [
         (torch.ones(4, 1, 5, 5), {}),
-        (torch.ones(4, MOST_COLUMNS + 1), {}),
+        pytest.param(torch.ones(4, MOST_COLUMNS + 1), {}, marks=pytest.mark.long),
         (torch.ones(4, 3, dtype=torch.int64), {"dtype": None}),
     ],
 )

@@ -69,7 +69,7 @@ def flattened(record):
     return torch.cat([torch.tensor(array.numpy()).flatten() for array in record.values()])
 
 
-@pytest.mark.parametrize("name", long_beyond(3, KINDS))
+@pytest.mark.parametrize("name", long_beyond(2, KINDS))
 def test_model_and_lambda_equal_the_simulation(name):
     algorithm, parameters = KINDS[name]
     found = DrflStrategy(algorithm(**parameters), **ALL, seed=3).start(grid_with_own_model(), initial(), num_rounds=4)
@@ -83,6 +83,7 @@ def test_model_and_lambda_equal_the_simulation(name):
     assert set(found.evaluate_metrics_clientapp) == set(range(5))
 
 
+@pytest.mark.long
 def test_reported_losses_are_in_the_metrics():
     found = DRFAStrategy(m=3, **OWN, **ALL).start(grid_with_own_model(), initial(), num_rounds=2)
     seen = []
@@ -95,7 +96,7 @@ def test_reported_losses_are_in_the_metrics():
         assert told["worst_loss"] == float(info.losses.values.max())
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.long)])
 def test_arrays_keep_names_shapes_and_types(dtype):
     before = initial(dtype)
     found = DRDMStrategy(m=2, **OWN, **ALL).start(grid_with_own_model(dtype=dtype), before, num_rounds=1)
@@ -123,12 +124,14 @@ def test_server_evaluation_is_called_as_in_flower():
     }
 
 
+@pytest.mark.long
 def test_zero_rounds_give_the_initial_model():
     found = DRDMStrategy(m=2, **ALL).start(grid_with_own_model(), initial(), num_rounds=0)
     assert torch.equal(flattened(found.arrays), flattened(initial()))
     assert found.train_metrics_clientapp == {}
 
 
+@pytest.mark.long
 def test_site_that_returns_as_another_node_continues():
     grid = grid_with_own_model("dbcaa")
     first, second = (node for node, context in grid.contexts.items() if context.node_config["name"] == "a")
@@ -216,7 +219,7 @@ def test_arrays_that_are_not_parameters_are_refused(record, error):
         AFLStrategy().start(grid_with_own_model(), record)
 
 
-@pytest.mark.parametrize("kind", ["train_config", "evaluate_config"])
+@pytest.mark.parametrize("kind", ["train_config", pytest.param("evaluate_config", marks=pytest.mark.long)])
 def test_unused_config_is_refused(kind):
     with refused("unused-option", "train_config"):
         AFLStrategy().start(grid_with_own_model(), initial(), **{kind: ConfigRecord({"lr": 0.1})})
@@ -243,6 +246,7 @@ def test_averaged_solution_is_not_supported():
         AFLStrategy(averaged=True)
 
 
+@pytest.mark.long
 def test_tables_can_be_in_files(tmp_path):
     with refused("not-a-folder", "table_dir"):
         DRDMStrategy(m=3, **OWN, **ALL, table_dir=str(tmp_path / "no")).start(grid_with_own_model(), initial())
@@ -287,6 +291,7 @@ def test_protection_is_applied_unless_the_algorithm_has_one(monkeypatch):
     assert ran == [own, Protected(own.algorithm, names=("a", "b", "c", "d"))]
 
 
+@pytest.mark.long
 def test_docstring_example_runs(monkeypatch, capsys):
     server, client = (part.partition("\n\nThe sites' end")[0] for part in module.__doc__.split(".py``::\n\n")[1:])
     told = {"Net": lambda: torch.nn.Linear(6, 3), "load_data": lambda name: (arrays(20, int(name[-1])), arrays(9, 5))}

@@ -96,6 +96,7 @@ def test_held_out_rows_are_counted_and_not_trained_on(tmp_path):
     assert [int(row.split(",")[4]) for row in rows] == [member.trained for member in held]
 
 
+@pytest.mark.long
 def test_step_sizes_come_from_training_rows():
     holdout, grid, roster = HoldOut(0.4, 0), grid_of(), NameRoster("abcd")
     members = gather_members(grid, roster, 1.0, 5.0, None, holdout)

@@ -61,6 +61,7 @@ def test_inputs_are_reproducible(tmp_path):
     assert drawn() == drawn() != drawn(1) == drawn(1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("mutated", "right"), [(mutated_bytes, bytes(range(200))), (mutated_text, "rounds = 3\nseed = 1\n")]
 )

@@ -37,7 +37,7 @@ HOSTILE = {
     "emoji": "👩\u200d⚕️🏥\U0010ffff",
     "long": "<script>" * 5000,
 }
-KEPT = ("end of a script", "attribute", "separators", "picture", "typst", "right to left", "controls")
+KEPT = ("end of a script", "attribute", "typst", "right to left")
 ATTRIBUTES = {
     "lang", "charset", "http-equiv", "content", "name", "class", "id", "aria-label", "aria-labelledby", "type", "role",
     "tabindex", "scope", "data-group", "aria-hidden", "checked", "href", "width", "height", "x", "y", "x1", "x2", "y1",

@@ -81,7 +81,10 @@ def test_plain_server_optimizer_equals_the_mean():
     assert isinstance(b.server, ServerMoments)
 
 
-@pytest.mark.parametrize("make", [FedAvg, FedProx, DeltaFL, FedNova])
+@pytest.mark.parametrize(
+    "make",
+    [FedAvg, pytest.param(FedProx, marks=pytest.mark.long), pytest.param(DeltaFL, marks=pytest.mark.long), FedNova],
+)
 def test_resumed_run_has_the_same_bits(make):
     algorithm, kept = make(m=3, local=LOCAL, server=FedAdam()), []
     whole = run(algorithm, federation(), rounds=4, keep=lambda progress, stopping: kept.append(progress))

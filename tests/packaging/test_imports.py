@@ -36,6 +36,7 @@ def test_importing_the_package_loads_nothing():
     assert {name for name in modules if name.startswith("drfl")} == {"drfl"}
 
 
+@pytest.mark.long
 def test_modules_that_messages_name_are_attributes():
     assert "drfl.resilience" in loaded("import drfl\ndrfl.resilience.FailureModel(drop=0.3)")
 
@@ -61,7 +62,7 @@ def test_run_in_the_library_loads_no_more():
 @pytest.mark.parametrize(
     "arguments",
     long_beyond(
-        2,
+        1,
         [
             "",
             "--help",

@@ -65,6 +65,7 @@ def needs(name: str, extras: tuple[str, ...]) -> list[Requirement]:
     return [line for line in lines if not line.marker or any(line.marker.evaluate(one) for one in asked)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("names", [FILES[:2], FILES], ids=["user", "dev"])
 def test_indirect_dependencies_are_locked_too(names):
     """CUDA is an exception, because torch's build for it names its own dependencies."""

@@ -233,7 +233,7 @@ def costs(name: str, values: Mapping[str, int]) -> list[tuple[str, list[int]]]:
     return [(KINDS[row[0]], [eval(formula(cell), dict(values)) for cell in row[1:]]) for row in rows]
 
 
-@pytest.mark.parametrize("reports", [6, None])
+@pytest.mark.parametrize("reports", [6, pytest.param(None, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_costs_of_a_round_match_the_page(name, reports):
     fed = Watched()

@@ -73,6 +73,7 @@ def test_checkpoints_example_of_the_library_page_runs(tmp_path, monkeypatch):
     assert again.model.equal(result.model)
 
 
+@pytest.mark.long
 def test_fit_example_runs(capsys):
     (code,) = blocks("fit")
     x = torch.randn(2, 90, 3)
@@ -111,6 +112,7 @@ def test_pixels_example_runs(tmp_path, monkeypatch):
     assert sum(map(len, names["features"])) == len(pixels.inputs)  # pyright: ignore
 
 
+@pytest.mark.long
 def test_trained_model_example_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     predicting, own_code, comparing = blocks("use-model")

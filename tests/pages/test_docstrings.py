@@ -7,6 +7,7 @@ import importlib
 from pathlib import Path
 
 import pytest
+from tests.support.marks import long_except
 
 import drfl
 import drfl_papers
@@ -18,9 +19,15 @@ WITH_EXAMPLES = [
     for path in sorted(Path(package.__file__).parent.rglob("*.py"))
     if "templates" not in path.parts and ">>> " in path.read_text(encoding="utf-8")
 ]
+SLOW = [
+    "drfl.experiments.api",
+    "drfl.experiments.sweep.api",
+    "drfl.testing.ambiguity_battery",
+    "drfl.testing.federation_battery",
+]
 
 
-@pytest.mark.parametrize("name", WITH_EXAMPLES)
+@pytest.mark.parametrize("name", long_except([name for name in WITH_EXAMPLES if name not in SLOW], WITH_EXAMPLES))
 def test_docstring_examples_run(name):
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 

@@ -33,6 +33,7 @@ def tagged(cell, tag):
     return tag in cell.metadata.get("tags", [])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", long_except(["table"], SHORT))
 def test_shortened_tutorial_runs(name, tmp_path, monkeypatch):
     """Cells that start processes for many seconds run only in the long test."""

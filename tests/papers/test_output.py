@@ -185,6 +185,7 @@ def test_cells_file_has_a_row_per_run(tmp_path):
     assert (bad["stopped"], bad["worst_accuracy"], bad["gradient_evaluations"]) == ("diverged", "", "")
 
 
+@pytest.mark.long
 def test_cells_file_of_distances(tmp_path):
     files = written(tmp_path / "a", small_spec(**DISTANCE), approach)
     assert files["cells.csv"].decode().splitlines()[1] == "ρ = 0.1,SCAFF-PD,ScaffPD,0,rounds,14,1.000000e-14,reach=0.5"
@@ -218,12 +219,13 @@ def test_summary_counts_failed_runs(tmp_path):
     assert found["Fed-Avg"] == {"n": 1, "diverged": 0, "refused": 1, "rounds": [2, 0]}
 
 
-@pytest.mark.parametrize("kind", ["curves", "scatter"])
+@pytest.mark.parametrize("kind", [pytest.param("curves", marks=pytest.mark.long), "scatter"])
 def test_figure_without_any_run_is_drawn(kind, tmp_path):
     files = written(tmp_path / "a", small_spec(**KINDS[kind][0]), lambda s, m, k: broken())
     assert any(name.endswith(".png") for name in files)
 
 
+@pytest.mark.long
 def test_user_style_is_ignored_and_kept(tmp_path):
     first = written(tmp_path / "a", small_spec(**SCATTER))
     before = mpl.rcParams["font.size"]

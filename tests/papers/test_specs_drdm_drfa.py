@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import tomli_w
-from tests.support.marks import crossed, long_except
+from tests.support.marks import crossed, long_beyond, long_except
 
 from drfl.experiments.config.config import load_config
 from drfl_papers.plan import Plan, Scale, plan
@@ -53,7 +53,7 @@ def test_jobs_are_valid_configurations(name):
 SCALES = [pytest.param(True, True, id="quick"), pytest.param(False, False, id="full")]
 
 
-@pytest.mark.parametrize(("quick", "stand_in", "name"), crossed(SCALES, ALL))
+@pytest.mark.parametrize(("quick", "stand_in", "name"), crossed(SCALES, long_beyond(4, ALL)))
 def test_every_specification_can_be_planned(name, quick, stand_in, tuned):
     spec = load_spec(name)
     made = plan(spec, Scale(quick=quick, stand_in=stand_in, tuned=tuned))

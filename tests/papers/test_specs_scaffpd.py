@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import tomli_w
-from tests.support.marks import crossed
+from tests.support.marks import crossed, long_beyond
 from tests.support.refusals import refused
 
 from drfl.ambiguity import ChiSquare, parse
@@ -56,7 +56,7 @@ def test_jobs_are_valid_configurations(name, dataset):
 SCALES = [pytest.param(True, True, id="quick"), pytest.param(False, False, id="full")]
 
 
-@pytest.mark.parametrize(("quick", "stand_in", "name"), crossed(SCALES, [*TRAINED, *MEASURED]))
+@pytest.mark.parametrize(("quick", "stand_in", "name"), crossed(SCALES, long_beyond(4, [*TRAINED, *MEASURED])))
 def test_every_specification_can_be_planned(name, quick, stand_in, tuned):
     spec = load_spec(name)
     made = plan(spec, Scale(quick=quick, stand_in=stand_in, tuned=tuned))

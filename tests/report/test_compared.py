@@ -112,7 +112,7 @@ def test_only_algorithm_without_failed_runs_is_named_and_not_compared(groups):
     assert takeaway(both[:1] * 2, None) is None
 
 
-@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("n", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_algorithm_with_failed_runs_ranks_last(groups, n):
     """It diverges at some of 14 seeds, and measures best over the others."""
     failed = [FailedRun("DRDM", str(seed), "diverged") for seed in range(n)]

@@ -66,6 +66,7 @@ def test_every_configuration_is_compared_with_the_first(runs):
     assert all(one.answer for one in compose(found).sections if one.name != "training")
 
 
+@pytest.mark.long
 def test_other_data_are_not_compared(runs, tmp_path):
     other = tmp_path / "other"
     words = [*FEW.split(), "--test-fraction", "0.5", "--out", str(other)]

@@ -125,6 +125,7 @@ def test_long_run_keeps_its_peaks(record):
     assert max(found, key=lambda point: point[1]) == pytest.approx((2345, 1.5), rel=0.01)
 
 
+@pytest.mark.long
 def test_many_clients_are_drawn_at_even_ranks(record):
     """The first and the last rank are included."""
     (group,) = group_runs([record("many", "DRFA", clients=5001, rounds=1)])
@@ -168,6 +169,7 @@ def test_heat_map_has_a_row_per_client_with_its_last_weight(record):
     assert [f"{100 * lam[name].iloc[-1]:.2f} %" for name in order] == words[2:13:2]
 
 
+@pytest.mark.long
 def test_large_heat_map_is_subsampled(record):
     (group,) = group_runs([record("a", "DRFA", clients=1000, rounds=300)])
     order = figures.mixture_order([group])

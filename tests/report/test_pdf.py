@@ -225,6 +225,7 @@ def test_algorithms_are_compared_over_seeds_and_row_by_row(run, seeds, verdict, 
     assert "DRFA, seed 0: 6 clients, the worst first" in found
 
 
+@pytest.mark.long
 def test_clients_are_compared_with_local_training(run):
     runs = (run("fedavg"), run("local", "LocalOnly"))
     gain = compared(run, 1)[1]._replace(first="LocalOnly", second="FedAvg")
@@ -266,16 +267,22 @@ def test_calibration_is_shown_by_client(run):
             {"until": "test:worst_accuracy=0.5"},
             "rows influenced the model",
         ),
-        ({"stopped": "target", "stopped_on": "validation"}, {"until": "worst_accuracy=0.5"}, "did not influence"),
+        pytest.param(
+            {"stopped": "target", "stopped_on": "validation"},
+            {"until": "worst_accuracy=0.5"},
+            "did not influence",
+            marks=pytest.mark.long,
+        ),
         ({"stopped": "patience"}, {}, "Validation rows stopped the training"),
-        (
+        pytest.param(
             {"selection": {"part": "validation", "metric": "worst_accuracy", "round": 7, "value": 0.5}},
             {},
             "Validation rows chose the round of the model; the test rows did not influence it",
+            marks=pytest.mark.long,
         ),
-        ({"returned": None}, {}, "do not record every decision"),
-        ({}, {"judged_on": "validation"}, "are from validation rows"),
-        ({}, {"judged_on": "training"}, "did not influence them"),
+        pytest.param({"returned": None}, {}, "do not record every decision", marks=pytest.mark.long),
+        pytest.param({}, {"judged_on": "validation"}, "are from validation rows", marks=pytest.mark.long),
+        pytest.param({}, {"judged_on": "training"}, "did not influence them", marks=pytest.mark.long),
     ],
 )
 def test_report_names_the_rows_that_decided(run, summary, config, said):
@@ -298,7 +305,10 @@ def test_step_size_section_mentions_a_rollback(run):
         assert cells["Local step size"][1] == f"0.1, from the curvature of the loss, halved after the loss rose{said}"
 
 
-@pytest.mark.parametrize("summary", [{"stopped": "target", "stopped_on": "test"}, {"stopped": "target"}])
+@pytest.mark.parametrize(
+    "summary",
+    [{"stopped": "target", "stopped_on": "test"}, pytest.param({"stopped": "target"}, marks=pytest.mark.long)],
+)
 def test_run_stopped_by_test_rows_has_no_intervals(run, summary):
     """An older drfl does not record which rows stopped a run; these were test rows."""
     one = run(summary=summary)

@@ -62,7 +62,7 @@ PAIRS = [(name, rule) for name in ALGORITHMS for rule in WIDE if (name, type(rul
 NAMED = [f"{name}-{type(rule).__name__}" for name, rule in PAIRS]
 
 
-@pytest.mark.parametrize(("name", "rule"), long_except(NAMED[::4], PAIRS, NAMED))
+@pytest.mark.parametrize(("name", "rule"), long_except(NAMED[::9], PAIRS, NAMED))
 def test_rule_without_effect_leaves_the_algorithm_unchanged(name, rule):
     drawn = "sampling" in {field.name for field in fields(ALGORITHMS[name])}
     algorithm = algorithm_of(name, **({"sampling": all_clients} if drawn else {}))
@@ -114,7 +114,10 @@ def test_two_of_eight_attackers_do_not_take_over(name, rule, factor):
     assert (held.w - clean).norm() < 3
 
 
-@pytest.mark.parametrize("name", ["SCAFFOLD", "DRDM", "DualDRDM", "ScaffPD"])
+@pytest.mark.parametrize(
+    "name",
+    long_except(["DRDM", "ScaffPD"], ["SCAFFOLD", "DRDM", "DualDRDM", "ScaffPD"]),
+)
 def test_without_a_rule_drift_terms_accumulate_the_attack(name):
     state = rounds(robust_of(name, None), SignFlip(fed_of(), [0, 5]), 60)
     assert state.w.norm() > 1000
@@ -220,7 +223,7 @@ def test_rule_sees_the_next_drift_terms(name, prox):
     assert torch.allclose(up.w, plain.w)
 
 
-@pytest.mark.parametrize("name", ["DRFA", "DRDM", "DualDRDM"])
+@pytest.mark.parametrize("name", long_except(["DRDM"], ["DRFA", "DRDM", "DualDRDM"]))
 def test_excluded_client_does_not_affect_lambda(name):
     """An excluded client is served badly, so its true losses would draw λ to it."""
     algorithm = algorithm_of(name, gamma=0.02, sampling=all_clients)

@@ -70,6 +70,7 @@ def test_state_is_that_of_the_algorithm():
     assert many.ambiguity is many.algorithm.ambiguity
 
 
+@pytest.mark.long
 def test_slow_clients_are_used_less_often():
     faulty = Faulty(OverSelection(algorithm("FedAvg", m=N), 3), FailureModel(slow=0.25, slowdown=20.0))
     slow = faulty.faults.pace(N, Key(0)) > 1

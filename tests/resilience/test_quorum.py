@@ -7,6 +7,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from tests.resilience.subjects import N, algorithm, rounds, same, small
+from tests.support.marks import long_except
 from tests.support.refusals import refused
 
 from drfl import run
@@ -70,7 +71,7 @@ def test_repeated_and_skipped_rounds(options, answers, keys, used):
     assert len(info.cohort.clients) == N
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", long_except(["FedAvg", "SCAFFOLD", "DRFA", "DRDM", "ScaffPD"], ALGORITHMS))
 def test_run_without_faults_is_unchanged(name):
     pairs = zip(
         rounds(Quorum(algorithm(name), 1, action="repeat"), small(), 2),

@@ -47,7 +47,7 @@ def recorded(folder, algorithm, wrap, rounds=6):
     return found, folder / "replies.csv"
 
 
-@pytest.mark.parametrize("name", long_beyond(2, ALGORITHMS))
+@pytest.mark.parametrize("name", long_beyond(1, ALGORITHMS))
 def test_replayed_list_gives_the_same_bits(name, tmp_path):
     algorithm = ALGORITHMS[name]
     a, file = recorded(tmp_path, algorithm, lambda inner: Faulty(Protected(inner), FAULTS))

@@ -51,7 +51,7 @@ def trainings(fed):
     ("steps", "told"),
     [
         (10, 2),  # half the step size helps, a quarter once more
-        (2000, 1),  # with half of it, too, they leave the numbers
+        pytest.param(2000, 1, marks=pytest.mark.long),  # with half of it, too, they leave the numbers
     ],
 )
 def test_smaller_step_size_keeps_an_honest_client(steps, told, caplog):

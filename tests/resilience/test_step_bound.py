@@ -7,6 +7,7 @@ import logging
 import pytest
 import torch
 from tests.resilience.federations import EVERYBODY, N, algorithm_of, fed_of
+from tests.support.marks import crossed
 from tests.support.refusals import refused
 
 from drfl import Key, LocalSGD, run
@@ -139,8 +140,7 @@ class Silent(WrappedFederation):
         return reply if isinstance(reply, Losses) else select_rows(reply, reply.clients != self.client)
 
 
-@pytest.mark.parametrize("factor", [1e30, -1e3])
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize(("name", "factor"), crossed(list(ALGORITHMS), [1e30, -1e3]))
 def test_absurd_client_counts_as_silent_for_every_algorithm(name, factor, caplog):
     caplog.set_level(logging.WARNING, "drfl")
     protected = Protected(algorithm_of(name), quarantine=None)

@@ -8,7 +8,7 @@ from decimal import Decimal, localcontext
 import pytest
 import torch
 from sklearn import metrics as reference
-from tests.support.marks import long_beyond
+from tests.support.marks import crossed, long_beyond
 from tests.support.refusals import refused
 from torch import nn
 
@@ -272,10 +272,10 @@ def as_scikit_learn(outputs, targets, classes):
 
 
 @pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true")
-@pytest.mark.parametrize("ignored", [-100, 255, 1])
-@pytest.mark.parametrize("scale", long_beyond(1, [0.25, 64.0]))
-@pytest.mark.parametrize("shape", [(), (7,), (3, 2)], ids=str)
-@pytest.mark.parametrize("classes", [2, 4])
+@pytest.mark.parametrize(
+    ("classes", "shape", "scale", "ignored"),
+    crossed([4, 2], {str(shape): shape for shape in ((), (7,), (3, 2))}, long_beyond(1, [0.25, 64.0]), [-100, 255, 1]),
+)
 def test_ignored_positions_do_not_count(classes, shape, scale, ignored):
     draw = torch.Generator().manual_seed(classes)
     for share in (0.0, 0.5, 0.9):

@@ -146,7 +146,15 @@ def test_quadratic_optima_are_the_mean_and_the_smallest_ball(n, d, seed):
 LOCAL = LocalSGD(steps=4, lr=0.15, batch=None)
 
 
-@pytest.mark.parametrize("problem", [curved_quadratics(), quadratics(), robust_regression()], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "problem",
+    [
+        pytest.param(curved_quadratics(), marks=pytest.mark.long),
+        pytest.param(quadratics(), marks=pytest.mark.long),
+        robust_regression(),
+    ],
+    ids=lambda p: p.name,
+)
 def test_fedavg_ends_at_its_fixed_point(problem):
     drifted = problem.fedavg_fixed_point(LOCAL)
     result = run(FedAvg(problem.N, local=LOCAL), problem.federation(), rounds=55, evaluate_every=55)
@@ -205,6 +213,7 @@ def test_condition_number_is_as_requested():
 PAGE = (Path(__file__).parents[2] / "docs" / "problems.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_example_in_the_docs_runs(capsys):
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
     exec(code, {})

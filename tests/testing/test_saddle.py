@@ -111,7 +111,7 @@ def by_cvxpy(problem, ambiguity):
 
 @pytest.mark.filterwarnings("ignore:Solution may be inaccurate")  # it is compared
 @pytest.mark.parametrize("ambiguity", [Simplex(), CVaR(0.5), CVaR(0.7), ChiSquare(0.1), ChiSquare(1.0)], ids=str)
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_cvxpy_agrees_on_robust_regression(seed, ambiguity):
     problem = robust_regression(seed=seed)
     w, value = by_cvxpy(problem, ambiguity)

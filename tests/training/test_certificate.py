@@ -10,7 +10,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from tests.support.marks import crossed
+from tests.support.marks import crossed, long_beyond
 from tests.support.problems import federation, task_of
 from tests.support.refusals import refused
 
@@ -179,6 +179,7 @@ def test_radius_gives_a_proven_bound_within_the_ball(method):
         assert float(lam @ f) >= found.lower - 1e-12
 
 
+@pytest.mark.long
 def test_float32_models_are_certified_to_their_precision():
     problem = logistic()
     w, lam = random_point(problem, Simplex(), 2)
@@ -361,7 +362,7 @@ def rounds_of(fed, algorithm, **options):
 
 
 @pytest.mark.parametrize(
-    "algorithm", [DRFA(m=4, gamma=0.05, local=DECAYED), FedAvg(m=4, local=DECAYED)], ids=["DRFA", "FedAvg"]
+    "algorithm", long_beyond(1, [DRFA(m=4, gamma=0.05, local=DECAYED), FedAvg(m=4, local=DECAYED)], ["DRFA", "FedAvg"])
 )
 def test_certified_run_equals_the_plain_run(algorithm):
     plain, certified = (
@@ -379,7 +380,7 @@ def test_certified_run_equals_the_plain_run(algorithm):
     assert all(a.items() <= b.items() for a, b in zip(lines, columns, strict=True))
 
 
-@pytest.mark.parametrize("returned", ["average", "last"])
+@pytest.mark.parametrize("returned", ["average", pytest.param("last", marks=pytest.mark.long)])
 def test_row_certifies_the_returned_model_and_weights(returned):
     """These are the decaying averages of models and client weights, or the last ones."""
     seen, decaying = [], None
@@ -399,6 +400,7 @@ def test_row_certifies_the_returned_model_and_weights(returned):
     assert torch.equal(result.model, points[-1][0])
 
 
+@pytest.mark.long
 def test_averaged_iterate_has_its_own_certificate():
     certifier, algorithm = Certifier(task_of()), DRFA(m=4, gamma=0.05, local=DECAYED)
     result = rounds_of(federation(), algorithm, averaged=True, certify=certifier)
@@ -416,6 +418,7 @@ def test_run_continues_without_a_certificate():
         assert (line["primal"], line["lower"], line["gap"]) == ("nan", "nan", "nan")
 
 
+@pytest.mark.long
 def test_run_continues_its_search_between_rounds():
     fed, certifier, seen = Recording(federation()), Certifier(task_of()), []
     rounds_of(fed, FedAvg(m=4, local=DECAYED), certify=certifier, callbacks=[seen.append])

@@ -132,7 +132,7 @@ def one_class_each():
     return drfl.ClientData.from_arrays(parts).with_validation(0.3)
 
 
-@pytest.mark.parametrize("returned", ["average", "last"])
+@pytest.mark.parametrize("returned", ["average", pytest.param("last", marks=pytest.mark.long)])
 def test_default_model_is_returned_with_a_warning_if_nothing_is_selected(returned, caplog):
     def auc(best):
         with Key(1).torch_scope():
@@ -192,6 +192,7 @@ def test_impossible_values_are_refused(make, error):
         make()
 
 
+@pytest.mark.long
 def test_target_on_validation_rows_stops_at_the_first_round():
     models = []
     run(callbacks=[lambda step: models.append(step.model.clone())], check_data=False)
@@ -237,6 +238,7 @@ def test_undefined_validation_score_reaches_no_target():
     assert result.stopped == "rounds"
 
 
+@pytest.mark.long
 def test_resumed_run_stops_like_an_uninterrupted_one(tmp_path):
     least = min(row.validation.worst_loss for row in run(patience=Patience(99)).history.rows)  # pyright: ignore
     options = {"until": Target("worst_loss", least), "rounds": 13}

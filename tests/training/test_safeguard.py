@@ -342,6 +342,7 @@ def test_malicious_client_halves_the_step_size_at_most_once(k):
     assert result.end.safe.spent.tolist() == [True, *[False] * 5]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("algorithm", long_beyond(1, [DRFA(m=2), DualDRDM(m=2)], ["DRFA", "DualDRDM"]))
 def test_resumed_run_with_a_best_model_is_bitwise_equal(algorithm, tmp_path):
     """The run resumes after a check that keeps the model, after a first rise, and after a return to the best model."""
@@ -366,6 +367,7 @@ def test_resumed_run_with_a_best_model_is_bitwise_equal(algorithm, tmp_path):
             assert again.history.to_csv() == whole.history.to_csv()
 
 
+@pytest.mark.long
 def test_clients_check_with_the_samples_of_the_start():
     fed = Recording(federation())
     run(FedAvg(), fed, rounds=8)

@@ -217,7 +217,9 @@ def test_order_of_answers_does_not_matter():
         assert bits_differ(found(DropoutFederation(federation(), seed=seed)), plain) == []
 
 
-@pytest.mark.parametrize(("losses", "looks"), [(range(6), 0), ((), 2)])  # after round 4, and at the end
+@pytest.mark.parametrize(
+    ("losses", "looks"), [(range(6), 0), pytest.param((), 2, marks=pytest.mark.long)]
+)  # after round 4, and at the end
 def test_no_answers_give_the_fallback(losses, looks):
     nobody = {"train": (), "losses": losses, "gradients": range(6)}
     size = found(DropoutFederation(federation(), **nobody))
@@ -336,7 +338,7 @@ def test_one_client_cannot_restart_the_run_twice(claim, n):
     assert not rises(low, fed, fed.w0, KEY)
 
 
-@pytest.mark.parametrize("claim", [1e300, 1e3])
+@pytest.mark.parametrize("claim", [1e300, pytest.param(1e3, marks=pytest.mark.long)])
 def test_run_with_a_malicious_client_continues(claim):
     fed = Lying(federation(), loss=lambda f, k: claim if k > 12 else f)
     result = run(FedAvg(m=4), fed, rounds=16)
@@ -569,7 +571,7 @@ def test_resumed_run_is_bitwise_equal_at_any_round(make):
         assert again.history.to_csv() == whole.history.to_csv()
 
 
-@pytest.mark.parametrize("make", [federation, steep])
+@pytest.mark.parametrize("make", [pytest.param(federation, marks=pytest.mark.long), steep])
 def test_run_resumed_from_disk_is_bitwise_equal(make, tmp_path):
     algorithm = DualDRDM(m=2)
     whole = run(algorithm, make(), rounds=9, check_data=False)

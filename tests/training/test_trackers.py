@@ -113,6 +113,7 @@ def test_tracked_names_are_those_of_the_files():
     assert all(math.isclose(found[name], shown[name]) for name in shown.index if name != "round")
 
 
+@pytest.mark.long
 def test_tracker_serves_one_run(tmp_path):
     tracker = TensorBoard(tmp_path)
     go(tracker)

@@ -137,7 +137,7 @@ def test_files_are_cached_and_described_shape_covers_all_rows(bare_machine):
     assert set(catalogue.DATASETS["adult"].groupings) == set(adult.GROUPS)
 
 
-@pytest.mark.parametrize("group", ["doctorate", "race"])
+@pytest.mark.parametrize("group", [pytest.param("doctorate", marks=pytest.mark.long), "race"])
 def test_schema_encodes_the_published_columns_like_the_inputs(tmp_path, few, group):
     data = load("adult", data_dir=write_files(tmp_path, FILES), group=group)
     lines = [line.rstrip(".") for line in (TRAIN + TEST).splitlines() if "," in line]

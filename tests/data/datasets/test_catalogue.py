@@ -109,7 +109,7 @@ def test_data_dir_without_the_files_does_not_fall_through(bare_machine):
         assert said in str(caught.value)
 
 
-@pytest.mark.parametrize("download", [False, True])
+@pytest.mark.parametrize("download", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_missing_files_without_network_name_places_and_remedy(bare_machine, download):
     places = ("data/MNIST/raw", ".cache/drfl/mnist", "data_dir", "$DRFL_DATA")
     with refused("download-failed" if download else "dataset-not-found", "mnist", *places) as caught:

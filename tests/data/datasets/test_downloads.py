@@ -120,6 +120,7 @@ def test_user_mirror_is_the_only_one(server, published, tmp_path, monkeypatch):
     assert server.asked == ["/mine/new/file.gz", "/none/new/file.gz"]
 
 
+@pytest.mark.long
 def test_silent_mirror_times_out(server, published, tmp_path, monkeypatch):
     monkeypatch.setattr(downloads, "TIMEOUT", 0.1)
     server.answers["/hang/file.gz"] = ZIPPED

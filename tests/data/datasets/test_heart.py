@@ -100,6 +100,7 @@ def published():
     return resources.files("drfl.data.datasets") / "embedded" / "heart_disease.csv"
 
 
+@pytest.mark.long
 def test_models_predict_from_the_published_table(published, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shared = ["run", "--dataset", "heart-disease", "--metric", "auc", "--rounds"]

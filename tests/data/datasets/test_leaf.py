@@ -66,6 +66,7 @@ def test_test_rows_are_drawn_without_an_official_split(tmp_path, single):
     assert [len(rows) for rows in data.test] == [6, 4]
 
 
+@pytest.mark.long
 def test_texts_use_the_tokens_of_the_shakespeare_data(tmp_path):
     play = "To be, or not to be: that is the question. " * 4
     x = [play[k : k + WINDOW] for k in range(20)]

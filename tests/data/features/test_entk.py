@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.support.marks import crossed
 from tests.support.refusals import refused
 
 from drfl.core.key import Key
@@ -45,8 +46,9 @@ def places(backbone, coordinates):
     return torch.cat(found)
 
 
-@pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
-@pytest.mark.parametrize("backbone", NETWORKS, ids=IDS)
+@pytest.mark.parametrize(
+    ("backbone", "large"), crossed(dict(zip(IDS, NETWORKS, strict=True)), {"small": False, "large": True})
+)
 def test_features_equal_autograd_gradients(backbone, large, monkeypatch):
     x = pictures(9).inputs
     chosen = choose(backbone, x, 200, Key(0))
@@ -82,6 +84,7 @@ def test_features_are_the_linearised_network(backbone):
     assert slope.abs().max() > 1e-2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backbone", NETWORKS, ids=IDS)
 def test_every_coordinate_of_a_large_network_can_be_chosen(backbone, monkeypatch):
     x = pictures(3, shape=(1, 8, 8)).inputs

@@ -92,6 +92,7 @@ def test_full_disk_is_tolerated(tmp_path, make, lines, monkeypatch):
 TENSORS = st.lists(st.lists(st.floats(-9, 9, width=32), min_size=1, max_size=6), min_size=1, max_size=3)
 
 
+@pytest.mark.long
 @given(a=TENSORS, b=TENSORS, labels=st.tuples(st.integers(0, 2), st.sampled_from(["entk", "penultimate"])))
 def test_digest_distinguishes_contents(a, b, labels):
     x, y = ([torch.tensor(values) for values in lists] for lists in (a, b))

@@ -39,7 +39,7 @@ def test_stand_in_is_trained_once_and_cached(quick, home, lines):
     assert second.digest == first.digest
 
 
-@pytest.mark.parametrize("how", long_beyond(2, ["cut", "gone", "told_cut", "told_gone", "other_training", "no_table"]))
+@pytest.mark.parametrize("how", long_beyond(1, ["cut", "gone", "told_cut", "told_gone", "other_training", "no_table"]))
 def test_inconsistent_cache_is_rebuilt(how, quick, home, lines, monkeypatch):
     first = load_backbone("cnn-digits", lines.append)
     weights, told = (home / "cache/drfl/backbones" / f"cnn-digits.{end}" for end in ("safetensors", "json"))
@@ -81,6 +81,7 @@ def test_seed_changes_the_network_and_training_helps(architecture):
         assert accuracy > 0.8
 
 
+@pytest.mark.long
 def test_number_of_threads_does_not_change_the_weights():
     data, before = pictures(256, 30, (1, 28, 28)), torch.get_num_threads()
     digests = []

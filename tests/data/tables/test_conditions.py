@@ -162,6 +162,7 @@ def test_numbers_are_read_as_in_features(folder):
         assert read_tables([folder / "one.csv"], "price > 1000", schema=schema).targets.tolist() == [1, 0] * 9
 
 
+@pytest.mark.long
 def test_unsuitable_conditions_are_refused(folder):
     path, schema = [folder / "sites"], describe([folder / "sites"], TARGET).schema
     with refused("invalid-format", "target", "price = 3"):

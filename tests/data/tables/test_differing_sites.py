@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from tests.support.marks import long_beyond
 from tests.support.refusals import quotes, refused
 
 from drfl.data import ClientData
@@ -19,7 +20,9 @@ from drfl.data.tables.text_form import DETECT, ReadOptions
 
 SITES, ODD = ("Aachen", "Bonn", "Celle", "Dessau"), "Bonn"
 MISSING = ReadOptions(missing=("?",))
-READINGS = pytest.mark.parametrize("reading", [DETECT, MISSING], ids=["detected", "missing"])
+READINGS = {"detected": DETECT, "missing": MISSING}
+BOTH = pytest.mark.parametrize("reading", READINGS.values(), ids=READINGS)
+MOSTLY_DETECTED = pytest.mark.parametrize("reading", long_beyond(1, READINGS.values(), READINGS))
 
 
 @pytest.fixture(autouse=True)
@@ -63,12 +66,12 @@ def checked(schema):
     return [(notice.code, notice.field) for notice in check_files([Path("in")], schema, strict=True).notices]
 
 
-@READINGS
+@MOSTLY_DETECTED
 def test_tables_without_errors_have_no_warnings(reading):
     assert found(tables(), reading=reading) == []
 
 
-@READINGS
+@MOSTLY_DETECTED
 @pytest.mark.parametrize(
     ("names", "code", "quoted"),
     [
@@ -94,7 +97,7 @@ def test_truth_values_and_numbers_are_not_mixed_with_missing_words():
     assert read(frames).classes == 2
 
 
-@READINGS
+@MOSTLY_DETECTED
 def test_other_codes_of_a_feature_are_reported(reading):
     frames = tables()
     frames[ODD]["sex"] = (frames[ODD].sex == "m").astype(int)
@@ -110,6 +113,7 @@ def test_words_for_missing_values_are_not_spellings():
     assert found(frames, reading=MISSING) == []
 
 
+@pytest.mark.long
 def test_repeated_id_is_reported_for_every_way_to_read_tables():
     frames = tables()
     for site, frame in frames.items():
@@ -130,15 +134,21 @@ def numbered(frames):
     return {site: frame.assign(ill=(frame.ill == "yes").astype(int)) for site, frame in frames.items()}
 
 
-@READINGS
+@BOTH
 @pytest.mark.parametrize(
     ("change", "quoted"),
     [
-        (lambda ill: ill + 1, ("'2'", "'0'")),
+        pytest.param(lambda ill: ill + 1, ("'2'", "'0'"), marks=pytest.mark.long),
         (lambda ill: ill.map({0: "N", 1: "J"}), ("'J'", "'Y'")),
         (lambda ill: ill.where(np.arange(len(ill)) % 7 > 0, 9), ("'9'", "15")),
-        (lambda ill: ill.map({0: "no", 1: "yes"}).where(ill.index > 5, "NA"), ("'NA'", "6")),
-        (lambda ill: ill.map({0: "no", 1: "yes"}).where(ill.index > 15, "maybe"), ("'maybe'", "16")),
+        pytest.param(
+            lambda ill: ill.map({0: "no", 1: "yes"}).where(ill.index > 5, "NA"), ("'NA'", "6"), marks=pytest.mark.long
+        ),
+        pytest.param(
+            lambda ill: ill.map({0: "no", 1: "yes"}).where(ill.index > 15, "maybe"),
+            ("'maybe'", "16"),
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["1 and 2", "J and N", "9", "NA", "frequent"],
 )
@@ -199,7 +209,7 @@ def staged():
     return {site: frame.assign(stage=rng.choice(["II", "III", "IV"], len(frame))) for site, frame in tables().items()}
 
 
-@READINGS
+@MOSTLY_DETECTED
 def test_other_spelling_of_the_text_of_a_condition_is_refused(reading):
     frames = staged()
     assert found(frames, "stage == IV", reading, drop=["ill"]) == []
@@ -220,7 +230,7 @@ def test_condition_does_not_depend_on_the_spelling_of_other_values():
     assert found(frames, "stage == IV", drop=["ill"]) == []
 
 
-@READINGS
+@MOSTLY_DETECTED
 @pytest.mark.parametrize(
     ("change", "codes"),
     [
@@ -238,8 +248,8 @@ def test_other_values_of_the_text_column_of_a_condition_are_reported(change, cod
     ("change", "code", "quoted"),
     [
         (lambda bp: bp.where(bp.index % 2 > 0, -9), "missing-code", ("-9",)),
-        (lambda bp: bp.where(bp.index % 2 > 0, 999), "missing-code", ("999",)),
-        (lambda bp: bp / 10, "unit-mismatch", ("0.102 times",)),
+        pytest.param(lambda bp: bp.where(bp.index % 2 > 0, 999), "missing-code", ("999",), marks=pytest.mark.long),
+        pytest.param(lambda bp: bp / 10, "unit-mismatch", ("0.102 times",), marks=pytest.mark.long),
         (lambda bp: bp.where(bp.index != 7, 1e9), "outlier", ()),
     ],
     ids=["-9", "999", "unit", "outlier"],
@@ -341,10 +351,15 @@ def decomposed(text):
     return unicodedata.normalize("NFD", text)
 
 
-@READINGS
+@MOSTLY_DETECTED
 @pytest.mark.parametrize(
     ("word", "other"),
-    [("Süd", decomposed("Süd")), ("Thüringen", decomposed("Thüringen")), ("yes", "yes\u200b"), ("a b", "a\u00a0b")],
+    [
+        ("Süd", decomposed("Süd")),
+        pytest.param("Thüringen", decomposed("Thüringen"), marks=pytest.mark.long),
+        ("yes", "yes\u200b"),
+        pytest.param("a b", "a\u00a0b", marks=pytest.mark.long),
+    ],
 )
 @pytest.mark.parametrize("column", ["sex", "ill"])
 def test_two_unicode_forms_of_a_value_are_refused(word, other, column, reading):
@@ -384,6 +399,7 @@ def test_two_unicode_forms_of_a_column_are_refused():
     assert found({site: frame.assign(**{"x²": frame.bp, "x2": frame.age}) for site, frame in tables().items()}) == []
 
 
+@pytest.mark.long
 def test_unicode_form_of_a_level_is_refused():
     frames, _ = warded()
     frames = {site: frame.replace("West", "Süd") for site, frame in frames.items()}

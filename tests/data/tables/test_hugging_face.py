@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests.support.marks import long_except
 from tests.support.refusals import check_refusal, refused
 
 from drfl.cli.app import call
@@ -115,6 +116,7 @@ def test_condition_and_classes_of_images_are_checked():
         read_saved(saved(images, "images"), Columns(("label",), "who"))
 
 
+@pytest.mark.long
 def test_train_and_test_splits_are_kept_with_their_clients():
     test = table(12).select(range(6))
     data = read_saved(saved(datasets.DatasetDict(train=table(), test=test)), Columns(("ill",), "site", ("signs",)))
@@ -154,7 +156,10 @@ def test_saved_folder_in_the_command(capsys):
     assert Path("again/history.csv").read_bytes() == Path("r/history.csv").read_bytes()
 
 
-@pytest.mark.parametrize("spelling", ["hf:saved", "hf:./saved", "hf:{}/saved"])
+@pytest.mark.parametrize(
+    "spelling",
+    long_except(["hf:saved"], ["hf:saved", "hf:./saved", "hf:{}/saved"]),
+)
 def test_saved_folder_as_dataset_equals_data(spelling, capsys):
     saved(pictures())
     columns = {"target": "label", "group": "who"}

@@ -412,7 +412,7 @@ def test_notes_with_line_breaks_are_cells(note):
 
 
 @pytest.mark.parametrize("first", ["sep=;", "SEP=;", '"sep=;"', "\n\nsep=;", "\ufeffsep=;", "sep=;;"])
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+@pytest.mark.parametrize("encoding", ["utf-8", pytest.param("utf-16", marks=pytest.mark.long)])
 def test_line_for_excel_names_the_delimiter(first, encoding):
     content = "age;b,c,d,e;ill\n63,5;x;1\n41,5;y;0\n"
     Path("a.csv").write_bytes((first + "\n" + content).encode(encoding))
@@ -439,7 +439,7 @@ def costs(cells=COSTS, delimiter=";", more="x", first="1"):
     Path("a.csv").write_text("\n".join([delimiter.join(["cost", "town", "age", "ill"]), *rows]) + "\n")
 
 
-@pytest.mark.parametrize("delimiter", [";", "\t"])
+@pytest.mark.parametrize("delimiter", [";", pytest.param("\t", marks=pytest.mark.long)])
 @pytest.mark.parametrize("cells", [COSTS, [*COSTS, "NA"], [*COSTS, ""], [*COSTS, "0"], [f" {cell} " for cell in COSTS]])
 def test_column_that_mixes_950_and_1_367_is_ambiguous(delimiter, cells):
     costs(cells, delimiter)

@@ -51,6 +51,7 @@ def test_run_has_the_interval_of_its_counts(comparison, capsys):
     assert worst["client"] in found["could_be_worst"]
 
 
+@pytest.mark.long
 def test_compare_has_the_same_interval_as_assess(comparison, capsys):
     import pandas as pd
 

@@ -58,6 +58,7 @@ def test_commands_show_the_score_of_a_constant_answer(table, tmp_path, capsys):
     assert line in (tmp_path / "a/report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_constant_answer_is_not_shown_for_other_scores_or_even_classes(table, tmp_path, capsys):
     run(table, tmp_path / "a", score="auc")
     assert "always predicting" not in capsys.readouterr().out
@@ -111,6 +112,7 @@ def test_rates_show_their_threshold(table, tmp_path, capsys):
     assert "on validation rows." in " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.long
 def test_comparison_shows_what_all_its_runs_share(table, tmp_path, capsys):
     arguments = ["--data", str(table), "--group", "site", "--target", "ill", "--rounds", "1", "--seeds", "1"]
     options = ["--algorithms", "FedAvg,DRFA", "--metric", "ppv", "--out", str(tmp_path / "a")]

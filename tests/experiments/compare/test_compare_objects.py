@@ -73,6 +73,7 @@ def content(folder: Path) -> dict[str, bytes]:
     return content
 
 
+@pytest.mark.long
 def test_each_run_equals_a_single_run(tmp_path):
     found = drfl.compare(PAIR, clients, task, out=tmp_path / "r", **QUIET)
     assert [(o.algorithm, o.seed) for o in found.outcomes] == [("mine", 0), ("DRFA", 0), ("mine", 1), ("DRFA", 1)]
@@ -156,6 +157,7 @@ def test_objects_give_the_same_comparison_as_a_file(tmp_path):
     assert {name: kept[name] for name in described} == {name: asked[name] for name in described}
 
 
+@pytest.mark.long
 def test_own_rules_are_identified_by_their_source(tmp_path):
     drfl.compare({"mine": Mine(m=3)}, DATA, TASK, guards=Halved(), out=tmp_path / "a", **QUIET)
     kept = tomllib.loads((tmp_path / "a" / "config.toml").read_text())
@@ -256,6 +258,7 @@ def test_other_seeds_of_a_stopped_algorithm_are_not_compared():
     assert first_intervals([]) is None
 
 
+@pytest.mark.long
 def test_few_seeds_give_no_verdict_and_wrong_names_are_refused():
     found = drfl.compare(PAIR, DATA, TASK, **QUIET)
     assert set(found.differences()["verdict"]) == {"not decided"}
@@ -277,6 +280,7 @@ def test_function_of_the_seed_is_seeded_by_drfl(tmp_path):
     assert worst["one"].nunique() == 2
 
 
+@pytest.mark.long
 def test_comparison_without_out_stores_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -350,6 +354,7 @@ def test_ctrl_c_returns_finished_runs():
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.long
 def test_missing_values_of_a_frame_are_numbers():
     data = drfl.ClientData.from_arrays([(torch.ones(12, 4), torch.arange(12.0)[:, None])] * 2)
     learned = drfl.Task(nn.Linear(4, 1), nn.MSELoss())
@@ -367,6 +372,7 @@ def test_worker_processes_write_the_same_files(tmp_path):
     assert content(tmp_path / "1") == content(tmp_path / "2")
 
 
+@pytest.mark.long
 def test_diverged_run_does_not_stop_the_others(tmp_path):
     wild = drfl.FedAvg(m=3, local=drfl.LocalSGD(lr=3e38))
     with pytest.warns(RunWarning, match="2 of 4 runs failed, the first is wild, seed 0: diverged"):
@@ -527,6 +533,7 @@ def test_data_specs_are_recorded_in_results_and_folders(tmp_path):
     assert (own["dataset"], own["partition"], own["clients"]) == ("own data", None, 4)
 
 
+@pytest.mark.long
 def test_summary_is_a_mapping_that_prints_line_by_line():
     summary = drfl.compare(PAIR, DATA, TASK, rounds=1, seeds=1, progress=None).summary()
     assert json.loads(json.dumps(summary))["seeds"] == [0]
@@ -535,7 +542,15 @@ def test_summary_is_a_mapping_that_prints_line_by_line():
     assert max(map(len, lines)) <= 120
 
 
-@pytest.mark.parametrize("seeds", [np.arange(2), np.int64(2), [np.int32(0), 1]], ids=repr)
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        pytest.param(np.arange(2), marks=pytest.mark.long),
+        np.int64(2),
+        pytest.param([np.int32(0), 1], marks=pytest.mark.long),
+    ],
+    ids=repr,
+)
 def test_seeds_may_be_integers_of_numpy(seeds, tmp_path):
     result = drfl.compare(PAIR, DATA, TASK, **QUIET | {"rounds": 1, "seeds": seeds, "out": tmp_path / "c"})
     assert [outcome.seed for outcome in result.outcomes] == [0, 0, 1, 1]

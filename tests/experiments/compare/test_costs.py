@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
+from tests.support.marks import long_except
 from tests.support.refusals import check_refusal, refused
 
 import drfl
@@ -80,7 +81,10 @@ def test_invalid_target_is_refused(target, compared):
         drfl.load_comparison(compared).costs_to(target)
 
 
-@pytest.mark.parametrize("x", ["rounds", "bytes", "gradients", "seconds"])
+@pytest.mark.parametrize(
+    "x",
+    long_except(["bytes"], ["rounds", "bytes", "gradients", "seconds"]),
+)
 def test_curves_are_drawn_over_each_cost(x, compared):
     found = drfl.load_comparison(compared)
     line = found.plot("worst", x=x).axes[0].lines[0]

@@ -93,6 +93,7 @@ def test_predictions_that_cannot_be_read_again_must_be_given(damage, frame, monk
     assert {row["algorithm"] for row in rows("c/compare.csv")} == {"FedAvg", "DRFA", "p", "q"}
 
 
+@pytest.mark.long
 def test_new_predictions_replace_those_of_the_same_name_in_python(frame, monkeypatch):
     data = drfl.ClientData.from_frame(frame.drop(columns="stage"), group="site", target="ill")
     task = drfl.Task(drfl.models.linear(data.shape, 2))
@@ -161,6 +162,7 @@ def test_python_takes_data_frames_and_files(frame):
     assert not any("test rows" in line and "right" in line for line in lines)
 
 
+@pytest.mark.long
 def test_one_set_of_predictions_for_several_splits_gives_a_warning(frame, capsys):
     pd.DataFrame({"row": range(1, len(frame) + 1), "prediction": frame["ill"]}).to_csv("p.csv", index=False)
     assert call(["compare", *OWN, "--seeds", "2", "--out", "c", "--predictions", "p.csv", "--json"]) == 0
@@ -196,6 +198,7 @@ def test_wrong_predictions_are_refused_before_the_first_run(frame, capsys):
         drfl.compare({"A": drfl.FedAvg(m=3)}, data, task, rounds=1, seeds=1, predictions={"x": frame}, progress=None)
 
 
+@pytest.mark.long
 def test_other_table_formats_and_misspelt_columns(frame, capsys):
     half = pd.DataFrame({"row": range(1, len(frame) + 1), "probability": 0.25})
     half.to_csv("semicolons.csv", index=False, sep=";", decimal=",")
@@ -210,6 +213,7 @@ def test_other_table_formats_and_misspelt_columns(frame, capsys):
     )
 
 
+@pytest.mark.long
 def test_rows_that_another_seed_tests_are_missed_before_the_first_run(frame):
     data = ["--data", "t.csv", "--target", "ill", "--group", "site"]
     assert call(["run", *data, "--rounds", "0", "--seed", "0", "--out", "r"]) == 0

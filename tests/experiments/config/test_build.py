@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from safetensors.torch import save_file
+from tests.support.marks import long_except
 
 import drfl
 from drfl.data import load
@@ -49,7 +50,7 @@ def test_data_sets_are_loaded_by_name():
     assert load_data(Config()).inputs.equal(digits.inputs)
 
 
-@pytest.mark.parametrize("engine", ["loop", "threads", "stacked"])
+@pytest.mark.parametrize("engine", long_except(["stacked"], ["loop", "threads", "stacked"]))
 def test_squared_loss_runs_on_every_engine(engine):
     losses = [build(Config(loss="squared", engine=name, dtype="float64", **SMALL)) for name in ("loop", engine)]
     a, b = (run(job.algorithm, job.fed, rounds=2, seed=0) for job in losses)

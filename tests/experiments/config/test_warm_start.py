@@ -97,6 +97,7 @@ def test_python_accepts_the_same_arguments(tmp_path):
     assert fitted.finished.job.origin.start["path"] == str(path)
 
 
+@pytest.mark.long
 def test_objects_start_from_a_file_like_the_command(old):
     data = drfl.data_spec(data=["t.csv"], target="ill", group="site").for_seed(0)
     before = drfl.load_model(OLD)
@@ -111,6 +112,7 @@ def test_objects_start_from_a_file_like_the_command(old):
     assert not torch.equal(one.model, drfl.run(drfl.FedAvg(m=3), fed, rounds=2).model)
 
 
+@pytest.mark.long
 def test_frozen_layers_must_equal_those_of_the_task(tmp_path):
     data = ClientData.from_frame(table(), schema=SCHEMA)
 

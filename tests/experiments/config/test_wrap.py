@@ -89,6 +89,7 @@ def test_invalid_aggregators_and_bounds_are_refused(values, error):
         load_config(None, values)
 
 
+@pytest.mark.long
 def test_run_names_clients_excluded_by_the_rule(tmp_path):
     out = tmp_path / "run"
     small = ["--engine", "loop", "--clients", "10", "--rounds", "3", "--steps", "2", "--threads", "1"]
@@ -188,6 +189,7 @@ def test_run_with_all_wrappers_reports_rejections_and_repeats(tmp_path, monkeypa
     assert (tmp_path / "a/history.csv").read_bytes() == (tmp_path / "b/history.csv").read_bytes()
 
 
+@pytest.mark.long
 def test_default_guard_does_not_change_a_clean_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert call(["run", *SMALL, "--cohort", "4", "--out", "a"]) == 0

@@ -103,6 +103,7 @@ PARTS = [(torch.randn(12, 3, generator=torch.Generator().manual_seed(i)), torch.
 DATA = drfl.ClientData.from_arrays(PARTS)
 
 
+@pytest.mark.long
 def test_comparison_of_objects_on_ray(tmp_path, ray):
     pair, task = {"a": drfl.FedAvg(m=2), "b": drfl.DRFA(m=2)}, drfl.Task(torch.nn.Linear(3, 2))
     for jobs in (1, "ray"):

@@ -415,6 +415,7 @@ def test_deployment_shows_the_number(single, capsys):
     assert "nan" not in text
 
 
+@pytest.mark.long
 def test_energy_accepts_only_runs_by_accuracy(single, table, tmp_path, capsys):
     from drfl_papers.energy import from_runs
 

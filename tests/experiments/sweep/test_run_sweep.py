@@ -181,6 +181,7 @@ def test_runs_on_different_data_are_not_compared(tmp_path):
         drfl.load_comparison(sweep.directory, alhpa=0.3)
 
 
+@pytest.mark.long
 def test_data_frame_has_the_used_step_size_and_no_empty_column(tmp_path):
     for lr in (None, 0.25):
         values = {} if lr is None else {"lr": lr}
@@ -202,7 +203,10 @@ def test_load_runs_does_not_read_curves(tmp_path):
     pd.testing.assert_frame_equal(drfl.load_runs(tmp_path / "s"), sweep.to_frame())
 
 
-@pytest.mark.parametrize(("values", "first"), [([0.3], r"\begin{tabular}"), ([0.3, 1.0], "% alpha = 0.3")])
+@pytest.mark.parametrize(
+    ("values", "first"),
+    [pytest.param([0.3], r"\begin{tabular}", marks=pytest.mark.long), ([0.3, 1.0], "% alpha = 0.3")],
+)
 def test_latex_tables_are_named_only_if_there_are_several(values, first, tmp_path):
     name = {"alpha": values} if len(values) > 1 else {"seed": [0]}
     sweep = drfl.sweep({**SMALL, "algorithm": "FedAvg", "grid": name}, out=tmp_path / "s", **QUIET)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.support.marks import long_except
 from tests.support.refusals import refused
 
 from drfl.experiments.sweep.study import read_study
@@ -82,7 +83,10 @@ def test_option_for_a_varied_setting_is_refused():
         read_study({"grid": {"alpha": [0.1]}}, {"alpha": 0.2})
 
 
-@pytest.mark.parametrize("name", ["Halfway.share", "halfway.share", "{}:Halfway.share"])
+@pytest.mark.parametrize(
+    "name",
+    long_except(["{}:Halfway.share"], ["Halfway.share", "halfway.share", "{}:Halfway.share"]),
+)
 def test_own_class_parameter_is_named_with_or_without_the_file(tmp_path, name):
     mine = tmp_path / "mine.py"
     mine.write_text(

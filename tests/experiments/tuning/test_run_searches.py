@@ -136,11 +136,17 @@ def test_foreign_trials_in_the_file_are_ignored(done, tmp_path):
     ("changes", "error"),
     [
         ({"rounds": 3}, ("other-run", "rounds", "2", "3")),
-        ({"criterion": "average"}, ("other-run", "metric", "worst_accuracy", "avg_accuracy")),
+        pytest.param(
+            {"criterion": "average"}, ("other-run", "metric", "worst_accuracy", "avg_accuracy"), marks=pytest.mark.long
+        ),
         pytest.param({"clients": 5}, ("other-run", "clients", "4", "5"), marks=pytest.mark.long),
         pytest.param({"repeats": 1}, ("other-run", "seeds", "2", "1"), marks=pytest.mark.long),
-        ({"validation": 0.5}, ("other-run", "validation", "0.2", "0.5")),
-        ({"tables": {"FedAvg": {"by_samples": False}}}, ("other-run", "FedAvg.by_samples", "False")),
+        pytest.param({"validation": 0.5}, ("other-run", "validation", "0.2", "0.5"), marks=pytest.mark.long),
+        pytest.param(
+            {"tables": {"FedAvg": {"by_samples": False}}},
+            ("other-run", "FedAvg.by_samples", "False"),
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_trials_of_another_search_are_refused(done, changes, error):
@@ -157,6 +163,7 @@ def test_other_range_is_refused(done, monkeypatch):
         tuned(search, folder, Here(0))
 
 
+@pytest.mark.long
 def test_failed_run_gets_the_worst_score(tmp_path):
     search = small_search(("FedAvg",), trials=2, tables={"FedAvg": {"lr": 1e38}})
     first, second = tuned(search, tmp_path)["FedAvg"]
@@ -179,7 +186,7 @@ def test_progress_line_of_each_trial(tmp_path):
         assert [end.best for end in told if end.algorithm == name][-1] == max(trial.score for trial in own)
 
 
-@pytest.mark.parametrize("name", ["plain", "odd ?{x}#%41"])
+@pytest.mark.parametrize("name", [pytest.param("plain", marks=pytest.mark.long), "odd ?{x}#%41"])
 def test_study_file_can_be_anywhere(name, done, tmp_path):
     search, trials, _, _ = done
     folder = tmp_path / name

@@ -125,7 +125,14 @@ def test_failed_run_is_never_the_best():
         tuned(wide, data=clients(True), learned=task(True), first=first, trials=1)
 
 
-@pytest.mark.parametrize(("name", "value"), [("lr", 50), ("lr", 0.001), ("share", -1.0)])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("lr", 50),
+        pytest.param("lr", 0.001, marks=pytest.mark.long),
+        pytest.param("share", -1.0, marks=pytest.mark.long),
+    ],
+)
 def test_first_trial_outside_the_space_is_refused(name, value, tmp_path):
     with refused("out-of-range", "first", name, str(value)):
         tuned(first={"share": 1.0, "lr": 0.05, name: value}, out=tmp_path / "t")

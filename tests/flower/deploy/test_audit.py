@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from tests.support.marks import crossed, long_beyond, long_except
 from tests.support.refusals import refused
 
 from drfl.cli.app import call
+from drfl.core import audit_log
 from drfl.core.audit_log import Head, read
 from drfl.core.audit_signatures import read_public_key, read_signing_key
 from drfl.core.errors import DrflError
@@ -41,6 +43,14 @@ def deployed(honest, tmp_path):
     for name in NAMES:
         copy.load(name)
     return copy
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _each_signature_is_verified_once():
+    """Most lines are the same in all tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(audit_log, "is_signed", functools.cache(audit_log.is_signed))
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -312,7 +322,7 @@ def unsigned(records):
     return [record | ({"key": None} if record["event"] == "opened" else {}) for record in records]
 
 
-@pytest.mark.parametrize("name", ["server", "a"])
+@pytest.mark.parametrize("name", ["server", pytest.param("a", marks=pytest.mark.long)])
 def test_log_signed_with_another_key_is_detected(secure, capsys, name):
     make_key(secure.root / "other")
     other = read_signing_key(secure.root / "other")
@@ -323,7 +333,7 @@ def test_log_signed_with_another_key_is_detected(secure, capsys, name):
     assert {"unknown-key", "rewritten-log"} <= problems(capsys, *secure.logs())
 
 
-@pytest.mark.parametrize("name", ["server", "a"])
+@pytest.mark.parametrize("name", [pytest.param("server", marks=pytest.mark.long), "a"])
 def test_log_rewritten_without_signatures_is_detected(secure, capsys, name):
     records = unsigned(secure.records(name))
     secure.secure = False
@@ -441,6 +451,7 @@ class Dead(InProcessGrid):
         return found
 
 
+@pytest.mark.long
 def test_replies_that_never_arrive_are_noted(tmp_path, capsys):
     deployed = Deployed(tmp_path / "fl")
     server_app.serve(deployed.grid(Dead), deployed.settings())
@@ -496,6 +507,7 @@ def test_site_can_audit_in_its_own_folder(secure, capsys, tmp_path):
     assert problems(capsys, *own) == {"unknown-key"}
 
 
+@pytest.mark.long
 def test_failed_run_is_closed_in_all_logs(tmp_path, capsys):
     deployed = Deployed(tmp_path / "fl")
     server_app.serve(deployed.grid(), deployed.settings())
@@ -508,6 +520,7 @@ def test_failed_run_is_closed_in_all_logs(tmp_path, capsys):
     assert deployed.records("a")[-1]["event"] == "closed"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("algorithm", long_except(["ScaffPD"], ["FedAvg", "DRFA", "ScaffPD", "DRDM"]))
 def test_logs_do_not_change_results(tmp_path, capsys, algorithm):
     logged, plain = Deployed(tmp_path / "a", algorithm=algorithm), Deployed(tmp_path / "b", algorithm=algorithm)

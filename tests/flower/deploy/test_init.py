@@ -262,7 +262,7 @@ def test_supernode_does_not_start_on_a_port_that_is_taken(copy, tmp_path):
     assert not (tmp_path / "called").exists()
 
 
-@pytest.mark.parametrize("code", [0, 1])
+@pytest.mark.parametrize("code", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_supernode_that_ends_names_possible_causes(copy, tmp_path, code):
     process = started(copy, tmp_path, f'echo "$@"; echo "Failed to activate SuperNode" >&2; exit {code}')
     out, err = process.communicate(timeout=60)
@@ -274,7 +274,7 @@ def test_supernode_that_ends_names_possible_causes(copy, tmp_path, code):
     assert quotes(lines[5], "CERTIFICATE_VERIFY_FAILED")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.long)])
 def test_supernode_ends_with_its_script(copy, tmp_path, number):
     process = started(copy, tmp_path, f"echo $$ >{tmp_path}/pid; exec sleep 60")
     while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():

@@ -71,6 +71,7 @@ def test_interrupted_revocation_can_be_repeated_and_refusal_changes_nothing(supe
     assert files(trio) == ["a.node", "a.pub", "c.node", "c.pub"]
 
 
+@pytest.mark.long
 def test_make_keys_does_not_restore_a_revoked_key(superlink, trio):
     lost = material(trio / "keys/b.pub")
     keys.revoke(DeploymentFolder(trio), "b")
@@ -115,6 +116,7 @@ def test_make_keys_recognises_a_revoked_key_by_content(superlink, trio):
     assert not (trio / "keys/c.pub").exists()
 
 
+@pytest.mark.long
 def test_key_revoked_without_its_file_is_not_restored(superlink, trio):
     lost = material(trio / "keys/b.pub")
     (trio / "keys/b.pub").unlink()
@@ -125,6 +127,7 @@ def test_key_revoked_without_its_file_is_not_restored(superlink, trio):
     assert material(trio / "keys/b.pub") != lost
 
 
+@pytest.mark.long
 def test_site_with_a_longer_name_is_a_different_site(tmp_path):
     write(DeploymentPlan(("b", "b-20260101T000000", "c"), port=18000), tmp_path / "fl", keys=True)
     revoked = tmp_path / "fl/keys/revoked"
@@ -137,7 +140,16 @@ def test_site_with_a_longer_name_is_a_different_site(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--renew"], ["--renew", "z"], ["--renew", "a"], ["--new", "a"], ["a"], ["--add"], ["--add", "../z"]]
+    "arguments",
+    [
+        ["--renew"],
+        pytest.param(["--renew", "z"], marks=pytest.mark.long),
+        ["--renew", "a"],
+        pytest.param(["--new", "a"], marks=pytest.mark.long),
+        ["a"],
+        pytest.param(["--add"], marks=pytest.mark.long),
+        pytest.param(["--add", "../z"], marks=pytest.mark.long),
+    ],
 )
 def test_make_keys_renews_only_revoked_sites(trio, arguments):
     before = {path: path.read_bytes() for path in trio.rglob("*") if path.is_file()}

@@ -8,6 +8,7 @@ import subprocess
 import tomllib
 
 import pytest
+from tests.support.marks import long_except
 from tests.support.refusals import check_refusal, refused
 
 from drfl.cli.app import call
@@ -53,6 +54,7 @@ def test_new_site_gets_folder_keys_registration_and_table(superlink, trio, capsy
     assert make_keys(trio).stdout.splitlines() == ["all keys and certificates are in place"]
 
 
+@pytest.mark.long
 def test_add_site_can_be_repeated_after_an_interruption(superlink, trio):
     folder = DeploymentFolder(trio)
     assert call(["deploy", "add-site", str(trio), "d"]) == 0
@@ -69,7 +71,7 @@ def test_add_site_can_be_repeated_after_an_interruption(superlink, trio):
     assert len(superlink[0]) == 2
 
 
-@pytest.mark.parametrize("step", ["make-keys", "register", "settings"])
+@pytest.mark.parametrize("step", long_except(["register"], ["make-keys", "register", "settings"]))
 def test_failed_step_leaves_everything_unchanged(superlink, trio, monkeypatch, step):
     def fails(*_):
         raise DrflError("no", code="command-failed")
@@ -229,6 +231,7 @@ def test_settings_may_begin_with_a_byte_order_mark(superlink, trio):
     assert make_keys(trio).returncode == 0
 
 
+@pytest.mark.long
 def test_scripts_read_the_sites_from_server_toml(superlink, trio):
     path = trio / "server.toml"
     path.write_text(path.read_text() + '\n[[sites]]\nname = "e"\npublic_key = "keys/e.pub"\n')

@@ -93,7 +93,10 @@ def verified(unit: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([program, "verify", unit.name], cwd=unit.parent, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("unit", [SUPERLINK, "drfl-supernode@a.service", "drfl-supernode@long-beach.service"])
+@pytest.mark.parametrize(
+    "unit",
+    [SUPERLINK, pytest.param("drfl-supernode@a.service", marks=pytest.mark.long), "drfl-supernode@long-beach.service"],
+)
 def test_systemd_accepts_the_units(deployed, unit):
     folder = deployed / "systemd"
     if unit != SUPERLINK:

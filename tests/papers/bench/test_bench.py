@@ -134,6 +134,7 @@ def test_folder_with_other_files_is_refused_and_unchanged(name, tmp_path):
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "mine")]
 
 
+@pytest.mark.long
 def test_algorithm_from_a_users_file(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(

@@ -115,6 +115,7 @@ def test_json_prints_only_one_object(capsys, tmp_path):
     assert content == json.loads((tmp_path / "a/summary.json").read_text())
 
 
+@pytest.mark.long
 def test_failed_number_of_steps_is_excluded_and_reported(capsys, tmp_path):
     (tmp_path / "m.csv").write_text("tau,seed,rounds\n1,0,40\n1,1,\n10,0,5\n10,1,6\n")
     arguments = ["--measurements", "m.csv", "--clients", "6", "--engine", "loop", "--snr", "0", "--bandwidth", "1e6"]
@@ -133,6 +134,7 @@ def test_table_is_empty_if_nothing_reaches_the_target(capsys, tmp_path):
     assert {row["tau"] for row in read(tmp_path / "a/plan.csv")} == {""}
 
 
+@pytest.mark.long
 def test_diverged_run_never_reaches_the_target(monkeypatch, capsys, tmp_path):
     def broken(job, callbacks):
         raise DivergedError("DRDM diverged in round 2: lower lr")

@@ -82,6 +82,7 @@ def test_draw_belongs_to_its_round():
     assert not torch.equal(fading.gains(key), fading.gains(Key(4).fold("round", 1)))
 
 
+@pytest.mark.long
 @given(
     st.floats(-20, 30),
     st.floats(3, 8),

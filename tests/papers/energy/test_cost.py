@@ -129,6 +129,7 @@ def test_payload_counts_gradients_outside_local_steps():
     assert payload_of(AFL(local=LocalSGD(steps=1, batch=8)), digits()).participants == 8
 
 
+@pytest.mark.long
 def test_outage_reduces_sending_but_not_computing():
     fading = Rayleigh(Channel.uniform(8, 1e6, 0.0), 1e6)
     alone = payload_of(ALGORITHMS["FedAvg"], digits(), rounds=20)

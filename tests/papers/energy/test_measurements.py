@@ -102,6 +102,7 @@ def made(tmp_path_factory):
     return make
 
 
+@pytest.mark.long
 def test_first_round_at_the_target_counts(made):
     paths = [made("two", steps=2, until="test:avg_accuracy=0.99"), made("six", steps=6, seed=4)]
     found, notes = from_runs(paths, 0.05)
@@ -139,8 +140,10 @@ def test_run_that_ended_too_early_is_refused(made):
     ("options", "error"),
     [
         ({"clients": 5}, ("runs-differ", "clients", "(4 and 5)")),
-        ({"algorithm": "DRFA"}, ("runs-differ", "algorithm", "(FedAvg and DRFA)")),
-        ({"algorithms": {"FedAvg": {"lr": 0.1}}}, ("runs-differ", "lr", "(0.5 and 0.1)")),
+        pytest.param({"algorithm": "DRFA"}, ("runs-differ", "algorithm", "(FedAvg and DRFA)"), marks=pytest.mark.long),
+        pytest.param(
+            {"algorithms": {"FedAvg": {"lr": 0.1}}}, ("runs-differ", "lr", "(0.5 and 0.1)"), marks=pytest.mark.long
+        ),
     ],
 )
 def test_runs_of_different_jobs_are_refused(options, error, made):

@@ -55,17 +55,29 @@ def test_same_call_resumes_and_equals_an_uninterrupted_run(killed):
     ("changes", "error"),
     [
         ({"seed": 1}, ("other-run", "seed", "0", "1")),
-        ({"evaluate_every": 2}, ("other-run", "evaluate_every", "1", "2")),
+        pytest.param({"evaluate_every": 2}, ("other-run", "evaluate_every", "1", "2"), marks=pytest.mark.long),
         (
             {"algorithm": drfl.DRFA(m=2, local=drfl.LocalSGD(steps=3, batch=4))},
             ("other-run", "algorithm.local.steps", "algorithm.local.steps = '2'", "'3'"),
         ),
-        ({"algorithm": drfl.FedAvg(m=2)}, ("other-run", "algorithm", "'DRFA'", "'FedAvg'")),
+        pytest.param(
+            {"algorithm": drfl.FedAvg(m=2)}, ("other-run", "algorithm", "'DRFA'", "'FedAvg'"), marks=pytest.mark.long
+        ),
         ({"fed": federation(0.5)}, ("other-run", "data")),
-        ({"fed": federation(loss=torch.nn.CrossEntropyLoss(label_smoothing=0.1))}, ("other-run", "loss", "0.1")),
-        ({"fed": federation(score="auc")}, ("other-run", "metrics", "accuracy", "auc")),
-        ({"fed": federation(module=torch.nn.Tanh())}, ("other-run", "module", "Tanh")),
-        ({"fed": federation(augment=lambda x, uniform: -x)}, ("other-run", "augment", "none")),
+        pytest.param(
+            {"fed": federation(loss=torch.nn.CrossEntropyLoss(label_smoothing=0.1))},
+            ("other-run", "loss", "0.1"),
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            {"fed": federation(score="auc")}, ("other-run", "metrics", "accuracy", "auc"), marks=pytest.mark.long
+        ),
+        pytest.param(
+            {"fed": federation(module=torch.nn.Tanh())}, ("other-run", "module", "Tanh"), marks=pytest.mark.long
+        ),
+        pytest.param(
+            {"fed": federation(augment=lambda x, uniform: -x)}, ("other-run", "augment", "none"), marks=pytest.mark.long
+        ),
     ],
 )
 def test_other_run_is_a_one_line_error(changes, error, killed):

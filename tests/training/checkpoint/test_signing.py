@@ -137,7 +137,7 @@ def test_reply_list_is_covered_up_to_the_checkpoint(listed):
         assert [notice.code for notice in point(listed).notices] == ["damaged-file"]
 
 
-@pytest.mark.parametrize("key", [KEY, None])
+@pytest.mark.parametrize("key", [KEY, pytest.param(None, marks=pytest.mark.long)])
 def test_missing_covered_list_is_an_error_without_loss(key, listed):
     before = sorted(listed.rglob("*"))
     (listed / "replies.csv").write_bytes(b"abcdeg")
@@ -275,6 +275,7 @@ def test_command_signs_and_verifies(stopped, tmp_path, capsys):
     assert not any(KEY in path.read_bytes() for path in stopped.iterdir())
 
 
+@pytest.mark.long
 def test_command_with_another_key_is_refused(stopped, capsys):
     capsys.readouterr()
     assert call(["run", "--out", "a", "--resume", "--checkpoint-key", "other", "--json"]) == 2
