@@ -44,7 +44,7 @@ from drfl.data.tables import convert
 from drfl.data.tables.columns import Columns, frame_row
 from drfl.data.tables.conditions import used_columns
 from drfl.data.tables.conform import conform, target_tensor
-from drfl.data.tables.convert import encode_targets, feature_columns, feature_matrix, require_present
+from drfl.data.tables.convert import encode_frame, require_present
 from drfl.data.tables.levels import word_notices
 from drfl.data.tables.patients import check_spelling, numbered, patients_of, repeated_ids, shared_ids
 from drfl.data.tables.propose import propose
@@ -541,7 +541,8 @@ class ClientData:
                 0..C-1 in sorted order, with their names in `classes`. Several columns are read as numbers (n, k), such
                 as the labels 0 and 1 of a multi-label task. A condition such as "price > 100000" makes the classes "no"
                 and "yes", or a label, of a column.
-            features: Numeric columns to learn from; None uses all other columns.
+            features: Columns to learn from; None uses all other columns. Numbers are features as they are. A text or a
+                category becomes a column of 0 and 1 for each of its values except the first.
             schema: Meaning of each column, or the path of a schema file. It names the client, the target and the
                 features, and encodes categories, dates and missing values.
             patient: Column that names the patient, or another unit with repeated rows. All rows of a patient are on one
@@ -556,9 +557,9 @@ class ClientData:
                 rows, wrap it with ``data.standardisation.before(model)``.
 
         Raises:
-            InputError: If a column does not exist, is not numeric, or has missing or infinite values, or a group has
-                only one row or patient. The message names the column or group. With a schema: if the table does not
-                conform to it.
+            InputError: If a column does not exist, is neither numeric nor text, or has missing or infinite values, or a
+                group has only one row or patient. The message names the column or group. With a schema: if the table
+                does not conform to it.
         """
         frame = without_decimals(convert.named_columns(frame))
         targets = (target,) if isinstance(target, str) else None if target is None else tuple(target)
@@ -593,10 +594,8 @@ class ClientData:
                 )
             table = table._replace(frame=frame)
             frame = table.with_answers(roles.targets, [*roles.names, *(features or ())]).frame
-            columns = tuple(feature_columns(frame, roles, features))
-            inputs = feature_matrix(frame, columns)
-            y, classes = encode_targets(frame, roles.targets)
-            Y = torch.from_numpy(y)
+            columns, inputs, y, classes, schema, warned = encode_frame(frame, roles, features)
+            Y, proposed = torch.from_numpy(y), (*proposed, *warned)
         require_present(frame[group], group)
         X = torch.from_numpy(inputs)
         groups = frame[group].to_numpy(dtype=object)

@@ -77,6 +77,30 @@ def test_all_routes_give_the_same_tensors_and_split(tmp_path):
         start = rows.stop
 
 
+@pytest.mark.parametrize("answer", ["class", "number"])
+def test_words_of_a_data_frame_are_read_like_those_of_a_file(tmp_path, answer):
+    whole = pd.concat([frame.assign(site=name) for name, frame in sites(tmp_path).items()], ignore_index=True)
+    whole = whole.drop(columns=["seen", "creatinine"])
+    if answer == "number":
+        whole["ill"] = whole["age"] / 7
+    task = "regression" if answer == "number" else None
+    whole.to_csv(tmp_path / "whole.csv", index=False)
+    of_file = ClientData.from_dataset(read_tables([tmp_path / "whole.csv"], "ill", group="site", task=task), Natural())
+    of_frame = ClientData.from_frame(whole, group="site", target="ill")
+    assert of_frame.columns == of_file.columns == ("age", "sex_m", "stage_II", "stage_III")
+    assert of_frame.schema == of_file.schema
+    assert torch.equal(of_frame.inputs, of_file.inputs)
+    assert torch.equal(of_frame.targets, of_file.targets.to(of_frame.targets.dtype))
+    assert of_frame.names == of_file.names
+
+
+def test_numbers_are_names_in_a_column_of_categories():
+    frame = pd.DataFrame({"site": ["a"] * 6 + ["b"] * 6, "ward": [10, 9, 8] * 4, "ill": [0, 1] * 6})
+    data = ClientData.from_frame(frame.astype({"ward": "category"}), group="site", target="ill", standardise=False)
+    assert data.columns == ("ward_8", "ward_9")
+    assert data.inputs[:3].tolist() == [[0, 0], [0, 1], [1, 0]]
+
+
 def as_npz(whole, folder):
     columns = {
         name: values.to_numpy() if is_numeric_dtype(values) else values.to_numpy().astype("U")

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from drfl.core.errors import InputError, unknown
+from drfl.core.errors import InputError, Notice, unknown
+from drfl.data.dataset import TaskName
 from drfl.data.partition.partition import client_error, client_names
-from drfl.data.tables.columns import Columns
+from drfl.data.tables.columns import Columns, check_numbers, frame_row, one_hot
+from drfl.data.tables.conform import level_text
+from drfl.data.tables.levels import check_levels, level_notices
+from drfl.data.tables.propose import inferred_schema
+from drfl.data.tables.schema import TableSchema
 from drfl.task.input_fields import InputFields, has_fields
 
 if TYPE_CHECKING:
@@ -273,6 +278,67 @@ def feature_columns(frame: pd.DataFrame, roles: Columns, features: Sequence[str]
     return chosen
 
 
+class FrameRows(NamedTuple):
+    """The rows of a data frame without a schema, encoded.
+
+    Args:
+        columns: Names of the inputs.
+        inputs: (n, p) The features.
+        targets: (n,) or (n, k) The targets.
+        classes: Names of the classes; None for numbers.
+        schema: The meaning of each column; None if all features are numbers.
+        notices: Warnings about the words.
+    """
+
+    columns: tuple[str, ...]
+    inputs: np.ndarray
+    targets: np.ndarray
+    classes: tuple[str, ...] | None
+    schema: TableSchema | None
+    notices: tuple[Notice, ...]
+
+
+def encode_frame(frame: pd.DataFrame, roles: Columns, features: Sequence[str] | None) -> FrameRows:
+    """Encode the rows of a data frame; texts and categories are words, as in a file.
+
+    ``roles`` names the client and the target, and ``features`` the features; None means all other columns.
+    """
+    import pandas as pd
+    from pandas.api.types import infer_dtype, is_numeric_dtype
+
+    names = feature_columns(frame, roles, features)
+    chosen, (y, classes) = frame[names], encode_targets(frame, roles.targets)
+    words, texts = dict[str, pd.Series](), list[str]()
+    for name in names:
+        is_category = isinstance(chosen[name].dtype, pd.CategoricalDtype)
+        if is_category or (not is_numeric_dtype(chosen[name]) and infer_dtype(chosen[name]) == "string"):
+            require_present(chosen[name], name)
+            words[name] = chosen[name].astype(object).map(level_text)
+            texts += [] if is_category else [name]
+            if not is_category and pd.to_numeric(words[name], errors="coerce").notna().all():
+                raise InputError(
+                    f"column '{name}' holds numbers as text. Convert it with pandas.to_numeric, or to categories with "
+                    "astype('category')",
+                    code="not-a-number",
+                    field=name,
+                )
+    if not words:
+        return FrameRows(tuple(names), feature_matrix(chosen, names), y, classes, None, ())
+    if numbers := [name for name in names if name not in words]:
+        feature_matrix(chosen, numbers)  # refuses dates, which would be encoded like words
+    chosen, owners = chosen.assign(**words), [*map(str, frame[roles.group])]
+    # Numbers in a column of categories are names.
+    check_numbers(chosen[texts], frame_row)
+    check_levels(chosen[list(words)], owners)
+    notices = level_notices(chosen[list(words)], chosen.iloc[:, :0], owners)
+    inputs = one_hot(chosen, "the table")
+    names = inputs.columns.tolist()
+    # The schema tells how the words of new rows are encoded.
+    kind: TaskName = "classification" if classes is not None else "regression" if y.ndim == 1 else "multi-label"
+    schema = inferred_schema(chosen, roles.targets, roles._replace(task=kind), classes)
+    return FrameRows(tuple(names), feature_matrix(inputs, names), y, classes, schema, tuple(notices))
+
+
 def feature_matrix(
     frame: pd.DataFrame, features: Sequence[str], what: str = "features", *, missing: bool = False
 ) -> np.ndarray:
@@ -288,8 +354,8 @@ def feature_matrix(
         # pandas counts complex numbers as numeric.
         if not is_numeric_dtype(column) or is_complex_dtype(column):
             raise InputError(
-                f"{what.removesuffix('s')} column '{name}' is not numeric ({column.dtype}). Encode it, "
-                f"for example with pandas.get_dummies, or name other columns in {what}",
+                f"{what.removesuffix('s')} column '{name}' is neither numeric nor text ({column.dtype}). Convert it, "
+                f"or name other columns in {what}",
                 code="not-a-number",
                 field=name,
             )
