@@ -500,8 +500,8 @@ def test_codes_for_missing_targets(code, sites):
         return np.where((np.arange(120) % 20 == 0) & (site in sites), code, g.normal(8, 1.5, 120).round(1))
 
     (line,) = data_warnings(table_of({"x": normal(), "age": normal(60, 9)}, stay))
-    assert about([line]) == [("missing-code", "target")]
-    assert f"target{' at site 2' if sites == [2] else ''} ({code})" in line
+    assert about([line]) == [("missing-code", "y")]
+    assert f"column 'y'{' at site 2' if sites == [2] else ''} ({code})" in line
 
 
 def test_outlier_among_targets():
@@ -509,8 +509,8 @@ def test_outlier_among_targets():
         return np.r_[1e8 if site == 1 else 8, g.normal(8, 1.5, 119)]
 
     (line,) = data_warnings(table_of({"x": normal(), "age": normal(60, 9)}, stay))
-    assert about([line]) == [("outlier", "target")]
-    assert "target at site 1 (1e+08)" in line
+    assert about([line]) == [("outlier", "y")]
+    assert "column 'y' at site 1 (1e+08)" in line
 
 
 def test_costs_of_which_many_are_zero_are_no_codes():

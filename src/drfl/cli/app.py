@@ -279,6 +279,49 @@ def predict(
         return model.predict_command(path, table, out, schema, reference, keep or [], reading, overwrite, client)
 
 
+@app.command(cls=Command, rich_help_panel=RESULTS)
+def evaluate(
+    path: model.ModelPath,
+    tables: Annotated[list[Path], typer.Argument(metavar="TABLES...", help="Labelled tables, or folders of them")],
+    group: Annotated[
+        str | None, typer.Option(help="Column that names the client (default: the model's, else one client per file)")
+    ] = None,
+    measure: Annotated[str | None, typer.Option(help="Metric to assess (default: the score of the training)")] = None,
+    level: Annotated[float, typer.Option(help="Confidence level of intervals and sets")] = 0.95,
+    auc_interval: Annotated[str, typer.Option(help="Intervals of the AUC: delong or distribution-free")] = "delong",
+    schema: model.Schema = None,
+    reference: model.Reference = None,
+    delimiter: data.Delimiter = None,
+    decimal: data.Decimal = None,
+    thousands: data.Thousands = None,
+    encoding: data.Encoding = None,
+    missing: data.Missing = None,
+    as_json: o.Json = False,
+) -> int:
+    """Test a trained model on new rows with targets, client by client.
+
+    All rows of the tables are test rows, so they must not be rows of the training.
+    """
+    with signals.raise_on_signal():
+        from drfl.assessment.clients import auc_interval_of
+        from drfl.cli.assess import MOST, content_of, print_assessment
+        from drfl.data.model import load_model
+        from drfl.data.tables.text_form import ReadOptions
+        from drfl.experiments.assess.labelled_table import evaluate as evaluate_tables
+        from drfl.experiments.run.artifacts import json_text
+
+        found = evaluate_tables(
+            load_model(path, reference, schema=schema), tables, group=group, measure=measure, level=level,
+            auc_interval=auc_interval_of(auc_interval),
+            reading=ReadOptions(delimiter, decimal, thousands, encoding, tuple(missing or ())),
+        )  # fmt: skip
+        if as_json:
+            print(json_text(content_of(found)))
+        else:
+            print_assessment(found, f"{path}: {found.measure.words}", MOST)
+    return 0
+
+
 @app.command(cls=Command, rich_help_panel=TRAIN)
 @o.command(o.TuneOptions)
 def tune(options: o.TuneOptions) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from drfl.assessment.clients import auc_interval_of
+from drfl.assessment.clients import Assessment, auc_interval_of
 from drfl.assessment.sentences import sentences, signed_interval
 from drfl.cli import console
 from drfl.cli.options import AssessOptions
@@ -69,12 +69,28 @@ def _print_one(run: AssessedRun) -> None:
     if assessment is None:
         console.out.print(no_assessment(run), markup=False)
         return
+    title, most = f"{run.record.label}: {assessment.measure.words}", run.record.display_limit(MOST)
+    print_assessment(assessment, title, most, _beside(run))
+    gain = gain_over_last(run)
+    if gain is not None:
+        value, interval = signed_interval(gain.measure, gain.worst.value, gain.worst.low, gain.worst.high)
+        console.out.print(
+            f"Returned model compared with the last iterate, row by row: {gain.worst.shown}; gain of the worst client "
+            f"{value} ({interval}, {_percent(gain.level)} confidence){gain.note}.",
+            markup=False,
+        )
+
+
+def print_assessment(assessment: Assessment, title: str, most: int, beside: Sequence[str] = ()) -> None:
+    """Print the scores of the ``most`` worst clients with their intervals, and what follows from them.
+
+    ``beside`` are sentences that put the scores in context.
+    """
     measure = assessment.measure
     table = ScreenTable(
         "client", "test rows", measure.words, f"{_percent(assessment.level)} interval", "could be the worst",
-        title=f"{run.record.label}: {measure.words}", text=("client", "could be the worst"),
+        title=title, text=("client", "could be the worst"),
     )  # fmt: skip
-    most = run.record.display_limit(MOST)
     for i in assessment.order[:most]:  # the worst first
         if math.isnan(assessment.values[i]):
             cells = (NOTHING, NOTHING, "unknown")
@@ -86,17 +102,9 @@ def _print_one(run: AssessedRun) -> None:
     if len(assessment.names) > most:
         table.caption = f"and {len(assessment.names) - most:,} more clients; --json lists all"
     console.out.print(table)
-    for line in (*_beside(run), *sentences(assessment)):
+    for line in (*beside, *sentences(assessment)):
         console.out.print(line, markup=False)
     console.out.print(f"Intervals: {assessment.method}, simultaneous over the clients (Bonferroni).", markup=False)
-    gain = gain_over_last(run)
-    if gain is not None:
-        value, interval = signed_interval(gain.measure, gain.worst.value, gain.worst.low, gain.worst.high)
-        console.out.print(
-            f"Returned model compared with the last iterate, row by row: {gain.worst.shown}; gain of the worst client "
-            f"{value} ({interval}, {_percent(gain.level)} confidence){gain.note}.",
-            markup=False,
-        )
 
 
 def _beside(run: AssessedRun) -> list[str]:
@@ -178,6 +186,24 @@ def _print_several(
         )
 
 
+def content_of(assessment: Assessment, beside: Sequence[str] = ()) -> dict[str, object]:
+    """Return an assessment as plain values; ``beside`` are sentences that put it in context."""
+    candidates = [name for name, could in zip(assessment.names, assessment.candidates, strict=True) if could]
+    return {
+        "measure": assessment.measure.name,
+        "level": assessment.level,
+        "method": assessment.method,
+        "worst": {"client": assessment.names[assessment.order[0]], **assessment.worst._asdict()},
+        "could_be_worst": candidates,
+        "undefined": assessment.undefined,
+        "equal": None if assessment.equal is None else assessment.equal._asdict(),
+        "homogeneity": None if assessment.homogeneity is None else assessment.homogeneity._asdict(),
+        "unseen": assessment.unseen._asdict(),
+        "sentences": [*beside, *sentences(assessment)],
+        "clients": assessment.to_frame().to_dict("records"),
+    }
+
+
 def _percent(level: float) -> str:
     return f"{100 * level:g} %"
 
@@ -198,21 +224,10 @@ def _content(
         if assessment is None:
             assessed.append({**named, "assessment": None, "reason": no_assessment(run)})
             continue
-        candidates = [name for name, could in zip(assessment.names, assessment.candidates, strict=True) if could]
         assessed.append(
             {
                 **named,
-                "measure": assessment.measure.name,
-                "level": assessment.level,
-                "method": assessment.method,
-                "worst": {"client": assessment.names[assessment.order[0]], **assessment.worst._asdict()},
-                "could_be_worst": candidates,
-                "undefined": assessment.undefined,
-                "equal": None if assessment.equal is None else assessment.equal._asdict(),
-                "homogeneity": None if assessment.homogeneity is None else assessment.homogeneity._asdict(),
-                "unseen": assessment.unseen._asdict(),
-                "sentences": [*_beside(run), *sentences(assessment)],
-                "clients": assessment.to_frame().to_dict("records"),
+                **content_of(assessment, _beside(run)),
             }
         )
     return {

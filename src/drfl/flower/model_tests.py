@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from drfl.core.errors import InputError
 from drfl.core.user_code import is_reference
 from drfl.data.row_scores import RowScores, products
 from drfl.engine import Loop, Simulation
+from drfl.experiments.assess.labelled_table import GivenOutputs
 from drfl.flower.messages import AnswerTests, AskTests, ModelRecipe, SiteTest
 from drfl.flower.site import Site
 from drfl.flower.site_task import check_same_model, engine_of, score_model
@@ -47,17 +48,6 @@ def answer_tests(site: Site, request: AskTests) -> AnswerTests:
     return AnswerTests(tuple(tests), own, both, site.digest)
 
 
-class _Outputs(nn.Module):
-    """A model whose inputs are its outputs. The parameter is needed, because a model without any cannot be tested."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one = nn.Parameter(torch.ones((), dtype=torch.float64))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.one * x
-
-
 def _test_scores(site: Site, scores: Tensor, model: ModelRecipe) -> tuple[SiteTest, RowScores]:
     """Test a site's own scores (n,) as if they were the outputs of a model."""
     data, built = site.data, site.build_task(model)
@@ -78,7 +68,7 @@ def _test_scores(site: Site, scores: Tensor, model: ModelRecipe) -> tuple[SiteTe
     else:
         outputs = pool[:, None]
     score, *others = built.measures
-    task = Task(_Outputs(), built.criterion.given, score, tuple(others))
+    task = Task(GivenOutputs(), built.criterion.given, score, tuple(others))
     targets = data.test_targets
     tested = dataclasses.replace(
         data, inputs=outputs, targets=targets, train=data.test, test_inputs=outputs, test_targets=targets,

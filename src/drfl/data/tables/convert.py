@@ -286,7 +286,7 @@ class FrameRows(NamedTuple):
         inputs: (n, p) The features.
         targets: (n,) or (n, k) The targets.
         classes: Names of the classes; None for numbers.
-        schema: The meaning of each column; None if all features are numbers.
+        schema: The meaning of each column.
         notices: Warnings about the words.
     """
 
@@ -294,7 +294,7 @@ class FrameRows(NamedTuple):
     inputs: np.ndarray
     targets: np.ndarray
     classes: tuple[str, ...] | None
-    schema: TableSchema | None
+    schema: TableSchema
     notices: tuple[Notice, ...]
 
 
@@ -322,8 +322,6 @@ def encode_frame(frame: pd.DataFrame, roles: Columns, features: Sequence[str] | 
                     code="not-a-number",
                     field=name,
                 )
-    if not words:
-        return FrameRows(tuple(names), feature_matrix(chosen, names), y, classes, None, ())
     if numbers := [name for name in names if name not in words]:
         feature_matrix(chosen, numbers)  # refuses dates, which would be encoded like words
     chosen, owners = chosen.assign(**words), [*map(str, frame[roles.group])]
@@ -333,7 +331,7 @@ def encode_frame(frame: pd.DataFrame, roles: Columns, features: Sequence[str] | 
     notices = level_notices(chosen[list(words)], chosen.iloc[:, :0], owners)
     inputs = one_hot(chosen, "the table")
     names = inputs.columns.tolist()
-    # The schema tells how the words of new rows are encoded.
+    # The schema tells how new rows are encoded.
     kind: TaskName = "classification" if classes is not None else "regression" if y.ndim == 1 else "multi-label"
     schema = inferred_schema(chosen, roles.targets, roles._replace(task=kind), classes)
     return FrameRows(tuple(names), feature_matrix(inputs, names), y, classes, schema, tuple(notices))

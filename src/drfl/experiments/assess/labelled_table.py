@@ -1,0 +1,143 @@
+"""Test a trained model on new rows with targets, client by client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from drfl.assessment.assess_evaluation import assess_evaluation
+from drfl.assessment.clients import Assessment, AucInterval
+from drfl.core.errors import InputError, unknown
+from drfl.data import ClientData
+from drfl.data.model import Model, load_model
+from drfl.data.tables.columns import frame_row
+from drfl.data.tables.conditions import used_columns
+from drfl.data.tables.conform import conform, target_tensor
+from drfl.data.tables.patients import numbered
+from drfl.data.tables.table import Table, without_decimals
+from drfl.data.tables.table_files import client_of_rows, patients_of_tables
+from drfl.data.tables.table_paths import files_of, name_of
+from drfl.data.tables.text_form import DETECT, ReadOptions
+from drfl.engine import Loop, Simulation
+from drfl.task.measure import Rows
+from drfl.task.metrics import METRICS
+from drfl.task.task import Task
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LOSSES = {
+    "classification": nn.CrossEntropyLoss, "multi-label": nn.BCEWithLogitsLoss, "regression": nn.MSELoss,
+}  # fmt: skip
+
+
+class GivenOutputs(nn.Module):
+    """A model whose inputs are its outputs. The parameter is needed, because a model without any cannot be tested."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Parameter(torch.ones((), dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the inputs."""
+        return self.one * x
+
+
+def evaluate(
+    model: Model | str | Path,
+    tables: pd.DataFrame | str | Path | Sequence[str | Path],
+    *,
+    group: str | None = None,
+    measure: str | None = None,
+    level: float = 0.95,
+    auc_interval: AucInterval = "delong",
+    reading: ReadOptions = DETECT,
+) -> Assessment:
+    """Test a trained model on new rows with targets, client by client, as ``drfl evaluate`` does.
+
+    All rows are test rows. The intervals are valid only if none of them was a training row.
+
+    Args:
+        model: A model from :func:`drfl.load_model`, or the path that this function takes.
+        tables: A data frame with the columns of the training; or the path of a table, of a folder of them, or several.
+        group: Column that names the client. None = the column of the training if all tables have it; otherwise each
+            file is a client.
+        measure: Name of a metric. None = the score of the training, or the mean absolute error in regression.
+        level: Confidence level of intervals and sets, in (0, 1).
+        auc_interval: See :func:`drfl.assess`.
+        reading: Properties of files that drfl should not detect.
+
+    Raises:
+        InputError: If the model has no schema or does not describe its module, a table does not conform to the schema,
+            the metric is unknown, or it has no value for a single row.
+
+    Example:
+        >>> import drfl, tempfile, pandas as pd
+        >>> old = pd.DataFrame({"dose": range(60), "site": ["a", "b", "c"] * 20, "ill": ["no", "yes"] * 30})
+        >>> data = drfl.ClientData.from_frame(old, group="site", target="ill")
+        >>> algorithms, task = {"FedAvg": drfl.FedAvg(m=3)}, drfl.Task(drfl.models.linear((1,), 2))
+        >>> out = f"{tempfile.mkdtemp()}/runs"
+        >>> runs = drfl.compare(algorithms, data, task, rounds=2, seeds=1, out=out, progress=None)
+        >>> new = old.assign(dose=old["dose"] + 0.5)
+        >>> drfl.evaluate(f"{out}/FedAvg-seed0", new).names
+        ('a', 'b', 'c')
+    """
+    model = model if isinstance(model, Model) else load_model(model)
+    schema = model.schema
+    if schema is None:
+        raise InputError(
+            "the model file has no schema, so drfl does not know the target's column. In Python, make "
+            "drfl.ClientData from the new rows, and pass predictions for them to drfl.assess",
+            code="needs-schema",
+            field="model",
+        )
+    if isinstance(tables, str | Path | Sequence):
+        paths = files_of([Path(path) for path in ([tables] if isinstance(tables, str | Path) else tables)])
+        read = [Table.whole(path, schema, () if group is None else (group,), reading) for path in paths]
+    else:
+        whole = Table("the table", without_decimals(tables.rename(columns=str)), frame_row)
+        read = [whole.prepared((*schema.texts, *([] if group is None else [group])), schema.reading)]
+    for table in read:
+        if group is not None and group not in table.frame.columns:
+            place = f"in {table.place} for `group`"
+            raise unknown("column", group, list(table.frame.columns), field="group", place=place)
+    if group is None and all(schema.client in table.frame.columns for table in read):
+        group = schema.client
+    owners = client_of_rows(read, group)
+    if owners is None:
+        place = read[0].place
+        owners = [place if place == "the table" else name_of(Path(place))] * len(read[0].frame)
+    # Other columns are ignored, as in predictions.
+    known = {column.name for column in schema.columns} | set(used_columns([each.name for each in schema.targets]))
+    used = [table._replace(frame=table.frame[[name for name in table.frame if name in known]]) for table in read]
+    targets = target_tensor(schema, np.concatenate([conform(schema, table).targets for table in used]))[0]
+    outputs = torch.from_numpy(np.concatenate([model.outputs(table) for table in read]))
+    if schema.task == "classification" and (outputs.ndim == 1 or outputs.shape[1] == 1):
+        outputs = outputs.reshape(-1, 1)
+        outputs = torch.cat([torch.zeros_like(outputs), outputs], 1)
+    elif outputs.ndim == 1:
+        outputs = outputs[:, None]
+    # The interval of a squared error is unknown, so absolute errors are assessed unless another metric is named.
+    trained = model.about.get("task", {}).get("score")
+    score = measure or ("mae" if schema.task == "regression" else trained if trained in METRICS else None)
+    task = Task(GivenOutputs(), LOSSES[schema.task](), score)
+    if task.measures[0].rows is Rows.RATE:
+        outputs[:, 1] -= model.threshold.log_odds  # rates are at ½
+    names, client = np.unique(np.array(owners, dtype=object).astype(str), return_inverse=True)
+    of_client = tuple(torch.from_numpy(np.flatnonzero(client == k)) for k in range(len(names)))
+    patients = patients_of_tables(read, schema.patient)
+    data = ClientData(
+        outputs, targets, of_client, outputs, targets, of_client, tuple(map(str, names)), schema.classes,
+        patients=None if patients is None else numbered(patients),
+    )  # fmt: skip
+    fed = Simulation(data, task, engine=Loop())
+    evaluation = fed.tested_outputs(torch.cat([outputs[part] for part in of_client]))[0]
+    counts = None if patients is None else data.patient_counts(data.test).tolist()
+    return assess_evaluation(
+        evaluation, fed.measures, data.names, level=level, auc_interval=auc_interval, patients=counts
+    )

@@ -1,0 +1,119 @@
+"""Test trained models on new labelled tables."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.metrics import recall_score, roc_auc_score
+from tests.support.refusals import check_refusal, refused
+from torch import nn
+
+import drfl
+from drfl.cli.app import call
+
+
+def rows(seed, n=150):
+    g = np.random.default_rng(seed)
+    frame = pd.DataFrame(
+        {
+            "age": g.normal(60, 10, n).round(1),
+            "sex": g.choice(["m", "f"], n),
+            "site": g.choice(["north", "south", "west"], n),
+            "ill": g.choice(["no", "yes"], n),
+        }
+    )
+    return frame.assign(dose=(frame["age"] / 10 + (frame["sex"] == "m") + g.normal(0, 0.5, n)).round(3))
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Folders of a classification and a regression, by kind."""
+    folder, torch_loss = tmp_path_factory.mktemp("runs"), {"ill": nn.CrossEntropyLoss(), "dose": nn.MSELoss()}
+    for target, loss in torch_loss.items():
+        frame = rows(0).drop(columns={"ill": "dose", "dose": "ill"}[target])
+        data = drfl.ClientData.from_frame(frame, group="site", target=target)
+        torch.manual_seed(0)
+        task = drfl.Task(drfl.models.linear((2,), 2 if target == "ill" else 1), loss)
+        drfl.compare(
+            {"FedAvg": drfl.FedAvg(m=3)}, data, task, rounds=3, seeds=1, out=folder / target, progress=None
+        )  # fmt: skip
+    return {target: folder / target / "FedAvg-seed0" for target in torch_loss}
+
+
+def by_site(frame, values):
+    return [
+        float(np.mean(np.asarray(values)[(frame["site"] == name).to_numpy()])) for name in sorted(set(frame["site"]))
+    ]
+
+
+def test_scores_are_those_of_the_predictions(runs):
+    model, new = drfl.load_model(runs["ill"]), rows(1)
+    found = drfl.evaluate(model, new)
+    assert found.names == ("north", "south", "west")
+    assert found.values == pytest.approx(by_site(new, model.predict(new) == new["ill"]))
+    assert found.samples.tolist() == new["site"].value_counts().sort_index().tolist()
+    assert found.worst.low < found.values.min() < found.worst.high
+
+
+@pytest.mark.parametrize("measure", ["auc", "sensitivity"])
+def test_other_metrics_equal_scikit_learns(runs, measure):
+    model, new = drfl.load_model(runs["ill"]), rows(1)
+    found = drfl.evaluate(model, new, measure=measure)
+    for name, value in zip(found.names, found.values, strict=True):
+        own = new[new["site"] == name]
+        ill, probability = own["ill"] == "yes", model.predict_proba(own)[:, 1]
+        expected = roc_auc_score(ill, probability) if measure == "auc" else recall_score(ill, probability > 0.5)
+        assert value == pytest.approx(expected)
+
+
+def test_regression_is_assessed_by_absolute_errors(runs):
+    model, new = drfl.load_model(runs["dose"]), rows(1)
+    found = drfl.evaluate(model, new)
+    assert found.measure.name == "mae"
+    assert found.values == pytest.approx(by_site(new, np.abs(model.predict(new) - new["dose"])), rel=1e-5)
+
+
+def test_command_prints_what_python_returns(runs, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    new = rows(1)
+    new.to_csv("new.csv", index=False)
+    assert call(["evaluate", str(runs["ill"]), "new.csv", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    expected = drfl.evaluate(runs["ill"], new)
+    assert printed["worst"]["client"] == expected.names[expected.order[0]]
+    assert [row["client"] for row in printed["clients"]] == list(expected.names)
+    assert call(["evaluate", str(runs["ill"]), "new.csv"]) == 0
+    assert "Clopper" in capsys.readouterr().out
+
+
+def test_each_file_is_a_client_if_no_column_names_it(runs, tmp_path):
+    new = rows(1)
+    (tmp_path / "sites").mkdir()
+    for name, frame in new.groupby("site"):
+        frame.drop(columns="site").to_csv(tmp_path / "sites" / f"{name}.csv", index=False)
+    found, whole = drfl.evaluate(runs["ill"], tmp_path / "sites"), drfl.evaluate(runs["ill"], new)
+    assert found.names == whole.names
+    assert found.values.tolist() == whole.values.tolist()
+    one = drfl.evaluate(runs["ill"], tmp_path / "sites" / "north.csv")
+    assert one.names == ("north",)
+    assert one.values[0] == whole.values[0]
+
+
+def test_unsuitable_tables_and_models_are_refused(runs, tmp_path, monkeypatch):
+    new = rows(1)
+    with refused("missing-column", "ill"):
+        drfl.evaluate(runs["ill"], new.drop(columns="ill"))
+    with refused("unknown-level", "ill"):
+        drfl.evaluate(runs["ill"], new.assign(ill="maybe"))
+    with refused("unknown-level", "sex"):
+        drfl.evaluate(runs["ill"], new.assign(sex="x"))
+    with refused("unsupported-metric", "rmse"):
+        drfl.evaluate(runs["dose"], new, measure="rmse")
+    monkeypatch.chdir(tmp_path)
+    new.drop(columns="ill").to_csv("new.csv", index=False)
+    check_refusal(["evaluate", str(runs["ill"]), "new.csv"], "missing-column", "ill")
+    check_refusal(["evaluate", str(runs["ill"]), "new.csv", "--group", "clinic"], "unknown-name", "group", "clinic")
