@@ -13,7 +13,7 @@ from torch import Tensor
 from drfl.core.errors import InputError, Notice, listing
 from drfl.core.html_table import html_table
 from drfl.core.key import Key
-from drfl.core.run_end import Marks, StopReason, late_rollbacks
+from drfl.core.run_end import FEW_ROUNDS, Marks, StopReason, late_rollbacks
 from drfl.federation.algorithm import (
     Algorithm,
     Personal,
@@ -378,7 +378,7 @@ def end_notices(algorithm: Algorithm, fed: Federation, result: Result) -> list[N
             larger = [f"{fed.name_of(client)} ({value:.4g})" for client, value in earlier.ignored]
             text += f", not counting larger losses of {listing(larger, 'client')}"
         check = f", or check the data of {fed.names_of(torch.tensor(suspects))}" if suspects else ""
-        text += f", and is {earlier.loss:.4g} with that model. Set a smaller lr{check}"
+        text += f", and is {earlier.loss:.4g} with that model. {FEW_ROUNDS}{check}"
         notices.append(Notice(text, "earlier-model", "lr"))
     start, end = result.history.rows[0].metrics, result.history.last.metrics
     core = core_of(algorithm)
