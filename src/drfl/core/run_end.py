@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple
 
 from drfl.core.errors import Notice, listing
 
-StopReason = Literal["rounds", "target", "patience", "interrupted"]
-"""Why a run stopped: it did all rounds, met its target, ran out of patience, or a signal or a callback stopped it."""
+StopReason = Literal["rounds", "target", "patience", "callback", "interrupted"]
+"""Why a run stopped: it did all rounds, met its target, ran out of patience, or a callback or a signal stopped it."""
 
 ENDS: tuple[StopReason, ...] = ("rounds", "target", "patience")
 """The reasons that complete a run. A run that stopped for any other reason can be resumed."""

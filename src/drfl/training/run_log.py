@@ -56,7 +56,8 @@ class Result(NamedTuple):
         end: The state of the run at its end.
         returned: Which model ``model`` is: "average", "last" or "selected"; or "earlier" or "initial" if the safeguard
             has replaced it, see ``fallback``.
-        stopped: Why the run stopped.
+        stopped: Why the run stopped: "rounds" if it did all of them, "target", "patience" or "callback"; "interrupted"
+            if a command or a deployment was stopped.
         stopped_on: The rows that stopped the run; None if no metric stopped it.
         averaged: Per-client test results of the averaged solution; None unless the run keeps it.
         averaged_certificate: Certificate of the averaged solution; None if the run keeps no averaged solution, makes no
