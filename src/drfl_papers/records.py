@@ -60,7 +60,7 @@ class Run:
         samples: (N,) test samples of the clients; empty if the run failed.
         clients: Distinct clients that trained, averaged over the rounds; NaN if the run failed.
         halved: How often the automatic step size was halved.
-        set_back: If the model was set back to the initial one: how many of its rounds count, in words.
+        set_back: If the model was reset, or an earlier one returned: how many of its rounds count, in words.
     """
 
     seed: int

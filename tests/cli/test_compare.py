@@ -235,9 +235,9 @@ def test_ctrl_c_before_the_first_finished_run(keep, tmp_path):
 
 
 def test_json_prints_only_one_object(capsys):
-    call(["compare", *SMALL, "--algorithms", "DRFA", "--json", "--out", "a"])
+    call(["compare", *SMALL, "--algorithms", "FedAvg", "--json", "--out", "a"])
     printed = capsys.readouterr()
-    assert list(json.loads(printed.out)["algorithms"]) == ["DRFA"]
+    assert list(json.loads(printed.out)["algorithms"]) == ["FedAvg"]
     assert printed.err == ""
 
 

@@ -26,7 +26,8 @@ from drfl.task.metrics import ACCURACY
 JOB = "dataset = 'digits'\nclients = 4\ncohort = 3\nengine = 'loop'\nsteps = 2\nbatch = 8\nrounds = 2\n"
 SMALL = ["job.toml", "--algorithms", "FedAvg,DRFA", "--seeds", "2", "--confirm-seeds", "0"]
 LINE = re.compile(
-    r"\[(\d+)/12\] (FedAvg|DRFA) trial [0-5]: worst accuracy \d+\.\d % \(best \d+\.\d %\)(, about \d+ (s|min) left)?"
+    r"\[(\d+)/12\] (FedAvg|DRFA) trial [0-5]: worst accuracy \d+\.\d % \(best \d+\.\d %\)"
+    rf"(, {RESET}: .+ rounds count\))?(, about \d+ (s|min) left)?"
 )
 
 

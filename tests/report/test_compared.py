@@ -9,12 +9,13 @@ import torch
 
 from drfl.assessment.scope import Reach, population_low
 from drfl.assessment.seeds import seed_difference
+from drfl.core.run_end import DOUBLE_DAGGER, INITIAL
 from drfl.data.row_scores import RowScores
 from drfl.report.compared import pair_by_seed, rank_algorithms, verdicts_on_best
 from drfl.report.formatting import mean, score_text
 from drfl.report.groups import OWN_MODELS, group_runs, kinds_of_models, lost_algorithms
 from drfl.report.read_run import FailedRun, measures_of
-from drfl.report.summary_text import takeaway, takeaways
+from drfl.report.summary_text import cards, takeaway, takeaways
 from drfl.report.tables import summary_table
 
 WORST = {"FedAvg": 0.70, "DRFA": 0.80, "DRDM": 0.801}
@@ -96,8 +97,39 @@ def test_failed_seed_excludes_its_algorithm(groups):
     told = rank_algorithms(found)
     assert told is not None
     assert [one.rival.label for one in told.comparisons] == ["FedAvg"]
-    assert told.failed == ("DRFA",)
+    assert told.last == ("DRFA",)
     assert rank_algorithms(found[1:2] + found[:1]) is None
+
+
+def test_algorithm_with_untrained_models_ranks_last(groups):
+    """DRDM measures best, but one of its runs returned the initial model."""
+    found = groups(5)
+    found[2].runs[3].summary.update(rounds=2, effective_rounds=0)
+    told = rank_algorithms(found)
+    assert told is not None
+    assert (told.best.label, [one.rival.label for one in told.comparisons]) == ("DRFA", ["FedAvg"])
+    assert told.last == ("DRDM (untrained: 1 of 5 runs, seed 3)",)
+    table = summary_table(found)
+    column = table.head.index("Worst client")
+    assert [row[column].strong for row in table.rows] == [False, True, False]
+    assert table.rows[2][column].text == score_text(found[2].finals("worst_score"), found[2].score), "the number stays"
+    assert table.rows[2][0].text == f"DRDM {DOUBLE_DAGGER}"
+    assert f"{INITIAL}, so it is not ranked: DRDM (1 of 5 runs, seed 3)" in table.caption
+    assert "DRFA" in cards(found, told)[0].note
+    assert "DRDM" not in cards(found, told)[0].note
+
+
+def test_only_trained_algorithm_is_named_and_not_compared(groups):
+    both = groups(5, "FedAvg", "DRFA")
+    for run in both[1].runs:
+        run.summary.update(rounds=2, effective_rounds=0)
+    assert rank_algorithms(both) is None
+    told = takeaway(both, None)
+    assert told is not None
+    assert "only FedAvg" in told.text
+    assert "DRFA (untrained: 5 of 5 runs, seeds 0, 1, 2, 3, 4)" in told.text
+    both[0].runs[0].summary.update(rounds=2, effective_rounds=0)
+    assert takeaway(both, None) is None
 
 
 def test_only_algorithm_without_failed_runs_is_named_and_not_compared(groups):
@@ -124,7 +156,7 @@ def test_algorithm_with_failed_runs_ranks_last(groups, n):
     found = rank_algorithms(everything)
     assert found is not None
     assert (found.best.label, [one.rival.label for one in found.comparisons]) == ("DRFA", ["FedAvg"])
-    assert found.failed == (f"DRDM ({n} of 14 runs failed)",)
+    assert found.last == (f"DRDM ({n} of 14 runs failed)",)
 
 
 def test_algorithm_with_only_failed_runs_is_named():

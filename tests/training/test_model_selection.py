@@ -226,7 +226,7 @@ def test_target_on_test_rows_must_be_requested_and_leaves_no_interval():
 def test_reasons_for_stopping():
     ends = [run(patience=Patience(1)), run(callbacks=[lambda step: step.round == 2]), run(rounds=2)]
     found = [(result.stopped, result.stopped_on) for result in ends]
-    assert found == [("patience", "validation"), ("interrupted", None), ("rounds", None)]
+    assert found == [("patience", "validation"), ("callback", None), ("rounds", None)]
     # a run that has done all its rounds was not stopped
     assert run(rounds=0, until=Target("worst_accuracy", 0.0)).stopped == "rounds"
 

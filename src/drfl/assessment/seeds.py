@@ -38,6 +38,9 @@ EQUAL = 1e-9
 FAILED = "failed runs"
 """Verdict on an algorithm with runs that left no results: its other seeds are not a fair sample."""
 
+UNTRAINED = "untrained models"
+"""Verdict on an algorithm with runs that returned the initial model, see :func:`drfl.core.run_end.untrained_runs`."""
+
 _BLOCK = 2**15
 
 

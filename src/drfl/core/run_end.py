@@ -8,8 +8,8 @@ from typing import Literal, NamedTuple
 
 from drfl.core.errors import Notice, listing
 
-StopReason = Literal["rounds", "target", "patience", "interrupted"]
-"""Why a run stopped: it did all rounds, met its target, ran out of patience, or a signal or a callback stopped it."""
+StopReason = Literal["rounds", "target", "patience", "callback", "interrupted"]
+"""Why a run stopped: it did all rounds, met its target, ran out of patience, or a callback or a signal stopped it."""
 
 ENDS: tuple[StopReason, ...] = ("rounds", "target", "patience")
 """The reasons that complete a run. A run that stopped for any other reason can be resumed."""
@@ -28,6 +28,12 @@ DOUBLE_DAGGER = "‡"
 
 RESET = "reset to an earlier model"
 """Explanation of :data:`DOUBLE_DAGGER`."""
+
+INITIAL = "returned the untrained initial model"
+"""Explanation of :data:`DOUBLE_DAGGER` for runs of which no round counts."""
+
+FEW_ROUNDS = "If there are few rounds, use more; otherwise set a smaller lr"
+"""Remedy for a run that returns an earlier model."""
 
 SECTION = "§"
 """Mark in tables for runs in which each client has its own model."""
@@ -66,6 +72,11 @@ class Marks(NamedTuple):
         return self.rollbacks > 0 or self.effective_rounds < self.rounds
 
     @property
+    def is_untrained(self) -> bool:
+        """Whether no round counts, so that the returned model is the initial one."""
+        return self.rounds > 0 and self.effective_rounds == 0
+
+    @property
     def rounds_text(self) -> str:
         """Number of rounds that count, as text: "2 of 15 rounds count"."""
         return f"{self.effective_rounds} of {self.rounds} rounds count{'s' * (self.effective_rounds == 1)}"
@@ -82,18 +93,53 @@ def add_marks(name: str, runs: Iterable[Marks]) -> str:
     return " ".join((name, *(mark for mark, is_present in marks.items() if is_present)))
 
 
-def legends(runs: Iterable[tuple[str, Marks]]) -> list[str]:
+def legends(runs: Iterable[tuple[str, str, Marks]]) -> list[str]:
     """Return a line that explains each mark in a table.
 
     Args:
-        runs: All runs of the table, each with its label, such as the algorithm and seed.
+        runs: All runs of the table, each with its algorithm and its seed.
     """
     all_runs = list(runs)
-    on_test = [f"{DAGGER} {ON_TEST}"] if any(run.on_test for _, run in all_runs) else []
-    reset = [f"{name} ({run.rounds_text})" for name, run in all_runs if run.is_reset]
+    on_test = [f"{DAGGER} {ON_TEST}"] if any(run.on_test for *_, run in all_runs) else []
+    untrained = [f"{name} ({which})" for name, which in untrained_runs(all_runs).items()]
+    initial = [f"{DOUBLE_DAGGER} {INITIAL}, so it is not ranked: {', '.join(untrained)}"] if untrained else []
+    reset = [f"{n} seed {s} ({run.rounds_text})" for n, s, run in all_runs if run.is_reset and not run.is_untrained]
     resets = [f"{DOUBLE_DAGGER} {RESET}: {', '.join(reset)}"] if reset else []
-    own = [f"{SECTION} {OWN_MODELS}"] if any(run.is_personal for _, run in all_runs) else []
-    return [*on_test, *resets, *own]
+    own = [f"{SECTION} {OWN_MODELS}"] if any(run.is_personal for *_, run in all_runs) else []
+    return [*on_test, *initial, *resets, *own]
+
+
+def untrained_runs(runs: Iterable[tuple[str, str, Marks]]) -> dict[str, str]:
+    """Return algorithm → which of its runs returned the initial model: "2 of 5 runs, seeds 0, 3".
+
+    The initial model is not a result of the algorithm, and the other runs are a selected subset. So the algorithm is
+    not ranked.
+
+    Args:
+        runs: All runs, each with its algorithm and its seed.
+    """
+    by_algorithm: dict[str, list[tuple[str, Marks]]] = {}
+    for name, seed, run in runs:
+        by_algorithm.setdefault(name, []).append((seed, run))
+    texts: dict[str, str] = {}
+    for name, members in by_algorithm.items():
+        seeds = [seed for seed, run in members if run.is_untrained]
+        if seeds:
+            share = f"{len(seeds)} of {len(members)} runs, " if len(members) > 1 else ""
+            texts[name] = f"{share}seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}"
+    return texts
+
+
+def untrained_notices(which: Mapping[str, str]) -> list[Notice]:
+    """Warn if runs of a comparison returned the initial model; ``which`` is from :func:`untrained_runs`."""
+    if not which:
+        return []
+    named = listing([f"{name} ({runs})" for name, runs in which.items()], "algorithm")
+    text = (
+        f"runs {INITIAL}, because the training loss was higher at the end: {named}. These algorithms are not ranked. "
+        f"{FEW_ROUNDS}, or check the data of the worst client"
+    )
+    return [Notice(text, "earlier-model", "lr")]
 
 
 def late_rollbacks(which: Sequence[str]) -> list[Notice]:

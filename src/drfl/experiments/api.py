@@ -135,7 +135,8 @@ def compare(
         After Ctrl-C, which ends a run after its current round, the result has the runs that have ended.
 
     Warns:
-        RunWarning: If runs failed and ``progress`` is None.
+        RunWarning: If ``progress`` is None, and runs failed, or the result has ``notices``, such as runs that returned
+            the initial model.
 
     Raises:
         InputError: An argument is impossible, ``out`` holds something else, or an algorithm cannot start.
@@ -162,6 +163,8 @@ def compare(
         first = f"{failed[0].algorithm}, seed {failed[0].seed}: {failed[0].stopped}: {failed[0].reason}"
         text = f"{len(failed)} of {len(comparison.outcomes)} runs failed, the first is {first}"
         warnings.warn(RunWarning(Notice(text, "failed-runs")), stacklevel=2)
+    for notice in () if progress else comparison.notices:
+        warnings.warn(RunWarning(notice), stacklevel=2)
     return comparison
 
 

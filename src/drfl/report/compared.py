@@ -48,14 +48,14 @@ class Ranking:
         comparisons: Comparisons of the best with each other algorithm, ordered from the best rival to the worst.
         tests: Number of tests for which p-values are corrected.
         redrawn: Parts that the seeds redraw.
-        failed: Labels of algorithms with runs that left no results; they rank last.
+        last: Labels of algorithms with runs that left no results or returned the initial model; they rank last.
     """
 
     best: Group
     comparisons: tuple[RivalComparison, ...]
     tests: int
     redrawn: Redrawn
-    failed: tuple[str, ...] = ()
+    last: tuple[str, ...] = ()
 
     @property
     def reach(self) -> Reach:
@@ -73,8 +73,8 @@ def rank_algorithms(groups: Sequence[Group], lost: Sequence[str] = ()) -> Rankin
     The result is also None if test rows stopped any of the runs: its value was selected, and without it the best is
     unknown.
 
-    References such as Pooled do not compete, and neither do algorithms with failed runs: they happen to work at their
-    other seeds.
+    References such as Pooled do not compete, and neither do algorithms with runs that failed or returned the initial
+    model: they happen to work at their other seeds.
 
     Args:
         groups: The algorithms.
@@ -86,7 +86,8 @@ def rank_algorithms(groups: Sequence[Group], lost: Sequence[str] = ()) -> Rankin
     if any(run.stopped_on_test for group in groups for run in group.runs):
         return None
     means = {group.key: _sign(group) * mean(group.finals("worst_score")) for group in groups}
-    rivals = [group for group in groups if not group.is_reference and math.isfinite(means[group.key])]
+    competitors = [group for group in groups if not group.is_reference]
+    rivals = [group for group in competitors if math.isfinite(means[group.key]) and not group.untrained]
     if len(rivals) < 2:
         return None
     best, *others = sorted(rivals, key=lambda g: -means[g.key])
@@ -108,9 +109,9 @@ def rank_algorithms(groups: Sequence[Group], lost: Sequence[str] = ()) -> Rankin
             reach = Reach.POPULATION if low > 0 else Reach.SEEDS
         against.append(RivalComparison(rival, gain, verdict, low, reach))
     redrawn = Redrawn.of([run.draw_digests for run in _by_seed(best).values()])
-    broken = (g for g in groups if not g.is_reference and (g.failed or any(run.has_diverged for run in g.runs)))
-    failed = (group.label for group in broken)
-    return Ranking(best, tuple(against), tests, redrawn, (*failed, *lost))
+    last = [g.label for g in competitors if g.failed or any(run.has_diverged for run in g.runs)]
+    last += [f"{g.label} (untrained: {g.untrained})" for g in competitors if g.untrained and g.label not in last]
+    return Ranking(best, tuple(against), tests, redrawn, (*last, *lost))
 
 
 def verdicts_on_best(own: Sequence[SeedDifference], others: Sequence[SeedDifference]) -> tuple[list[str], int]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from drfl.core.run_end import untrained_runs
 from drfl.report.formatting import clean
 from drfl.report.read_run import FailedRun, RunRecord, text
 from drfl.task.measure import Measure, undefined_note, undefined_share
@@ -113,6 +114,11 @@ class Group:
     def stopped_on_test(self) -> bool:
         """Whether test rows stopped any of the runs."""
         return any(run.stopped_on_test for run in self.runs)
+
+    @property
+    def untrained(self) -> str:
+        """Which runs returned the initial model, see :func:`drfl.core.run_end.untrained_runs`; "" if none did."""
+        return untrained_runs((self.label, clean(run.seed, 24), run.marks) for run in self.runs).get(self.label, "")
 
     @property
     def is_reference(self) -> bool:

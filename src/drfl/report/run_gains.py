@@ -13,9 +13,10 @@ from drfl.assessment.gains import GainAssessment, assess_gain, no_row_values, su
 from drfl.assessment.possible_sums import possible_products
 from drfl.assessment.scope import Redrawn
 from drfl.assessment.scores import Floats
-from drfl.assessment.seeds import FAILED, SeedDifference, holm_family, seed_difference, verdict
+from drfl.assessment.seeds import FAILED, UNTRAINED, SeedDifference, holm_family, seed_difference, verdict
 from drfl.core.errors import InputError, Notice
 from drfl.core.files import read_csv
+from drfl.core.run_end import INITIAL
 from drfl.data.row_scores import RowScores
 from drfl.report.assessed import assessment_of, missing_reason
 from drfl.report.read_run import RunRecord
@@ -132,6 +133,10 @@ def pair_runs(runs: Sequence[AssessedRun]) -> tuple[list[PairedRuns], list[str]]
     if not others:
         reasons.append(f"no run of another algorithm has seed {first.record.seed}, as {first.record.label} has")
     for run in others:
+        untrained = next((each.record.label for each in (first, run) if each.record.marks.is_untrained), None)
+        if untrained is not None:
+            reasons.append(f"{untrained} {INITIAL}")
+            continue
         try:
             pairs.append(PairedRuns(first, run, gain_over(first, run)))
         except InputError as error:
@@ -148,13 +153,16 @@ def compare_over_seeds(runs: Sequence[AssessedRun], failed: Collection[str] = ()
     Args:
         runs: The runs in the order in which they were given.
         failed: Algorithms with runs that left no results. They are not compared over the seeds at which they happen to
-            work; their verdict is "failed runs".
+            work; their verdict is "failed runs". That of algorithms with runs that returned the initial model is
+            "untrained models".
     """
     names = list(dict.fromkeys(run.record.algorithm for run in runs))
     chosen = {run.record.algorithm for run in runs if run.record.stopped_on_test}
     by_seed = {name: {r.record.seed: r for r in runs if r.record.algorithm == name} for name in names}
     differences: list[tuple[str, SeedDifference, str]] = []
-    excluded = set(names) if names[0] in failed else {*failed}
+    untrained = {run.record.algorithm for run in runs if run.record.marks.is_untrained}
+    reasons = {name: UNTRAINED for name in names if untrained & {names[0], name}}
+    reasons |= {name: FAILED for name in names if {*failed} & {names[0], name}}
     for name in names[1:]:
         # If test rows stopped a run at some seed, the remaining seeds are a selected subset.
         if chosen & {names[0], name}:
@@ -171,13 +179,13 @@ def compare_over_seeds(runs: Sequence[AssessedRun], failed: Collection[str] = ()
                 [len(assessment.names) for assessment in tested],
             )
             differences.append(
-                (name, seed_difference([] if name in excluded else known), undefined_share(counts, clients))
+                (name, seed_difference([] if name in reasons else known), undefined_share(counts, clients))
             )
     # Correct all pairs as one family, because readers look for the best of them.
     family = holm_family([gain for _, gain, _ in differences])
     scope = Redrawn.of([run.record.draw_digests for run in by_seed[names[0]].values()]).words
     return [
-        SeedComparison(names[0], name, gain, FAILED if name in excluded else verdict(gain, p), share, scope)
+        SeedComparison(names[0], name, gain, reasons.get(name) or verdict(gain, p), share, scope)
         for (name, gain, share), p in zip(differences, family.tolist(), strict=True)
     ]
 

@@ -229,13 +229,16 @@ def takeaway(groups: Sequence[Group], ranking: Ranking | None) -> Paragraph | No
         ranking: Their ranking; None if there is none.
     """
     if ranking is None:
-        # If all others have failed runs, one algorithm remains without a rival.
+        # If all others have runs that failed or returned the initial model, one algorithm remains without a rival.
         competitors = [group for group in groups if not group.is_reference]
-        whole = [group for group in competitors if not group.failed and not any(run.has_diverged for run in group.runs)]
+        working = [g for g in competitors if not g.failed and not any(run.has_diverged for run in g.runs)]
+        whole = [group for group in working if not group.untrained]
         if len(whole) != 1 or len(competitors) < 2 or any(run.stopped_on_test for run in whole[0].runs):
             return None
-        failed = listing([group.label for group in competitors if group is not whole[0]])
-        return Paragraph(f"only {whole[0].label} has no failed run. Ranked last: {failed}.", start="No comparison:")
+        others = [group for group in competitors if group is not whole[0]]
+        last = listing([f"{g.label} (untrained: {g.untrained})" if g in working else g.label for g in others])
+        reason = "run that failed or returned the initial model" if len(working) > 1 else "failed run"
+        return Paragraph(f"only {whole[0].label} has no {reason}. Ranked last: {last}.", start="No comparison:")
     from drfl.assessment.scope import POPULATION, Reach
     from drfl.assessment.seeds import T_FROM
     from drfl.assessment.sentences import signed_interval  # this import loads scipy
@@ -261,7 +264,7 @@ def takeaway(groups: Sequence[Group], ranking: Ranking | None) -> Paragraph | No
         value += f" (95{THIN}% confidence interval of the worst client's gain over seeds{alone}: {ends})"
     value += rival_note if rival_note != note else ""
     rest = " ".join([f"{value}.", *_significance(ranking)])
-    rest += f" Ranked last: {listing(ranking.failed)}." if ranking.failed else ""
+    rest += f" Ranked last: {listing(ranking.last)}." if ranking.last else ""
     if ranking.reach > Reach.NOWHERE:
         scope = POPULATION if ranking.reach is Reach.POPULATION else ranking.redrawn.words
         return Paragraph(f"serves the worst client best {scope}: {rest}", start=best.label)
@@ -333,13 +336,14 @@ def _labels(rivals: Sequence[RivalComparison]) -> str:
 
 
 def _best_card(groups: Sequence[Group], metric: str, title: str) -> Card:
-    """Show the best value of a statistic with its algorithm; references and failed runs do not compete."""
+    """Show the best value of a statistic with its algorithm; references, failed and untrained runs do not compete."""
     score = groups[0].score
     # A smaller spread is better for every score.
     best = min if metric == "std_score" or not score.more_is_better else max
     # Compare rounded values, so that algorithms with the same displayed score tie.
     means = {group.key: round(score.scale * mean(group.finals(metric)), score.digits) for group in groups}
-    rivals = [group for group in groups if math.isfinite(means[group.key]) and not group.is_reference]
+    competitors = [group for group in groups if not group.is_reference and not group.untrained]
+    rivals = [group for group in competitors if math.isfinite(means[group.key])]
     if not rivals:
         return Card(title, NOTHING)
     top = best(means[group.key] for group in rivals)

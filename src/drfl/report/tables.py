@@ -50,11 +50,11 @@ def summary_table(groups: Sequence[Group]) -> TableBlock:
         means = {g.key: round(measure.scale * mean(g.finals(name)), measure.digits) for g in groups}
         smaller, best = name == "std_score" or not measure.more_is_better, set[str]()
         for kind in kinds if len(groups) > 1 else ():
-            rivals = [means[group.key] for group in kind if math.isfinite(means[group.key])]
+            rivals = [group for group in kind if math.isfinite(means[group.key]) and not group.untrained]
             # If there are two kinds of models, the only algorithm of its kind is better than nothing.
             if rivals and (len(kinds) == 1 or len(kind) > 1):
-                top = (min if smaller else max)(rivals)
-                best |= {group.key for group in kind if means[group.key] == top}
+                top = (min if smaller else max)(means[group.key] for group in rivals)
+                best |= {group.key for group in rivals if means[group.key] == top}
         shown.append([TableCell(score_text(g.finals(name), measure), strong=g.key in best) for g in groups])
         if name.startswith("worst_"):
             head.append(interval_head(groups))
@@ -82,7 +82,7 @@ def summary_table(groups: Sequence[Group]) -> TableBlock:
         f"; 95{THIN}%: confidence interval for the true value of the worst client, whichever it is"
     )
     caption += common_remarks(runs_at_one_seed(groups))
-    notes = legends((f"{g.label} seed {clean(run.seed, 24)}", run.marks) for g in groups for run in g.runs)
+    notes = legends((group.label, clean(run.seed, 24), run.marks) for group in groups for run in group.runs)
     return TableBlock("; ".join((caption, *notes)), ["Algorithm", *head, "Sent up", "Sent down", "Seeds"], rows)
 
 

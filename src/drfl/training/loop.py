@@ -171,7 +171,7 @@ def run(
         progress = log.booked(progress, cost)
         # Collected in a list, so that every callback sees every round, even if an earlier callback asked to stop.
         flags = [_is_stop(callback(progress)) for callback in callbacks]
-        stop = select.stops(progress.selected, progress.round, progress.row) or ("interrupted" if any(flags) else None)
+        stop = select.stops(progress.selected, progress.round, progress.row) or ("callback" if any(flags) else None)
         # No checkpoint of the round where the run starts: that state already has one, or is the initial state.
         if keep is not None and progress.info is not None and progress.round < rounds:
             keep(log.booked(progress, cost), stop is not None)  # the time includes the callbacks

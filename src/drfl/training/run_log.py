@@ -13,7 +13,7 @@ from torch import Tensor
 from drfl.core.errors import InputError, Notice, listing
 from drfl.core.html_table import html_table
 from drfl.core.key import Key
-from drfl.core.run_end import Marks, StopReason, late_rollbacks
+from drfl.core.run_end import FEW_ROUNDS, Marks, StopReason, late_rollbacks
 from drfl.federation.algorithm import (
     Algorithm,
     Personal,
@@ -56,7 +56,8 @@ class Result(NamedTuple):
         end: The state of the run at its end.
         returned: Which model ``model`` is: "average", "last" or "selected"; or "earlier" or "initial" if the safeguard
             has replaced it, see ``fallback``.
-        stopped: Why the run stopped.
+        stopped: Why the run stopped: "rounds" if it did all of them, "target", "patience" or "callback"; "interrupted"
+            if a command or a deployment was stopped.
         stopped_on: The rows that stopped the run; None if no metric stopped it.
         averaged: Per-client test results of the averaged solution; None unless the run keeps it.
         averaged_certificate: Certificate of the averaged solution; None if the run keeps no averaged solution, makes no
@@ -378,7 +379,7 @@ def end_notices(algorithm: Algorithm, fed: Federation, result: Result) -> list[N
             larger = [f"{fed.name_of(client)} ({value:.4g})" for client, value in earlier.ignored]
             text += f", not counting larger losses of {listing(larger, 'client')}"
         check = f", or check the data of {fed.names_of(torch.tensor(suspects))}" if suspects else ""
-        text += f", and is {earlier.loss:.4g} with that model. Set a smaller lr{check}"
+        text += f", and is {earlier.loss:.4g} with that model. {FEW_ROUNDS}{check}"
         notices.append(Notice(text, "earlier-model", "lr"))
     start, end = result.history.rows[0].metrics, result.history.last.metrics
     core = core_of(algorithm)

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from drfl.assessment.seeds import FAILED, SeedDifference, holm_family, seed_difference, verdict
+from drfl.assessment.seeds import FAILED, UNTRAINED, SeedDifference, holm_family, seed_difference, verdict
 from drfl.core.run_end import FAILURES
 from drfl.experiments.api import compare
 from drfl.experiments.run.manifest import read_manifest
@@ -104,24 +104,30 @@ def run_suite(
 def rank(runs: pd.DataFrame) -> list[JobDifference]:
     """Return the differences of all algorithms to FedAvg: by job, and on the mean over the jobs at each seed.
 
-    An algorithm with a failed run on a job has no difference there, and none on the mean.
+    An algorithm with a run on a job that failed or returned the initial model has no difference there, and none on the
+    mean.
 
     Args:
-        runs: A row per run: job, algorithm, seed, stopped and the metrics.
+        runs: A row per run: job, algorithm, seed, rounds, effective_rounds, stopped and the metrics.
     """
     names = [name for name in runs["algorithm"].drop_duplicates() if name != BASELINE]
     jobs = list(runs["job"].drop_duplicates())
-    failed = {(job, a) for job, a, how in zip(runs.job, runs.algorithm, runs.stopped, strict=True) if how in FAILURES}
+    cells = list(zip(runs.job, runs.algorithm, strict=True))
+    untrained = (runs.rounds > 0) & (runs.effective_rounds == 0)
+    # Of both reasons on a job, a failed run is named.
+    reasons = {cell: UNTRAINED for cell, is_untrained in zip(cells, untrained, strict=True) if is_untrained}
+    reasons |= {cell: FAILED for cell, how in zip(cells, runs.stopped, strict=True) if how in FAILURES}
     rows: list[tuple[str, str, str, SeedDifference, str]] = []
     for metric in METRICS:
         table = runs.pivot(index="seed", columns=["job", "algorithm"], values=metric)
         for name in names:
             by_job = {job: table[job][name] - table[job][BASELINE] for job in jobs}
-            broken = {job: bool({(job, name), (job, BASELINE)} & failed) for job in jobs}
+            broken = {job: reasons.get((job, name), "") or reasons.get((job, BASELINE), "") for job in jobs}
+            broken[ALL] = FAILED if FAILED in broken.values() else next(filter(None, broken.values()), "")
             # The mean over one job would repeat its differences and count each test twice in Holm's correction.
             pairs = {**by_job, ALL: sum(by_job.values()) / len(jobs)} if len(jobs) > 1 else by_job
             for job, differences in pairs.items():
-                why = FAILED if (any(broken.values()) if job == ALL else broken[job]) else ""
+                why = broken[job]
                 values = [] if why else differences.dropna().to_numpy(float)
                 rows.append((job, name, metric, seed_difference(values), why))
     corrected = holm_family([test for *_, test, _ in rows]).tolist()
@@ -134,8 +140,8 @@ def rank(runs: pd.DataFrame) -> list[JobDifference]:
 def ranking(differences: Sequence[JobDifference]) -> list[tuple[str, JobDifference, JobDifference]]:
     """Return (algorithm, accuracy, loss) on the mean over the jobs, or on the only job, the largest gain first.
 
-    The gain is that in worst-client accuracy. FedAvg, the zero of the scale, is not in the list. Algorithms with failed
-    runs come last.
+    The gain is that in worst-client accuracy. FedAvg, the zero of the scale, is not in the list. Algorithms with runs
+    that failed or returned the initial model come last.
     """
     jobs = {d.job for d in differences}
     whole = {(d.algorithm, d.metric): d for d in differences if d.job == ALL or len(jobs) == 1}

@@ -15,11 +15,13 @@ from tests.support.refusals import check_refusal, refusal, refused
 
 import drfl
 from drfl.assessment.gains import with_row_values
+from drfl.assessment.seeds import UNTRAINED
 from drfl.assessment.sentences import sentences
 from drfl.cli.app import call
+from drfl.core.run_end import INITIAL
 from drfl.data import ClientData
 from drfl.experiments.assess.assess_runs import assess_run
-from drfl.report.run_gains import compare_over_seeds
+from drfl.report.run_gains import compare_over_seeds, pair_runs
 from drfl.task.measure import Measure
 
 
@@ -85,6 +87,18 @@ def test_algorithm_stopped_by_test_rows_at_one_seed_is_not_compared(comparison):
     assert [row.gain.n for row in compare_over_seeds([*runs, at_third(one), at_third(other)])] == [3]
     stopped = at_third(one, stopped="target", stopped_on="test")
     assert compare_over_seeds([*runs, stopped, at_third(other)]) == []
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_algorithm_with_an_untrained_model_is_not_compared(comparison, which):
+    runs = [assess_run(path) for path in sorted(comparison.glob("*-seed0"))]
+    both = [*runs, *(assess_run(path) for path in sorted(comparison.glob("*-seed1")))]
+    summary = {**both[which].record.summary, "effective_rounds": 0}
+    both[which] = both[which]._replace(record=dataclasses.replace(both[which].record, summary=summary))
+    (seeds,) = compare_over_seeds(both)
+    assert (seeds.gain.n, seeds.verdict) == (0, UNTRAINED)
+    pairs, (reason,) = pair_runs(both)
+    assert (pairs, INITIAL in reason, both[which].record.label in reason) == ([], True, True)
 
 
 @pytest.mark.parametrize(

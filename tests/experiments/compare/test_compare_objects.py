@@ -18,10 +18,11 @@ from torch import nn
 
 import drfl
 from drfl import resilience
-from drfl.assessment.seeds import seed_difference
+from drfl.assessment.seeds import UNTRAINED, seed_difference
 from drfl.cli.app import call
 from drfl.core.errors import Notice, RunWarning
-from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, ON_TEST, OWN_MODELS, RESET, SECTION
+from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, INITIAL, ON_TEST, OWN_MODELS, RESET, SECTION
+from drfl.experiments.compare.comparison_results import verdict_lines
 from drfl.experiments.compare.outcomes import first_intervals
 from drfl.experiments.run.runner import StopSignal
 
@@ -241,6 +242,27 @@ def test_runs_stopped_by_test_rows_are_marked_and_not_compared():
     assert all(outcome.worst_interval is not None for outcome in held.outcomes)
     assert DAGGER not in held.to_markdown()
     assert set(drfl.compare(PAIR, DATA, TASK, **QUIET).to_frame()["stopped_on"]) == {""}
+
+
+def test_runs_that_returned_the_initial_model_are_named_and_not_ranked(tmp_path):
+    """Two rounds of DRFA raise the largest training loss at four of six seeds."""
+    data = drfl.data_spec(dataset="digits", clients=5)
+    algorithms = {"FedAvg": drfl.FedAvg(m=3), "DRFA": drfl.DRFA(m=3)}
+    with pytest.warns(RunWarning) as told:
+        found = drfl.compare(algorithms, data, named_task, rounds=2, seeds=6, progress=None, out=tmp_path / "r")
+    assert [(w.message.code, w.filename) for w in told] == [("earlier-model", __file__)]
+    assert found.untrained == {"DRFA": "4 of 6 runs, seeds 0, 1, 3, 4"}
+    assert found.summary()["algorithms"]["DRFA"]["untrained"] == 4
+    drfa = next(line for line in found.to_markdown().splitlines() if line.startswith(f"| DRFA {DOUBLE_DAGGER}"))
+    assert "**" not in drfa
+    assert "±" in drfa
+    assert f"{INITIAL}, so it is not ranked: DRFA (4 of 6 runs, seeds 0, 1, 3, 4)" in found.to_markdown()
+    assert found.differences()["verdict"].tolist() == [UNTRAINED]
+    (line,) = verdict_lines(found)
+    assert line.startswith("No comparison: only FedAvg")
+    lines = []
+    drfl.compare(algorithms, data, named_task, rounds=2, seeds=[0], progress=lines.append)
+    assert [line.code for line in lines if isinstance(line, Notice)] == ["earlier-model"]
 
 
 @pytest.mark.long

@@ -15,6 +15,7 @@ from tests.support.run_files import different, results_in
 
 import drfl
 from drfl.cli.app import call
+from drfl.core.errors import Notice, RunWarning
 from drfl.experiments.run.manifest import is_finished
 from drfl.experiments.run.runner import StopSignal
 
@@ -75,6 +76,25 @@ def test_refused_points_are_recorded_and_others_run(tmp_path):
     assert (asked, again.outcomes) == ([], found.outcomes)
 
 
+def test_rows_are_named_only_after_settings_that_vary(tmp_path):
+    """A refused run does not have the settings that follow from others, such as alpha of its partition."""
+    study = {**SMALL, "grid": {"algorithm": ["FedAvg"], "cohort": [2, 9]}}
+    (found,) = drfl.sweep(study, out=tmp_path / "s", **QUIET).comparisons.values()
+    assert found.algorithms == ("FedAvg (m=2)", "FedAvg (m=9)")
+
+
+def test_sweep_without_progress_warns_of_untrained_models(tmp_path):
+    study = {"clients": 5, "cohort": 3, "rounds": 2, "grid": {"algorithm": ["FedAvg", "DRFA"]}}
+    with pytest.warns(RunWarning) as told:
+        found = drfl.sweep(study, out=tmp_path / "s", **QUIET)
+    assert [(w.message.code, w.filename) for w in told] == [("earlier-model", __file__)]
+    (comparison,) = found.comparisons.values()
+    assert comparison.untrained == {"DRFA": "seed 0"}
+    lines = []
+    drfl.sweep(study, out=tmp_path / "t", progress=lines.append)
+    assert "earlier-model" in [line.code for line in lines if isinstance(line, Notice)]
+
+
 @pytest.mark.long
 def test_stopped_resumed_and_extended_sweep_is_complete(tmp_path, monkeypatch):
     whole = drfl.sweep(STUDY, out=tmp_path / "w" / "s", **QUIET)
@@ -96,7 +116,7 @@ def test_stopped_resumed_and_extended_sweep_is_complete(tmp_path, monkeypatch):
     assert len(ended) == 1
     ended.clear()
     all_of_it = drfl.sweep(STUDY, out=tmp_path / "s", resume=True, progress=ended.append)
-    assert len(ended) == 4
+    assert sum(line.startswith("[") for line in ended) == 4
     assert (
         all_of_it.to_frame()
         .drop(columns=["run", "wall_seconds"])

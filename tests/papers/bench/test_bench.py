@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from tests.support.refusals import refused
 
+from drfl.assessment.seeds import UNTRAINED
 from drfl_papers.bench.ranking import ALL, rank, ranking
 from drfl_papers.bench.suite import SUITE, task
 from drfl_papers.commands.bench import bench_command
@@ -67,6 +68,7 @@ def runs(**values):
         [
             {"job": job, "algorithm": name, "seed": seed, "stopped": "rounds" if accuracy else "diverged"}
             | {"worst_accuracy": accuracy or math.nan, "worst_loss": 1 - accuracy if accuracy else math.nan}
+            | {"rounds": 50, "effective_rounds": 50}
             for name, pair in values.items()
             for job, of_job in zip("ab", pair, strict=True)
             for seed, accuracy in enumerate(of_job)
@@ -143,3 +145,19 @@ def test_algorithm_from_a_users_file(tmp_path, monkeypatch, capsys):
     assert bench_command(options(tmp_path / "out", names="mine.py:Mine", suite_jobs="hospitals,hospitals")) == 0
     assert json.loads(capsys.readouterr().out)["ranking"] == ["Mine"]
     assert [path.name for path in (tmp_path / "out").iterdir() if path.is_dir()] == ["hospitals"]
+
+
+@pytest.mark.parametrize("who", ["Better", "FedAvg"])
+def test_untrained_model_has_no_difference_and_ranks_last(who):
+    better = [[x + 0.1 + 0.001 * k for k, x in enumerate(job)] for job in FEDAVG]
+    worse = [[x - 0.1 for x in job] for job in FEDAVG]
+    both = runs(FedAvg=FEDAVG, Better=better, Worse=worse)
+    both.loc[(both.job == "b") & (both.algorithm == who) & (both.seed == 3), "effective_rounds"] = 0
+    found = rank(both)
+    verdicts = {(d.job, d.algorithm): d.verdict for d in found if d.metric == "worst_accuracy"}
+    assert verdicts["b", "Better"] == verdicts[ALL, "Better"] == UNTRAINED
+    assert verdicts["a", "Better"] == "better"
+    if who == "Better":
+        assert [name for name, _, _ in ranking(found)] == ["Worse", "Better"]
+    else:
+        assert verdicts["b", "Worse"] == UNTRAINED

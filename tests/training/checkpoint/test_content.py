@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load, save
-from tests.support.refusals import quotes, refused
+from tests.support.refusals import refused
 
 from drfl import DRFA, Average, CVaR, FedAvg, LocalSGD, ScaffPD, run
 from drfl.core.errors import InputError
@@ -259,13 +259,11 @@ def test_folders_without_a_round_number_are_ignored(original, fed, tmp_path):
     assert [Path(notice.field).name for notice in point(tmp_path, fed).notices] == ["round-00000009"]
 
 
-def test_round_beyond_the_run_is_skipped(original, fed, tmp_path):
+def test_run_with_more_rounds_is_refused_and_not_continued_from_an_older_checkpoint(original, fed, tmp_path):
     laid(tmp_path, original)
-    assert point(tmp_path, fed).progress.round == 4
-    found = point(tmp_path, fed, rounds=3)
-    assert found.progress.round == 2
-    assert [notice.code for notice in found.notices] == ["damaged-checkpoint"]
-    assert quotes(found.notices[0], "4", "3")
+    assert point(tmp_path, fed, rounds=4).progress.round == 4
+    with refused("out-of-range", "rounds", "4", "3"):
+        point(tmp_path, fed, rounds=3)
 
 
 def test_other_run_is_distinguished_from_damage(original, fed, tmp_path):

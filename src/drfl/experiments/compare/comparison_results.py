@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from drfl.core.errors import Notice
 from drfl.core.files import read_csv
-from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, SECTION, add_marks, late_rollbacks, legends
+from drfl.core.run_end import (
+    DAGGER,
+    DOUBLE_DAGGER,
+    SECTION,
+    add_marks,
+    late_rollbacks,
+    legends,
+    untrained_notices,
+    untrained_runs,
+)
 from drfl.core.user_code import label_of
 from drfl.experiments.assess.predicted_records import predictions_file
 from drfl.experiments.compare.outcomes import (
@@ -153,15 +162,24 @@ class Comparison:
 
     @property
     def notices(self) -> list[Notice]:
-        """Warnings about models that were set back late, and about metrics that are undefined at some clients."""
+        """Warnings about runs that returned the initial model, models that were set back late, and metrics that are
+        undefined at some clients.
+        """
         ended = [outcome.undefined for outcome in self.outcomes if outcome.metrics is not None]
-        late = [f"{o.algorithm} seed {o.seed} ({o.marks.rounds_text})" for o in self.outcomes if o.marks.is_late]
-        return [*late_rollbacks(late), *undefined_notices(self.measures, ended, self.clients)]
+        late = [o for o in self.outcomes if o.marks.is_late and not o.marks.is_untrained]
+        rollbacks = late_rollbacks([f"{o.algorithm} seed {o.seed} ({o.marks.rounds_text})" for o in late])
+        undefined = undefined_notices(self.measures, ended, self.clients)
+        return [*untrained_notices(self.untrained), *rollbacks, *undefined]
+
+    @property
+    def untrained(self) -> dict[str, str]:
+        """Algorithm → which of its runs returned the initial model, see :func:`drfl.core.run_end.untrained_runs`."""
+        return untrained_runs((o.algorithm, str(o.seed), o.marks) for o in self.outcomes)
 
     @property
     def legends(self) -> list[str]:
         """A line for each sign behind the algorithms in :func:`table`."""
-        return legends((f"{o.algorithm} seed {o.seed}", o.marks) for o in self.outcomes)
+        return legends((o.algorithm, str(o.seed), o.marks) for o in self.outcomes)
 
     def marked(self, algorithm: str) -> str:
         """Return an algorithm's name with the signs of its runs, which :attr:`legends` explain."""
@@ -282,8 +300,8 @@ class Comparison:
                 rows, NaN below five seeds; a verdict, see :func:`drfl.assessment.seeds.verdict`; the share of clients
                 at which the metric is undefined, such as "2 of 45"; which models are compared, such as "own, global"
                 if each client is tested with its own model only in this row's algorithm; and the scope, see
-                :class:`drfl.assessment.scope.Redrawn`. If an algorithm has failed runs, or runs that test rows stopped,
-                it is not compared over the other seeds, and the verdict says why.
+                :class:`drfl.assessment.scope.Redrawn`. If an algorithm has runs that failed, returned the initial model
+                or were stopped by test rows, it is not compared over the other seeds, and the verdict says why.
 
         Raises:
             InputError: If there is no such algorithm or column.
@@ -355,6 +373,7 @@ class Comparison:
                 "rounds_to_target": [o.rounds for o in runs if o.stopped == "target"],
                 "rollbacks": [o.rollbacks for o in ended],
                 "effective_rounds": [o.marks.effective_rounds for o in ended],
+                "untrained": sum(o.marks.is_untrained for o in runs),
                 "stopped_on_test": sum(o.stopped_on == "test" for o in runs),
                 **{metric: spread.rounded(DIGITS) for metric, spread in row.items()},
                 **({"gap": gap[name].rounded(GAP_DIGITS)} if name in gap else {}),
@@ -441,7 +460,8 @@ def table(
     one test set (see :func:`drfl.assessment.worst.worst_score`), and "if equal", the mean worst accuracy expected if
     all clients were equally good (see :mod:`drfl.assessment.equal_clients`). If a metric is undefined at some clients,
     which no statistic includes, a column shows their share. Algorithms may carry signs, see
-    :func:`drfl.core.run_end.add_marks`. An algorithm with a failed run comes last and has no means.
+    :func:`drfl.core.run_end.add_marks`. An algorithm with a failed run comes last and has no means. One with a run that
+    returned the initial model has means, but is never the best.
 
     Args:
         comparison: The comparison.
@@ -458,8 +478,9 @@ def table(
     # Global models compete with each other, and clients' own models with each other. References show the cost of
     # federation, so they do not compete. The only algorithm of its kind has no rival.
     kinds: dict[bool, dict[str, dict[str, Spread]]] = {}
+    untrained = comparison.untrained
     for outcome in comparison.rows:
-        if not outcome.reference and not outcome.failed:
+        if not outcome.reference and not outcome.failed and outcome.algorithm not in untrained:
             kinds.setdefault(outcome.personal, {})[outcome.algorithm] = known[outcome.algorithm]
     rivals = [kind for kind in kinds.values() if len(kinds) == 1 or len(kind) > 1]
     winners = {name: {best for kind in rivals for best in best_algorithms(kind, name, measures)} for name in shown}

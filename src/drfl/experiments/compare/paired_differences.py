@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from drfl.assessment.seeds import FAILED, holm_family, seed_difference, verdict
+from drfl.assessment.seeds import FAILED, UNTRAINED, holm_family, seed_difference, verdict
 from drfl.core.errors import unknown
 from drfl.core.run_end import FAILURES
 from drfl.experiments.run.measures import column
@@ -31,12 +31,14 @@ def differences(
     if against not in names:
         raise unknown("algorithm", against, names)
     less_is_better = column(of, measures).small
-    # If runs failed or test rows stopped them, the remaining seeds are a selected subset.
+    # The seeds without failed runs, untrained models and runs that test rows stopped are a selected subset.
     excluded: dict[str, str] = {}
     for name in names:
         of_algorithm = runs[runs["algorithm"] == name]
         if of_algorithm["stopped"].isin(FAILURES).any():
             excluded[name] = FAILED
+        elif ((of_algorithm["rounds"] > 0) & (of_algorithm["effective_rounds"] == 0)).any():
+            excluded[name] = UNTRAINED
         else:
             excluded[name] = ON_TEST if (of_algorithm["stopped_on"] == "test").any() else ""
     # Subtract seed by seed, as runs at one seed share data and initial model.

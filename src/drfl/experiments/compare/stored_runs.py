@@ -254,10 +254,18 @@ def comparison_of(runs: Sequence[StoredRun]) -> Comparison:
         raise InputError("no run has results, so there is nothing to compare", code="no-results", field="runs")
     labels = []
     for run in runs:
-        # Runs of one algorithm are named after the settings in which they differ.
-        rivals = [other.settings for other in runs if other.outcome.algorithm == run.outcome.algorithm]
+        # Runs of one algorithm are named after the settings in which they differ. A failed run may lack those that
+        # follow from others, such as the default of its partition.
+        rivals = [
+            (other.settings, other.record is None) for other in runs if other.outcome.algorithm == run.outcome.algorithm
+        ]
         own = run.settings
-        differ = [k for k in own if k not in INCIDENTAL and any(r.get(k) != own[k] for r in rivals)]
+        differ = [
+            name
+            for name in own
+            if name not in INCIDENTAL
+            and any(its.get(name) != own[name] for its, has_failed in rivals if name in its or not has_failed)
+        ]
         more = ", ".join(f"{name}={own[name]}" for name in differ)
         labels.append(f"{run.outcome.algorithm} ({more})" if more else run.outcome.algorithm)
     # The differences between runs on different data would not be those of the algorithms.

@@ -136,10 +136,11 @@ def run_job(ready: Job) -> Record:
 
 
 def rollback_text(record: Record) -> str:
-    """Say how many rounds of a run count, as in "2 of 15 rounds count", if it was rolled back; otherwise return "".
+    """Say how many rounds of a run count, as in "2 of 15 rounds count"; return "" if all do and it was not rolled back.
 
     The record of a failed run, or an old one, may lack these numbers.
     """
     rollbacks, rounds = (int(cast("int", record.get(name, 0))) for name in ("rollbacks", "rounds"))
     effective = int(cast("int", record.get("effective_rounds", rounds)))
-    return Marks(False, rollbacks, rounds, effective).rounds_text if rollbacks else ""
+    marks = Marks(False, rollbacks, rounds, effective)
+    return marks.rounds_text if marks.is_reset else ""

@@ -112,6 +112,8 @@ def execute(
             )
     finally:
         torch.set_num_threads(before)
+    if result.stopped == "callback":  # only `watch` and a deployment's callbacks stop a run
+        result = result._replace(stopped="interrupted")
     return FinishedRun(job, result)
 
 

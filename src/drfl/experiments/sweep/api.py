@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -44,6 +45,10 @@ def sweep(
         The result: ``to_frame()``, ``comparisons``, ``to_markdown()``, ``to_latex()``, ``summary()`` and ``directory``.
         After Ctrl-C it has the runs that have ended.
 
+    Warns:
+        RunWarning: If ``progress`` is None, and the result has ``notices``, such as runs that returned the initial
+            model, or lacks runs because it was interrupted.
+
     Raises:
         InputError: A setting is impossible, or ``out`` holds something else.
         DrflError: A worker process died, or nothing had ended when the sweep was interrupted.
@@ -55,7 +60,7 @@ def sweep(
         >>> list(result.comparisons)
         ['alpha = 0.1', 'alpha = 1.0']
     """
-    from drfl.core.errors import Notice, StoppedError
+    from drfl.core.errors import Notice, RunWarning, StoppedError
     from drfl.experiments.execution.executor import workers_of
     from drfl.experiments.run.resume import check_folder
     from drfl.experiments.run.runner import stop_on_interrupt
@@ -82,6 +87,8 @@ def sweep(
     unfinished = f"interrupted: {missing} of {total} runs are missing; the same call with resume=True continues"
     for notice in (*result.notices, *([Notice(unfinished, "interrupted")] if missing else [])):
         show(notice)
+        if progress is None:
+            warnings.warn(RunWarning(notice), stacklevel=2)
     return result
 
 

@@ -15,7 +15,7 @@ from drfl.core.errors import InputError, unknown
 from drfl.core.user_code import label_of
 from drfl.experiments.config.algorithm_settings import COMMON
 from drfl.experiments.config.config import Config, code_references, config_of, read_file, results_folder
-from drfl.experiments.config.hyperparameters import KNOWN, algorithm_name, has_parameter
+from drfl.experiments.config.hyperparameters import KNOWN, algorithm_name, defaults_of, has_parameter
 from drfl.experiments.execution.cells import Cell
 from drfl.experiments.execution.training_cells import cost_of, job_from_config
 from drfl.experiments.run.artifacts import FREE
@@ -201,10 +201,10 @@ def _configure(fixed: Mapping[str, object], varied: Changes, own: Collection[str
         owner, dot, parameter = name.rpartition(".")
         if dot and algorithm_name(owner, own) != algorithm:
             without_effect.add(name)
-        elif has_parameter(algorithm, parameter):
-            table[parameter] = value
-        elif dot or not any(has_parameter(known, parameter) for known in (*KNOWN, *map(algorithm_name, own))):
-            raise unknown("setting", name, Config.model_fields)
+        elif dot or has_parameter(algorithm, parameter):
+            table[parameter] = value  # the algorithm refuses a parameter that it does not have
+        elif not any(has_parameter(known, parameter) for known in (*KNOWN, *map(algorithm_name, own))):
+            raise unknown("setting", name, (*Config.model_fields, *defaults_of(algorithm)))
         else:
             without_effect.add(name)
     overrides = {name: value for name, value in settings.items() if name not in without_effect}

@@ -50,7 +50,7 @@ class Trial(NamedTuple):
         places: The distributions of the point's values.
         undefined: For each run with a model, the number of clients at which the score is undefined; 0 for a loss.
         clients: For each of these runs, the number of all clients.
-        set_back: For each run that was rolled back to the initial model, its seed and how many of its rounds count.
+        set_back: For each run that was reset to or returned an earlier model, its seed and how many rounds count.
     """
 
     number: int

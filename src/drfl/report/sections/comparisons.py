@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from drfl.assessment.seeds import T_FROM
+from drfl.assessment.seeds import FAILED, T_FROM, UNTRAINED
 from drfl.assessment.sentences import signed_interval
 from drfl.report.content import Block, Paragraph, Points, Section, TableBlock
 from drfl.report.evidence import Evidence, RowGain
@@ -19,7 +19,8 @@ VERDICT_PHRASES = {
     "worse": "the worst client is significantly worse with",
     "not significant": "there is no significant difference for",
     "not decided": "not decided for",
-    "failed runs": "not compared because of failed runs:",
+    FAILED: "not compared because of failed runs:",
+    UNTRAINED: "not compared because runs returned the initial model:",
 }
 """Phrase of the answer for each verdict, followed by the names of the algorithms."""
 
@@ -68,9 +69,11 @@ def comparisons_section(evidence: Evidence) -> Section:
     ]
     blocks += reasons
     parts: list[str] = []
-    seeds = [row.gain.n for row in evidence.over_seeds if row.verdict != "failed runs"] or [0]
+    seeds = [row.gain.n for row in evidence.over_seeds if row.verdict not in (FAILED, UNTRAINED)] or [0]
     if evidence.over_seeds and not any(seeds):
-        parts.append("not compared over seeds because of failed runs")
+        reasons = {row.verdict for row in evidence.over_seeds}
+        why = "failed runs" if reasons == {FAILED} else "runs that failed or returned the initial model"
+        parts.append(f"not compared over seeds because of {why}")
     elif max(seeds) < T_FROM:
         parts.append(f"not decided over seeds ({plural(max(seeds), 'seed')}, {T_FROM} are needed)")
     else:

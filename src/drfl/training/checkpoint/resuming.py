@@ -155,8 +155,9 @@ def resume_point(
 
     Raises:
         DamagedError: If there are checkpoints, but none of them can be used.
-        InputError: If no checkpoint can be used and one of them belongs to another run according to ``same``, or does
-            not match the ``replies.csv`` beside it; or if the hyperparameters do not fit the federation.
+        InputError: If the newest usable checkpoint has more rounds than the run; if no checkpoint can be used and one
+            of them belongs to another run according to ``same``, or does not match the ``replies.csv`` beside it; or if
+            the hyperparameters do not fit the federation.
     """
     # The state before the first round determines the names and shapes of the tensors.
     start = first(algorithm, fed) if fresh is None else fresh
@@ -190,9 +191,12 @@ def resume_point(
             )
             remarks.append(Notice(text, "unchecked-signature", "checkpoint_key"))
         if rounds is not None and record.round > rounds:
-            raise DamagedError(
-                f"run.json, round: the checkpoint has {record.round} rounds, but the run has only {rounds}",
-                field="round",
+            # Not an older checkpoint: it would discard rounds that the user may want.
+            raise InputError(
+                f"the run in {folder} already has {record.round} rounds, but `rounds` is {rounds}: set `rounds` to at "
+                f"least {record.round}, or use another folder",
+                code="out-of-range",
+                field="rounds",
             )
         progress = run_state_of(record, files.tensors, start, lam, ambiguity, fed.measures)
         return ResumePoint(path, progress, record.identity, tuple(remarks), replies)
@@ -274,7 +278,7 @@ class Checkpoints:
             settings: Settings of the run, plain values.
 
         Raises:
-            InputError: If the checkpoints belong to another run.
+            InputError: If the checkpoints belong to another run, or have more rounds than the run.
             DamagedError: If none of them can be used.
         """
         self._identity, self._values = self._user_identity or partial(run_identity, algorithm, fed, settings), None
