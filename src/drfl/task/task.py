@@ -23,11 +23,11 @@ from drfl.task.losses import LABELLED, LABELLED_FUNCTIONS, REGRESSION, REGRESSIO
 from drfl.task.metrics import (
     ACCURACY,
     METRICS,
-    OF_CLASSES,
     Metric,
     MetricFn,
     are_classes,
     check_distinct,
+    is_of_classes,
     metric_of,
     resolved,
 )
@@ -347,7 +347,7 @@ class Task:
             )
         for metric in self.measures:
             if metric.per_sample:
-                targets = y.where(~self.criterion.ignores(y), 0) if metric.function in OF_CLASSES else y
+                targets = y.where(~self.criterion.ignores(y), 0) if is_of_classes(metric.function) else y
                 values = torch.as_tensor(metric.function(outputs, targets))
                 self._check_shape(f"metric '{metric.name}'", values, samples)
         losses = self.sample_losses(outputs, y)
@@ -410,7 +410,7 @@ class Task:
 
     def _of_classes(self) -> str | None:
         """Return the name of the first metric that treats targets as classes."""
-        return next((metric.name for metric in self.measures if metric.function in OF_CLASSES), None)
+        return next((metric.name for metric in self.measures if is_of_classes(metric.function)), None)
 
     def _check_range(self, y: Tensor, classes: int) -> None:
         """Refuse labels without an output, if the loss or a metric treats targets as classes."""
