@@ -155,7 +155,12 @@ def with_value(value):
         ({"a": (np.zeros((4, 3)), np.zeros(3))}, ("wrong-shape", "a")),
         ({"a": (np.float64(3), np.zeros(3))}, ("wrong-shape", "a")),
         ({"a": np.zeros((4, 3))}, ("wrong-type", "a", "'a'")),
-        ({"a": (np.array(["x", "y"]), np.zeros(2))}, ("wrong-type", "a", "'a'")),
+        ({"a": (np.array(["x", "y"]), np.zeros(2))}, ("wrong-type", "a", "'a'", "training inputs", "found 'x'")),
+        ({"a": (np.zeros(2), ["no", "yes"])}, ("wrong-type", "a", "training targets", "found 'no'", "from_frame")),
+        ({"a": (np.zeros(2), [1, None])}, ("wrong-type", "a", "training targets", "found None")),
+        ({"a": (np.zeros(2), pd.Series([pd.NA, 1]))}, ("wrong-type", "a", "training targets", "found <NA>")),
+        ({"a": (np.array([1, 2], dtype=object), np.zeros(2))}, ("wrong-type", "a", ".astype(float)")),
+        ({"a": ({"x": np.array(["u", "v"])}, np.zeros(2))}, ("wrong-type", "inputs", "'a'", "field 'x'", "found 'u'")),
         ({"a": pair(1)}, ("few-rows", None, "'a'", "1")),
         ({"a": with_value(np.nan)}, ("not-finite", "training inputs", "1", "12", "(2, 1)")),
         ({"a": with_value(1e300)}, ("not-finite", "training inputs")),
@@ -282,6 +287,27 @@ def test_non_finite_values_are_found_in_pieces(at_a_time, tmp_path, monkeypatch)
     with refused("not-finite", "x", "()"):
         checks.finite("x", torch.tensor(torch.nan))
     checks.finite("x", torch.empty(0, 3))
+
+
+def test_non_finite_values_are_located_in_the_array_of_their_client():
+    """Training and test rows of a client are drawn from its array, in which the message numbers them."""
+    x, y = pair(30)
+    for row in range(30):
+        bad, target = x.copy(), y.astype(float)
+        bad[row, 2] = np.nan
+        target[row] = np.inf
+        first, last = (x, y), (bad, y)
+        for given in ({"a": first, "b": last, "c": first}, {"b": last}):
+            with refused("not-finite", "training inputs", "'b'", f"({row}, 2)"):
+                ClientData.from_arrays(given)
+        with refused("not-finite", "test inputs", "'b'", f"({row}, 2)"):
+            ClientData.from_arrays({"a": first, "b": first}, {"b": last, "a": first})
+        with refused("not-finite", "training targets", "'b'", f"({row},)"):
+            ClientData.from_arrays({"a": (x, y.astype(float)), "b": (x, target)})
+    # A row that no client has is located in the pool.
+    pool, rows = torch.tensor(bad), (torch.arange(20),)
+    with refused("not-finite", "training inputs", "(29, 2)"):
+        ClientData(pool, torch.tensor(y), rows, pool, torch.tensor(y), rows, ("b",))
 
 
 def test_rows_of_all_clients_share_one_tensor():

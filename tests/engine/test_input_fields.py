@@ -20,11 +20,7 @@ from drfl.engine.batches import draw
 from drfl.experiments.execution import shared_tensors
 from drfl.optim.local import LocalSGD
 
-# vmap lacks a rule for torch's fused attention on a CPU, which it computes client by client.
-pytestmark = [
-    pytest.mark.usefixtures("ray", "global_generator_untouched"),
-    pytest.mark.filterwarnings("ignore:There is a performance drop"),
-]
+pytestmark = pytest.mark.usefixtures("ray", "global_generator_untouched")
 
 SIZES = {"a": 9, "b": 33, "c": 12}
 WORDS, LENGTH = 20, 6

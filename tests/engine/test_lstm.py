@@ -30,7 +30,6 @@ def simulation(clients, engine, dtype):
     return Simulation(clients, Task(model.to(dtype)), engine=engine)
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch maps its fast LSTM client by client
 @pytest.mark.parametrize(
     ("dtype", "close", "engine"),
     crossed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import weakref
 from collections import OrderedDict
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from tests.support.marks import long_beyond
 from tests.support.problems import federation, group_norm_net
+from tests.support.refusals import logged
 from torch import nn
 from torch.fx import GraphModule
 from torch.nn.functional import cross_entropy
@@ -164,6 +166,42 @@ def test_trace_with_different_results_is_discarded():
         assert replay(task, wrong, right, [x], lambda function, arguments, wrong=wrong: wrong) is right
     close = replay(task, "close", right, [x], lambda function, arguments: lambda x: [2 * x + 1e-7])
     assert close is not right
+
+
+def total(x):
+    """Sum rows in order, and return the largest share of each row."""
+    return ((x[0] + x[1]) + x[2], x.softmax(1).amax(1))
+
+
+def total_from_the_end(x):
+    return (x[0] + (x[1] + x[2]), (x + 1 - 1).softmax(1).amax(1))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        # One order overflows.
+        [[3e38, 0.0], [3e38, 0.0], [-3e38, 0.0]],
+        # Rounding decides about the softmax.
+        [[16777218.0, 16777216.0], [0.0, 0.0], [0.0, 0.0]],
+        # Any two functions agree on these.
+        [[math.nan, math.nan]] * 3,
+    ],
+    ids=["overflow", "ill-conditioned", "nan"],
+)
+def test_values_of_a_diverging_model_do_not_decide_about_a_trace(values, caplog):
+    fed = federation((9, 20, 12))
+    task, x = fed._train.task, torch.tensor(values)
+    with caplog.at_level("WARNING", "drfl.engine"):
+        assert replay(task, "step", total, (x,), lambda *_: total_from_the_end) is total
+        assert not caplog.records
+        assert not tracing._made[task]
+        ordinary = torch.eye(3)[:, :2]
+        assert replay(task, "step", total, (ordinary,), lambda *_: total_from_the_end) is total_from_the_end
+        # A function that is wrong for ordinary values is still discarded for good, with a warning.
+        assert replay(task, "wrong", total, (ordinary,), lambda *_: lambda x: (x[0], x[1])) is total
+    assert logged(caplog) == [("slow-model", "model")]
+    assert list(tracing._made[task].values()) == [total_from_the_end, None]
 
 
 def test_tracing_errors_fall_back_to_the_function():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from decimal import Decimal, localcontext
+from functools import partial, wraps
 
 import pytest
 import torch
@@ -52,6 +53,94 @@ CASES = [
 @pytest.mark.parametrize(("name", "outputs", "targets", "expected"), CASES)
 def test_metrics_match_scikit_learn(name, outputs, targets, expected):
     assert METRICS[name].of(outputs, targets) == pytest.approx(float(expected), abs=1e-12)
+
+
+ONE, P1 = REAL[:, 0], REAL[:, 0].sigmoid()
+MACRO = partial(reference.f1_score, average="macro")
+OVR = partial(reference.roc_auc_score, multi_class="ovr")
+PINBALL = partial(reference.mean_pinball_loss, alpha=0.2)
+NOT_TWO = partial(reference.average_precision_score, pos_label=0)
+BRIER_OF_FIRST = partial(reference.brier_score_loss, pos_label=0)
+OF_SCIKIT_LEARN = [
+    # Two classes: outputs of two logits, and of one.
+    *((f, BINARY, TWO, f(TWO, P2.argmax(1))) for f in (reference.precision_score, reference.f1_score)),
+    *((f, REAL, TWO, f(TWO, ONE > 0)) for f in (reference.recall_score, reference.zero_one_loss)),
+    (reference.balanced_accuracy_score, ONE, TWO[:, None].float(), reference.balanced_accuracy_score(TWO, ONE > 0)),
+    (reference.matthews_corrcoef, BINARY, TWO, reference.matthews_corrcoef(TWO, P2.argmax(1))),
+    (reference.cohen_kappa_score, BINARY, TWO, reference.cohen_kappa_score(TWO, P2.argmax(1))),
+    *((f, BINARY, TWO, f(TWO, P2[:, 1])) for f in (reference.roc_auc_score, reference.average_precision_score)),
+    *((f, REAL, TWO.float(), f(TWO, P1)) for f in (reference.log_loss, reference.brier_score_loss)),
+    (NOT_TWO, BINARY, TWO, NOT_TWO(TWO, P2[:, 0])),
+    (BRIER_OF_FIRST, BINARY, TWO, BRIER_OF_FIRST(TWO, P2[:, 0])),
+    (reference.hinge_loss, REAL, TWO, reference.hinge_loss(TWO, ONE)),
+    # A client with rows of one class.
+    (reference.log_loss, BINARY, 0 * TWO, reference.log_loss(0 * TWO, P2, labels=[0, 1])),
+    (reference.accuracy_score, BINARY, 0 * TWO, reference.accuracy_score(0 * TWO, P2.argmax(1))),
+    # Four classes, of which a client may lack some.
+    *((f, MANY, FOUR, f(FOUR, P4.argmax(1))) for f in (reference.accuracy_score, MACRO, reference.hamming_loss)),
+    *((f, MANY, FOUR, f(FOUR, P4)) for f in (OVR, reference.log_loss, reference.top_k_accuracy_score)),
+    (reference.hinge_loss, MANY, FOUR, reference.hinge_loss(FOUR, MANY)),
+    (reference.log_loss, MANY, TWO, reference.log_loss(TWO, P4, labels=range(4))),
+    (MACRO, MANY, TWO, MACRO(TWO, P4.argmax(1))),
+    (reference.normalized_mutual_info_score, MANY, FOUR, reference.normalized_mutual_info_score(FOUR, P4.argmax(1))),
+    # Several labels per row.
+    *((f, MANY, LABELS, f(LABELS, MANY > 0)) for f in (reference.accuracy_score, MACRO, reference.hamming_loss)),
+    *((f, MANY, LABELS, f(LABELS, PL)) for f in (reference.roc_auc_score, reference.label_ranking_loss)),
+    # Numbers.
+    *((f, REAL, NUMBERS, f(NUMBERS, ONE)) for f in (reference.r2_score, reference.explained_variance_score, PINBALL)),
+    *((f, ONE, NUMBERS[:, None], f(NUMBERS, ONE)) for f in (reference.mean_absolute_error, reference.max_error)),
+    (reference.r2_score, MANY, LABELS, reference.r2_score(LABELS, MANY)),
+    (reference.mean_poisson_deviance, P1, NUMBERS.abs(), reference.mean_poisson_deviance(NUMBERS.abs(), P1)),
+    (reference.ndcg_score, MANY, 3 * PL, reference.ndcg_score(3 * PL, MANY)),
+]
+
+
+@pytest.mark.parametrize(("function", "outputs", "targets", "expected"), OF_SCIKIT_LEARN)
+def test_functions_of_scikit_learn_receive_what_they_expect(function, outputs, targets, expected):
+    assert metric_of(function).of(outputs, targets) == pytest.approx(float(expected), abs=1e-12)
+
+
+def test_functions_of_scikit_learn_say_by_their_names_what_is_better():
+    """scikit-learn's own scorers know for which functions larger values are better."""
+    for name in reference.get_scorer_names():
+        scorer = reference.get_scorer(name)
+        if scorer._score_func.__name__ in reference.__all__:
+            metric = metric_of(scorer._score_func)
+            assert (metric.name, metric.more_is_better) == (scorer._score_func.__name__, scorer._sign > 0)
+    assert not Metric("cost", PINBALL).more_is_better
+    assert metric_of(PINBALL) == Metric("mean_pinball_loss", PINBALL, more_is_better=False)
+
+
+def test_only_functions_of_scikit_learn_receive_the_targets_first():
+    """A user's function keeps its order, even if it has the name and the attributes of scikit-learn's."""
+
+    @wraps(reference.r2_score)
+    def r2_score(outputs, targets):
+        return float(outputs[0])
+
+    for metric in (metric_of(r2_score), metric_of(partial(r2_score)), Metric("mine", lambda o, y: r2_score(o, y))):
+        assert metric.of(ONE, NUMBERS) == float(ONE[0])
+
+
+def test_functions_of_scikit_learn_exclude_ignored_targets():
+    targets = FOUR.where(torch.arange(40) % 3 > 0, -100)
+    metric = resolved(metric_of(MACRO), MANY[:1], targets[:1], -100)
+    kept = targets >= 0
+    assert metric.of(MANY, targets) == pytest.approx(MACRO(FOUR[kept], P4.argmax(1)[kept]), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("function", "outputs", "targets", "quoted"),
+    [
+        # A client may have two of four classes, and scikit-learn would score the second of them.
+        (reference.f1_score, MANY, TWO, "functools.partial(f1_score, average='macro')"),
+        # scikit-learn would take the probabilities of labels, which do not sum to 1, for those of classes.
+        (reference.log_loss, MANY, LABELS, "'log_loss'"),
+    ],
+)
+def test_functions_of_scikit_learn_that_do_not_suit_the_task_are_refused(function, outputs, targets, quoted):
+    with refused("unsupported-metric", function.__name__, quoted):
+        metric_of(function).of(outputs, targets)
 
 
 def test_calibration_error_by_hand():
@@ -158,6 +247,8 @@ def test_invalid_metrics_are_refused(given, error):
         (lambda: Metric("Worst", len), ("invalid-name", "metric", "'Worst'")),
         (lambda: Metric("loss", len), ("invalid-name", "metric", "'loss'")),
         (lambda: Metric("mine", 3), ("wrong-type", "metric", "int")),
+        (lambda: metric_of(reference.silhouette_score), ("unsupported-metric", "silhouette_score")),
+        (lambda: metric_of(partial(reference.r2_score, NUMBERS)), ("unsupported-metric", "r2_score")),
         (
             lambda: metric_of(Metric("mine", lambda o, y: 1 / 0)).of(BINARY, TWO),
             ("user-code-failed", "mine", "ZeroDivisionError"),

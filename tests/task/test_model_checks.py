@@ -320,7 +320,7 @@ VALID = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:There is a performance drop")
+@pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("model", long_beyond(2, VALID.values(), VALID))
 def test_valid_models_are_accepted(model, engine):
     fed = drfl.Simulation(drfl.ClientData.from_arrays(pairs()), drfl.Task(model()), engine=engine)

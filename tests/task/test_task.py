@@ -284,6 +284,33 @@ def test_class_probabilities_need_their_own_score():
     assert torch.equal(losses_of(own, soft), expected)
 
 
+@pytest.mark.parametrize("outputs", [nn.Linear(4, 1), nn.Sequential(nn.Linear(4, 1), nn.Flatten(0))])
+@pytest.mark.parametrize("loss", [nn.CrossEntropyLoss(), functional.cross_entropy, nn.NLLLoss()])
+@pytest.mark.parametrize("score", [None, "rmse"])
+def test_cross_entropy_with_one_output_is_refused(outputs, loss, score):
+    """The probability of the only class is 1, so nothing can be learned, although a sign of the output has accuracy."""
+    with refused("unsupported-loss", "loss", "loss=nn.BCEWithLogitsLoss()"):
+        Task(outputs, loss, score).check(X, torch.zeros(5, dtype=torch.int64))
+    Task(outputs, nn.BCEWithLogitsLoss()).check(X, torch.zeros(5, dtype=torch.int64))
+    Task(net(2)).check(X, torch.zeros(5, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("classes", [1, 3])
+@pytest.mark.parametrize("shape", [(5,), (5, 1)])
+@pytest.mark.parametrize("score", [None, "mae"])
+def test_numbers_for_a_loss_of_class_labels_are_refused_with_both_remedies(classes, shape, score):
+    with refused("wrong-task", "loss", str(shape), "torch.float32", ".long()", "loss=nn.MSELoss()"):
+        Task(net(classes), score=score).check(X, torch.ones(shape))
+
+
+def test_loss_derived_from_torchs_may_take_numbers_and_one_output():
+    class Soft(nn.CrossEntropyLoss):
+        def forward(self, outputs, y):
+            return functional.binary_cross_entropy_with_logits(outputs[:, 0], y, reduction="none")
+
+    Task(net(1), Soft(reduction="none"), "mae").check(X, torch.full((5,), 0.3))
+
+
 def test_score_of_a_row_without_finite_outputs_is_unknown():
     outputs = torch.tensor([[1.0, 0.0], [torch.nan, 0.0], [0.0, torch.inf], [0.0, 1.0]])
     for metric in (METRICS["accuracy"], Metric("right", lambda o, y: o.argmax(1) == y, per_sample=True)):

@@ -189,7 +189,7 @@ def scores_of(measure: Measure, sums: Floats, auc_interval: AucInterval = "delon
         return RealScores(first, second if measure.more_is_better else -second, third)
     raise InputError(
         f"{measure.words} is computed from all rows together and has no interval. Assess a measure with a value for "
-        "each row, such as accuracy, or auc.",
+        "each row, such as accuracy for classes and mae for numbers, or auc.",
         code="unsupported-metric",
         field=measure.name,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -111,11 +111,19 @@ def one_of(name: str, value: object, known: Sequence[str]) -> None:
         raise InputError(f"`{name}` must be {choices}, got {value!r}", code="invalid-value", field=name)
 
 
-def finite(name: str, values: Tensor, *, missing: bool = False) -> None:
+def finite(
+    name: str, values: Tensor, *, missing: bool = False, owner: Callable[[int], tuple[str, int] | None] | None = None
+) -> None:
     """Raise InputError if a floating-point tensor holds NaN or infinity; the message counts and locates the values.
 
-    The tensor is read once, a few rows at a time, so a tensor mapped from a file needs little memory. If ``missing``,
-    NaN stands for a missing value and is allowed.
+    The tensor is read once, a few rows at a time, so a tensor mapped from a file needs little memory.
+
+    Args:
+        name: Name of the tensor in the message.
+        values: The tensor, of any shape.
+        missing: Whether NaN stands for a missing value and is allowed.
+        owner: Returns the client of a row and the number of the row among the client's, so that the message names them
+            instead of the row; None = the rows belong to no client.
     """
     if not values.is_floating_point():
         return
@@ -132,9 +140,11 @@ def finite(name: str, values: Tensor, *, missing: bool = False) -> None:
             bad += len(places)
         start += len(part) if part.ndim else 0
     if bad:
+        known = owner(first[0]) if owner and first else None
+        place = f"index {first}" if known is None else f"index {(known[1], *first[1:])} of client '{known[0]}'"
         raise InputError(
-            f"{name} must be finite, but {bad} of {values.numel()} values are NaN or infinite, the first at "
-            f"index {first}. Remove or impute them.",
+            f"{name} must be finite, but {bad} of {values.numel()} values are NaN or infinite, the first at {place}. "
+            "Remove or impute them.",
             code="not-finite",
             field=name,
         )

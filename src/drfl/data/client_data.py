@@ -117,10 +117,13 @@ class ClientData:
         check_names(self.names, self.train, self.test)
         missing = self._may_miss
         check_fields(self.fields, self.inputs)
-        check_pool("training", self.inputs, self.targets, missing)
         # If both parts share one pool, it is checked once.
-        if self.test_inputs is not self.inputs or self.test_targets is not self.targets:
-            check_pool("test", self.test_inputs, self.test_targets, missing)
+        is_shared = self.test_inputs is self.inputs and self.test_targets is self.targets
+        held = [] if self.validation is None else [self.validation]
+        lists = [self.train, *held, *([self.test] if is_shared else [])]
+        check_pool("training", self.inputs, self.targets, self.names, lists, missing=missing)
+        if not is_shared:
+            check_pool("test", self.test_inputs, self.test_targets, self.names, [self.test], missing=missing)
             for what, a, b in (
                 ("inputs", self.inputs, self.test_inputs),
                 ("targets", self.targets, self.test_targets),

@@ -15,8 +15,25 @@ from drfl.data.partition.splitting import lengths
 from drfl.task.input_fields import InputFields
 
 
-def check_pool(part: str, inputs: Tensor, targets: Tensor, missing: bool = False) -> None:
-    """Raise InputError unless inputs and targets form a valid pool."""
+def check_pool(
+    part: str,
+    inputs: Tensor,
+    targets: Tensor,
+    names: Sequence[str],
+    lists: Sequence[Sequence[Tensor]],
+    *,
+    missing: bool = False,
+) -> None:
+    """Raise InputError unless inputs and targets form a valid pool.
+
+    Args:
+        part: "training" or "test".
+        inputs: Inputs of the pool (n, …).
+        targets: Targets of the pool (n, …).
+        names: Names of the clients, for messages.
+        lists: The clients' training, validation and test rows, as far as they are in this pool, each by client.
+        missing: Whether inputs may be NaN.
+    """
     if inputs.ndim < 1 or targets.ndim < 1 or len(inputs) != len(targets):
         raise InputError(
             f"{part} inputs of shape {tuple(inputs.shape)} do not match targets of shape "
@@ -24,10 +41,18 @@ def check_pool(part: str, inputs: Tensor, targets: Tensor, missing: bool = False
             code="wrong-shape",
             field="targets",
         )
+
+    def owner(row: int) -> tuple[str, int] | None:
+        for name, *parts in zip(names, *lists, strict=False):  # the number of validation parts is checked later
+            if any(bool((rows == row).any()) for rows in parts):
+                # The pool has the rows in the client's order, whether they are for training or testing.
+                return name, int((torch.cat(parts).unique() < row).sum())
+        return None
+
     # A NaN would spread to all clients with the first average, and no later error could name its source.
-    checks.finite(f"{part} inputs", inputs, missing=missing)
+    checks.finite(f"{part} inputs", inputs, missing=missing, owner=owner)
     # Among several labels of a row some may be unknown. Whether the loss can exclude them is checked with the task.
-    checks.finite(f"{part} targets", targets, missing=targets.ndim > 1)
+    checks.finite(f"{part} targets", targets, missing=targets.ndim > 1, owner=owner)
     if not targets.is_floating_point() and targets.dtype != torch.int64:
         raise InputError(
             f"{part} targets must be int64 labels or floating-point values, got {targets.dtype}",

@@ -9,10 +9,11 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from torch.func import grad_and_value, vmap
+from torch.func import grad_and_value
 
 from drfl.core.errors import InputError, Notice, first_line
 from drfl.core.intraop import threads_for
+from drfl.core.vmap import vmap
 from drfl.engine.base import Models, PooledData
 from drfl.engine.batches import Batches, ClientRows
 from drfl.engine.local_step import LocalStep, ascent, local_step

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
+from drfl.core.vmap import vmap
 from drfl.engine.base import PooledData, Tests
 from drfl.engine.batches import ClientRows
 from drfl.engine.sgd import Apply, Model, has_images, is_slicing_faster, pass_size, per_sample, take_rows

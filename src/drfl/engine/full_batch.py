@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
+from drfl.core.vmap import vmap
 from drfl.engine.base import PooledData
 from drfl.engine.batches import Batches, ClientRows
 from drfl.engine.sgd import gradient_of, has_images, is_slicing_faster, pass_size, slices, take_rows

@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import vjp, vmap
+from torch.func import vjp
 
+from drfl.core.vmap import vmap
 from drfl.engine.base import PooledData
 from drfl.engine.batches import Batches, ClientRows
 from drfl.engine.stacked_convolutions import convolutions_as_products

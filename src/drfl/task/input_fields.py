@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
+from numbers import Number
 from operator import index
 from typing import Any, TypeGuard
 
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from drfl.core.errors import InputError, first_line
+from drfl.core.errors import InputError
 
 LARGEST_WHOLE = 2**24
 """Largest integer beside floating-point fields: float32, the type of most models, holds all smaller ones exactly."""
@@ -147,16 +148,38 @@ def fields_of(model: nn.Module) -> InputFields | None:
     return next((hook for hook in model._forward_pre_hooks.values() if isinstance(hook, InputFields)), None)
 
 
+def tensor_of(values: object) -> Tensor:
+    """Convert an array of numbers to a tensor that does not change with it.
+
+    Raises:
+        TypeError: If a value is not a number, such as a text or None. The message names it and the remedy.
+        ValueError: If the values do not form an array.
+        RuntimeError: If torch cannot read them.
+    """
+    if isinstance(values, Tensor):
+        return values.detach()
+    array = np.asarray(values)
+    if array.dtype.kind not in "biufc":
+        # NumPy's texts have another repr.
+        others = (str(value) if isinstance(value, str) else value for value in array.flat)
+        first = next((f"{value!r:.40}" for value in others if not isinstance(value, Number)), "numbers as objects")
+        raise TypeError(
+            f"found {first}. Encode labels as integers, convert numbers with .astype(float), or use "
+            "drfl.ClientData.from_frame for a table with text"
+        )
+    return torch.tensor(array)
+
+
 def _tensors(x: object, what: str) -> list[Tensor]:
     """Return the fields as tensors (n, …)."""
     assert isinstance(x, Mapping | tuple)
     values: list[Tensor] = []
     for name, value in x.items() if isinstance(x, Mapping) else enumerate(x):
         try:
-            tensor = value.detach() if isinstance(value, Tensor) else torch.tensor(np.asarray(value))
+            tensor = tensor_of(value)
         except (TypeError, ValueError, RuntimeError) as error:
             raise InputError(
-                f"{what}: field '{name}' is not an array of numbers: {first_line(error)}",
+                f"{what}: field '{name}' is not an array of numbers: {error}",
                 code="wrong-type",
                 field="inputs",
             ) from error

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -17,6 +21,12 @@ from drfl.task.measure import NAME, Measure, Rows
 MetricFn = Callable[[Tensor, Tensor], Tensor | float]
 """Function of a client's outputs (n, …) and targets (n, …) that returns a number, or one value per sample."""
 
+SMALLER_IS_BETTER = ("_error", "_loss", "_deviance")
+"""Endings of the names of functions of :mod:`sklearn.metrics` for which smaller values are better."""
+
+TRUE = ("y_true", "y1", "labels_true")
+"""Names of the first parameter of those functions of :mod:`sklearn.metrics` that compare predictions with targets."""
+
 
 @dataclass(frozen=True)
 class Metric(Measure):
@@ -26,8 +36,10 @@ class Metric(Measure):
         name: Name in files and tables: lower-case letters, digits and _.
         function: Function of the client's outputs (n, …), float64 on the CPU, and targets (n, …) on the CPU. It returns
             a number, which is NaN if the metric is undefined on these rows, or one value per sample (n, …), which are
-            averaged.
-        more_is_better: Whether larger values are better, so that the worst client has the smallest value.
+            averaged. It may also be a function of :mod:`sklearn.metrics`, or a :class:`functools.partial` of one; see
+            :func:`scikit_learn_value`.
+        more_is_better: Whether larger values are better, so that the worst client has the smallest value. It is False
+            for functions of :mod:`sklearn.metrics` whose names end in "_error", "_loss" or "_deviance".
         percent: Whether the metric is a fraction in [0, 1] to be displayed in percent.
         rows: Information that the metric gives about a single row, needed for confidence intervals and paired
             differences. Unless it is ``WHOLE``, the function must return one value per sample that depends on no other
@@ -35,10 +47,11 @@ class Metric(Measure):
         per_sample: Whether the function always returns one value per sample. Then it is computed together with the
             losses, in the model's type and for all clients at once.
         ignored: Target whose positions do not count; NaN for unknown labels. :func:`resolved` sets it for built-in
-            metrics.
+            metrics and those of scikit-learn.
 
     Raises:
-        InputError: If the name is invalid, or the function is not callable.
+        InputError: If the name is invalid, the function is not callable, or it is a function of :mod:`sklearn.metrics`
+            that does not compare predictions with targets.
     """
 
     function: MetricFn
@@ -62,6 +75,18 @@ class Metric(Measure):
                 code="invalid-value",
                 field="rows",
             )
+        known = scikit_learn_function(self.function)
+        if known is None:
+            return
+        if not set(list(inspect.signature(self.function).parameters)[:1]) & set(TRUE):
+            raise InputError(
+                f"sklearn.metrics.{known.__name__} cannot be a metric, because it does not compare predictions with "
+                "targets. Pass another function, or your own one of outputs and targets.",
+                code="unsupported-metric",
+                field=self.name,
+            )
+        if known.__name__.endswith(SMALLER_IS_BETTER):
+            object.__setattr__(self, "more_is_better", False)
 
     def of(self, outputs: Tensor, targets: Tensor) -> float:
         """Compute the metric on a client's rows; NaN if it is undefined or an output is not finite.
@@ -169,7 +194,8 @@ class Metric(Measure):
             InputError: If the function fails, or returns neither a number nor one value per sample.
         """
         try:
-            value = self.function(outputs, targets)
+            is_known = scikit_learn_function(self.function) is not None
+            value = scikit_learn_value(self, outputs, targets) if is_known else self.function(outputs, targets)
             values = torch.as_tensor(value, dtype=torch.float64)
         except InputError:
             raise
@@ -428,6 +454,73 @@ RATES: Mapping[MetricFn, Rate] = {
 """Rates among some of the rows. For these, a threshold is chosen on validation rows."""
 
 
+def scikit_learn_function(function: object) -> Callable[..., object] | None:
+    """Return the public function of :mod:`sklearn.metrics` that is given, or of which a partial is given; else None."""
+    function = function.func if isinstance(function, functools.partial) else function
+    # A user with such a function has imported the module.
+    known = getattr(sys.modules.get("sklearn.metrics"), str(getattr(function, "__name__", "")), None)
+    return known if known is function else None
+
+
+def _takes_outputs(known: Callable[..., object]) -> bool:
+    """Return whether a function of :mod:`sklearn.metrics` is for regression, or for graded relevances."""
+    return known.__module__ == "sklearn.metrics._regression" or known.__name__ in ("dcg_score", "ndcg_score")
+
+
+def scikit_learn_value(metric: Metric, outputs: Tensor, targets: Tensor) -> float:
+    """Call a function of :mod:`sklearn.metrics` as it expects, with the targets first.
+
+    Its second parameter determines how outputs are converted. Functions for regression receive them unchanged. For
+    classes and labels, ``y_pred`` receives the predicted ones, and ``y_proba`` the probabilities, of two classes those
+    of the second. ``y_score`` receives log-odds, or probabilities if there are more than two classes.
+
+    Raises:
+        InputError: If the function is not defined for several classes or labels.
+    """
+    known, parameters = scikit_learn_function(metric.function), inspect.signature(metric.function).parameters
+    assert known is not None
+    defaults, options = {name: parameter.default for name, parameter in parameters.items()}, dict[str, object]()
+    if _takes_outputs(known):
+        predicted = outputs
+    else:
+        outputs, targets = _flat(outputs, targets)
+        classes, role = are_classes(outputs, targets), list(parameters)[1]
+        several, many = not classes and outputs[:1].numel() > 1, classes and outputs.shape[1] > 2
+        is_proba = role in ("y_prob", "y_proba") or known.__name__ in ("log_loss", "d2_log_loss_score")
+        if (several and is_proba) or (many and defaults.get("average") == "binary"):
+            remedy = (
+                f"functools.partial({known.__name__}, average='macro')"
+                if many
+                else "the built-in 'log_loss' or 'brier'"
+            )
+            raise InputError(
+                f"metric '{metric.name}': sklearn.metrics.{known.__name__} is not defined for "
+                f"{outputs.shape[1]} {'classes' if many else 'labels per row'}. Use {remedy}.",
+                code="unsupported-metric",
+                field=metric.name,
+            )
+        is_negative = not several and not many and defaults.get("pos_label") == 0
+        if is_proba:
+            predicted = _columns(outputs, targets)[0]
+            predicted = 1 - predicted if is_negative else predicted
+        elif role == "y_score":
+            predicted = outputs.softmax(1) if many else _scores(outputs, targets)
+            predicted = -predicted if is_negative else predicted
+        elif role == "pred_decision":
+            predicted = outputs if many else _scores(outputs, targets)
+        else:
+            predicted = outputs.argmax(1) if classes else (outputs > 0).long()
+        # A client may lack classes, which scikit-learn would not know.
+        if predicted.is_floating_point() and not several and defaults.get("labels", 0) is None:
+            options["labels"] = list(range(outputs.shape[1] if many else 2))
+    columns = (values.reshape(len(values), -1) for values in (targets, predicted))
+    arrays = [(values[:, 0] if values.shape[1] == 1 else values).numpy() for values in columns]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # scikit-learn warns if a metric is undefined.
+        call = cast("Callable[..., float]", metric.function)
+        return float(call(*arrays, **options))
+
+
 ACCURACY = Metric("accuracy", accuracy, percent=True, per_sample=True, rows=Rows.BINARY)
 
 METRICS: Mapping[str, Metric] = {
@@ -471,12 +564,19 @@ OF_CLASSES = frozenset(
 """Functions that treat targets as classes or as labels 0 or 1."""
 
 
+def is_of_classes(function: MetricFn) -> bool:
+    """Return whether a metric's function treats targets as classes or as labels 0 or 1."""
+    known = scikit_learn_function(function)
+    return function in OF_CLASSES or (known is not None and not _takes_outputs(known))
+
+
 def metric_of(given: Metric | MetricFn | str) -> Metric:
     """Convert a metric, a name or a function to :class:`Metric`.
 
     Args:
-        given: A metric, the name of one of :data:`METRICS`, or a function. A function is named after itself ("score" if
-            it is a lambda), and larger values are better.
+        given: A metric, the name of one of :data:`METRICS`, or a function. A function or a partial of one is named
+            after the function ("score" if it is a lambda). Larger values are better, unless :class:`Metric` knows
+            otherwise.
 
     Raises:
         InputError: If the name is unknown, or the name of the function cannot be used in files.
@@ -491,10 +591,11 @@ def metric_of(given: Metric | MetricFn | str) -> Metric:
     # The built-in accuracies are known to be 0 or 1 per row and are displayed in percent.
     if given in (argmax_accuracy, binary_accuracy, accuracy):
         return Metric("accuracy", given, percent=True, per_sample=True, rows=Rows.BINARY)
-    name = getattr(given, "__name__", type(given).__name__)
+    function = given.func if isinstance(given, functools.partial) else given
+    name = getattr(function, "__name__", type(function).__name__)
     if name == "<lambda>":
         return Metric("score", given)
-    if isinstance(given, type) or NAME.fullmatch(str(name)) is None:
+    if isinstance(function, type) or NAME.fullmatch(str(name)) is None:
         raise InputError(
             f"metric name '{name}' cannot be used in files. Choose a name with drfl.Metric('name', function).",
             code="invalid-name",
@@ -524,7 +625,8 @@ def resolved(metric: Metric, outputs: Tensor, targets: Tensor, ignored: float | 
     many = classes and outputs.shape[1] > 2
     labels = targets[:1].numel() > 1 or (not classes and outputs[:1].numel() > 1)
     # A row of a single label, if it is left, has it.
-    if ignored is not None and metric.function in (OF_CLASSES if classes else BUILT_IN if labels else ()):
+    excludes = is_of_classes(metric.function) if classes else labels and metric.function in BUILT_IN
+    if ignored is not None and excludes:
         rows = Rows.REAL if labels and metric.rows.mean else metric.rows
         metric = replace(metric, ignored=ignored, rows=rows)
     # A mean over several labels or positions is no longer 0 or 1.
@@ -549,7 +651,8 @@ def check_distinct(measures: Sequence[Metric]) -> None:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(
-            f"the metric name '{twice}' occurs twice among score and metrics. Remove or rename one of the two.",
+            f"the metric name '{twice}' occurs twice among score and metrics. Remove one of the two, or name it with "
+            "drfl.Metric('name', function).",
             code="given-twice",
             field="metrics",
         )

@@ -23,11 +23,11 @@ from drfl.task.losses import LABELLED, LABELLED_FUNCTIONS, REGRESSION, REGRESSIO
 from drfl.task.metrics import (
     ACCURACY,
     METRICS,
-    OF_CLASSES,
     Metric,
     MetricFn,
     are_classes,
     check_distinct,
+    is_of_classes,
     metric_of,
     resolved,
 )
@@ -316,12 +316,27 @@ class Task:
         """Check that loss and metrics return one value per sample, independent of the batch, and change no tensor."""
         outputs = trial.outputs
         versions = outputs._version, y._version
-        of_classes = self._of_classes()
+        of_classes, is_labelled = self._of_classes(), self.criterion.is_one_of(LABELLED, LABELLED_FUNCTIONS)
+        # A class that the user derives from torch's may compute something else.
+        given = self.criterion.given
+        is_torchs = is_labelled and (not isinstance(given, nn.Module) or type(given) in LABELLED)
+        if is_torchs and y.is_floating_point() and y[:1].numel() == 1:
+            raise InputError(
+                f"the loss needs class labels, which are integers, but the targets {tuple(y.shape)} are {y.dtype}. "
+                "Convert labels with .long(), or pass loss=nn.MSELoss() for regression.",
+                code="wrong-task",
+                field="loss",
+            )
+        if is_torchs and (outputs.dim() == 1 or outputs.shape[1] == 1):
+            raise InputError(
+                "cross-entropy cannot train a model with one output, whose probability is always 1. Use a model with "
+                "one output per class, two for labels 0 and 1, or pass loss=nn.BCEWithLogitsLoss().",
+                code="unsupported-loss",
+                field="loss",
+            )
         if are_classes(outputs, y):
             self._check_range(y, outputs.shape[1])
-        elif (
-            of_classes is not None and y.is_floating_point() and self.criterion.is_one_of(LABELLED, LABELLED_FUNCTIONS)
-        ):
+        elif of_classes is not None and y.is_floating_point() and is_labelled:
             raise InputError(
                 f"'{of_classes}' needs class labels, but the targets {tuple(y.shape)} are class probabilities. Pass "
                 "your own score, such as lambda outputs, y: (outputs.argmax(1) == y.argmax(1)).float().",
@@ -347,7 +362,7 @@ class Task:
             )
         for metric in self.measures:
             if metric.per_sample:
-                targets = y.where(~self.criterion.ignores(y), 0) if metric.function in OF_CLASSES else y
+                targets = y.where(~self.criterion.ignores(y), 0) if is_of_classes(metric.function) else y
                 values = torch.as_tensor(metric.function(outputs, targets))
                 self._check_shape(f"metric '{metric.name}'", values, samples)
         losses = self.sample_losses(outputs, y)
@@ -410,7 +425,7 @@ class Task:
 
     def _of_classes(self) -> str | None:
         """Return the name of the first metric that treats targets as classes."""
-        return next((metric.name for metric in self.measures if metric.function in OF_CLASSES), None)
+        return next((metric.name for metric in self.measures if is_of_classes(metric.function)), None)
 
     def _check_range(self, y: Tensor, classes: int) -> None:
         """Refuse labels without an output, if the loss or a metric treats targets as classes."""

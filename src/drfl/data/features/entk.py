@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad, vmap
+from torch.func import functional_call, grad
 
 from drfl.core.errors import InputError
 from drfl.core.key import Key
+from drfl.core.vmap import vmap
 from drfl.data.features.backbone import Backbone
 from drfl.data.features.pretraining import Log
 from drfl.data.features.sample_gradients import sample_gradients

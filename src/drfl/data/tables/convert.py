@@ -17,7 +17,7 @@ from drfl.data.tables.conform import level_text
 from drfl.data.tables.levels import check_levels, level_notices
 from drfl.data.tables.propose import inferred_schema
 from drfl.data.tables.schema import TableSchema
-from drfl.task.input_fields import InputFields, has_fields
+from drfl.task.input_fields import InputFields, has_fields, tensor_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -205,22 +205,23 @@ def _as_pair(name: str, pair: Pair, part: str) -> tuple[Tensor, Tensor]:
         raise client_error(
             name, f"{part} data must be a pair (inputs, targets), got an object of type {kind}", "wrong-type"
         )
+    tensors: list[Tensor] = []
     for what, values in zip(("inputs", "targets"), pair, strict=True):
         check_not_ragged(name, f"{part} {what}", values)
-    try:
-        # Copy, because a tensor that shares memory would change when the user's array does.
-        x, y = (value.detach() if isinstance(value, Tensor) else torch.tensor(np.asarray(value)) for value in pair)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise client_error(name, f"{part} data are not numeric arrays: {error}", "wrong-type") from error
-    # Training would drop the imaginary parts, with a warning at most.
-    for what, values in (("inputs", x), ("targets", y)):
-        if values.is_complex():
+        try:
+            tensors.append(tensor_of(values))
+        except (TypeError, ValueError, RuntimeError) as error:
+            problem = f"{part} {what} are not an array of numbers: {error}"
+            raise client_error(name, problem, "wrong-type") from error
+        # Training would drop the imaginary parts, with a warning at most.
+        if tensors[-1].is_complex():
             raise client_error(
                 name,
                 f"{part} {what} are complex numbers. Give real numbers, for example the "
                 "real and imaginary parts as two columns",
                 "wrong-type",
             )
+    x, y = tensors
     if x.ndim < 1 or y.ndim < 1 or len(x) != len(y):
         raise client_error(
             name,
@@ -234,13 +235,14 @@ def _as_pair(name: str, pair: Pair, part: str) -> tuple[Tensor, Tensor]:
 
 
 def check_not_ragged(name: str, what: str, values: object) -> None:
-    """Raise InputError for a list of samples of different lengths, such as texts; the message names the lengths."""
+    """Raise InputError for a list of samples of different lengths, such as tokens; the message names the lengths."""
     # Of rows of different lengths numpy makes an array of objects, or fails without naming the lengths.
     if isinstance(values, np.ndarray) and values.dtype == object:
         values = list(values)
     if not isinstance(values, list | tuple):
         return
-    lengths = {len(v) for v in values if isinstance(v, Sequence | np.ndarray | Tensor) and getattr(v, "ndim", 1)}
+    samples = [v for v in values if isinstance(v, Sequence | np.ndarray | Tensor) and not isinstance(v, str)]
+    lengths = {len(v) for v in samples if getattr(v, "ndim", 1)}
     if len(lengths) > 1:
         raise client_error(
             name,

@@ -16,7 +16,7 @@ from torch.utils.data import Subset
 from drfl.core.errors import DataWarning, InputError, Notice, unknown
 from drfl.data.partition.partition import client_error
 from drfl.data.tables.convert import Pair, check_not_ragged, with_text_names
-from drfl.task.input_fields import has_fields
+from drfl.task.input_fields import has_fields, tensor_of
 
 Item = tuple[object, ...]
 TorchDatasets = Mapping[str, TorchDataset[Item]] | Sequence[TorchDataset[Item]]
@@ -123,8 +123,4 @@ def _item(item: Item) -> tuple[dict[str | int | None, Tensor], Tensor]:
     named = {None: x}
     if has_fields(x):
         named = {str(name): value for name, value in x.items()} if isinstance(x, Mapping) else dict(enumerate(x))
-    return {name: _tensor(value) for name, value in named.items()}, _tensor(y)
-
-
-def _tensor(value: object) -> Tensor:
-    return value if isinstance(value, Tensor) else torch.tensor(np.asarray(value))
+    return {name: tensor_of(value) for name, value in named.items()}, tensor_of(y)

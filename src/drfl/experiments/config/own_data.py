@@ -17,7 +17,7 @@ from drfl.data.tables.hugging_face_names import PREFIX, folder_name, hub_name, i
 from drfl.data.tables.schema import TableSchema
 from drfl.data.tables.table_paths import files_of, is_arrays, label_of_files
 from drfl.data.tables.targets import check_count
-from drfl.task.metrics import METRICS, OF_CLASSES, Metric
+from drfl.task.metrics import METRICS, Metric, is_of_classes
 
 CLASSIFICATION: TaskName = "classification"
 """The default task."""
@@ -240,9 +240,9 @@ def check_task(task: TaskName, partition: str, loss: str, measures: Sequence[Met
             code="wrong-task",
             field="loss",
         )
-    wrong, home = (OF_CLASSES, "classes") if task == "regression" else (OF_NUMBERS, "numbers")
+    home = "classes" if task == "regression" else "numbers"
     for metric in measures:
-        if metric.function in wrong:
+        if is_of_classes(metric.function) if task == "regression" else metric.function in OF_NUMBERS:
             raise InputError(
                 f"metric '{metric.name}' is for {home}, but the task is '{task}': choose another `score`",
                 code="wrong-task",
