@@ -16,6 +16,7 @@ from tests.support.refusals import refused
 from torch import Tensor
 
 from drfl.algorithms import ALGORITHMS, DRDM, DRFA, FedAvg
+from drfl.ambiguity import Simplex
 from drfl.core.errors import DivergedError, InputError, NonFiniteError
 from drfl.core.key import Key
 from drfl.data import ClientData
@@ -230,6 +231,46 @@ def test_wrong_first_state_of_a_user_is_refused(changed, code, wrap):
 
     with refused(code, "Wrong", "Wrong.init", *changed):
         run(wrap(Wrong()), fed(), rounds=1)
+
+
+@dataclass(frozen=True)
+class OwnSet(Simplex):
+    """A user's ambiguity set with a mistake in ``project``."""
+
+    wrong: object = None
+
+    def project(self, v):
+        return self.wrong(super().project(v))
+
+
+@pytest.mark.parametrize("wrap", [lambda algorithm: algorithm, Protected], ids=["alone", "protected"])
+@pytest.mark.parametrize(
+    ("wrong", "code", "quoted"),
+    [
+        (lambda lam: 3 * lam, "out-of-range", ("OwnSet", "sum of 3")),
+        (lambda lam: lam - lam.max(), "out-of-range", ("OwnSet", "sum of 0")),
+        (lambda lam: lam * math.nan, "not-finite", ("OwnSet",)),
+        (lambda lam: lam[:2], "wrong-shape", ("OwnSet", "(2,)")),
+        (lambda lam: lam.tolist(), "wrong-type", ("OwnSet", "list")),
+    ],
+    ids=["sum", "zero", "not finite", "clients", "list"],
+)
+def test_wrong_mixture_of_a_users_ambiguity_set_is_refused(wrong, code, quoted, wrap):
+    with refused(code, "OwnSet", *quoted):
+        run(wrap(DRFA(m=2, local=LOCAL, ambiguity=OwnSet(wrong=wrong))), fed(), rounds=1)
+
+
+def test_failing_ambiguity_set_of_a_user_is_named_with_its_line():
+    def fails(lam):
+        raise ZeroDivisionError("no radius")
+
+    with refused("user-code-failed", "DRFA", "DRFA.init", "test_loop.py", "ZeroDivisionError"):
+        run(DRFA(m=2, local=LOCAL, ambiguity=OwnSet(wrong=fails)), fed(), rounds=1)
+
+
+def test_right_ambiguity_set_of_a_user_runs():
+    result = run(DRFA(m=2, local=LOCAL, ambiguity=OwnSet(wrong=lambda lam: lam)), federation(), rounds=2)
+    assert torch.equal(result.lam, run(DRFA(m=2, local=LOCAL), federation(), rounds=2).lam)
 
 
 def test_mixture_of_a_diverged_run_is_a_divergence():
