@@ -50,6 +50,13 @@ class Needy(Halfway):
     need: float = field(kw_only=True)
 
 
+class Bare:
+    local: LocalSGD = LocalSGD()
+
+    def init(self, fed): ...
+    def round(self, state, fed, key): ...
+
+
 class Plain:
     def init(self, fed): ...
     def round(self, state, fed, key): ...
@@ -192,6 +199,10 @@ def test_parameters_are_named_with_or_without_the_file(folder, name):
     ("words", "error"),
     [
         ("--algorithm mine.py:Halfwy", ("unknown-name", "algorithm", "'Halfway'")),
+        ("--algorithm mine.py", ("unknown-name", "algorithm", "mine.py:NAME")),
+        ("--model mine.py", ("unknown-name", "model", "mine.py:NAME")),
+        ("--loss mine.py", ("unknown-name", "loss", "mine.py:NAME")),
+        ("--score mine.py", ("unknown-name", "metric", "mine.py:NAME")),
         ("--algorithm mine.py:", ("invalid-reference", "algorithm", "FILE.py:NAME")),
         ("--algorithm :Halfway", ("invalid-reference", "algorithm", "FILE.py:NAME")),
         ("--algorithm nine.py:Halfway", ("file-not-found", "nine.py")),
@@ -200,7 +211,8 @@ def test_parameters_are_named_with_or_without_the_file(folder, name):
         ("--algorithm fails.py:Halfway", ("user-code-failed", "algorithm", "fails.py", "2", "ZeroDivisionError")),
         ("--algorithm lacks.py:Halfway", ("user-code-failed", "algorithm", "lacks.py", "1", "ModuleNotFoundError")),
         ("--algorithm mine.py:net", ("wrong-type", "algorithm", "function")),
-        ("--algorithm mine.py:Plain", ("wrong-type", "algorithm", "@dataclass(frozen=True)")),
+        ("--algorithm mine.py:Bare", ("wrong-type", "algorithm", "is not a dataclass", "@dataclass(frozen=True)")),
+        ("--algorithm mine.py:Plain", ("wrong-type", "algorithm", "local: LocalSGD", "@dataclass(frozen=True)")),
         ("--algorithm mine.py:Idle", ("wrong-type", "algorithm", "local: LocalSGD")),
         ("--algorithm mine.py:FedAvgState", ("wrong-type", "algorithm", "'init'")),
         ("--algorithm mine.py:Needy", ("missing-option", "Needy.need", "`param = Needy.need=VALUE`")),

@@ -165,6 +165,16 @@ def test_options_of_the_wrong_kind_are_refused_before_the_first_round(name, valu
     assert f.evaluated == 0
 
 
+@pytest.mark.parametrize(
+    ("missing", "quoted"), [("local", "local: LocalSGD"), ("init", "'init'"), ("round", "'round'")]
+)
+def test_missing_part_of_an_algorithm_is_named(missing, quoted):
+    parts = {"local": LOCAL, "init": Counter.init, "round": Counter.round}
+    algorithm = type("Plain", (), {name: part for name, part in parts.items() if name != missing})()
+    with refused("wrong-type", "algorithm", "Plain", quoted):
+        run(algorithm, fed(), rounds=1)
+
+
 @pytest.mark.parametrize("trouble", [math.nan, math.inf, NonFiniteError("entry 3 is nan")], ids=str)
 def test_divergence_is_raised(trouble):
     quoted = "entry 3" if isinstance(trouble, NonFiniteError) else "NaN"

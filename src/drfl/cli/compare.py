@@ -15,6 +15,7 @@ from drfl.cli import console, signals
 from drfl.cli.options import CompareOptions
 from drfl.cli.paper_files import check_paper_files, write_paper_files
 from drfl.cli.to_config import overrides
+from drfl.core import checks
 from drfl.core.errors import InputError, StoppedError
 from drfl.core.screen import ScreenTable
 from drfl.core.user_code import label_of
@@ -138,7 +139,8 @@ def _design(options: CompareOptions) -> tuple[Config, Design, Path | None]:
     choices = list(tables) if isinstance(tables, dict) else []
     if options.names is not None:
         choices = options.names.split(",")
-    names = list(dict.fromkeys(algorithm_name(name.strip()) for name in choices or ALGORITHMS))
+    names = [algorithm_name(name.strip()) for name in choices or ALGORITHMS]
+    checks.distinct("--algorithms", names, field="algorithms")
     labels = [label_of(name) for name in names]
     label = next((label for label in labels if labels.count(label) > 1), None)
     if label is not None:

@@ -446,7 +446,9 @@ def assess(
     from drfl.experiments.fit.fitted import Fitted
 
     if isinstance(of, Fitted):
-        of, data = of.result, of.finished.job.fed if data is None else data
+        trained_on = of.finished.job.data
+        data = trained_on if data is None and isinstance(trained_on, ClientData) else data
+        of = of.result
     _check_not_on_test(of)
     if isinstance(of, Result):
         evaluation, measures = of.evaluation, of.history.measures

@@ -183,7 +183,7 @@ def test_results_and_models_from_python():
 
 
 def test_data_with_other_test_rows_are_refused():
-    data, fed = federation()
+    _, fed = federation()
     result = drfl.run(drfl.FedAvg(m=3), fed, rounds=1, check_data=False)
     x, y = torch.randn(300, 4), torch.arange(300) % 2
     other = ClientData.from_arrays([(x[:100], y[:100]), (x[100:150], y[100:150]), (x[150:], y[150:])])

@@ -170,6 +170,14 @@ def test_folders_without_runs_are_refused(pattern, tmp_path, monkeypatch):
         drfl.load_runs(pattern)
 
 
+@pytest.mark.parametrize("patterns", [["a", "b"], 3])
+def test_folders_that_are_not_paths_are_refused(patterns):
+    with refused("wrong-type", "patterns", type(patterns).__name__):
+        drfl.load_runs(patterns)
+    with refused("wrong-type", "patterns", type(patterns).__name__):
+        drfl.load_comparison(patterns)
+
+
 @pytest.mark.long
 def test_runs_on_different_data_are_not_compared(tmp_path):
     sweep = drfl.sweep({**SMALL, "algorithm": "FedAvg", "grid": {"alpha": [0.3, 1.0]}}, out=tmp_path / "s", **QUIET)

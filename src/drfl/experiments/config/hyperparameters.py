@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import inspect
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
@@ -20,7 +21,7 @@ from drfl.core.registry import text_of
 from drfl.core.short_repr import stable_repr
 from drfl.experiments.config.strict import value_problem
 from drfl.federation import sampling
-from drfl.federation.algorithm import Algorithm
+from drfl.federation.algorithm import LOCAL_FIELD, Algorithm
 from drfl.federation.sampling import Sampling
 from drfl.optim import local_optimizers, schedules, server_optimizers
 from drfl.optim.local import LocalSGD
@@ -113,18 +114,18 @@ def algorithm_class(name: str) -> type[Algorithm]:
                 code="wrong-type",
                 field="algorithm",
             )
-    if not dataclasses.is_dataclass(loaded):
+    fields = {field.name: field for field in dataclasses.fields(loaded)} if dataclasses.is_dataclass(loaded) else {}
+    has_local = hasattr(loaded, "local") or any("local" in inspect.get_annotations(base) for base in loaded.__mro__)
+    if not fields and has_local:
         raise InputError(
             f"algorithm '{name}' is not a dataclass: put @dataclass(frozen=True) before the class",
             code="wrong-type",
             field="algorithm",
         )
-    fields = {field.name: field for field in dataclasses.fields(loaded)}
     if "local" not in fields or fields["local"].default_factory is dataclasses.MISSING:
+        decorator = "" if dataclasses.is_dataclass(loaded) else ", and put @dataclass(frozen=True) before the class"
         raise InputError(
-            f"algorithm '{name}' has no local solver: add the field local: LocalSGD = field(default_factory=LocalSGD)",
-            code="wrong-type",
-            field="algorithm",
+            f"algorithm '{name}' has no local solver: {LOCAL_FIELD}{decorator}", code="wrong-type", field="algorithm"
         )
     return typing.cast("type[Algorithm]", loaded)
 

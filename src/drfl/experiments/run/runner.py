@@ -12,6 +12,7 @@ from types import FrameType
 
 import torch
 
+from drfl.core import checks
 from drfl.core.errors import InputError
 from drfl.core.run_name import named_run
 from drfl.core.user_code import label_of
@@ -146,10 +147,11 @@ def parse_seeds(text: str) -> list[int]:
         raise InputError(
             f"`seeds` must be at most {MOST_SEEDS}, got '{text}': give fewer", code="out-of-range", field="seeds"
         )
-    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+    if not seeds or min(seeds) < 0:
         raise InputError(
             f"`seeds` must be a number of seeds, a list such as 0,1,2 or a range such as 10..14, got '{text}'",
             code="invalid-format",
             field="seeds",
         )
+    checks.distinct("seeds", seeds)
     return list(seeds)
