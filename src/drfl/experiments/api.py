@@ -566,4 +566,4 @@ def assess_gain(
 def _check_not_on_test(*given: object) -> None:
     """Refuse results of runs that test rows stopped."""
     if any(isinstance(result, Result) and result.stopped_on == "test" for result in given):
-        raise InputError(f'no intervals: {ON_TEST}; use Target(…, rows="validation")', code="no-results")
+        raise InputError(f'no intervals: {ON_TEST}; use until="METRIC=VALUE"', code="no-results")

@@ -86,7 +86,7 @@ def execute(
     Raises:
         DivergedError: See :func:`drfl.training.loop.run`.
     """
-    settings, select, watch = job.settings, job.selection, watch or StopSignal()
+    settings, watch = job.settings, watch or StopSignal()
     # The number of threads is global to the process, so it is restored afterwards.
     before = torch.get_num_threads()
     torch.set_num_threads(settings.threads or before)
@@ -101,9 +101,9 @@ def execute(
                 returned=settings.returned,
                 averaged=settings.averaged,
                 table_dir=settings.tables,
-                best=select.best,
-                patience=select.patience,
-                until=select.until,
+                select=settings.select,
+                patience=settings.patience,
+                until=settings.until,
                 safeguard=settings.safeguard,
                 callbacks=[watch, *callbacks],
                 certify=job.certify,
