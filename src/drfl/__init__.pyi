@@ -120,7 +120,4 @@ from drfl.training.history import Metrics as Metrics
 from drfl.training.history import Row as Row
 from drfl.training.loop import Result as Result
 from drfl.training.loop import run as run
-from drfl.training.model_selection import Best as Best
-from drfl.training.model_selection import Patience as Patience
-from drfl.training.model_selection import Target as Target
 from drfl.training.run_state import RunState as RunState

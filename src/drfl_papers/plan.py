@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from drfl.ambiguity.by_name import reference_in
 from drfl.core.errors import InputError, unknown
 from drfl.core.files import read_toml
 from drfl.experiments.config.config import load_config
@@ -174,6 +175,15 @@ def hyperparameters(folder: Path, name: str) -> dict[str, object]:
                 code="wrong-type",
                 field=str(path),
             )
+        for parameter, value in table.items():
+            # The file may come from somebody else, so it is read as numbers and names of drfl.
+            if reference_in(value) is not None:
+                raise InputError(
+                    f"{path} names code in {algorithm}.{parameter} = '{value}', which drfl reproduce does not load. "
+                    f"Make the file with 'drfl tune {name}'.",
+                    code="untrusted-code",
+                    field=f"{algorithm}.{parameter}",
+                )
     return content
 
 

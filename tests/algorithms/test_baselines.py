@@ -97,7 +97,7 @@ def test_fine_tuned_equals_fedavg_plus_local_steps():
     ),
 )
 def test_baselines_resume_and_select_as_uninterrupted_runs(algorithm, tmp_path):
-    data, options = clients().with_validation(0.3), {"rounds": 9, "best": drfl.Best("loss")}
+    data, options = clients().with_validation(0.3), {"rounds": 9, "select": "loss"}
     whole = drfl.run(algorithm, simulation(data), **options)
     stop = [lambda step: step.round == 5]
     drfl.run(algorithm, simulation(data), keep=Checkpoints(tmp_path, dict, every=1), callbacks=stop, **options)

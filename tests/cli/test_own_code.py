@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 import scales
+from drfl.ambiguity import Constraint, Simplex
 from drfl import LocalSGD, sampling
 from drfl.federation.algorithm import Info
 from drfl.algorithms.fedavg import FedAvgState
@@ -50,6 +51,13 @@ class Needy(Halfway):
     need: float = field(kw_only=True)
 
 
+class Bare:
+    local: LocalSGD = LocalSGD()
+
+    def init(self, fed): ...
+    def round(self, state, fed, key): ...
+
+
 class Plain:
     def init(self, fed): ...
     def round(self, state, fed, key): ...
@@ -64,6 +72,28 @@ class Idle(Plain):
 class Rowdy(Halfway):
     def __post_init__(self):
         raise ValueError("share is odd")
+
+
+@dataclass(frozen=True)
+class Floor(Constraint):
+    share: float = 0.5
+
+    def __post_init__(self):
+        if self.share > 1:
+            raise ValueError("share is odd")
+
+    def project(self, v):
+        return Simplex(self.share / len(v)).project(v)
+
+    def worst_case(self, losses):
+        return Simplex(self.share / len(losses)).worst_case(losses)
+
+    def contains(self, lam, tolerance=1e-9):
+        return Simplex(self.share / len(lam)).contains(lam, tolerance)
+
+
+class Undecorated(Floor):
+    pass
 
 
 def net(shape, classes):
@@ -192,6 +222,19 @@ def test_parameters_are_named_with_or_without_the_file(folder, name):
     ("words", "error"),
     [
         ("--algorithm mine.py:Halfwy", ("unknown-name", "algorithm", "'Halfway'")),
+        ("--param ambiguity=mine.py", ("unknown-name", "ambiguity set", "mine.py:NAME")),
+        ("--param ambiguity=mine.py:Flor", ("unknown-name", "ambiguity set", "'Floor'")),
+        ("--param ambiguity=nine.py:Floor", ("file-not-found", "nine.py")),
+        ("--param ambiguity=mine.py:net", ("wrong-type", "ambiguity set", "function")),
+        ("--param ambiguity=mine.py:Bare", ("wrong-type", "ambiguity set", "'project'")),
+        ("--param ambiguity=mine.py:Floor:shar=1", ("invalid-format", "ambiguity set", "mine.py:Floor:share=number")),
+        ("--param ambiguity=mine.py:Floor:share=x", ("invalid-format", "ambiguity set", "'x'")),
+        ("--param ambiguity=mine.py:Floor:share=2", ("user-code-failed", "ambiguity set", "share is odd")),
+        ("--param ambiguity=os:system", ("standard-library", "ambiguity set")),
+        ("--algorithm mine.py", ("unknown-name", "algorithm", "mine.py:NAME")),
+        ("--model mine.py", ("unknown-name", "model", "mine.py:NAME")),
+        ("--loss mine.py", ("unknown-name", "loss", "mine.py:NAME")),
+        ("--score mine.py", ("unknown-name", "metric", "mine.py:NAME")),
         ("--algorithm mine.py:", ("invalid-reference", "algorithm", "FILE.py:NAME")),
         ("--algorithm :Halfway", ("invalid-reference", "algorithm", "FILE.py:NAME")),
         ("--algorithm nine.py:Halfway", ("file-not-found", "nine.py")),
@@ -200,7 +243,8 @@ def test_parameters_are_named_with_or_without_the_file(folder, name):
         ("--algorithm fails.py:Halfway", ("user-code-failed", "algorithm", "fails.py", "2", "ZeroDivisionError")),
         ("--algorithm lacks.py:Halfway", ("user-code-failed", "algorithm", "lacks.py", "1", "ModuleNotFoundError")),
         ("--algorithm mine.py:net", ("wrong-type", "algorithm", "function")),
-        ("--algorithm mine.py:Plain", ("wrong-type", "algorithm", "@dataclass(frozen=True)")),
+        ("--algorithm mine.py:Bare", ("wrong-type", "algorithm", "is not a dataclass", "@dataclass(frozen=True)")),
+        ("--algorithm mine.py:Plain", ("wrong-type", "algorithm", "local: LocalSGD", "@dataclass(frozen=True)")),
         ("--algorithm mine.py:Idle", ("wrong-type", "algorithm", "local: LocalSGD")),
         ("--algorithm mine.py:FedAvgState", ("wrong-type", "algorithm", "'init'")),
         ("--algorithm mine.py:Needy", ("missing-option", "Needy.need", "`param = Needy.need=VALUE`")),
@@ -225,6 +269,30 @@ def test_mistakes_are_one_line_errors(words, error, folder, capsys):
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert not (folder / "r").exists()
+
+
+@pytest.mark.parametrize("text", ["mine.py:Floor:share=0.25", "mine.py:Floor"])
+def test_own_ambiguity_set_is_recorded_and_its_run_repeats(folder, text):
+    words = "--algorithm DRFA --clients 4 --rounds 2 --engine loop"
+    assert call(["run", *words.split(), "--param", f"ambiguity={text}", "--out", "a"]) == 0
+    config = tomllib.loads((folder / "a" / "config.toml").read_text())
+    assert config["algorithms"]["DRFA"]["ambiguity"] == text
+    assert config["files"].keys() == {"mine.py", "scales.py"}
+    forget()
+    assert call(["run", "a/config.toml", "--out", "b"]) == 0
+    assert (folder / "b" / "history.csv").read_bytes() == (folder / "a" / "history.csv").read_bytes()
+    (folder / "mine.py").write_text(MINE + "# changed")
+    forget()
+    check_refusal(["run", "a/config.toml", "--out", "c"], "untrusted-code", "DRFA.ambiguity", "mine.py")
+    assert call(["run", "a/config.toml", "--param", f"ambiguity={text}", "--out", "c"]) == 0
+
+
+def test_own_ambiguity_set_limits_the_client_weights(folder):
+    (folder / "job.toml").write_text('clients = 4\n[algorithms.DRFA]\nambiguity = "mine.py:Floor:share=1"\n')
+    words = "compare job.toml --algorithms DRFA,FedAvg --rounds 2 --seeds 2 --jobs 2 --out c"
+    assert call(words.split()) == 0
+    last = (folder / "c" / "DRFA-seed1" / "lambda.csv").read_text().splitlines()[-1].split(",")[1:]
+    assert [float(x) for x in last] == pytest.approx([0.25] * 4, abs=1e-6)
 
 
 def test_two_classes_of_the_same_name_are_refused(folder, capsys):

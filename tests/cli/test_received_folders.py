@@ -441,7 +441,10 @@ def test_every_key_that_loads_code_is_checked(home, monkeypatch):
 
     monkeypatch.setattr(user_code, "load", load)
     for key in Config.model_fields:
-        for value in ("evil.py:X", ["evil.py:X"], {"evil.py:X": {}}, {"x": "evil.py:X"}):
+        for value in (
+            "evil.py:X", ["evil.py:X"], {"evil.py:X": {}}, {"x": "evil.py:X"}, {"DRFA": {"ambiguity": "evil.py:X"}},
+            {"DRFA": {"ambiguity": " evil.py:X : a=1"}}, {"drfa": {"ambiguity": "evil:X"}},
+        ):  # fmt: skip
             loaded.clear()
             with suppress(InputError):
                 config_of({key: value}, {})

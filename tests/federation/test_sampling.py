@@ -170,6 +170,25 @@ def test_impossible_sizes_are_refused(m):
         sampling.uniform_weighted(LAM, m, Key(0))
 
 
+EVERY = [sampling.with_replacement, sampling.without_replacement, sampling.all_clients, sampling.uniform_weighted]
+
+
+@pytest.mark.parametrize("sample", EVERY)
+@pytest.mark.parametrize("weights", [[0.5, 0.6, -0.1], [0.0, 0.0, 0.0], [0.5, math.nan, 0.5], [1.0, math.inf, 1.0]])
+def test_impossible_weights_are_refused(sample, weights):
+    with refused("out-of-range", "weights"):
+        sample(torch.tensor(weights), 2, Key(0))
+
+
+@pytest.mark.parametrize("sample", EVERY)
+def test_rounding_errors_below_zero_count_as_zero(sample):
+    weights = torch.tensor([0.5, 0.5, -1e-12], dtype=torch.float64)
+    drawn = sample(weights, 2, Key(0))
+    exact = sample(weights.clamp(min=0), 2, Key(0))
+    assert torch.equal(drawn.clients, exact.clients)
+    assert torch.equal(drawn.counts, exact.counts)
+
+
 @pytest.mark.parametrize(("m", "expected"), [(None, 5), (1, 1), (5, 5), (np.int64(3), 3)])
 def test_default_cohort_size(m, expected):
     assert sampling.size(m, 5) == expected

@@ -44,7 +44,7 @@ data = drfl.ClientData.from_arrays([(torch.randn(20, 3), torch.randint(0, 2, (20
 task = drfl.Task(torch.nn.Linear(3, 2), score="auc", metrics=("f1", served, drfl.metrics.ACCURACY))
 algorithms: list[drfl.Algorithm] = [Mine(3, drfl.LocalSGD()), drfl.DRFA(m=3), drfl.DualDRDM(m=3), drfl.LocalOnly()]
 for algorithm in algorithms:
-    result = drfl.run(algorithm, drfl.Simulation(data, task), rounds=2, best=drfl.Best("worst"))
+    result = drfl.run(algorithm, drfl.Simulation(data, task), rounds=2, select="worst")
     number: float = result.history.last.metrics.worst_score
 frame = drfl.compare({"mine": Mine(3, drfl.LocalSGD()), "DRFA": drfl.DRFA(m=3)}, data, task, rounds=2).to_frame()
 """

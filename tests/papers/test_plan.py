@@ -104,6 +104,9 @@ def test_mistakes_are_one_line_errors(tmp_path):
     (tmp_path / "mnist-linear.toml").write_text("[algorithms.FedAvg]\n")
     with refused("missing-option", "DRDM", "drfl tune mnist-linear"):
         plan(small_spec(job="mnist-linear"), Scale(tuned=tmp_path))
+    (tmp_path / "mnist-linear.toml").write_text('[algorithms.DRDM]\nambiguity = "mine.py:Mine:a=1"\n')
+    with refused("untrusted-code", "DRDM.ambiguity", "mine.py:Mine:a=1"):
+        plan(small_spec(job="mnist-linear"), Scale(tuned=tmp_path))
     (tmp_path / "broken.toml").write_bytes(b"\xff[")
     with refused("damaged-file", str(tmp_path / "broken.toml"), "TOML"):
         hyperparameters(tmp_path, "broken")

@@ -16,6 +16,7 @@ from tests.support.refusals import refused
 from torch import Tensor
 
 from drfl.algorithms import ALGORITHMS, DRDM, DRFA, FedAvg
+from drfl.ambiguity import Simplex
 from drfl.core.errors import DivergedError, InputError, NonFiniteError
 from drfl.core.key import Key
 from drfl.data import ClientData
@@ -30,7 +31,6 @@ from drfl.testing import ConstantFederation, DropoutFederation
 from drfl.training.averages import Average
 from drfl.training.history import Metrics, columns_of
 from drfl.training.loop import run
-from drfl.training.model_selection import Best, Target
 from drfl.training.run_state import RunState, first
 
 LOCAL = LocalSGD(lr=0.1)
@@ -141,10 +141,10 @@ def test_impossible_numbers_are_refused(name, value):
         ("returned", "Last", ("invalid-value", "'average'", "'last'", "'best'", "'Last'")),
         ("returned", None, ("invalid-value", "'last'")),
         ("safeguard", "foo", ("invalid-value", "'best'", "'start'", "'foo'")),
-        ("best", "worst", ("wrong-type", "drfl.Best('worst')", "str")),
-        ("best", Best, ("wrong-type", "drfl.Best('worst')", "class Best")),
-        ("patience", 3, ("wrong-type", "drfl.Patience(20)", "int")),
-        ("until", "worst_accuracy=0.9", ("wrong-type", "drfl.Target('worst_accuracy', 0.9)", "str")),
+        ("select", 3, ("wrong-type", "'worst'", "int")),
+        ("patience", "3", ("out-of-range", "'3'")),
+        ("patience", True, ("out-of-range", "True")),
+        ("until", 0.9, ("wrong-type", "'worst_accuracy=0.9'", "float")),
         ("checkpoints", "folder", ("wrong-type", "drfl.Checkpoints('folder')", "str")),
         ("checkpoints", 5, ("wrong-type", "drfl.Checkpoints('folder')", "int")),
         ("callbacks", print, ("wrong-type", "list", "builtin_function_or_method")),
@@ -162,6 +162,16 @@ def test_options_of_the_wrong_kind_are_refused_before_the_first_round(name, valu
     with refused(code, name, *quoted):
         run(Counter(), f, rounds=1, **{name: value})
     assert f.evaluated == 0
+
+
+@pytest.mark.parametrize(
+    ("missing", "quoted"), [("local", "local: LocalSGD"), ("init", "'init'"), ("round", "'round'")]
+)
+def test_missing_part_of_an_algorithm_is_named(missing, quoted):
+    parts = {"local": LOCAL, "init": Counter.init, "round": Counter.round}
+    algorithm = type("Plain", (), {name: part for name, part in parts.items() if name != missing})()
+    with refused("wrong-type", "algorithm", "Plain", quoted):
+        run(algorithm, fed(), rounds=1)
 
 
 @pytest.mark.parametrize("trouble", [math.nan, math.inf, NonFiniteError("entry 3 is nan")], ids=str)
@@ -232,6 +242,46 @@ def test_wrong_first_state_of_a_user_is_refused(changed, code, wrap):
         run(wrap(Wrong()), fed(), rounds=1)
 
 
+@dataclass(frozen=True)
+class OwnSet(Simplex):
+    """A user's ambiguity set with a mistake in ``project``."""
+
+    wrong: object = None
+
+    def project(self, v):
+        return self.wrong(super().project(v))
+
+
+@pytest.mark.parametrize("wrap", [lambda algorithm: algorithm, Protected], ids=["alone", "protected"])
+@pytest.mark.parametrize(
+    ("wrong", "code", "quoted"),
+    [
+        (lambda lam: 3 * lam, "out-of-range", ("OwnSet", "sum of 3")),
+        (lambda lam: lam - lam.max(), "out-of-range", ("OwnSet", "sum of 0")),
+        (lambda lam: lam * math.nan, "not-finite", ("OwnSet",)),
+        (lambda lam: lam[:2], "wrong-shape", ("OwnSet", "(2,)")),
+        (lambda lam: lam.tolist(), "wrong-type", ("OwnSet", "list")),
+    ],
+    ids=["sum", "zero", "not finite", "clients", "list"],
+)
+def test_wrong_mixture_of_a_users_ambiguity_set_is_refused(wrong, code, quoted, wrap):
+    with refused(code, "OwnSet", *quoted):
+        run(wrap(DRFA(m=2, local=LOCAL, ambiguity=OwnSet(wrong=wrong))), fed(), rounds=1)
+
+
+def test_failing_ambiguity_set_of_a_user_is_named_with_its_line():
+    def fails(lam):
+        raise ZeroDivisionError("no radius")
+
+    with refused("user-code-failed", "DRFA", "DRFA.init", "test_loop.py", "ZeroDivisionError"):
+        run(DRFA(m=2, local=LOCAL, ambiguity=OwnSet(wrong=fails)), fed(), rounds=1)
+
+
+def test_right_ambiguity_set_of_a_user_runs():
+    result = run(DRFA(m=2, local=LOCAL, ambiguity=OwnSet(wrong=lambda lam: lam)), federation(), rounds=2)
+    assert torch.equal(result.lam, run(DRFA(m=2, local=LOCAL), federation(), rounds=2).lam)
+
+
 def test_mixture_of_a_diverged_run_is_a_divergence():
     algorithm = returning(lambda state, info: (Counted(state.w * math.nan, state.lam * math.nan), info))
     with refused("diverged", None, "Wrong", "round 1", kind=DivergedError):
@@ -265,18 +315,18 @@ def test_skipped_rounds_are_counted():
 
 @pytest.mark.parametrize(("metric", "value", "stops"), [("avg_loss", 2.4, True), ("avg_loss", 2.3, False)])
 def test_target_on_a_loss(metric, value, stops):
-    assert run(Counter(), fed(), rounds=2, until=Target(metric, value, "test")).rounds == (0 if stops else 2)
+    assert run(Counter(), fed(), rounds=2, until=f"test:{metric}={value}").rounds == (0 if stops else 2)
 
 
 @pytest.mark.parametrize(("value", "stops"), [(0.5, True), (0.51, False)])
 def test_target_on_an_accuracy(value, stops):
-    assert run(Counter(), fed(), rounds=2, until=Target("avg_accuracy", value, "test")).rounds == (0 if stops else 2)
+    assert run(Counter(), fed(), rounds=2, until=f"test:avg_accuracy={value}").rounds == (0 if stops else 2)
 
 
 def test_target_on_the_spread():
     """The target is a small spread; it is 0.41 here."""
-    assert run(Counter(), fed(), rounds=2, until=Target("std_accuracy", 0.5, "test")).rounds == 0
-    assert run(Counter(), fed(), rounds=2, until=Target("std_accuracy", 0.3, "test")).rounds == 2
+    assert run(Counter(), fed(), rounds=2, until="test:std_accuracy=0.5").rounds == 0
+    assert run(Counter(), fed(), rounds=2, until="test:std_accuracy=0.3").rounds == 2
 
 
 def test_target_waits_for_an_evaluation():
@@ -284,15 +334,15 @@ def test_target_waits_for_an_evaluation():
         def evaluate(self, w):
             return super().evaluate(w)._replace(loss=self.values - w[0])
 
-    result = run(Counter(), Improving([5.0, 5.0]), rounds=9, evaluate_every=4, until=Target("worst_loss", 2.5, "test"))
+    result = run(Counter(), Improving([5.0, 5.0]), rounds=9, evaluate_every=4, until="test:worst_loss=2.5")
     assert result.rounds == 4
 
 
 def test_unknown_metric_is_refused():
     with refused("unknown-name", "metric", "'acuracy'", "avg_accuracy"):
-        run(Counter(), fed(), rounds=1, until=Target("acuracy", 0.5, "test"))
+        run(Counter(), fed(), rounds=1, until="test:acuracy=0.5")
     for metric in (*Metrics._fields, *columns_of("accuracy")):
-        run(Counter(), fed(), rounds=1, until=Target(metric, 0.5, "test"))
+        run(Counter(), fed(), rounds=1, until=f"test:{metric}=0.5")
 
 
 def test_average_of_a_run():

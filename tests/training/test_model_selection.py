@@ -14,7 +14,7 @@ from drfl.core.key import Key
 from drfl.task.metrics import ACCURACY, METRICS
 from drfl.training.checkpoint import Checkpoints, resume_point
 from drfl.training.history import Metrics
-from drfl.training.model_selection import Best, ModelSelection, Patience, Selected, Target
+from drfl.training.model_selection import ModelSelection, Selected, Target
 from drfl.training.run_state import first
 
 
@@ -57,7 +57,7 @@ def test_validation_rows_are_removed_from_training_rows():
 def test_best_round_on_validation_rows_is_returned():
     """Every round's model is evaluated by hand."""
     data, models = clients(), []
-    result = run(data, best=Best("worst"), callbacks=[lambda step: models.append(step.model.clone())])
+    result = run(data, select="worst", callbacks=[lambda step: models.append(step.model.clone())])
     fed = simulation(data)
     worst = [float(fed.validate(w).score.min()) for w in models]
     at = max(range(1, len(worst)), key=lambda r: (worst[r], r))
@@ -72,9 +72,7 @@ def test_best_round_on_validation_rows_is_returned():
 
 
 def test_test_rows_are_not_used():
-    ends = [
-        run(clients(flipped), best=Best("average"), patience=Patience(4), check_data=False) for flipped in (False, True)
-    ]
+    ends = [run(clients(flipped), select="average", patience=4, check_data=False) for flipped in (False, True)]
     assert torch.equal(ends[0].model, ends[1].model)
     assert ends[0].selection == ends[1].selection
     assert ends[0].rounds == ends[1].rounds
@@ -84,10 +82,10 @@ def metrics(worst):
     return Metrics(worst, worst, 0.0, worst, worst, 1 - worst, 1 - worst)
 
 
-def test_patience_counts_from_the_last_sufficient_gain():
-    select = ModelSelection(Best(), Patience(3, delta=0.05), ACCURACY)
+def test_patience_counts_from_the_last_gain():
+    select = ModelSelection.parse(ACCURACY, "worst", 3, None)
     at, ends = Selected.start(torch.zeros(1), torch.ones(1)), []
-    for r, worst in enumerate([0.5, 0.54, 0.6, 0.61, math.nan, 0.62, 0.9]):
+    for r, worst in enumerate([0.5, 0.4, 0.6, 0.6, math.nan, 0.5, 0.9]):
         at = select.after(at, r, torch.tensor([float(r)]), torch.ones(1), metrics(worst))
         ends.append(select.stops(at, r, None) == "patience")
     assert ends == [False, False, False, False, False, True, False]
@@ -95,9 +93,9 @@ def test_patience_counts_from_the_last_sufficient_gain():
     assert at.w.tolist() == [6.0]
 
 
-def selected_after(values, best=None, patience=None):
+def selected_after(values, patience=None):
     """Return the selected round for the worst scores of rounds 0, 1, …, and whether patience ends after each."""
-    select = ModelSelection(best, patience, ACCURACY)
+    select = ModelSelection(ACCURACY, "worst", patience)
     at, ends = Selected.start(torch.zeros(1), torch.ones(1)), []
     for r, worst in enumerate(values):
         at = select.after(at, r, torch.tensor([float(r)]), torch.ones(1), metrics(worst))
@@ -115,12 +113,12 @@ def selected_after(values, best=None, patience=None):
     ],
 )
 def test_ties_prefer_later_rounds_and_undefined_rounds_are_skipped(worst, chosen):
-    at, _ = selected_after(worst, Best())
+    at, _ = selected_after(worst)
     assert (int(at.round), at.w.tolist(), at.is_empty) == (chosen, [float(chosen)], False)
 
 
 def test_patience_ignores_a_score_that_was_never_defined():
-    at, ends = selected_after([math.nan] * 9, Best(), Patience(2))
+    at, ends = selected_after([math.nan] * 9, 2)
     assert at.is_empty
     assert not any(ends)
 
@@ -134,12 +132,12 @@ def one_class_each():
 
 @pytest.mark.parametrize("returned", ["average", pytest.param("last", marks=pytest.mark.long)])
 def test_default_model_is_returned_with_a_warning_if_nothing_is_selected(returned, caplog):
-    def auc(best):
+    def auc(select):
         with Key(1).torch_scope():
             fed = drfl.Simulation(one_class_each(), drfl.Task(nn.Linear(5, 2), score="auc"))
-        return drfl.run(ALGORITHM, fed, rounds=5, returned=returned, best=best, check_data=False)
+        return drfl.run(ALGORITHM, fed, rounds=5, returned=returned, select=select, check_data=False)
 
-    usual, caught = auc(None), auc(Best())
+    usual, caught = auc(None), auc("worst")
     assert torch.equal(caught.model, usual.model)
     assert caught.returned == returned
     assert caught.selection is not None
@@ -150,7 +148,7 @@ def test_default_model_is_returned_with_a_warning_if_nothing_is_selected(returne
 
 def test_scores_for_which_less_is_better_and_losses():
     for metric, score in (("worst", METRICS["rmse"]), ("loss", ACCURACY), ("worst_rmse", METRICS["rmse"])):
-        select, at = ModelSelection(Best(metric), None, score), Selected.start(torch.zeros(1), torch.ones(1))
+        select, at = ModelSelection(score, metric), Selected.start(torch.zeros(1), torch.ones(1))
         for r, value in enumerate([0.5, 3.0, 1.0, 2.0]):
             found = metrics(value)._replace(worst_loss=value)
             at = select.after(at, r, torch.tensor([float(r)]), torch.ones(1), found)
@@ -158,7 +156,7 @@ def test_scores_for_which_less_is_better_and_losses():
 
 
 def test_resumed_run_selects_like_an_uninterrupted_one(tmp_path):
-    options = {"best": Best("worst20"), "patience": Patience(30)}
+    options = {"select": "worst20", "patience": 30}
     whole = run(**options)
     run(keep=Checkpoints(tmp_path, dict, every=1), callbacks=[lambda step: step.round == 7], **options)
     fed = simulation()
@@ -173,13 +171,10 @@ def test_resumed_run_selects_like_an_uninterrupted_one(tmp_path):
 @pytest.mark.parametrize(
     ("make", "error"),
     [
-        (lambda: run(best=Best("best")), ("unknown-name", "metric", "'best'", "worst_accuracy")),
-        (lambda: Patience(0), ("out-of-range", "rounds")),
-        (lambda: Patience(3, delta=-1.0), ("out-of-range", "delta")),
-        (
-            lambda: run(WITHOUT, best=Best()),
-            ("no-validation", "validation"),
-        ),
+        (lambda: run(select="best"), ("unknown-name", "metric", "'best'", "worst_accuracy")),
+        (lambda: run(patience=0), ("out-of-range", "patience")),
+        (lambda: run(WITHOUT, select="worst"), ("no-validation", "validation")),
+        (lambda: run(WITHOUT, patience=3), ("no-validation", "validation")),
         (lambda: clients().with_validation(1.5), ("conflicting-options", "validation")),
         (
             lambda: WITHOUT.with_validation(1.0),
@@ -201,7 +196,7 @@ def test_target_on_validation_rows_stops_at_the_first_round():
     at = next(r for r, now in enumerate(worst) if now >= value)
     assert 0 < at < 12
     for flipped in (False, True):
-        result = run(clients(flipped), until=Target("worst_accuracy", value), check_data=False)
+        result = run(clients(flipped), until=f"worst_accuracy={value!r}", check_data=False)
         assert (result.rounds, result.stopped, result.stopped_on) == (at, "target", "validation")
         assert torch.equal(result.model, models[at])
         assert result.selection is not None
@@ -211,37 +206,48 @@ def test_target_on_validation_rows_stops_at_the_first_round():
 
 
 def test_target_on_test_rows_must_be_requested_and_leaves_no_interval():
-    plain = run(WITHOUT, until=Target("worst_accuracy", 0.0, "test"), check_data=False)
+    plain = run(WITHOUT, until="test:worst_accuracy=0", check_data=False)
     assert (plain.rounds, plain.stopped, plain.stopped_on) == (0, "target", "test")
     assert not plain.history.validated
     with refused("no-results"):
         drfl.assess(plain)
     with refused("no-results"):
         drfl.assess_gain(plain, plain, simulation(WITHOUT))
-    whole = run(WITHOUT, rounds=2, until=Target("worst_loss", 0.0, "test"), check_data=False)
+    whole = run(WITHOUT, rounds=2, until="test:worst_loss=0", check_data=False)
     assert (whole.rounds, whole.stopped, whole.stopped_on) == (2, "rounds", None)
     assert drfl.assess(whole).worst.low < drfl.assess(whole).worst.high
 
 
+def test_patience_follows_the_metric_of_select():
+    """The loss still falls in the last round, but the score has not risen since round 0."""
+    ends = []
+    for select in (None, "loss"):
+        rules, at = ModelSelection.parse(ACCURACY, select, 2, None), Selected.start(torch.zeros(1), torch.ones(1))
+        for r, loss in enumerate([0.9, 0.8, 0.7]):
+            at = rules.after(at, r, torch.zeros(1), torch.ones(1), metrics(0.5)._replace(worst_loss=loss))
+        ends.append(rules.stops(at, 2, None))
+    assert ends == ["patience", None]
+
+
 def test_reasons_for_stopping():
-    ends = [run(patience=Patience(1)), run(callbacks=[lambda step: step.round == 2]), run(rounds=2)]
+    ends = [run(patience=1), run(callbacks=[lambda step: step.round == 2]), run(rounds=2)]
     found = [(result.stopped, result.stopped_on) for result in ends]
     assert found == [("patience", "validation"), ("callback", None), ("rounds", None)]
     # a run that has done all its rounds was not stopped
-    assert run(rounds=0, until=Target("worst_accuracy", 0.0)).stopped == "rounds"
+    assert run(rounds=0, until="worst_accuracy=0").stopped == "rounds"
 
 
 def test_undefined_validation_score_reaches_no_target():
     with Key(1).torch_scope():
         fed = drfl.Simulation(one_class_each(), drfl.Task(nn.Linear(5, 2), score="auc"))
-    result = drfl.run(ALGORITHM, fed, rounds=3, until=Target("worst_auc", 0.0), check_data=False)
+    result = drfl.run(ALGORITHM, fed, rounds=3, until="worst_auc=0", check_data=False)
     assert result.stopped == "rounds"
 
 
 @pytest.mark.long
 def test_resumed_run_stops_like_an_uninterrupted_one(tmp_path):
-    least = min(row.validation.worst_loss for row in run(patience=Patience(99)).history.rows)  # pyright: ignore
-    options = {"until": Target("worst_loss", least), "rounds": 13}
+    least = min(row.validation.worst_loss for row in run(patience=99).history.rows)  # pyright: ignore
+    options = {"until": f"worst_loss={least!r}", "rounds": 13}
     whole = run(**options)
     assert whole.stopped == "target"
     assert whole.rounds > 2
@@ -285,7 +291,7 @@ def test_target_that_is_not_a_finite_number_is_refused(value):
 @pytest.mark.parametrize(("value", "quoted"), [(90, ("90", "0.9")), (-0.1, ("-0.1",)), (101, ("101",))])
 def test_target_outside_the_range_of_a_fraction_is_refused(metric, value, quoted):
     with refused("out-of-range", "until", metric, *quoted):
-        run(until=Target(metric, value))
+        run(until=f"{metric}={value}")
     with refused("out-of-range", "until", metric, *quoted):
         Target.parse(f"test:{metric}={value}", ACCURACY)
 
@@ -297,8 +303,8 @@ def test_targets_of_other_metrics_have_no_range():
 
 def test_target_without_rows_is_refused():
     with refused("no-validation", "validation"):
-        run(WITHOUT, until=Target("worst_accuracy", 0.5))
+        run(WITHOUT, until="worst_accuracy=0.5")
     with refused("unknown-name", "rows"):
         Target("worst_accuracy", 0.5, "training")  # pyright: ignore
     with refused("unknown-name", "metric"):
-        run(until=Target("worst_acuracy", 0.5))
+        run(until="worst_acuracy=0.5")

@@ -30,7 +30,6 @@ from drfl.testing import ConstantFederation, QuadraticFederation, Recording
 from drfl.testing.state import bits_differ
 from drfl.training.checkpoint import Checkpoints, resume_point
 from drfl.training.loop import run
-from drfl.training.model_selection import Best
 from drfl.training.run_log import end_notices
 from drfl.training.run_state import RunState
 from drfl.training.safeguard import Fallback, SafePoint, fallback, largest, objective_of, report
@@ -314,7 +313,7 @@ def test_validation_rows_select_among_models_below_the_start():
 
     for last, returned in ((1.4, "selected"), (2.5, "earlier")):
         fed = Validated(bowl())
-        result = run(Walking((0.9,) * 4 + (last,)), fed, rounds=5, returned="last", best=Best(), check_data=False)
+        result = run(Walking((0.9,) * 4 + (last,)), fed, rounds=5, returned="last", select="worst", check_data=False)
         assert result.returned == returned
 
 

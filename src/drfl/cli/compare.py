@@ -14,7 +14,8 @@ from drfl.algorithms import ALGORITHMS
 from drfl.cli import console, signals
 from drfl.cli.options import CompareOptions
 from drfl.cli.paper_files import check_paper_files, write_paper_files
-from drfl.cli.to_config import overrides
+from drfl.cli.to_config import named_code, overrides
+from drfl.core import checks
 from drfl.core.errors import InputError, StoppedError
 from drfl.core.screen import ScreenTable
 from drfl.core.user_code import label_of
@@ -36,7 +37,7 @@ from drfl.experiments.compare.comparison_results import (
 from drfl.experiments.compare.outcomes import Outcome, Spread, failure_text, first_intervals, spreads
 from drfl.experiments.compare.predicted import read_all
 from drfl.experiments.compare.run_comparison import check_tracker, run_comparison
-from drfl.experiments.config.config import Config, code_references, config_of, read_file
+from drfl.experiments.config.config import Config, config_of, read_file
 from drfl.experiments.config.hyperparameters import algorithm_name
 from drfl.experiments.execution.executor import workers_of_options
 from drfl.experiments.run.artifacts import json_text
@@ -131,14 +132,15 @@ def _design(options: CompareOptions) -> tuple[Config, Design, Path | None]:
         given=any((options.config, options.names, options.seeds, options.settings, options.param)),
     )  # fmt: skip
     requested = dict.fromkeys((options.names or "").split(","))
-    references = code_references({**options.settings, "algorithms": requested})
+    references = named_code({**options.settings, "algorithms": requested}, options.param)
     file = read_file(options.config or stored, references, trust=options.trust, resuming=options.resume)
     # Compare the algorithms of --algorithms, else those with a table in the file, else all.
     tables = file.get("algorithms")
     choices = list(tables) if isinstance(tables, dict) else []
     if options.names is not None:
         choices = options.names.split(",")
-    names = list(dict.fromkeys(algorithm_name(name.strip()) for name in choices or ALGORITHMS))
+    names = [algorithm_name(name.strip()) for name in choices or ALGORITHMS]
+    checks.distinct("--algorithms", names, field="algorithms")
     labels = [label_of(name) for name in names]
     label = next((label for label in labels if labels.count(label) > 1), None)
     if label is not None:

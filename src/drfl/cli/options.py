@@ -34,7 +34,8 @@ def expand(arguments: Sequence[str]) -> list[str]:
     """Repeat an option that takes several values before each of them, as the parser expects.
 
     The values end at the next option, at ``--``, or, if numbers are expected, at the first word that is not a number.
-    So a file name may follow them. A negative number is a value, not an option. Other words stay as they are.
+    So a file name may follow them. A negative number is a value, not an option. Numbers may also be separated by
+    commas. Other words stay as they are.
 
     Args:
         arguments: The words of the command line, the name of the command first.
@@ -50,16 +51,18 @@ def expand(arguments: Sequence[str]) -> list[str]:
         if name not in options:
             expanded.append(word)
             continue
-        values = [first] if equals else []
+        values = (first.split(",") if options[name] else [first]) if equals else []
         while position < len(words):
+            parts = [words[position]]
             if options[name]:
+                parts = words[position].split(",")
                 try:
-                    float(words[position])
+                    list(map(float, parts))
                 except ValueError:
                     break
             elif words[position].startswith("-"):
                 break
-            values.append(words[position])
+            values += parts
             position += 1
         expanded += [f"{name}={value}" for value in values] or [word]
     return expanded

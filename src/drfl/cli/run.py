@@ -6,14 +6,14 @@ from pathlib import Path
 
 from drfl.cli import console, signals
 from drfl.cli.options import RunOptions
-from drfl.cli.to_config import overrides
+from drfl.cli.to_config import named_code, overrides
 from drfl.core.run_end import OWN_MODELS, RESET
 from drfl.core.screen import ScreenTable
 from drfl.core.user_code import label_of
 from drfl.experiments.compare.comparison_results import UNDEFINED, score_columns
 from drfl.experiments.config.about_run import run_toml
 from drfl.experiments.config.build import build
-from drfl.experiments.config.config import Config, code_references, config_of, read_file
+from drfl.experiments.config.config import Config, config_of, read_file
 from drfl.experiments.config.data_settings import load_data
 from drfl.experiments.run.artifacts import json_text, summary
 from drfl.experiments.run.finished import FinishedRun
@@ -47,7 +47,7 @@ def run_command(options: RunOptions) -> int:
             key=values.get("checkpoint_key"), given=any((options.config, options.settings, options.param)),
         )  # fmt: skip
         path = options.config or stored
-        file = read_file(path, code_references(options.settings), trust=options.trust, resuming=resume)
+        file = read_file(path, named_code(options.settings, options.param), trust=options.trust, resuming=resume)
         tables = file.get("algorithms")
         if "algorithm" not in file and isinstance(tables, dict) and len(tables) == 1:
             file["algorithm"] = next(iter(tables))

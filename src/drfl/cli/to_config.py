@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from drfl.ambiguity.by_name import reference_in
 from drfl.core.errors import InputError
 from drfl.core.files import toml_value
 from drfl.experiments.config.algorithm_settings import COMMON
+from drfl.experiments.config.config import code_references
 from drfl.experiments.config.guards_and_failures import fault_numbers
 from drfl.experiments.config.hyperparameters import algorithm_name, has_parameter
 
@@ -19,6 +21,15 @@ class _Param(NamedTuple):
     algorithm: str | None
     name: str
     value: object
+
+
+def named_code(settings: Mapping[str, object], params: Sequence[str] | None) -> set[str]:
+    """Return the references to the user's code in the options of a command.
+
+    The arguments are those of :func:`overrides`.
+    """
+    sets = (reference_in(text.partition("=")[2]) for text in params or ())
+    return {*code_references(settings), *(reference for reference in sets if reference is not None)}
 
 
 def overrides(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import torch
@@ -109,6 +109,15 @@ def one_of(name: str, value: object, known: Sequence[str]) -> None:
     if value not in known:
         choices = f"{', '.join(map(repr, known[:-1]))} or {known[-1]!r}"
         raise InputError(f"`{name}` must be {choices}, got {value!r}", code="invalid-value", field=name)
+
+
+def distinct(name: str, values: Iterable[object], *, field: str | None = None) -> None:
+    """Raise InputError if a value occurs twice. The error's field is `field`, or else `name`."""
+    seen = set[object]()
+    for value in values:
+        if value in seen:
+            raise InputError(f"{name} has {value} twice: remove one", code="given-twice", field=field or name)
+        seen.add(value)
 
 
 def finite(

@@ -181,6 +181,10 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f"Did you mean '{by_lower[near[0]]}'?" if near else ""
 
 
+WRITTEN_BY_USERS = ("algorithm", "method or algorithm", "model", "loss", "metric", "ambiguity set")
+"""The kinds of objects that a user can name as ``FILE.py:NAME``."""
+
+
 def unknown(kind: str, name: object, known: Iterable[str], field: str | None = None, *, place: str = "") -> InputError:
     """Create an error for an unknown name that suggests the nearest known one.
 
@@ -195,4 +199,6 @@ def unknown(kind: str, name: object, known: Iterable[str], field: str | None = N
     hint, shown = (suggestion(name, names), f"'{name}'") if isinstance(name, str) else ("", f"{name!r:.60}")
     what = f"unknown {kind} {shown}{' ' if place else ''}{place}"
     message = f"{what}. {hint}{' ' if hint else ''}Choose from {', '.join(names)}"
+    if kind in WRITTEN_BY_USERS and isinstance(name, str) and name.endswith(".py"):
+        message = f"{what}. To use an object in this file, write {name}:NAME"
     return InputError(message, code="unknown-name", field=kind if field is None else field)

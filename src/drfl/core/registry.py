@@ -34,13 +34,29 @@ def from_text(what: str, known: Mapping[str, Callable[..., T]], text: str) -> T:
     key = name.lower().replace("_", "-")
     if key not in known:
         raise unknown(what, name, known)
+    return call_with(what, text, key, known[key], rest)
+
+
+def call_with(what: str, text: str, name: str, make: Callable[..., T], rest: str) -> T:
+    """Create an object with the options ``option=number,…``.
+
+    Args:
+        what: Kind of object for messages.
+        text: The whole text for messages.
+        name: The part of the text that names the constructor, for messages.
+        make: The constructor. Its options are the parameters that are numbers.
+        rest: The part of the text with the options.
+
+    Raises:
+        InputError: If an option is unknown, missing, repeated, not a number or out of range.
+    """
     # A text can only set numbers; other parameters keep their defaults.
-    parameters = [p for p in inspect.signature(known[key]).parameters.values() if p.annotation in TYPES]
+    parameters = [p for p in inspect.signature(make).parameters.values() if p.annotation in TYPES]
     options = {p.name: TYPES[p.annotation] for p in parameters}
 
     def error(reason: str) -> InputError:
         form = ",".join(f"{option}=number" for option in options)
-        remedy = f"Write it as {key}:{form}" if options else f"Write {key} without options"
+        remedy = f"Write it as {name}:{form}" if options else f"Write {name} without options"
         return InputError(f"{what} '{text}': {reason}. {remedy}", code="invalid-format", field=what)
 
     values: dict[str, float] = {}
@@ -57,7 +73,7 @@ def from_text(what: str, known: Mapping[str, Callable[..., T]], text: str) -> T:
             raise error(f"{option} must be {kind}, got '{number}'") from None
     if missing := [p.name for p in parameters if p.default is p.empty and p.name not in values]:
         raise error(f"option {missing[0]} is missing")
-    return known[key](**values)
+    return make(**values)
 
 
 def text_of(known: Mapping[str, Callable[..., object]], thing: object) -> str:

@@ -26,7 +26,7 @@ from drfl.federation.local_method import (
     StepContext,
     flatten,
 )
-from drfl.federation.method_checks import hook_errors
+from drfl.federation.method_checks import hook_errors, names_from
 from drfl.federation.requests import MethodWork, TrainRequest
 from drfl.optim.local_optimizers import SAM, LocalOptimizer
 from drfl.task.client_model import ClientModel
@@ -231,7 +231,7 @@ def _local_steps(
     snapshot, total = None, torch.zeros_like(U) if request.average else None
     for t, count in enumerate(counts, start=1):
         with hook_errors(method, "trains"):
-            trains = method.trains(model, t, len(counts))
+            trains = names_from(method, "trains", method.trains(model, t, len(counts)))
         changes = tuple(OWN + name if name in method.trained else name for name in trains)
         samples = _samples(problem, batches, index, t - 1, count, weights)
         arguments = (changes, *samples, fixed_state, per_client)

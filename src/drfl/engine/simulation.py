@@ -95,7 +95,7 @@ class Simulation(Federation):
     ) -> None:
         if engine is not None and (isinstance(engine, type) or not hasattr(engine, "gradients")):
             raise InputError(
-                f"engine={engine!r:.60} must be an engine object such as Loop() or Stacked()",
+                f"engine={engine!r:.60} must be an engine object such as drfl.Loop() or drfl.Stacked()",
                 code="wrong-type",
                 field="engine",
             )

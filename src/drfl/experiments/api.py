@@ -394,7 +394,7 @@ def tune(
 
 
 def assess(
-    of: Result | Evaluation | pd.DataFrame | str | Path,
+    of: Result | Evaluation | Fitted | pd.DataFrame | str | Path,
     data: ClientData | Simulation | None = None,
     *,
     measure: str | None = None,
@@ -404,10 +404,11 @@ def assess(
     """Assess the worst client and all others from a test, as ``drfl assess`` does.
 
     Args:
-        of: A run's result; an evaluation of accuracy, such as from :meth:`drfl.Simulation.evaluate`; a run's folder; or
-            another tool's predictions of the test rows of a simulation, see the page on trained models.
-        data: The clients' data, for their names and for whether they share test rows; a folder knows both. For
-            predictions, the simulation.
+        of: A run's result; an evaluation of accuracy, such as from :meth:`drfl.Simulation.evaluate`; the result of
+            :func:`fit`; the folder of a run or a fit; or another tool's predictions of the test rows of a simulation,
+            see the page on trained models.
+        data: The clients' data, for their names and for whether they share test rows; a folder and the result of a fit
+            know both. For predictions, the simulation.
         measure: A metric that was measured; None = the score.
         level: The level of intervals and sets, in (0, 1).
         auc_interval: "delong", or "distribution-free", which holds for every distribution of the outputs and any number
@@ -417,8 +418,8 @@ def assess(
         RunWarning: If the folder's run did not reach its end.
 
     Raises:
-        InputError: If the folder is not a run's, there is no such metric, single rows have no value of it, or test rows
-            stopped the run.
+        InputError: If the folder is not a run's, ``data`` has other test rows, there is no such metric, single rows
+            have no value of it, or test rows stopped the run.
 
     Example:
         >>> import drfl, torch
@@ -440,14 +441,34 @@ def assess(
             why = no_assessment(run)
             raise InputError(why, code=why.code, field=why.field)
         return run.assessment
+    import pandas as pd
+
     from drfl.assessment.assess_evaluation import assess_evaluation
     from drfl.engine import Simulation
+    from drfl.experiments.compare.comparison_results import Comparison
+    from drfl.experiments.fit.fitted import Fitted
 
+    if isinstance(of, Fitted):
+        trained_on = of.finished.job.data
+        data = trained_on if data is None and isinstance(trained_on, ClientData) else data
+        of = of.result
     _check_not_on_test(of)
     if isinstance(of, Result):
         evaluation, measures = of.evaluation, of.history.measures
     elif isinstance(of, Evaluation):
         evaluation, measures = of, (ACCURACY,)
+    elif not isinstance(of, pd.DataFrame):
+        remedy = ""
+        if isinstance(of, Comparison):
+            remedy = ". See its to_frame() and differences(), or assess the folder of one run"
+        elif isinstance(of, Sequence):
+            remedy = ". Assess one result at a time, or compare two with drfl.assess_gain"
+        raise InputError(
+            f"expected the result or folder of a run, an evaluation, or a data frame of predictions, got "
+            f"{type(of).__name__}{remedy}",
+            code="wrong-type",
+            field="of",
+        )
     elif isinstance(data, Simulation):
         from drfl.experiments.assess.predictions import tested_predictions
 
@@ -471,6 +492,15 @@ def assess(
             code="clients-differ",
             field="data",
         )
+    pairs = () if data is None else zip(data.names, map(len, data.test), evaluation.samples.tolist(), strict=True)
+    for name, present, tested in pairs:
+        if present != tested:
+            raise InputError(
+                f"client '{name}' has {present:,} test rows in data, but {tested:,} were tested: pass the data of the "
+                "test",
+                code="clients-differ",
+                field="data",
+            )
     names, independent = (None, True) if data is None else (data.names, not data.shares_test_rows)
     patients = None if data is None or data.patients is None else data.patient_counts(data.test).tolist()
     return assess_evaluation(
@@ -539,4 +569,4 @@ def assess_gain(
 def _check_not_on_test(*given: object) -> None:
     """Refuse results of runs that test rows stopped."""
     if any(isinstance(result, Result) and result.stopped_on == "test" for result in given):
-        raise InputError(f'no intervals: {ON_TEST}; use Target(…, rows="validation")', code="no-results")
+        raise InputError(f'no intervals: {ON_TEST}; use until="METRIC=VALUE"', code="no-results")

@@ -115,6 +115,10 @@ class Algorithm(Protocol[S]):
         ...
 
 
+LOCAL_FIELD = "add the field local: LocalSGD = field(default_factory=LocalSGD)"
+"""Remedy for an algorithm's class without a local solver."""
+
+
 def check_algorithm_type(algorithm: object, name: str = "algorithm") -> None:
     """Raise InputError unless this is an algorithm with a local solver and, if it has one, an ambiguity set.
 
@@ -128,9 +132,16 @@ def check_algorithm_type(algorithm: object, name: str = "algorithm") -> None:
         kind = algorithm.__name__
         text = f"'{name}' is the class {kind}. Pass an object such as {kind}(m=10)"
         raise InputError(text, code="wrong-type", field=name)
-    if not (callable(getattr(algorithm, "round", None)) and hasattr(algorithm, "local")):
-        kind = type(algorithm).__name__
+    kind = type(algorithm).__name__
+    missing = [f"method '{part}'" for part in ("init", "round") if not callable(getattr(algorithm, part, None))]
+    if len(missing) == 2:
         text = f"'{name}' must be an algorithm such as drfl.DRFA(m=10), got an object of type {kind}"
+        raise InputError(text, code="wrong-type", field=name)
+    if missing:
+        text = f"the algorithm {kind} has no {missing[0]}: see drfl.Algorithm for what it needs"
+        raise InputError(text, code="wrong-type", field=name)
+    if not hasattr(algorithm, "local"):
+        text = f"the algorithm {kind} has no local solver: {LOCAL_FIELD}"
         raise InputError(text, code="wrong-type", field=name)
     check_local(algorithm.local)  # pyright: ignore[reportAttributeAccessIssue]
     if isinstance(algorithm, Robust) and algorithm.ambiguity is not None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from drfl.core.errors import InputError
 from drfl.federation.client_table import ClientTable
-from drfl.federation.method_checks import NamedTensors, check_class, hook_errors, is_of_user
+from drfl.federation.method_checks import NamedTensors, check_class, hook_errors, is_of_user, names_from
 from drfl.task.client_model import PASS, ClientModel
 
 Named = Mapping[str, Tensor]
@@ -226,12 +226,13 @@ class MethodLayout(NamedTuple):
         """
         check_class(type(method))
         with hook_errors(method, "private"):
-            private = set(method.private(model))
+            private = set(names_from(method, "private", method.private(model)))
+        trained = set(names_from(method, "trained", method.trained))
         with hook_errors(method, "state"):
             state = method.state(model)
         with hook_errors(method, "message_shapes"):
             message = dict(method.message_shapes(model))
-        wrong = sorted(private - set(model.names)) + sorted(set(method.trained) - state.keys())
+        wrong = sorted(private - set(model.names)) + sorted(trained - state.keys())
         if wrong:
             raise InputError(
                 f"{type(method).__name__} names '{wrong[0]}', which is neither a parameter of the model nor an entry "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache
@@ -62,6 +62,22 @@ def hook_errors(method: object, hook: str) -> Iterator[None]:
         raise InputError(
             f"{name}.{hook} failed{place_of(error)}: {reason}", code="user-code-failed", field=name
         ) from error
+
+
+def names_from(method: object, place: str, names: Collection[str]) -> Collection[str]:
+    """Return the names that a user's method has in a place, which must not be a text: its letters are not names.
+
+    Raises:
+        InputError: If they are a text.
+    """
+    if isinstance(names, str):
+        raise InputError(
+            f"{type(method).__name__}.{place} must be a collection of names, got the text '{names}'. Write "
+            f"('{names}',).",
+            code="wrong-type",
+            field=place,
+        )
+    return names
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import NamedTuple, Protocol, SupportsIndex
 
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from drfl.ambiguity.ambiguity_set import ROUNDING
 from drfl.core.errors import InputError
 from drfl.core.key import Key
 
@@ -73,14 +75,17 @@ def with_replacement(weights: Tensor, m: int, key: Key) -> Cohort:
     """Draw m clients independently with probabilities λ. A client drawn twice counts twice.
 
     The mean over the cohort is an unbiased estimate of Σ_i λ_i x_i (DRFA and DRDM, Lemma 1).
+
+    Raises:
+        InputError: If a weight is negative, or their sum is not a positive number.
     """
-    uniforms = key.generator().random(m)
-    if len(weights) > MANY:
+    uniforms, numbers = key.generator().random(m), _checked(weights)
+    if len(numbers) > MANY:
         # With very many clients, a cumulative sum over all of them would take most of the time.
-        drawn = _from_blocks(weights.double().cpu().numpy(), uniforms)
+        drawn = _from_blocks(numbers, uniforms)
     else:
         # NumPy's `choice` does the same but passes over the weights more often.
-        cumulative = _probabilities(weights).cumsum()
+        cumulative = (numbers / numbers.sum()).cumsum()
         # Divided by itself, the last sum is exactly 1 and above every uniform number.
         drawn = (cumulative / cumulative[-1]).searchsorted(uniforms, side="right")
     # A client drawn twice trains once, and its reply counts twice.
@@ -94,9 +99,10 @@ def without_replacement(weights: Tensor, m: int, key: Key) -> Cohort:
     The mean over the cohort is biased towards clients with small λ_i.
 
     Raises:
-        InputError: If fewer than m clients have λ_i > 0.
+        InputError: If a weight is negative, or fewer than m clients have λ_i > 0.
     """
-    positive = int((weights > 0).sum())
+    numbers = _checked(weights)
+    positive = int((numbers > 0).sum())
     if positive < m:
         raise InputError(
             f"only {positive} clients have a weight above 0, fewer than the cohort size m={m}. Sample with "
@@ -104,13 +110,17 @@ def without_replacement(weights: Tensor, m: int, key: Key) -> Cohort:
             code="few-clients",
             field="m",
         )
-    drawn = key.generator().choice(len(weights), size=m, replace=False, p=_probabilities(weights))
+    drawn = key.generator().choice(len(weights), size=m, replace=False, p=numbers / numbers.sum())
     return _equal(np.sort(drawn))
 
 
 def all_clients(weights: Tensor, m: int, key: Key) -> Cohort:
-    """Choose all N clients with weights λ_i, ignoring ``m`` and ``key``: Σ_i λ_i x_i without sampling noise."""
-    return Cohort(torch.arange(len(weights)), weights.double().cpu())
+    """Choose all N clients with weights λ_i, ignoring ``m`` and ``key``: Σ_i λ_i x_i without sampling noise.
+
+    Raises:
+        InputError: If a weight is negative, or their sum is not a positive number.
+    """
+    return Cohort(torch.arange(len(weights)), torch.from_numpy(_checked(weights)))
 
 
 def uniform_weighted(weights: Tensor, m: int, key: Key) -> Cohort:
@@ -121,10 +131,10 @@ def uniform_weighted(weights: Tensor, m: int, key: Key) -> Cohort:
     :func:`all_clients`.
 
     Raises:
-        InputError: If m > N.
+        InputError: If m > N, a weight is negative, or their sum is not a positive number.
     """
     clients = uniform(len(weights), m, key).clients
-    return Cohort(clients, weights.double().cpu()[clients])
+    return Cohort(clients, torch.from_numpy(_checked(weights))[clients])
 
 
 def uniform(n: int, m: int, key: Key) -> Cohort:
@@ -201,6 +211,15 @@ def _from_blocks(weights: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
     return drawn
 
 
-def _probabilities(weights: Tensor) -> np.ndarray:
-    p = weights.double().cpu().numpy()
-    return p / p.sum()
+def _checked(weights: Tensor) -> np.ndarray:
+    """Return the weights as float64 (N,), without the rounding errors below 0 that a projection may leave."""
+    numbers = weights.double().cpu().numpy()
+    least, total = float(numbers.min()), float(numbers.sum())
+    if not (least >= -ROUNDING and 0 < total < math.inf):
+        raise InputError(
+            f"the weights of the clients must be at least 0 and have a positive sum, got a smallest weight of "
+            f"{least:.3g} and a sum of {total:.3g}",
+            code="out-of-range",
+            field="weights",
+        )
+    return numbers.clip(0) if least < 0 else numbers

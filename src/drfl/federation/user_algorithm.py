@@ -1,4 +1,4 @@
-"""Calls of an algorithm. Faults of a user's own class become errors of one line that name the class."""
+"""Calls of an algorithm. Faults of a user's algorithm or ambiguity set become errors of one line that name it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from drfl.ambiguity.ambiguity_set import on_simplex
 from drfl.core.errors import InputError, NonFiniteError
 from drfl.core.key import Key
-from drfl.federation.algorithm import Algorithm, Info, S, lam_of
+from drfl.federation.algorithm import Algorithm, Info, S, ambiguity_of, lam_of
 from drfl.federation.federation import Federation
 from drfl.federation.method_checks import hook_errors, is_of_user
 
@@ -17,9 +17,9 @@ def begin(algorithm: Algorithm[S], fed: Federation) -> S:
     """Create the state before the first round.
 
     Raises:
-        InputError: If a user's ``init`` fails, or returns no state of the federation's model and clients.
+        InputError: If a user's code fails, or leads to no state of the federation's model and clients.
     """
-    if not is_of_user(type(algorithm)):
+    if not _has_user_code(algorithm):
         return algorithm.init(fed)
     with hook_errors(algorithm, "init"):
         state = algorithm.init(fed)
@@ -32,11 +32,11 @@ def play(algorithm: Algorithm[S], state: S, fed: Federation, key: Key) -> tuple[
     """Run one round.
 
     Raises:
-        InputError: If a user's ``round`` fails, or returns something other than a state like the one before and an Info
-            of existing clients.
+        InputError: If a user's code fails, or the round returns something other than a state like the one before and
+            an Info of existing clients.
         NonFiniteError: If λ is not finite because the model or a reported loss is not.
     """
-    if not is_of_user(type(algorithm)):
+    if not _has_user_code(algorithm):
         return algorithm.round(state, fed, key)
     name, version = type(algorithm).__name__, state.w._version
     with hook_errors(algorithm, "round"):
@@ -78,6 +78,10 @@ def play(algorithm: Algorithm[S], state: S, fed: Federation, key: Key) -> tuple[
     return after, info
 
 
+def _has_user_code(algorithm: Algorithm) -> bool:
+    return is_of_user(type(algorithm)) or is_of_user(type(ambiguity_of(algorithm)))
+
+
 def _check_model(algorithm: object, hook: str, state: object, like: Tensor) -> None:
     name, w = type(algorithm).__name__, getattr(state, "w", None)
     if not isinstance(w, Tensor):
@@ -96,13 +100,18 @@ def _check_model(algorithm: object, hook: str, state: object, like: Tensor) -> N
         )
 
 
-def _check_mixture(algorithm: object, hook: str, state: object, n: int) -> None:
+def _check_mixture(algorithm: Algorithm, hook: str, state: object, n: int) -> None:
     """Raise InputError if the state has a λ that is not a mixture of the n clients."""
     lam: object = lam_of(state)
     if lam is None:
         return
-    name = type(algorithm).__name__
-    expected = f"{name}.{hook} must return a state whose lam has one weight of at least 0 per client, with sum 1"
+    weights = "one weight of at least 0 per client, with sum 1"
+    if is_of_user(type(algorithm)):
+        name, remedy = type(algorithm).__name__, "Project it with ambiguity.project(lam)."
+        expected = f"{name}.{hook} must return a state whose lam has {weights}"
+    else:  # drfl's algorithms leave λ to the ambiguity set
+        name, remedy = type(ambiguity_of(algorithm)).__name__, "Correct its project and prox."
+        expected = f"the ambiguity set {name} must return a λ with {weights}"
     if not isinstance(lam, Tensor):
         raise InputError(f"{expected}, got an object of type {type(lam).__name__}", code="wrong-type", field=name)
     if lam.shape != (n,):
@@ -113,4 +122,4 @@ def _check_mixture(algorithm: object, hook: str, state: object, n: int) -> None:
         raise InputError(f"{expected}, got NaN or infinity", code="not-finite", field=name)
     if not on_simplex(values):
         text = f"{expected}, got a smallest weight of {float(values.min()):.3g} and a sum of {float(values.sum()):.7g}"
-        raise InputError(f"{text}. Project it with ambiguity.project(lam).", code="out-of-range", field=name)
+        raise InputError(f"{text}. {remedy}", code="out-of-range", field=name)

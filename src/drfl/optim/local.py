@@ -87,7 +87,8 @@ class LocalSGD:
         checks.non_negative("weight_decay", self.weight_decay)
         if not isinstance(self.optimizer, LocalOptimizer):
             raise InputError(
-                f"optimizer must be an object such as Adam(), not a name or a class, got {self.optimizer!r}",
+                f"optimizer must be an object such as drfl.local_optimizers.Adam(), not a name or a class, got "
+                f"{self.optimizer!r:.60}",
                 code="wrong-type",
                 field="optimizer",
             )

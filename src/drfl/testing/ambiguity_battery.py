@@ -319,7 +319,7 @@ def examine_ambiguity(
     """Run all checks and return the report, without an exception if some fail; see :func:`check_ambiguity`."""
     if isinstance(ambiguity, str | type):
         raise InputError(
-            f"expected an ambiguity set such as CVaR(0.3), got {ambiguity!r}",
+            f"expected an ambiguity set such as drfl.CVaR(0.3), got {ambiguity!r}",
             code="wrong-type",
             field="ambiguity",
         )

@@ -26,7 +26,7 @@ from drfl.federation.local_method import has_user_loss
 from drfl.training import step_size
 from drfl.training.certificate import Certifier
 from drfl.training.history import undefined_names, undefined_notices
-from drfl.training.model_selection import Best, ModelSelection, Patience, Target
+from drfl.training.model_selection import ModelSelection
 from drfl.training.rounds import next_round
 from drfl.training.run_log import Result, RunLog, Tested, end_notices
 from drfl.training.run_state import CheckpointFolder, CheckpointWriter, Returned, RunState, first, view_of
@@ -49,9 +49,9 @@ def run(
     returned: Returned = "average",
     averaged: bool = False,
     table_dir: str | None = None,
-    best: Best | None = None,
-    patience: Patience | None = None,
-    until: Target | None = None,
+    select: str | None = None,
+    patience: int | None = None,
+    until: str | None = None,
     safeguard: SafeguardRule = "best",
     callbacks: Sequence[Callback] = (),
     certify: Certifier | None = None,
@@ -78,11 +78,14 @@ def run(
             the history describes that model.
         averaged: Also keep the averaged solution (ŵ, λ̂) of the theorems. Clients then send one more vector.
         table_dir: Folder for the files with the server's tables of client vectors; None = in memory. CPU only.
-        best: Return the model of the round that does best on the clients' validation rows, which the clients must have,
-            see :meth:`drfl.data.ClientData.with_validation`. The candidate in each round is the model that ``returned``
-            names. The last row of the history describes the returned model.
-        patience: Stop when the validation metric has not improved for a number of rounds.
-        until: Stop when a metric has reached a value, as in ``Target("worst_accuracy", 0.5)``.
+        select: Return the model of the round that does best on the clients' validation rows by "worst", "worst20" or
+            "average" (score), "loss" (of the worst client), or a column of the history. The clients must have such
+            rows, see :meth:`drfl.data.ClientData.with_validation`. The candidate in each round is the model that
+            ``returned`` names. The last row of the history describes the returned model.
+        patience: Stop when validation rows have shown no gain in the metric of ``select``, or else "worst", for this
+            number of rounds.
+        until: Stop when validation rows reach a target, such as ``"worst_accuracy=0.9"``. ``"test:worst_accuracy=0.9"``
+            stops by test rows; the result then has no intervals.
         safeguard: To which model the run returns if a step size that drfl determined is too large: "best" is the best
             model that the clients have checked, "start" the initial one. With "best", the returned model of a robust
             algorithm never has a larger largest training loss than the initial model, and that of another algorithm
@@ -125,27 +128,26 @@ def run(
         DrflError: If the memory of a GPU is full. Checkpoints remain.
     """
     objects = {
-        "init_from": init_from, "table_dir": table_dir, "best": best, "patience": patience, "until": until,
-        "certify": certify, "checkpoints": checkpoints, "start": start, "keep": keep,
+        "init_from": init_from, "table_dir": table_dir, "select": select, "until": until, "certify": certify,
+        "checkpoints": checkpoints, "start": start, "keep": keep,
     }  # fmt: skip
     _check_arguments(algorithm, fed, rounds, evaluate_every, returned, safeguard, callbacks, objects)
     fed = _with_first_model(fed, init_from)
     step_size.in_round(algorithm, max(rounds, 1))  # refuses a schedule that reaches 0 before any request
     # Settings are checked before the first request to a client.
-    select = ModelSelection(best, patience, fed.measures[0], until)
-    select.check()
+    selection = ModelSelection.parse(fed.measures[0], select, patience, until)
     begin = partial(
-        first, algorithm, fed, returned=returned, averaged=averaged, table_dir=table_dir, validates=select.validates
+        first, algorithm, fed, returned=returned, averaged=averaged, table_dir=table_dir, validates=selection.validates
     )
     settings = {"seed": seed, "evaluate_every": evaluate_every, "returned": returned, "averaged": averaged}
-    settings |= {"best": repr(best), "patience": repr(patience), "until": repr(until), "safeguard": safeguard}
+    settings |= {"select": select, "patience": patience, "until": until, "safeguard": safeguard}
     if checkpoints is not None:
         start, keep = checkpoints.resume(algorithm, fed, rounds, begin(), settings), checkpoints
     with explain_full_memory():
         initial = begin() if start is None else start
     _warn(fed.data_warnings() if check_data and isinstance(fed, DataChecked) else (), DataWarning)
     view, key = view_of(fed, averaged, table_dir), Key(seed)
-    log = RunLog(algorithm, fed, certify, start, select, key)
+    log = RunLog(algorithm, fed, certify, start, selection, key)
     progress = _initialise(algorithm, view, key, initial, safeguard)._replace(rounds=rounds, score=fed.measures[0])
 
     def after(progress: RunState) -> RunState:  # plays one more round
@@ -171,7 +173,7 @@ def run(
         progress = log.booked(progress, cost)
         # Collected in a list, so that every callback sees every round, even if an earlier callback asked to stop.
         flags = [_is_stop(callback(progress)) for callback in callbacks]
-        stop = select.stops(progress.selected, progress.round, progress.row) or ("callback" if any(flags) else None)
+        stop = selection.stops(progress.selected, progress.round, progress.row) or ("callback" if any(flags) else None)
         # No checkpoint of the round where the run starts: that state already has one, or is the initial state.
         if keep is not None and progress.info is not None and progress.round < rounds:
             keep(log.booked(progress, cost), stop is not None)  # the time includes the callbacks
@@ -195,9 +197,8 @@ def run(
 _OBJECTS: Mapping[str, tuple[Callable[[object], bool], str]] = {
     "init_from": (lambda given: isinstance(given, str | Path), "the path of a model file"),
     "table_dir": (lambda given: isinstance(given, str | Path), "the path of a folder"),
-    "best": (lambda given: isinstance(given, Best), "an object such as drfl.Best('worst')"),
-    "patience": (lambda given: isinstance(given, Patience), "an object such as drfl.Patience(20)"),
-    "until": (lambda given: isinstance(given, Target), "an object such as drfl.Target('worst_accuracy', 0.9)"),
+    "select": (lambda given: isinstance(given, str), "a metric such as 'worst'"),
+    "until": (lambda given: isinstance(given, str), "a target such as 'worst_accuracy=0.9'"),
     "certify": (lambda given: isinstance(given, Certifier), "an object such as drfl.certificate.Certifier(task)"),
     "checkpoints": (
         lambda given: not isinstance(given, type) and hasattr(given, "resume"),

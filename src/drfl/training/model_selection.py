@@ -33,47 +33,6 @@ def selection_field(metric: str, score: Measure) -> str:
     return names.get(metric, metric)
 
 
-@dataclass(frozen=True)
-class Best:
-    """Return the model of the evaluated round that does best on the clients' validation rows.
-
-    The default metric is the score of the worst client, as in the evaluation of group DRO (Sagawa et al. 2020, §3.1).
-    Every evaluated round except round 0 is a candidate. If rounds are equal, the latest is selected. Rounds whose
-    metric is undefined or infinite are skipped. If that applies to all rounds, the run returns its default model and
-    logs a warning. Test rows are not used.
-
-    Args:
-        metric: "worst", "worst20" or "average" for the score, "loss" for the loss of the worst client, or a column of
-            the history.
-    """
-
-    metric: str = "worst"
-
-
-@dataclass(frozen=True)
-class Patience:
-    """Stop when the validation metric has not improved for a number of rounds.
-
-    A run does not stop before its metric has been defined in some round.
-
-    Args:
-        rounds: Number of rounds since the last evaluated round that was better than all before.
-        metric: See :class:`Best`.
-        delta: Minimum improvement, ≥ 0, in the metric's unit.
-
-    Raises:
-        InputError: If a number is out of range.
-    """
-
-    rounds: int = 20
-    metric: str = "worst"
-    delta: float = 0.0
-
-    def __post_init__(self) -> None:
-        checks.integer("rounds", self.rounds)
-        checks.non_negative("delta", self.delta)
-
-
 TEST = "test:"
 """Prefix of a target in text form whose metric is measured on test rows."""
 
@@ -162,7 +121,7 @@ class Selected(NamedTuple):
         lam: (N,) float64, its client weights.
         round: () int64, its round.
         value: () float64, its validation metric, signed so that larger is better; −∞ before the first candidate.
-        level: () float64, the value from which :class:`Patience` measures improvements.
+        level: () float64, the best value so far of the metric whose gains patience counts from.
         since: () int64, the round of the last improvement.
         models: (N, d) the clients' personal models; None if one model serves all clients.
     """
@@ -195,44 +154,60 @@ class Selected(NamedTuple):
 class ModelSelection(NamedTuple):
     """Rules by which a run selects its model and stops.
 
+    If ``select`` names a metric, the run returns the model of the evaluated round that does best on the clients'
+    validation rows. "worst", the score of the worst client, is the metric of group DRO (Sagawa et al. 2020, §3.1).
+    Every evaluated round except round 0 is a candidate. If rounds are equal, the latest is selected. Rounds whose
+    metric is undefined or infinite are skipped. If that applies to all rounds, the run returns its default model and
+    logs a warning. Test rows are not used.
+
     Args:
-        best: Rule for the returned model; None = no selection.
-        patience: Rule for early stopping; None = none.
         score: The score of the run.
+        select: Metric of the returned model, see :func:`selection_field`; None = no selection.
+        patience: Stop if ``select``, or else "worst", has not improved on validation rows for this many rounds; None =
+            never. A run does not stop before the metric has been defined in some round.
         until: Target at which the run stops; None = none.
     """
 
-    best: Best | None
-    patience: Patience | None
     score: Measure
+    select: str | None = None
+    patience: int | None = None
     until: Target | None = None
+
+    @classmethod
+    def parse(cls, score: Measure, select: str | None, patience: int | None, until: str | None) -> ModelSelection:
+        """Return the rules that :func:`drfl.run`, a command or a file gives.
+
+        Raises:
+            InputError: If a metric is unknown, the patience is not a positive integer, or the target has the wrong form
+                or an impossible value.
+        """
+        if select is not None:
+            selection_field(select, score)
+        if patience is not None:
+            checks.integer("patience", patience)
+        return cls(score, select, patience, Target.parse(until, score))
 
     @property
     def validates(self) -> bool:
         """Whether models are tested on validation rows."""
-        return any(rule is not None for rule in self._rules)
+        return bool(self._metrics)
 
     @property
     def by_score(self) -> bool:
         """Whether a rule uses a statistic of the score, not only losses."""
-        return any(selection_field(r.metric, self.score).endswith("_score") for r in self._rules if r is not None)
+        return any(selection_field(metric, self.score).endswith("_score") for metric in self._metrics)
 
     @property
-    def _rules(self) -> tuple[Best | Patience | Target | None, ...]:
-        """The rules that use validation rows."""
-        return self.best, self.patience, None if self.until is None or self.until.rows == "test" else self.until
+    def _metrics(self) -> list[str]:
+        """The metrics on validation rows that rules use."""
+        metrics = [] if self.select is None else [self.select]
+        metrics += [] if self.patience is None else [self._gained]
+        return metrics if self.until is None or self.until.rows == "test" else [*metrics, self.until.metric]
 
-    def check(self) -> None:
-        """Check that all metrics exist and can have their values.
-
-        Raises:
-            InputError: If a metric is unknown, or cannot have the value of its target.
-        """
-        for rule in (self.best, self.patience):
-            if rule is not None:
-                selection_field(rule.metric, self.score)
-        if self.until is not None:
-            self.until.check(self.score)
+    @property
+    def _gained(self) -> str:
+        """The metric whose gains ``patience`` counts from."""
+        return self.select or "worst"
 
     def after(
         self, before: Selected, r: int, w: Tensor, lam: Tensor, metrics: Metrics, models: ClientTable | None = None
@@ -248,14 +223,15 @@ class ModelSelection(NamedTuple):
             models: (N, d) the clients' personal models, if they have them.
         """
         selected, this_round = before, torch.tensor(r)
-        value = self._value(self.best, metrics)
-        # Of equal rounds the last is selected, but never round 0, which has the initial model.
-        if self.best is not None and r > 0 and bool(value >= before.value) and math.isfinite(value):
-            selected = selected._replace(w=w.clone(), lam=lam.clone(), round=this_round, value=value, models=models)
-        gain = self._value(self.patience, metrics)
-        # Gains below delta leave the level unchanged, so several small gains can add up to delta.
-        if self.patience is not None and bool(gain > before.level + self.patience.delta):
-            selected = selected._replace(level=gain, since=this_round.clone())
+        if self.select is not None:
+            value = self._value(self.select, metrics)
+            # Of equal rounds the last is selected, but never round 0, which has the initial model.
+            if r > 0 and bool(value >= before.value) and math.isfinite(value):
+                selected = selected._replace(w=w.clone(), lam=lam.clone(), round=this_round, value=value, models=models)
+        if self.patience is not None:
+            value = self._value(self._gained, metrics)
+            if bool(value > before.level):
+                selected = selected._replace(level=value.clone(), since=this_round.clone())
         return selected
 
     def stops(self, selected: Selected | None, r: int, row: Row | None) -> StopReason | None:
@@ -268,16 +244,14 @@ class ModelSelection(NamedTuple):
         """
         # Patience starts at the first round with a defined metric.
         gained = None if selected is None or selected.level == -math.inf else int(selected.since)
-        if self.patience is not None and gained is not None and r - gained >= self.patience.rounds:
+        if self.patience is not None and gained is not None and r - gained >= self.patience:
             return "patience"
         reached = self.until is not None and row is not None and self.until.is_reached(row, self.score)
         return "target" if reached else None
 
-    def _value(self, rule: Best | Patience | None, metrics: Metrics) -> Tensor:
-        if rule is None:
-            return torch.tensor(-math.inf, dtype=torch.float64)
-        field = selection_field(rule.metric, self.score)
-        # The sign makes larger values better for every metric.
+    def _value(self, metric: str, metrics: Metrics) -> Tensor:
+        """Return the value () of a metric, float64, with a sign that makes larger values better."""
+        field = selection_field(metric, self.score)
         sign = -1.0 if smaller_is_better(field, self.score) else 1.0
         return torch.tensor(sign * getattr(metrics, field), dtype=torch.float64)
 

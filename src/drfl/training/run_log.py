@@ -182,10 +182,10 @@ class RunLog:
         fed: Federation,
         certify: Certifier | None,
         start: RunState | None,
-        select: ModelSelection,
+        selection: ModelSelection,
         key: Key,
     ) -> None:
-        self.algorithm, self.fed, self.certify, self.select, self.key = algorithm, fed, certify, select, key
+        self.algorithm, self.fed, self.certify, self.selection, self.key = algorithm, fed, certify, selection, key
         # Whether each client has a personal model.
         self.personalised = isinstance(core_of(algorithm), Personal)
         # The personal models tested last. The model to return is tested after the last iterate.
@@ -234,7 +234,7 @@ class RunLog:
             self.unjudged = tuple(evaluation.score.isnan().nonzero().flatten().tolist())
             # Only a simulation has validation rows, and there the models are a table.
             table = models if isinstance(models, ClientTable) else None
-            selected = self.select.after(selected, progress.round, model, of_model, validation, table)
+            selected = self.selection.after(selected, progress.round, model, of_model, validation, table)
         metrics, last = (Metrics.of(tests, score) for tests in tested)
         others, seconds = others_of(tested.model, self.fed.measures), self._seconds()
         flags = flagged(progress.state)
@@ -262,16 +262,16 @@ class RunLog:
             progress = self.add(progress._replace(rows=progress.rows[:-1]), tested, self.cost())
         lam, selected = mixture_of(self.algorithm, progress.state, self.fed), progress.selected
         model, returned = progress.model, "last" if progress.decaying is None else "average"
-        if selected is not None and self.select.best is not None and progress.round > 0 and selected.is_empty:
+        if selected is not None and self.selection.select is not None and progress.round > 0 and selected.is_empty:
             LOG.warning(
                 Notice(
-                    f"cannot select a round: the validation metric '{self.select.best.metric}' was undefined in every "
+                    f"cannot select a round: the validation metric '{self.selection.select}' was undefined in every "
                     "round, so the run returns its default model",
                     "no-round-selected",
-                    self.select.best.metric,
+                    self.selection.select,
                 )
             )
-        elif selected is not None and self.select.best is not None and progress.round > 0:
+        elif selected is not None and self.selection.select is not None and progress.round > 0:
             model, returned = selected.w, "selected"
             models = self.personal = selected.models
             tested = Tested(self.fed.evaluate(model) if models is None else self.fed.evaluate_each(models), tested.last)
@@ -292,14 +292,14 @@ class RunLog:
             paid = {name: row.ledger[name] + value - before[name] for name, value in self.cost().items()}
             progress = progress._replace(rows=(*progress.rows[:-1], row._replace(ledger=paid)))
         stopped_on: Part | None = "validation" if stopped == "patience" else None
-        if stopped == "target" and self.select.until is not None:
-            stopped_on = self.select.until.rows
+        if stopped == "target" and self.selection.until is not None:
+            stopped_on = self.selection.until.rows
         history = History(
             progress.rows, self.certify is not None, self.fed.measures, validated=progress.selected is not None
         )
         result = Result(
             model, lam, history, *tested, end, returned, stopped, stopped_on,
-            selection=self._selection(progress), personal=self.personal, fallback=earlier,
+            selection=self._outcome(progress), personal=self.personal, fallback=earlier,
         )  # fmt: skip
         average = progress.average
         if average is None:
@@ -309,15 +309,15 @@ class RunLog:
         certificate, _ = self._certificate(progress.state, average.w, average.lam, progress.point)
         return result._replace(averaged=averaged, averaged_certificate=certificate)
 
-    def _selection(self, progress: RunState) -> Selection | None:
+    def _outcome(self, progress: RunState) -> Selection | None:
         """Return the outcome of model selection; None if no models were tested on validation rows."""
-        selected, best = progress.selected, self.select.best
+        selected, metric = progress.selected, self.selection.select
         if selected is None:
             return None
-        undefined = self.unjudged if self.select.by_score else ()
-        if best is None or selected.is_empty:
+        undefined = self.unjudged if self.selection.by_score else ()
+        if metric is None or selected.is_empty:
             return Selection("validation", None, progress.round, math.nan, undefined)
-        field = selection_field(best.metric, progress.score)
+        field = selection_field(metric, progress.score)
         name = dict(zip(Metrics._fields, columns_of(progress.score.name), strict=True))[field]
         # Selection negates metrics that are better if smaller; this restores their sign.
         value = float(selected.value) * (-1 if smaller_is_better(field, progress.score) else 1)

@@ -70,7 +70,7 @@ class JobDifference(NamedTuple):
 
 def run_suite(
     jobs: Sequence[BenchJob],
-    algorithms: Mapping[str, Algorithm],
+    algorithms: Callable[[int], Mapping[str, Algorithm]],
     out: Path,
     *,
     rounds: int,
@@ -80,7 +80,8 @@ def run_suite(
 ) -> pd.DataFrame:
     """Run all algorithms on all jobs at all seeds, with the same number of rounds, and return a row per run.
 
-    Each job is a comparison in ``out/JOB``, which the same call resumes.
+    Each job is a comparison in ``out/JOB``, which the same call resumes. ``algorithms`` returns the algorithms for a
+    number of clients.
 
     Raises:
         InputError: If a folder holds another comparison, or an algorithm cannot start.
@@ -94,8 +95,9 @@ def run_suite(
         if progress is not None:
             progress(f"{job.name}: {job.kind}, {first.n} clients")
         found = compare(
-            algorithms, job.clients, partial(task, first), rounds=rounds, seeds=seeds, out=folder, jobs=workers,
-            evaluate_every=rounds, resume=folder.is_dir() and read_manifest(folder) is not None, progress=progress,
+            algorithms(first.n), job.clients, partial(task, first), rounds=rounds, seeds=seeds, out=folder,
+            jobs=workers, evaluate_every=rounds, progress=progress,
+            resume=folder.is_dir() and read_manifest(folder) is not None,
         )  # fmt: skip
         frames.append(found.to_frame().assign(job=job.name))
     return pd.concat(frames, ignore_index=True)

@@ -6,12 +6,15 @@ import os
 from pathlib import Path
 
 from drfl.cli import console
+from drfl.core import checks
 from drfl.core.errors import InputError, unknown
 from drfl.core.screen import ScreenTable
 from drfl.core.user_code import label_of
-from drfl.experiments.config.hyperparameters import algorithm_name, has_parameter, make_algorithm
+from drfl.experiments.config.algorithm_settings import AlgorithmSettings
+from drfl.experiments.config.hyperparameters import Value, algorithm_name, has_parameter
 from drfl.experiments.run.artifacts import json_text, versions
 from drfl.experiments.run.run_directory import check_free, claim_folder, fill_folder
+from drfl.federation.algorithm import Algorithm
 from drfl.training.history import csv_text
 from drfl_papers.bench.ranking import BASELINE, rank, ranking, run_suite
 from drfl_papers.bench.suite import SUITE
@@ -26,23 +29,31 @@ def bench_command(options: BenchOptions) -> int:
     known = {job.name: job for job in SUITE}
     chosen = list(known)
     if options.suite_jobs is not None:
-        chosen = list(dict.fromkeys(name.strip() for name in options.suite_jobs.split(",")))
+        chosen = [name.strip() for name in options.suite_jobs.split(",")]
     for name in chosen:
         if name not in known:
             raise unknown("job", name, known)
+    checks.distinct("--suite", chosen, field="suite")
     texts = (DEFAULT if options.names is None else options.names).split(",")
-    names = dict.fromkeys([BASELINE, *(algorithm_name(text.strip()) for text in texts)])
+    others = [algorithm_name(text.strip()) for text in texts]
+    checks.distinct("--algorithms", others, field="algorithms")
+    names = dict.fromkeys([BASELINE, *others])
     if len(names) < 2:
         raise InputError(
             f"--algorithms names only {BASELINE}, with which the others are compared: name another one",
             code="missing-option",
             field="algorithms",
         )
-    algorithms = {}
+    tables: dict[str, dict[str, Value]] = {}
     for name in names:
         # All algorithms use every row for reported losses; of the small data this is cheap.
-        rows = {"dual_batch": "full"} if has_parameter(name, "dual_batch") else {}
-        algorithms[label_of(name)] = make_algorithm(name, {"weight_decay": 1e-3, "batch": 50, **rows})
+        rows: dict[str, Value] = {"dual_batch": "full"} if has_parameter(name, "dual_batch") else {}
+        tables[name] = {"weight_decay": 1e-3, "batch": 50, **rows}
+    settings = AlgorithmSettings.checked({"algorithms": tables})
+
+    def algorithms(clients: int) -> dict[str, Algorithm]:
+        return {label_of(name): settings.build_algorithm(name, clients) for name in names}
+
     out, quiet = options.out or RESULTS, options.as_json
     check_free(out, "benchmark", overwrite=True)
     with claim_folder(out, "benchmark", resume=True) as claim:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from drfl.cli import console
-from drfl.cli.to_config import overrides
+from drfl.cli.to_config import named_code, overrides
 from drfl.core.errors import DivergedError, InputError, Notice
 from drfl.core.screen import ScreenTable
 from drfl.core.user_code import label_of
 from drfl.data import Dataset
 from drfl.experiments.config.build import build
-from drfl.experiments.config.config import Config, code_references, config_of, load_config, read_file
+from drfl.experiments.config.config import Config, config_of, load_config, read_file
 from drfl.experiments.config.data_settings import load_data
 from drfl.experiments.config.hyperparameters import algorithm_name
 from drfl.experiments.config.ready_run import Job
@@ -291,7 +291,7 @@ def _config(options: EnergyOptions) -> Config:
     if options.runs:
         machine = {name: value for name, value in options.settings.items() if name in OF_THE_MACHINE}
         return load_config(options.runs[0] / "config.toml", machine, trust=options.trust)
-    selected = code_references({**options.settings, "algorithm": options.algorithm})
+    selected = named_code({**options.settings, "algorithm": options.algorithm}, options.param)
     file = read_file(options.config, selected, trust=options.trust)
     named = options.algorithm or file.get("algorithm", "DRDM")  # the algorithm of the study
     algorithm = algorithm_name(str(named))

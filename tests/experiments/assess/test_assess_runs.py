@@ -53,6 +53,13 @@ def test_run_has_the_interval_of_its_counts(comparison, capsys):
     assert worst["client"] in found["could_be_worst"]
 
 
+def test_comparison_is_refused_from_python(comparison):
+    with refused("not-a-run", str(comparison), "FedAvg-seed0"):
+        drfl.assess(comparison)
+    with refused("wrong-type", "of", "Comparison", "differences()"):
+        drfl.assess(drfl.load_comparison(comparison))
+
+
 @pytest.mark.long
 def test_compare_has_the_same_interval_as_assess(comparison, capsys):
     import pandas as pd
@@ -189,6 +196,15 @@ def test_results_and_models_from_python():
     assert gain.worst.low <= gain.worst.value <= gain.worst.high
 
 
+def test_data_with_other_test_rows_are_refused():
+    _, fed = federation()
+    result = drfl.run(drfl.FedAvg(m=3), fed, rounds=1, check_data=False)
+    x, y = torch.randn(300, 4), torch.arange(300) % 2
+    other = ClientData.from_arrays([(x[:100], y[:100]), (x[100:150], y[100:150]), (x[150:], y[150:])])
+    with refused("clients-differ", "data", "client-1"):
+        drfl.assess(result, other)
+
+
 def test_model_compared_with_itself_gains_nothing():
     _, fed = federation()
     gain = drfl.assess_gain(fed.w0, fed.w0, fed)
@@ -205,6 +221,8 @@ def test_incomparable_runs_are_refused(comparison):
         drfl.assess_gain(fed.w0, fed.w0, fed.data)
     with refused("wrong-type"):
         drfl.assess_gain(comparison, fed.w0, fed)
+    with refused("not-a-run", str(comparison), "FedAvg-seed0"):
+        drfl.assess_gain(comparison, comparison / "FedAvg-seed0")
     with refused("runs-differ"):
         drfl.assess_gain(comparison / "FedAvg-seed0", comparison / "FedAvg-seed1")
 
@@ -220,8 +238,10 @@ def test_wrong_arguments_from_python_are_refused():
         drfl.assess(result, other)
     with refused("wrong-type", "data", "list"):
         drfl.assess(result, [1])
-    with refused("wrong-type", "predictions", "list"):
-        drfl.assess([1, 2], fed)
+    for place in (None, data, fed):
+        for wrong in ([result, result], 3):
+            with refused("wrong-type", "of", type(wrong).__name__):
+                drfl.assess(wrong, place)
     with refused("wrong-type", "predictions", "list"):
         drfl.assess_gain([1, 2], result, fed)
     with refused("wrong-shape", "model", "(10,)", "(3,)"):

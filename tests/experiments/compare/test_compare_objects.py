@@ -426,7 +426,7 @@ def test_diverged_run_does_not_stop_the_others(tmp_path):
         ({"rounds": -1}, ("invalid-value", "rounds", "-1")),
         ({"rounds": "many"}, ("invalid-value", "rounds", "'many'")),
         ({"seeds": 0}, ("out-of-range", "seeds")),
-        ({"seeds": [1, 1]}, ("invalid-value", "seeds")),
+        ({"seeds": [1, 1]}, ("given-twice", "seeds")),
         ({"seeds": []}, ("invalid-value", "seeds")),
         ({"seeds": [-1]}, ("out-of-range", "seeds", "-1")),
         ({"seeds": 2.0}, ("wrong-type", "seeds", "2.0")),

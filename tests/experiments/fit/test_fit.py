@@ -71,6 +71,8 @@ def test_clearly_better_candidate_is_chosen_and_retrained_on_all_rows(monkeypatc
     assert torch.allclose(found.model, alone.model, atol=1e-6)
     assert found.result.evaluation.score.tolist() == alone.evaluation.score.tolist()
     assert found.assessment.values.tolist() == alone.evaluation.score.tolist()
+    assert drfl.assess(found).to_frame().equals(found.assessment.to_frame())
+    assert drfl.assess(found, level=0.5).worst.low > found.assessment.worst.low
 
 
 def test_test_rows_do_not_influence_the_choice(two_members):

@@ -339,12 +339,9 @@ def test_counts_survive_a_checkpoint(tmp_path):
 @pytest.mark.long
 def test_model_selection_names_excluded_clients(tmp_path, table, capsys):
     fed = federation(validation=True)
-    best = drfl.Best("worst")
-    result = drfl.run(drfl.FedAvg(m=3, local=drfl.LocalSGD(lr=0.1)), fed, rounds=2, best=best, check_data=False)
+    result = drfl.run(drfl.FedAvg(m=3, local=drfl.LocalSGD(lr=0.1)), fed, rounds=2, select="worst", check_data=False)
     assert result.selection.undefined == (2,)
-    by_loss = drfl.run(
-        drfl.FedAvg(m=3, local=drfl.LocalSGD(lr=0.1)), fed, rounds=2, best=drfl.Best("loss"), check_data=False
-    )
+    by_loss = drfl.run(drfl.FedAvg(m=3, local=drfl.LocalSGD(lr=0.1)), fed, rounds=2, select="loss", check_data=False)
     assert by_loss.selection.undefined == ()
     options = ["--algorithm", "FedAvg", "--score", "auc", "--select", "worst", "--out", tmp_path / "run"]
     shown = printed(capsys, "run", *job(table, *options))

@@ -176,10 +176,16 @@ def test_code_named_in_a_folder_is_loaded_only_if_it_is_the_users(tmp_path, monk
     (tmp_path / "loaded").unlink()
     (tmp_path / "s" / "other.py").write_text(OWN)
     config = tmp_path / "s" / "config.toml"
-    for own in ('algorithm = ["s/other.py:Own"]\n', "[[list]]\nalgorithm = 's/other.py:Own'\n"):
+    places = {
+        "algorithm": ('algorithm = ["s/other.py:Own"]\n', "[[list]]\nalgorithm = 's/other.py:Own'\n"),
+        "ambiguity": ("ambiguity = ['s/other.py:Own']\n", "[[list]]\nambiguity = 's/other.py:Own:a=1'\n"),
+        "DRFA.ambiguity": ("DRFA.ambiguity = ['s/other.py:Own']\n", "[[list]]\nDRFA.ambiguity = 's/other.py:Own'\n"),
+        "s/other.py:Own.m": ("'s/other.py:Own.m' = [1]\n", "[[list]]\n's/other.py:Own'.m = 1\n"),
+    }
+    for field, own in ((field, own) for field, texts in places.items() for own in texts):
         config.write_text(f"clients = 4\nrounds = 1\n[grid]\nseed = [0]\n{own}")
-        check_refusal(["sweep", "--resume", "--out", "s"], "untrusted-code", "algorithm", "s/other.py")
-        check_refusal(["sweep", str(config), "--out", "t"], "untrusted-code", "algorithm", "s/other.py")
+        check_refusal(["sweep", "--resume", "--out", "s"], "untrusted-code", field, "s/other.py")
+        check_refusal(["sweep", str(config), "--out", "t"], "untrusted-code", field, "s/other.py")
     assert not (tmp_path / "loaded").exists()
 
 
@@ -188,6 +194,14 @@ def test_folders_without_runs_are_refused(pattern, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with refused("not-a-run", pattern):
         drfl.load_runs(pattern)
+
+
+@pytest.mark.parametrize("patterns", [["a", "b"], 3])
+def test_folders_that_are_not_paths_are_refused(patterns):
+    with refused("wrong-type", "patterns", type(patterns).__name__):
+        drfl.load_runs(patterns)
+    with refused("wrong-type", "patterns", type(patterns).__name__):
+        drfl.load_comparison(patterns)
 
 
 @pytest.mark.long

@@ -41,7 +41,9 @@ def test_job_from_a_users_file(tmp_path):
     assert job.values == {"dataset": "digits", "validation": 0.3, "rounds": 7, "clients": 5}
     assert str(job.data_dir) == "/somewhere"
     assert chosen_methods(None, job) == ["DRFA"]
-    assert chosen_methods("fedavg, DRDM,FedAvg", job) == ["FedAvg", "DRDM"]
+    assert chosen_methods("fedavg, DRDM", job) == ["FedAvg", "DRDM"]
+    with refused("given-twice", "algorithms", "FedAvg"):
+        chosen_methods("fedavg,DRDM,FedAvg", job)
     run = job.config(job.method("DRFA"), {**job.method("DRFA").table, "lr": 0.3}, 1001)
     assert (run.seed, run.evaluate_every, run.rounds, run.until, run.validation) == (1001, 7, 7, None, 0.3)
     assert run.algorithms == {"DRFA": {"sampling": "everybody", "batch": 7, "lr": 0.3}}

@@ -5,11 +5,14 @@ from __future__ import annotations
 import csv
 import json
 import math
+from pathlib import Path
 
 import pandas as pd
 import pytest
 from tests.support.refusals import refused
 
+import drfl
+import drfl.cli.new.project
 from drfl.assessment.seeds import UNTRAINED
 from drfl_papers.bench.ranking import ALL, rank, ranking
 from drfl_papers.bench.suite import SUITE, task
@@ -119,6 +122,8 @@ def test_failed_run_has_no_difference_and_ranks_last():
         ({"suite_jobs": "hospital"}, ("unknown-name", "job", "'hospitals'")),
         ({"names": "DRFB"}, ("unknown-name", "algorithm", "'DRFA'")),
         ({"names": "FedAvg"}, ("missing-option", "algorithms", "FedAvg")),
+        ({"names": "DRFA,drfa"}, ("given-twice", "algorithms", "DRFA")),
+        ({"suite_jobs": "hospitals,hospitals"}, ("given-twice", "suite", "hospitals")),
         ({"names": ""}, ("unknown-name", "algorithm")),
     ],
 )
@@ -126,6 +131,15 @@ def test_mistakes_leave_no_files(changes, error, tmp_path):
     with refused(*error):
         bench_command(options(tmp_path / "out", **changes))
     assert not (tmp_path / "out").exists()
+
+
+def test_cohort_of_an_own_algorithm_has_a_default(tmp_path, capsys):
+    written = Path(drfl.cli.new.project.__file__).parent / "templates" / "algorithm.py"
+    names = f"{written}:FedAvgM"
+    assert bench_command(options(tmp_path, names=names, suite_jobs="hospitals", seeds=1, rounds=1)) == 0
+    assert json.loads(capsys.readouterr().out)["ranking"] == ["FedAvgM"]
+    runs = drfl.load_runs(tmp_path / "hospitals")
+    assert runs.set_index("algorithm")["m"]["FedAvgM"] == 4  # all of the four hospitals
 
 
 @pytest.mark.parametrize("name", ["bench.csv", "notes.txt"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,11 +12,11 @@ from torch import Tensor
 
 from drfl.assessment.clients import AucInterval
 from drfl.assessment.gains import GainAssessment, assess_gain, no_row_values, sums_of_pair
-from drfl.core.errors import RunWarning, unknown
+from drfl.core.errors import InputError, RunWarning, unknown
 from drfl.engine.simulation import Simulation
 from drfl.experiments.assess.predictions import tested_predictions
-from drfl.experiments.run.manifest import interruption
-from drfl.report.read_run import load_run
+from drfl.experiments.run.manifest import WITH_CELLS, interruption, is_finished, read_manifest
+from drfl.report.read_run import REMEDY, load_run
 from drfl.report.run_gains import AssessedRun, assess_record, gain_over
 from drfl.task.measure import Measure
 
@@ -30,6 +31,16 @@ def assess_run(
 
     The arguments are those of :func:`drfl.assess`.
     """
+    manifest = read_manifest(directory, REMEDY) if os.path.isdir(directory) else None
+    if manifest is not None and manifest.kind in WITH_CELLS:
+        runs = [cell for cell in manifest.cells if is_finished(directory / cell)]
+        one = f"such as {directory / runs[0]}, " if runs else ""
+        raise InputError(
+            f"{directory} is a {manifest.kind} with several runs: pass the folder of one, {one}or use "
+            f"`drfl assess {directory}`",
+            code="not-a-run",
+            field=str(directory),
+        )
     record = load_run(directory)
     return assess_record(record, _measure_named(record.measures, measure), level, auc_interval=auc_interval)
 

@@ -139,10 +139,9 @@ def _seeds_of(given: int | Iterable[int]) -> tuple[int, ...]:
     for seed in seeds:
         checks.integer("each of `seeds`", seed, low=0, field="seeds")
     seeds = tuple(map(int, seeds))  # NumPy's integers cannot be stored as JSON
-    if not seeds or len(set(seeds)) < len(seeds):
-        raise InputError(
-            f"`seeds` must be at least one, and no seed twice, got {list(seeds)}", code="invalid-value", field="seeds"
-        )
+    if not seeds:
+        raise InputError("`seeds` must have at least one seed, got none", code="invalid-value", field="seeds")
+    checks.distinct("seeds", seeds)
     return seeds
 
 

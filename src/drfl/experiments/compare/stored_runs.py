@@ -85,10 +85,18 @@ def find_runs(*patterns: str | Path) -> list[StoredRun]:
     They include failed runs, and tested predictions of other tools.
 
     Raises:
-        InputError: If a pattern matches no run, or a file is damaged.
+        InputError: If a pattern matches no run or is not a path, or a file is damaged.
     """
     found: dict[Path, StoredRun] = {}
     for pattern in patterns:
+        if not isinstance(pattern, str | Path):  # pyright: ignore[reportUnnecessaryIsInstance]
+            remedy = "." if not isinstance(pattern, Sequence) else ", such as load_runs('first', 'second')."
+            raise InputError(
+                f"expected folders or patterns, got a {type(pattern).__name__}. Pass each folder as an argument of its "
+                f"own{remedy}",
+                code="wrong-type",
+                field="patterns",
+            )
         # Folders of results may be below the folder that the user names.
         if not (_find(str(pattern), found) or _find(f"{pattern}/**", found)):
             raise InputError(f"no finished run in {pattern}: {REMEDY}", code="not-a-run", field=str(pattern))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pydantic import Field, model_validator
 
+from drfl.ambiguity.by_name import reference_in
 from drfl.core import user_code
 from drfl.core.atomic_files import is_file
 from drfl.core.errors import InputError, unknown
@@ -15,7 +16,7 @@ from drfl.data.tables.hugging_face_names import hub_name
 from drfl.experiments.config.about_run import AboutRun
 from drfl.experiments.config.algorithm_settings import COMMON, AlgorithmSettings
 from drfl.experiments.config.data_settings import DataSettings
-from drfl.experiments.config.hyperparameters import algorithm_name, by_algorithm, parameters_of
+from drfl.experiments.config.hyperparameters import algorithm_name, by_algorithm, own_sets, parameters_of
 from drfl.experiments.config.own_data import CLASSIFICATION, check_task, is_hub, with_loss
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.config.task_settings import TaskSettings
@@ -48,7 +49,8 @@ class Config(DataSettings, TaskSettings, AlgorithmSettings, RunSettings):
 
     def user_files(self, *algorithms: str) -> dict[str, str]:
         """Return the SHA-256 of each Python file of the user's that the run uses with these algorithms, by path."""
-        return user_files(*algorithms, self.model, self.loss, self.score or "", *(self.metrics or ()))
+        sets = [reference for name in algorithms for reference in own_sets(name, self.parameters(name))]
+        return user_files(*algorithms, *sets, self.model, self.loss, self.score or "", *(self.metrics or ()))
 
     def about(self, algorithm: Algorithm, clients: int) -> AboutRun:
         """Return the description of the run for its files."""
@@ -99,7 +101,16 @@ def code_references(values: Mapping[str, object]) -> dict[str, str]:
     metrics, tables = values.get("metrics"), values.get("algorithms")
     named += [("metrics", name) for name in (metrics if isinstance(metrics, list | tuple) else [metrics])]
     named += [("algorithms", name) for name in (tables if isinstance(tables, dict) else ())]
-    return {name: key for key, name in named if isinstance(name, str) and user_code.is_reference(name)}
+    references = {name: key for key, name in named if isinstance(name, str) and user_code.is_reference(name)}
+    # Parameters of algorithms are in tables. The study of a sweep has them as "ambiguity" or "DRFA.ambiguity".
+    parameters = [(key, value) for key, value in values.items() if key not in Config.model_fields]
+    owners = ((key.rpartition(".")[0], key) for key, _ in parameters)
+    references |= {owner: key for owner, key in owners if user_code.is_reference(owner)}
+    for name, table in tables.items() if isinstance(tables, dict) else ():
+        parameters += [(f"{name}.{key}", value) for key, value in table.items()] if isinstance(table, dict) else []
+    # Any of them may be an ambiguity set, because the classes that know are not loaded yet.
+    sets = ((reference_in(value), key) for key, value in parameters)
+    return references | {reference: key for reference, key in sets if reference is not None}
 
 
 def config_of(file: Mapping[str, object], overrides: Mapping[str, object], algorithms: Collection[str] = ()) -> Config:

@@ -5,22 +5,21 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import inspect
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
 
 from pydantic import TypeAdapter, ValidationError
 
-from drfl import ambiguity
 from drfl.algorithms import ALGORITHMS, BASELINES, CLIENT_SIDE, FULL_PARTICIPATION
-from drfl.ambiguity import AMBIGUITY_SETS, AmbiguitySet
+from drfl.ambiguity import AmbiguitySet, by_name
 from drfl.core import user_code
 from drfl.core.errors import InputError, unknown
-from drfl.core.registry import text_of
 from drfl.core.short_repr import stable_repr
 from drfl.experiments.config.strict import value_problem
 from drfl.federation import sampling
-from drfl.federation.algorithm import Algorithm
+from drfl.federation.algorithm import LOCAL_FIELD, Algorithm
 from drfl.federation.sampling import Sampling
 from drfl.optim import local_optimizers, schedules, server_optimizers
 from drfl.optim.local import LocalSGD
@@ -113,18 +112,18 @@ def algorithm_class(name: str) -> type[Algorithm]:
                 code="wrong-type",
                 field="algorithm",
             )
-    if not dataclasses.is_dataclass(loaded):
+    fields = {field.name: field for field in dataclasses.fields(loaded)} if dataclasses.is_dataclass(loaded) else {}
+    has_local = hasattr(loaded, "local") or any("local" in inspect.get_annotations(base) for base in loaded.__mro__)
+    if not fields and has_local:
         raise InputError(
             f"algorithm '{name}' is not a dataclass: put @dataclass(frozen=True) before the class",
             code="wrong-type",
             field="algorithm",
         )
-    fields = {field.name: field for field in dataclasses.fields(loaded)}
     if "local" not in fields or fields["local"].default_factory is dataclasses.MISSING:
+        decorator = "" if dataclasses.is_dataclass(loaded) else ", and put @dataclass(frozen=True) before the class"
         raise InputError(
-            f"algorithm '{name}' has no local solver: add the field local: LocalSGD = field(default_factory=LocalSGD)",
-            code="wrong-type",
-            field="algorithm",
+            f"algorithm '{name}' has no local solver: {LOCAL_FIELD}{decorator}", code="wrong-type", field="algorithm"
         )
     return typing.cast("type[Algorithm]", loaded)
 
@@ -145,7 +144,7 @@ def to_plain(value: object) -> Value:
     if isinstance(value, tuple(PARSERS)):
         return str(value)
     name = next((name for name, draw in SAMPLINGS.items() if draw is value), None)
-    return text_of(AMBIGUITY_SETS, value) if name is None else name
+    return by_name.text_of_set(value) if name is None else name
 
 
 def defaults_of(algorithm: str) -> dict[str, Value]:
@@ -213,6 +212,13 @@ def _local_of(algorithm: str) -> LocalSGD:
     return typing.cast(Callable[[], LocalSGD], field.default_factory)()
 
 
+def own_sets(algorithm: str, values: Mapping[str, Value]) -> list[str]:
+    """Return the references to users' ambiguity sets among an algorithm's parameters."""
+    hints = typing.get_type_hints(algorithm_class(algorithm))
+    references = (by_name.reference_in(value) for name, value in values.items() if hints.get(name) is AmbiguitySet)
+    return [reference for reference in references if reference is not None]
+
+
 def make_algorithm(algorithm: str, values: Mapping[str, Value]) -> Algorithm:
     """Make an algorithm from plain values.
 
@@ -222,13 +228,16 @@ def make_algorithm(algorithm: str, values: Mapping[str, Value]) -> Algorithm:
             batch of all samples, ``"none"`` for None.
     """
     items = tuple((name, type(value), value) for name, value in values.items())  # with types, as 1 == True in Python
-    return _make_cached(algorithm, algorithm_class(algorithm), items)
+    sets = tuple(by_name.own_set(reference) for reference in own_sets(algorithm, values))
+    return _make_cached(algorithm, algorithm_class(algorithm), sets, items)
 
 
-# A configuration builds its algorithms to check them, and the run uses the same objects. The class is part of the key,
-# as the user's file may change.
+# A configuration builds its algorithms to check them, and the run uses the same objects. The user's classes are part of
+# the key, as the user's file may change.
 @functools.lru_cache(maxsize=256)
-def _make_cached(algorithm: str, cls: type[Algorithm], items: tuple[tuple[str, type, Value], ...]) -> Algorithm:
+def _make_cached(
+    algorithm: str, cls: type[Algorithm], sets: tuple[object, ...], items: tuple[tuple[str, type, Value], ...]
+) -> Algorithm:
     values, label = {name: value for name, _, value in items}, user_code.label_of(algorithm)
     known = [*(field.name for field in _fields(algorithm) if field.name != "local"), *LOCAL]
     for name in values:
@@ -273,7 +282,7 @@ def _convert_values(algorithm: str, cls: type, values: Mapping[str, Value]) -> d
         if hint is Sampling:
             converted[field] = SAMPLINGS[canonical("sampling", str(value), SAMPLINGS)]
         elif hint is AmbiguitySet:
-            converted[field] = ambiguity.parse(str(value))
+            converted[field] = by_name.parse(str(value))
         elif (
             (hint == ServerOptimizer | None and value is None)
             or (value == "full" and hint == int | None)

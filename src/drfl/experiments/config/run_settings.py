@@ -35,7 +35,7 @@ from drfl.experiments.config.settings import RunFields
 from drfl.experiments.config.strict import StrictSettings
 from drfl.resilience import Aggregator, FailureModel, Guard, StepBound
 from drfl.task.measure import Measure, Rows
-from drfl.training.model_selection import Best, ModelSelection, Patience, Target
+from drfl.training.model_selection import ModelSelection
 
 
 def engine_of(given: object) -> Engine:
@@ -126,11 +126,7 @@ class RunSettings(StrictSettings, RunFields):
 
     def selection(self, measures: Sequence[Measure]) -> ModelSelection:
         """Return how the run selects a model and when it stops."""
-        score = measures[0]
-        best = None if self.select is None else Best(self.select)
-        patience = None if self.patience is None else Patience(self.patience, self.select or "worst")
-        chosen = ModelSelection(best, patience, score, Target.parse(self.until, score))
-        chosen.check()
+        chosen = ModelSelection.parse(measures[0], self.select, self.patience, self.until)
         if self.judged_on == "validation" and chosen.validates:
             raise InputError(
                 "`judged_on = 'validation'` leaves no rows for selection and stopping: remove `select`, "

@@ -12,6 +12,7 @@ from types import FrameType
 
 import torch
 
+from drfl.core import checks
 from drfl.core.errors import InputError
 from drfl.core.run_name import named_run
 from drfl.core.user_code import label_of
@@ -85,7 +86,7 @@ def execute(
     Raises:
         DivergedError: See :func:`drfl.training.loop.run`.
     """
-    settings, select, watch = job.settings, job.selection, watch or StopSignal()
+    settings, watch = job.settings, watch or StopSignal()
     # The number of threads is global to the process, so it is restored afterwards.
     before = torch.get_num_threads()
     torch.set_num_threads(settings.threads or before)
@@ -100,9 +101,9 @@ def execute(
                 returned=settings.returned,
                 averaged=settings.averaged,
                 table_dir=settings.tables,
-                best=select.best,
-                patience=select.patience,
-                until=select.until,
+                select=settings.select,
+                patience=settings.patience,
+                until=settings.until,
                 safeguard=settings.safeguard,
                 callbacks=[watch, *callbacks],
                 certify=job.certify,
@@ -148,10 +149,11 @@ def parse_seeds(text: str) -> list[int]:
         raise InputError(
             f"`seeds` must be at most {MOST_SEEDS}, got '{text}': give fewer", code="out-of-range", field="seeds"
         )
-    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+    if not seeds or min(seeds) < 0:
         raise InputError(
             f"`seeds` must be a number of seeds, a list such as 0,1,2 or a range such as 10..14, got '{text}'",
             code="invalid-format",
             field="seeds",
         )
+    checks.distinct("seeds", seeds)
     return list(seeds)

@@ -84,7 +84,7 @@ def read_study(
             columns = [
                 {name: each}
                 for table in _tables(content)
-                for name, value in table.items()
+                for name, value in _flat(table).items()
                 for each in (value if isinstance(value, list) else [value])
             ]
             references = {name: key for column in columns for name, key in code_references(column).items()}

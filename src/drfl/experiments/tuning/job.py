@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol, cast
 
 from drfl.algorithms import ALGORITHMS
+from drfl.core import checks
 from drfl.core.errors import InputError, unknown
 from drfl.core.files import toml_value
 from drfl.core.plugins import plugins
@@ -177,7 +178,9 @@ def chosen_methods(text: str | None, job: TuningJob) -> list[str]:
     names = [part.strip() for part in text.split(",")]
     kind = "method or algorithm" if job.methods.keys() - KNOWN else "algorithm"
     full = (algorithm_name(n) if is_reference(n) else canonical(kind, n, known) for n in names)
-    return list(dict.fromkeys(labels.get(name, name) for name in full))
+    chosen = [labels.get(name, name) for name in full]
+    checks.distinct("--algorithms", chosen, field="algorithms")
+    return chosen
 
 
 def changes_of(texts: Sequence[str]) -> dict[str, object]:
