@@ -76,9 +76,9 @@ from drfl.experiments.api import assess as assess
 from drfl.experiments.api import assess_gain as assess_gain
 from drfl.experiments.api import compare as compare
 from drfl.experiments.api import data_spec as data_spec
+from drfl.experiments.api import evaluate as evaluate
 from drfl.experiments.api import fit as fit
 from drfl.experiments.api import tune as tune
-from drfl.experiments.assess.labelled_table import evaluate as evaluate
 from drfl.experiments.sweep.api import load_comparison as load_comparison
 from drfl.experiments.sweep.api import load_runs as load_runs
 from drfl.experiments.sweep.api import sweep as sweep

@@ -307,7 +307,7 @@ def evaluate(
         from drfl.cli.assess import MOST, content_of, print_assessment
         from drfl.data.model import load_model
         from drfl.data.tables.text_form import ReadOptions
-        from drfl.experiments.assess.labelled_table import evaluate as evaluate_tables
+        from drfl.experiments.assess.labelled_table import evaluate_tables
         from drfl.experiments.run.artifacts import json_text
 
         found = evaluate_tables(

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from drfl.assessment.clients import Assessment, AucInterval
     from drfl.assessment.gains import GainAssessment
+    from drfl.data.model import Model
     from drfl.engine import Engine, Simulation
     from drfl.experiments.compare.comparison_results import Comparison
     from drfl.experiments.config.data_settings import DataSettings
@@ -513,6 +514,50 @@ def assess(
         auc_interval=auc_interval,
         patients=patients,
     )
+
+
+def evaluate(
+    model: Model | str | Path,
+    tables: pd.DataFrame | str | Path | Sequence[str | Path],
+    *,
+    group: str | None = None,
+    measure: str | None = None,
+    level: float = 0.95,
+    auc_interval: AucInterval = "delong",
+) -> Assessment:
+    """Test a trained model on new rows with targets, client by client, as ``drfl evaluate`` does.
+
+    All rows are test rows. The intervals are valid only if none of them was a training row.
+
+    Args:
+        model: A model from :func:`drfl.load_model`, or the path that this function takes.
+        tables: A data frame with the columns of the training; or the path of a table, of a folder of them, or several.
+        group: Column that names the client. None = the column of the training if all tables have it; otherwise each
+            file is a client.
+        measure: Name of a metric. None = the score of the training, or the mean absolute error in regression.
+        level: Confidence level of intervals and sets, in (0, 1).
+        auc_interval: See :func:`drfl.assess`.
+
+    Raises:
+        InputError: If the model has no schema or does not describe its module, a table does not conform to the schema,
+            the metric is unknown, or it has no value for a single row.
+
+    Example:
+        >>> import drfl, tempfile, pandas as pd
+        >>> old = pd.DataFrame({"dose": range(60), "site": ["a", "b", "c"] * 20, "ill": ["no", "yes"] * 30})
+        >>> data = drfl.ClientData.from_frame(old, group="site", target="ill")
+        >>> algorithms, task = {"FedAvg": drfl.FedAvg(m=3)}, drfl.Task(drfl.models.linear((1,), 2))
+        >>> out = f"{tempfile.mkdtemp()}/runs"
+        >>> runs = drfl.compare(algorithms, data, task, rounds=2, seeds=1, out=out, progress=None)
+        >>> new = old.assign(dose=old["dose"] + 0.5)
+        >>> drfl.evaluate(f"{out}/FedAvg-seed0", new).names
+        ('a', 'b', 'c')
+    """
+    from drfl.data.model import Model, load_model
+    from drfl.experiments.assess.labelled_table import evaluate_tables
+
+    model = model if isinstance(model, Model) else load_model(model)
+    return evaluate_tables(model, tables, group=group, measure=measure, level=level, auc_interval=auc_interval)
 
 
 def assess_gain(
