@@ -320,8 +320,9 @@ def rows_of_tables(tables: Sequence[Table], columns: Columns, *, words: bool = T
     # The group 1.0 of a file with blanks in other cells is the group "1" of another file.
     group = columns.group
     owners = client_of_rows(tables, None, files) if group is None else [level_text(value) for value in whole[group]]
-    for name in targets if task == "classification" else ():
-        # The class 1.0 of a file of numbers is the class "1" of a file with words, as in a schema.
+    others = list(targets) if task != "classification" else []
+    for name in (name for name in whole if name not in (*names, *others)):
+        # The value 1.0 of a file of numbers is the value "1" of a file with words, as in a schema.
         if not is_numeric_dtype(whole[name]):
             whole[name] = whole[name].map(level_text)
     inputs = whole.drop(columns=roles)
