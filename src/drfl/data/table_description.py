@@ -17,7 +17,7 @@ from drfl.data.checks import data_warnings
 from drfl.data.client_data import ClientData
 from drfl.data.dataset import TaskName
 from drfl.data.partition.natural import split_groups
-from drfl.data.partition.splitting import as_tensors
+from drfl.data.partition.splitting import as_tensors, too_few
 from drfl.data.tables.columns import Columns, check_forms
 from drfl.data.tables.condition_columns import condition_notices
 from drfl.data.tables.conform import SchemaRows, encode, level_text, stripped, target_tensor
@@ -192,6 +192,8 @@ def describe(
             _collect_levels(words, column.is_feature, clients, problems, collected)
     collected += _warnings(schema, parts, clients, patients)
     counts = Counter(client for client, _ in {*zip(clients, patients or (), strict=False)})
+    units, unit = (Counter(clients), "row") if patients is None else (counts, "patient")
+    problems += [too_few(f"client '{name}' has 1 {unit}") for name, count in units.items() if count == 1]
     sites = tuple(
         _site(schema, frame[[owner == name for owner in clients]], name, None if patients is None else counts[name])
         for name in dict.fromkeys(clients)
