@@ -11,7 +11,7 @@ CODES = {
     "ambiguous-number": "A number can be read in two ways. Say which mark is the decimal mark.",
     "asked-again": "A request to a site was lost and is sent again.",
     "bad-signature": "A signed file or message has another signature than that of the key.",
-    "blank-column": "A column is blank in all rows of a client.",
+    "blank-column": "A column is blank in all rows, or in all those of a client.",
     "cannot-edit": "A settings file is written in a way that drfl does not edit.",
     "cannot-write": "A file or folder cannot be written.",
     "class-at-one-client": "A class occurs at one client only, which seems to code it differently.",

@@ -7,7 +7,7 @@ or file concerned. Programs and tests should rely on these, because the wording 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -181,7 +181,15 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f"Did you mean '{by_lower[near[0]]}'?" if near else ""
 
 
-def unknown(kind: str, name: object, known: Iterable[str], field: str | None = None, *, place: str = "") -> InputError:
+def unknown(
+    kind: str,
+    name: object,
+    known: Iterable[str],
+    field: str | None = None,
+    *,
+    place: str = "",
+    synonyms: Mapping[str, str] | None = None,
+) -> InputError:
     """Create an error for an unknown name that suggests the nearest known one.
 
     Args:
@@ -190,9 +198,12 @@ def unknown(kind: str, name: object, known: Iterable[str], field: str | None = N
         known: The known names.
         field: Option or key that contains the name; None = the kind.
         place: Where the name was looked up, such as ``"in a.csv"``.
+        synonyms: Names in lower case that people use elsewhere → the known name.
     """
     names = list(known)
     hint, shown = (suggestion(name, names), f"'{name}'") if isinstance(name, str) else ("", f"{name!r:.60}")
+    if synonyms and str(name).lower() in synonyms:
+        hint = f"Did you mean '{synonyms[str(name).lower()]}'?"
     what = f"unknown {kind} {shown}{' ' if place else ''}{place}"
     message = f"{what}. {hint}{' ' if hint else ''}Choose from {', '.join(names)}"
     return InputError(message, code="unknown-name", field=kind if field is None else field)

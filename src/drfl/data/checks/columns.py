@@ -92,13 +92,14 @@ SEVERAL = 10
 """A column with more distinct values is taken to be a quantity, not a code of a few levels."""
 
 
-def column_warnings(table: RawTable, raw: bool, by_class: bool, schema: TableSchema | None) -> list[Notice]:
+def column_warnings(table: RawTable, raw: bool, by_class: bool, schema: TableSchema | None = None) -> list[Notice]:
     """Warn of columns that are likely to be wrong; raw ones are trained on without standardisation."""
     found = [*outliers(table), *(_unscaled(table) if raw else ()), *_identifiers(table)]
     if table.n > 1 and len(table.large) and not by_class:
         found += [*_constant(table), *_blank(table, schema), *_swapped(table)]
     coded = codes(table, by_class)
-    advice = "remove these rows, or read the values as missing with `missing` or a schema"
+    # The option `missing` concerns all columns, of which others may have the number as a value.
+    advice = "remove these rows, or add the number to 'missing' of the column in a schema"
     found += code_warning(table, coded, advice)
     if len(table.large) > 1 and not by_class:
         apart = {k for k, _, _ in coded}

@@ -74,7 +74,9 @@ def _random_clients(data: ClientData) -> Notice:
     words = [column.name for column in columns if column.is_feature and 2 <= len(column.levels) <= CATEGORIES]
     # The likeliest name comes first.
     names = [name for pattern in SITES for name in words if re.search(pattern, name, re.IGNORECASE)]
-    remedy = f"if '{names[0]}' names them, use `group = '{names[0]}'`" if names else "if a column names them, use `group`"
+    remedy = (
+        f"if '{names[0]}' names them, use `group = '{names[0]}'`" if names else "if a column names them, use `group`"
+    )
     text = f"no column names the clients, so the rows were divided at random among {data.n} simulated clients: {remedy}"
     return Notice(text, RANDOM_CLIENTS, "group")
 
