@@ -680,3 +680,14 @@ def test_target_of_many_numbers_may_be_a_quantity(count, is_quantity):
     for values in (frame["age"].map("class {}".format), frame["age"].astype(float)):
         found = data_warnings(ClientData.from_frame(frame.assign(age=values), group="site", target="age"))
         assert "many-classes" not in [notice.code for notice in found]
+
+
+def test_copies_within_training_are_not_called_memorised():
+    data = table_of({name: normal() for name in "abc"})
+    inputs, rows = data.inputs.clone(), data.train[1]
+    inputs[rows[1:20]], targets = inputs[rows[0]].clone(), data.targets.clone()
+    targets[rows[:20]] = 1
+    data = dataclasses.replace(data, inputs=inputs, test_inputs=inputs, targets=targets, test_targets=targets)
+    (line,) = [notice for notice in data_warnings(data) if notice.code == "copies"]
+    assert "0 of its test rows" in line
+    assert "memorised" not in line

@@ -34,9 +34,6 @@ SITES = (
 )  # fmt: skip
 """Patterns of names of columns that may name the clients, the likeliest first."""
 
-RANDOM_CLIENTS = "random-clients"
-"""Code of the notice that no column names the clients of a user's table."""
-
 
 def warnings_of(job: Running) -> tuple[Notice, ...]:
     """Return the warnings of :func:`drfl.data.checks.data_warnings` on a run's clients, and one on data without a
@@ -78,7 +75,7 @@ def _random_clients(data: ClientData) -> Notice:
         f"if '{names[0]}' names them, use `group = '{names[0]}'`" if names else "if a column names them, use `group`"
     )
     text = f"no column names the clients, so the rows were divided at random among {data.n} simulated clients: {remedy}"
-    return Notice(text, RANDOM_CLIENTS, "group")
+    return Notice(text, "random-clients", "group")
 
 
 def check_strict(strict: bool | None, notices: Sequence[Notice]) -> None:
@@ -86,7 +83,7 @@ def check_strict(strict: bool | None, notices: Sequence[Notice]) -> None:
 
     These are the list of clients that are left out, and a division of the rows at random.
     """
-    wrong = [notice for notice in notices if notice.code not in (LEFT_OUT, RANDOM_CLIENTS)]
+    wrong = [notice for notice in notices if notice.code not in (LEFT_OUT, "random-clients")]
     if strict and wrong:
         count = f"{len(wrong)} warning{'s' * (len(wrong) > 1)}"
         raise InputError(
