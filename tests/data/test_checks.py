@@ -645,3 +645,49 @@ def test_columns_of_very_different_scale():
         (notice,) = (one for one in data_warnings(data) if one.code == "not-standardised")
         assert notice.field == field
         assert not [one for one in data_warnings(data.standardised()) if one.code == "not-standardised"]
+
+
+def test_column_that_is_blank_at_some_clients_is_named_once():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"site": np.repeat([*"abcd"], 60), "age": rng.normal(60, 9, 240).round(1)})
+    frame["crp"], frame["ward"] = rng.gamma(2, 3, 240).round(2), rng.choice(["I", "II", "III"], 240)
+    frame["ill"] = rng.choice(["no", "yes"], 240)
+    assert blank_columns(frame) == []
+    frame.loc[frame["site"].isin(["b", "d"]), "crp"] = np.nan
+    (line,) = blank_columns(frame)
+    assert line.field == "crp"
+    assert "'crp' at b, d;" in line
+    frame.loc[frame["site"] == "c", "ward"] = None
+    (line,) = blank_columns(frame)
+    assert "'crp' at b, d, 'ward' at c;" in line
+
+
+def blank_columns(frame):
+    schema = propose([frame], "ill", "site").schema
+    found = data_warnings(ClientData.from_frame(frame, schema=schema))
+    assert "constant-column" not in [notice.code for notice in found]
+    return [notice for notice in found if notice.code == "blank-column"]
+
+
+@pytest.mark.parametrize(("count", "is_quantity"), [(50, False), (51, True)])
+def test_target_of_many_numbers_may_be_a_quantity(count, is_quantity):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"site": np.repeat([*"ab"], 2 * count), "x": rng.normal(size=4 * count)})
+    frame["age"] = np.tile(np.arange(count), 4)
+    codes = about(data_warnings(ClientData.from_frame(frame, group="site", target="age")))
+    assert [code for code, _ in codes if code == "many-classes"] == ["many-classes"] * is_quantity
+    # Words are classes, and numbers with a decimal point are a quantity already.
+    for values in (frame["age"].map("class {}".format), frame["age"].astype(float)):
+        found = data_warnings(ClientData.from_frame(frame.assign(age=values), group="site", target="age"))
+        assert "many-classes" not in [notice.code for notice in found]
+
+
+def test_copies_within_training_are_not_called_memorised():
+    data = table_of({name: normal() for name in "abc"})
+    inputs, rows = data.inputs.clone(), data.train[1]
+    inputs[rows[1:20]], targets = inputs[rows[0]].clone(), data.targets.clone()
+    targets[rows[:20]] = 1
+    data = dataclasses.replace(data, inputs=inputs, test_inputs=inputs, targets=targets, test_targets=targets)
+    (line,) = [notice for notice in data_warnings(data) if notice.code == "copies"]
+    assert "0 of its test rows" in line
+    assert "memorised" not in line

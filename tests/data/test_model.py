@@ -307,3 +307,25 @@ def test_file_with_only_a_digest_takes_the_schema(tmp_path):
     for schema in (SCHEMA, tmp_path / "s.toml"):
         model = drfl.load_model(tmp_path / "a.safetensors", schema=schema)
         assert model.predict_proba(frame).tolist() == whole.predict_proba(frame).tolist()
+
+
+@pytest.mark.parametrize("options", [(), ("--missing", "")])
+def test_truth_values_of_the_training_file_are_those_of_other_spellings(options, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    for site in "abc":
+        truths = rng.integers(0, 2, 40).astype(bool)
+        frame = pd.DataFrame({"dose": rng.normal(size=40), "flag": np.where(truths, "TRUE", "FALSE"), "ill": truths})
+        # One site has a word next to the truth values, or a blank cell.
+        frame.loc[[3] if site == "c" else [], "flag"] = "" if options else "unknown"
+        frame.to_csv(f"{site}.csv", index=False)
+    files = [part for site in "abc" for part in ("--data", f"{site}.csv")]
+    assert call(["run", *files, "--target", "ill", "--rounds", "2", "--out", "r", *options]) == 0
+    model = drfl.load_model("r/model.safetensors")
+    for site in "abc":
+        assert call(["predict", "r", f"{site}.csv", "--out", f"{site}.p.csv"]) == 0
+        predictions = pd.read_csv(f"{site}.p.csv")["prediction"].astype(str).tolist()
+        # pandas reads truth values, or texts.
+        for form in ({}, {"dtype": str}):
+            frame = pd.read_csv(f"{site}.csv", keep_default_na=False, na_values=[""], **form)
+            assert [*map(str, model.predict(frame))] == predictions

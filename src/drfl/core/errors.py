@@ -7,7 +7,7 @@ or file concerned. Programs and tests should rely on these, because the wording 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -185,7 +185,15 @@ WRITTEN_BY_USERS = ("algorithm", "method or algorithm", "model", "loss", "metric
 """The kinds of objects that a user can name as ``FILE.py:NAME``."""
 
 
-def unknown(kind: str, name: object, known: Iterable[str], field: str | None = None, *, place: str = "") -> InputError:
+def unknown(
+    kind: str,
+    name: object,
+    known: Iterable[str],
+    field: str | None = None,
+    *,
+    place: str = "",
+    synonyms: Mapping[str, str] | None = None,
+) -> InputError:
     """Create an error for an unknown name that suggests the nearest known one.
 
     Args:
@@ -194,9 +202,12 @@ def unknown(kind: str, name: object, known: Iterable[str], field: str | None = N
         known: The known names.
         field: Option or key that contains the name; None = the kind.
         place: Where the name was looked up, such as ``"in a.csv"``.
+        synonyms: Names in lower case that people use elsewhere → the known name.
     """
     names = list(known)
     hint, shown = (suggestion(name, names), f"'{name}'") if isinstance(name, str) else ("", f"{name!r:.60}")
+    if synonyms and str(name).lower() in synonyms:
+        hint = f"Did you mean '{synonyms[str(name).lower()]}'?"
     what = f"unknown {kind} {shown}{' ' if place else ''}{place}"
     message = f"{what}. {hint}{' ' if hint else ''}Choose from {', '.join(names)}"
     if kind in WRITTEN_BY_USERS and isinstance(name, str) and name.endswith(".py"):

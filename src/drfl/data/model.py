@@ -285,9 +285,12 @@ class Model:
             raise InputError("the model's inputs have no column names: give an array", code="wrong-type", field="rows")
         if self.schema is None and self._file.schema_digest:
             raise self._lacks_schema()
-        if self.schema is None or self.schema.inferred:  # such tables have 0 and 1 for false and true
-            frame = frame.astype({name: float for name in frame.columns if frame[name].dtype == bool})
         columns = [Column(name, "number") for name in names] if self.schema is None else self.schema.columns
+        if self.schema is None or self.schema.inferred:  # such tables have 0 and 1 for false and true
+            words = [column.name for column in columns if column.levels]
+            frame = table.with_numbers(() if self.schema is None else self.schema.texts).frame
+            truths = [name for name in frame.columns if frame[name].dtype == bool and name not in words]
+            frame = frame.astype(dict.fromkeys(truths, float))
         inputs = encode_features(columns, table._replace(frame=frame))
         if self.standardisation is None and np.isnan(inputs).any():
             row = int(np.isnan(inputs).any(1).argmax())

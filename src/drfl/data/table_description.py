@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from drfl.core.errors import InputError, Notice
+from drfl.core.errors import InputError, Notice, listing, suggestion
 from drfl.core.key import Key
 from drfl.data.checks import data_warnings
 from drfl.data.client_data import ClientData
 from drfl.data.dataset import TaskName
 from drfl.data.partition.natural import split_groups
-from drfl.data.partition.splitting import as_tensors
+from drfl.data.partition.splitting import as_tensors, too_few
 from drfl.data.tables.columns import Columns, check_forms
 from drfl.data.tables.condition_columns import condition_notices
 from drfl.data.tables.conform import SchemaRows, encode, level_text, stripped, target_tensor
@@ -162,7 +162,11 @@ def describe(
         rows = encode(schema, table)
         # Other spellings of a level are listed below, once for all tables.
         others = [column.name for column in schema.columns if column.other]
-        problems += [each for each in rows.problems if each.code != "similar-values" or each.field not in others]
+        problems += [
+            each
+            for each in rows.problems
+            if each.code != "missing-column" and (each.code != "similar-values" or each.field not in others)
+        ]
         if any(problem.code == "missing-column" for problem in rows.problems):
             rows = rows._replace(wrong=np.ones(len(table.frame), bool))  # no row of the file has all values
         parts.append(rows)
@@ -178,8 +182,7 @@ def describe(
     except InputError as error:
         problems.append(error)
         patients = None
-    collected = [*unread, *notices]
-    collected += repeated_in(tables, clients, schema)
+    collected = [*unread, *notices, *repeated_in(tables, clients, schema)]
     with suppress(InputError):  # which is among the problems of the schema
         collected += condition_notices(tables, targets, clients)
     columns = [column for column in schema.columns if column.is_feature or column.role == "target"]
@@ -196,7 +199,37 @@ def describe(
         _site(schema, frame[[owner == name for owner in clients]], name, None if patients is None else counts[name])
         for name in dict.fromkeys(clients)
     )
-    return Description(sites, tuple(problems), tuple(dict.fromkeys(collected)), schema, forms)
+    whole = (*problems, *_column_differences(tables, names), *_lone_clients(sites))
+    return Description(sites, whole, tuple(dict.fromkeys(collected)), schema, forms)
+
+
+def _column_differences(tables: Sequence[Table], needed: Sequence[str]) -> list[InputError]:
+    """List the needed columns that only some files have. The fewer files, with or without a column, are named."""
+    found, own = list[InputError](), {table.place: [str(name) for name in table.frame] for table in tables}
+    for name in needed:
+        having = [place for place, names in own.items() if name in names]
+        lacking = [place for place in own if place not in having]
+        if not having or not lacking:
+            continue
+        is_rare = len(having) < len(lacking)
+        # Another spelling is a column that some of the files have in place of this one.
+        others = {other for place in lacking for other in own[place]} - {
+            other for place in having for other in own[place]
+        }
+        hint = suggestion(name, sorted(others))
+        if is_rare:
+            text = f"only {listing(having, 'file')} has the column '{name}'"
+        else:
+            text = f"{listing(lacking, 'file')} has no column '{name}', which other files have"
+        text += f". {hint}" if hint else ": give all files the same columns"
+        found.append(InputError(text, code="missing-column", field=name))
+    return found
+
+
+def _lone_clients(sites: Sequence[SiteSummary]) -> list[InputError]:
+    """List clients of one row, or of one patient if a column names the patients, which cannot be split."""
+    counts = {site.name: (site.rows, "row") if site.patients is None else (site.patients, "patient") for site in sites}
+    return [too_few(f"client '{name}' has 1 {unit}") for name, (count, unit) in counts.items() if count == 1]
 
 
 def _collect_levels(

@@ -163,3 +163,35 @@ def test_client_can_be_a_column(folder):
     found = describe([Path("all.csv")], "ill", "who", ["row", "name", "note"])
     assert [site.name for site in found.sites] == ["site 0", "site 1"]
     assert (found.schema.client, found.problems) == ("who", ())
+
+
+def test_client_of_one_row_or_patient_is_a_problem(folder):
+    frame = pd.concat([table(seed=k, who=f"site {k}") for k in range(2)], ignore_index=True)
+    frame = frame.drop(columns=["row", "name", "note"])
+    frame["patient"] = np.arange(len(frame)) // 2
+    lone = frame[-1:].assign(who="lonely")
+    pd.concat([frame, lone]).to_csv("all.csv", index=False)
+    (problem,) = describe([Path("all.csv")], "ill", "who", ["patient"]).problems
+    assert (problem.code, "'lonely' has 1 row" in str(problem)) == ("few-rows", True)
+    pd.concat([frame, frame[-2:].assign(who="lonely", patient=-1)]).to_csv("all.csv", index=False)
+    assert describe([Path("all.csv")], "ill", "who", ["patient"]).problems == ()
+    (problem,) = describe([Path("all.csv")], "ill", "who", patient="patient").problems
+    assert (problem.code, "'lonely' has 1 patient" in str(problem)) == ("few-rows", True)
+
+
+def test_blank_column_is_not_called_text_of_no_words():
+    frame = table().assign(crp=np.nan)
+    notices = propose([frame.drop(columns=["row", "name", "note", "who"], errors="ignore")], "ill").notices
+    (notice,) = [notice for notice in notices if notice.field == "crp"]
+    assert notice.code == "blank-column"
+
+
+def test_column_spelt_in_another_way_is_reported_at_the_fewer_files(tmp_path):
+    for seed, name in enumerate("abc"):
+        rows = table(seed=seed).drop(columns=["row", "name", "note"])
+        rows.rename(columns={"age": "Age"} if name == "b" else {}).to_csv(tmp_path / f"{name}.csv", index=False)
+    problems = [problem for problem in describe([tmp_path], "ill").problems if problem.code == "missing-column"]
+    assert {problem.field for problem in problems} == {"age", "Age"}
+    for problem in problems:
+        assert quotes(str(problem), "b.csv", "'Age'", "'age'")
+        assert "a.csv" not in str(problem)

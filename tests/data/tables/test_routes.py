@@ -207,3 +207,66 @@ def test_group_names_are_text_in_all_files(tmp_path):
     (tmp_path / "a.csv").write_text("ward,x,ill\n" + "007,1,0\n7,2,1\n" * 6)
     (tmp_path / "b.csv").write_text("ward,x,ill\n" + "7.0,3,0\n007,4,1\n" * 6)
     assert set(read_tables([tmp_path], "ill", "ward").groups) == {"007", "7"}
+
+
+WRITTEN = {"excel": ("FALSE", "TRUE"), "lower": ("false", "true"), "pandas": ("False", "True")}
+"""Ways to write truth values, by the names of files, which are in this order."""
+
+
+def flags(folder, blanks=()):
+    """Three files with the same column of truth values, each written in another way, and perhaps with blank cells."""
+    folder.mkdir()
+    truths = np.arange(60) % 3 == 0
+    for k, (name, (no, yes)) in enumerate(WRITTEN.items()):
+        frame = pd.DataFrame({"dose": np.arange(60) + 0.5 * k, "flag": np.where(truths, yes, no), "ill": truths[::-1]})
+        frame.loc[[4] if name in blanks else [], "flag"] = ""
+        frame.to_csv(folder / f"{name}.csv", index=False)
+    return folder
+
+
+@pytest.mark.parametrize("blanks", [(), ("pandas",), tuple(WRITTEN)])
+def test_truth_values_are_one_column_however_they_are_written(tmp_path, blanks):
+    folder = flags(tmp_path / "sites", blanks)
+    found = describe([folder], "ill")
+    assert not found.problems
+    column = next(column for column in found.schema.columns if column.name == "flag")
+    assert (column.type, column.levels) == ("yes/no", ("False", "True"))
+    expected = np.tile(np.arange(60) % 3 == 0, 3).astype(float)
+    expected[[60 * k + 4 for k, name in enumerate(WRITTEN) if name in blanks]] = np.nan
+    # Schemas with levels as one of the files writes them conform as well.
+    for levels in WRITTEN.values():
+        parts = [replace(each, levels=levels) if each == column else each for each in found.schema.columns]
+        schema = replace(found.schema, columns=tuple(parts))
+        read = read_tables([folder], schema=schema)
+        at = read.columns.index(f"flag_{levels[1]}")
+        np.testing.assert_array_equal(read.inputs[:, at], expected)
+        # Truth values of pandas, which it reads from all three spellings.
+        frame = pd.concat([pd.read_csv(path).assign(site=path.stem) for path in sorted(folder.iterdir())])
+        named = replace(schema, columns=(*schema.columns, Column("site", "text", role="client")))
+        data = ClientData.from_frame(frame, schema=named, standardise=False)
+        np.testing.assert_array_equal(data.inputs, read.inputs.float())
+    # Without a schema, they are one column of 0 and 1.
+    if not blanks:
+        read = read_tables([folder], "ill")
+        assert read.columns == ("dose", "flag")
+        np.testing.assert_array_equal(read.inputs[:, 1], expected)
+
+
+def test_truth_values_of_one_file_are_words_among_those_of_another(tmp_path):
+    folder = flags(tmp_path / "sites")
+    with (folder / "excel.csv").open("a") as file:
+        file.write("1.5,unknown,False\n")
+    read = read_tables([folder], "ill")
+    assert read.columns == ("dose", "flag_True", "flag_unknown")
+    assert read.inputs[:, 1].sum() == 60
+
+
+@pytest.mark.parametrize("ending", ["parquet", "xlsx"])
+def test_truth_values_of_typed_files_with_blanks_are_those_of_text(tmp_path, ending):
+    folder = flags(tmp_path / "sites", tuple(WRITTEN))
+    schema = describe([folder], "ill").schema
+    frame = pd.read_csv(folder / "excel.csv")
+    file = tmp_path / f"excel.{ending}"
+    (frame.to_parquet if ending == "parquet" else frame.to_excel)(file, index=False)
+    text, typed = read_tables([folder / "excel.csv"], schema=schema), read_tables([file], schema=schema)
+    np.testing.assert_array_equal(text.inputs, typed.inputs)

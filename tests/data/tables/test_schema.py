@@ -132,3 +132,9 @@ def test_options_must_agree_with_the_schema(options, field):
     SCHEMA.check_options(("ill",), "site", (), "classification")
     with refused("conflicting-options", field):
         SCHEMA.check_options(**options)
+
+
+@pytest.mark.parametrize(("synonym", "known"), [("integer", "whole number"), ("Bool", "yes/no"), ("str", "category")])
+def test_types_of_other_programs_are_recognised(synonym, known):
+    with refused("unknown-name", "age", f"'{synonym}'", f"Did you mean '{known}'?"):
+        Column("age", synonym)

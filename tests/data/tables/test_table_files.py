@@ -16,6 +16,7 @@ from tests.support.refusals import check_refusal, refused
 
 from drfl.cli.app import call
 from drfl.data.tables.table_files import read_tables
+from drfl.data.tables.text_form import ReadOptions
 from drfl.experiments.config.build import build
 from drfl.experiments.config.config import load_config
 from drfl.experiments.run.resume import identity
@@ -354,3 +355,43 @@ def test_mistake_with_numbers_or_labels_is_a_one_line_error(words, error, capsys
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert not Path("r").exists()
+
+
+@pytest.mark.parametrize("ending", ["csv", "xlsx", "parquet", "npz"])
+@pytest.mark.parametrize("missing", [(), ("",)])
+def test_column_of_one_file_can_be_dropped(tmp_path, ending, missing):
+    folder = tmp_path / "mixed"
+    folder.mkdir()
+    for name in "abc":
+        frame = pd.DataFrame({"x": np.arange(30) % 7 / 2, "ill": np.arange(30) % 2})
+        if name == "b":
+            frame.insert(0, "Unnamed: 0", np.arange(30))
+        file = folder / f"{name}.{ending}"
+        if ending == "npz":
+            np.savez(file, **{column: frame[column].to_numpy() for column in frame})
+        else:
+            {"csv": frame.to_csv, "xlsx": frame.to_excel, "parquet": frame.to_parquet}[ending](file, index=False)
+    reading = ReadOptions(missing=missing)
+    read = read_tables([folder], "ill", drop=["Unnamed: 0"], reading=reading)
+    assert read.columns == ("x",)
+    assert read.groups == tuple(np.repeat([*"abc"], 30))
+    with refused("unknown-name", "drop", "'z'"):
+        read_tables([folder], "ill", drop=["z"], reading=reading)
+
+
+def test_other_spelling_of_a_column_is_suggested(tmp_path):
+    files = [tmp_path / name for name in ("a.csv", "b.csv")]
+    for file, column in zip(files, ("Age", "age"), strict=True):
+        pd.DataFrame({column: np.arange(9.0), "ill": np.arange(9) % 2}).to_csv(file, index=False)
+    with refused("columns-differ", "Age", "'age'"):
+        read_tables(files, "ill")
+
+
+def test_empty_file_and_folder_of_folders(tmp_path):
+    (tmp_path / "zero.csv").write_text("")
+    with refused("damaged-file", str(tmp_path / "zero.csv"), "is empty"):
+        read_tables([tmp_path / "zero.csv"], "ill")
+    (tmp_path / "nested/north").mkdir(parents=True)
+    (tmp_path / "nested/north/data.csv").write_text("x,ill\n1,0\n2,1\n")
+    with refused("file-not-found", str(tmp_path / "nested"), "subfolders", "north/data.csv"):
+        read_tables([tmp_path / "nested"], "ill")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 import drfl
 from drfl.core.run_end import Marks
-from drfl.experiments.run.run_warnings import end_checks
+from drfl.experiments.config.build import build
+from drfl.experiments.config.config import load_config
+from drfl.experiments.run.run_warnings import check_strict, end_checks, warnings_of
 from drfl.resilience import Protected
 from drfl.task.metrics import ACCURACY
 
@@ -89,3 +93,32 @@ def test_clients_no_better_than_a_constant_are_named_worst_first():
 )
 def test_constant_answer_is_ignored_if_meaningless(majority, partition):
     assert end_checks(*finished([0.5], majority, partition=partition)).warnings == ()
+
+
+def test_table_without_clients_is_divided_at_random_with_a_notice(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": rng.normal(60, 9, 600).round(1), "dataset": rng.choice(["x", "y"], 600)})
+    frame["Hospital"], frame["sex"] = rng.choice([*"abc"], 600), rng.choice(["f", "m"], 600)
+    frame["ill"] = rng.choice(["no", "yes"], 600)
+    frame.to_csv("all.csv", index=False)
+
+    def notices(**options):
+        job = build(load_config(None, {"data": ["all.csv"], "target": "ill", "algorithm": "FedAvg", **options}))
+        found = [notice for notice in warnings_of(job) if notice.code == "random-clients"]
+        check_strict(True, found)  # which is no error
+        return found
+
+    (notice,) = notices()
+    assert notice.field == "group"
+    assert "30 simulated clients" in notice
+    assert "'Hospital'" in notice
+    (notice,) = notices(drop=["Hospital", "dataset"], clients=7)
+    assert "7 simulated clients" in notice
+    assert "'" not in notice.replace("`", "")
+    assert notices(group="Hospital") == []
+
+
+def test_data_sets_of_drfl_are_divided_without_a_notice():
+    job = build(load_config(None, {"dataset": "digits", "algorithm": "FedAvg"}))
+    assert warnings_of(job) == ()

@@ -8,6 +8,8 @@ import shutil
 import socket
 from datetime import datetime, timedelta
 
+import numpy as np
+import pandas as pd
 import pytest
 from cryptography import x509
 from tests.flower.deploy.servers import serving
@@ -282,3 +284,14 @@ def test_invalid_setting_of_the_job_is_one_problem(copy, monkeypatch):
     path.write_text(path.read_text().replace("rounds =", "rouns ="))
     found = [text for text in problems(check.check_deployment(DeploymentFolder(copy))) if "rouns" in text]
     assert [text.partition(":")[0] for text in found] == ["server.toml"]
+
+
+def test_site_is_not_asked_to_scale_columns_of_any_size(tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": rng.normal(60, 9, 90), "admitted": rng.normal(1.7e9, 1e7, 90), "ill": [0, 1] * 45})
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    (tmp_path / "site.toml").write_text('name = "a"\n[data]\ncsv = "rows.csv"\ntarget = "ill"\n')
+    found = [*check.check_data(SiteFolder(tmp_path))]
+    assert all(each.ok for each in found)
+    assert "e+06" in next(each.text for each in found if each.subject == "columns")
+    assert not [each for each in found if "standardise" in each.text]

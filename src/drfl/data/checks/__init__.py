@@ -31,7 +31,7 @@ def data_warnings(data: ClientData, by_class: bool = False) -> tuple[Notice, ...
     found = [*data.notices, *client_warnings(data, by_class), *unlabelled_rows(data), *label_warnings(data)]
     table = RawTable.of(data)
     if table is not None:
-        found += column_warnings(table, data.standardisation is None, by_class)
+        found += column_warnings(table, data.standardisation is None, by_class, data.schema)
         # Copies are near-copies too, and one warning about them is enough.
         found += copy_warnings(table) or near_copy_warnings(table)
     if not by_class:

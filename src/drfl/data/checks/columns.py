@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from drfl.core.errors import Notice
-from drfl.data.checks.raw_table import SAMPLE, RawTable, column_warning
+from drfl.core.errors import Notice, listing
+from drfl.data.checks.raw_table import SAMPLE, RawTable, column_warning, plain_name, warning
+from drfl.data.tables.schema import TableSchema
 
 FAR = 1e4
 """A value this many interquartile ranges from the median of its column is taken to be an error."""
@@ -91,13 +92,14 @@ SEVERAL = 10
 """A column with more distinct values is taken to be a quantity, not a code of a few levels."""
 
 
-def column_warnings(table: RawTable, raw: bool, by_class: bool) -> list[Notice]:
+def column_warnings(table: RawTable, raw: bool, by_class: bool, schema: TableSchema | None = None) -> list[Notice]:
     """Warn of columns that are likely to be wrong; raw ones are trained on without standardisation."""
     found = [*outliers(table), *(_unscaled(table) if raw else ()), *_identifiers(table)]
     if table.n > 1 and len(table.large) and not by_class:
-        found += [*_constant(table), *_swapped(table)]
+        found += [*_constant(table), *_blank(table, schema), *_swapped(table)]
     coded = codes(table, by_class)
-    advice = "remove these rows, or read the values as missing with `missing` or a schema"
+    # The option `missing` concerns all columns, of which others may have the number as a value.
+    advice = "remove these rows, or add the number to 'missing' of the column in a schema"
     found += code_warning(table, coded, advice)
     if len(table.large) > 1 and not by_class:
         apart = {k for k, _, _ in coded}
@@ -187,6 +189,22 @@ def _constant(table: RawTable) -> list[Notice]:
     cases = [(k, f" at {table.names[table.large[j]]}") for j, k in np.argwhere((spread == 0) & several)]
     advice = "check whether they are measured there"
     return column_warning(table, "constant-column", "columns that vary elsewhere are constant", cases, "case", advice)
+
+
+def _blank(table: RawTable, schema: TableSchema | None) -> list[Notice]:
+    """Warn of columns that are blank in all rows of a client but not at all clients."""
+    if table.known is None or schema is None:
+        return []
+    # The features of a category are known or missing together.
+    column_of = {feature: column.name for column in schema.columns for feature in column.features}
+    cases = dict[str, list[str]]()
+    for k in np.flatnonzero(table.known.any(0) & ~table.known.all(0)).tolist():
+        lacking = [table.names[i] for i in table.large if not table.known[table.rows[i], k].any()]
+        if lacking:
+            cases[column_of[plain_name(table.columns[k])]] = lacking
+    texts = [f"'{name}' at {listing(lacking, 'client')}" for name, lacking in cases.items()]
+    advice = "check whether they are measured there"
+    return warning("blank-column", "columns that are blank at some clients", texts, [*cases], "column", advice)
 
 
 def _swapped(table: RawTable) -> list[Notice]:

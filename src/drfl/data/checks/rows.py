@@ -60,15 +60,17 @@ def copy_warnings(table: RawTable) -> list[Notice]:
     test = np.zeros(len(table.values), bool)
     test[np.concatenate(table.test)] = True
     kind_in_training = np.zeros(len(totals), bool)
-    cases = []
+    cases, any_crossing = [], False
     for i in odd:
         own = owners == i
         kind_in_training[:] = False
         kind_in_training[kinds[own & ~test[rows]]] = True
         crossing = int(kind_in_training[kinds[own & test[rows]]].sum())
+        any_crossing |= crossing > 0
         copies = int((counts[cells[1] == i] - 1).sum())
         cases.append(f"{table.names[i]} ({copies} copies, {crossing} of its test rows are also in training)")
-    advice = "remove the copies, or the test rows measure what the model has memorised"
+    harm = "the test rows measure what the model has memorised" if any_crossing else "they count several times"
+    advice = f"remove the copies, or {harm}"
     found = warning("copies", "rows that occur more than once", cases, [table.names[i] for i in odd], "client", advice)
     return found + _between(table, cells, counts, inside, sizes)
 

@@ -140,12 +140,12 @@ def split_rows(
             return split_rows(rows, targets, key, test_fraction)
         classes = None if targets is None else most_frequent(members, targets)
         if len(units) < 2:
-            raise _too_few(f"{name} has {len(units)} patient{'s' * (len(units) != 1)}")
+            raise too_few(f"{name} has {len(units)} patient{'s' * (len(units) != 1)}")
         parts = split_rows(np.arange(len(units)), classes, key, test_fraction)
         return rows[np.isin(members, parts[0])], rows[np.isin(members, parts[1])]
     n = len(rows)
     if n < 2:
-        raise _too_few(f"{name} has {n} row{'s' * (n != 1)}")
+        raise too_few(f"{name} has {n} row{'s' * (n != 1)}")
     rng = key.generator()
     # Each part gets at least one row.
     held = min(max(round(test_fraction * n), 1), n - 1)
@@ -165,7 +165,8 @@ def split_rows(
     return np.sort(rows[order[~test]]), np.sort(rows[order[test]])
 
 
-def _too_few(what: str) -> InputError:
+def too_few(what: str) -> InputError:
+    """Return the error for a client with a single row or patient."""
     return InputError(
         f"{what}: at least two are needed to train and to test. Remove the client, with `min_rows = 2` in a command, "
         "or give it test data",

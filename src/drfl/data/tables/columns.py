@@ -101,7 +101,7 @@ BLANK_REMEDY = (
     "fill or remove such rows, exclude the column, or read blanks as missing values with `missing = ''` or a schema"
 )
 NAME_ROWS = "fill or remove such rows"
-"""What to do about blank cells, and about those of a column that names clients or patients."""
+"""What to do about blank cells, and about those of a target or of a column that names clients or patients."""
 
 
 def check_blanks(frame: pd.DataFrame, row_name: RowName, remedy: str = BLANK_REMEDY) -> None:

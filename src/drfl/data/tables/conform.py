@@ -30,6 +30,9 @@ MOST = 20
 WHOLE = re.compile(r"\A([-+]?\d+)\.0*\Z")
 """A whole number with a decimal point."""
 
+TRUTHS = {"true": "True", "false": "False"}
+"""Truth values in lower case → as levels are written. Excel and R write TRUE, pandas True."""
+
 
 Owner = Literal["schema", "model"]
 """Where the columns come from: a schema, which users can edit, or a trained model, whose columns are fixed."""
@@ -239,7 +242,9 @@ class _Cells(NamedTuple):
             numbers, _, is_ambiguous = days_of(dates.mask(is_code, ""), column.date_order)
         else:
             beside = len(column.levels) if column.other else np.nan
-            by_text = {level: k for k, level in enumerate(column.levels)}
+            # The levels of a schema may be written in another way than those that drfl proposes, such as TRUE.
+            by_text = {level_text(level): k for k, level in enumerate(column.levels)}
+            by_text |= {level: k for k, level in enumerate(column.levels)}
             plain = [str(text) if str(text) in by_text else level_text(text) for text in texts]
             numbers = np.array([by_text.get(text, beside) for text in plain], dtype=np.float64)
         return cls(column, codes, texts, numbers, is_code, is_ambiguous)
@@ -401,8 +406,9 @@ def stripped(cells: pd.Series) -> pd.Series:
 
 
 def level_text(value: object) -> str:
-    """Return a value as the text of a level: 1.0 is the level "1"."""
-    return WHOLE.sub(r"\1", str(value))
+    """Return a value as the text of a level: 1.0 is the level "1", and TRUE is the level "True"."""
+    text = str(value)
+    return TRUTHS.get(text.lower()) or WHOLE.sub(r"\1", text)
 
 
 def amount_of(value: object) -> float | None:

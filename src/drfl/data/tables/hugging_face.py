@@ -16,7 +16,7 @@ import torch
 from drfl.core.errors import InputError, Notice
 from drfl.core.packages import require
 from drfl.data.dataset import Dataset
-from drfl.data.tables.columns import Columns, check_alike, check_blanks, row_names_of, values_of
+from drfl.data.tables.columns import NAME_ROWS, Columns, check_alike, check_blanks, row_names_of, values_of
 from drfl.data.tables.condition_columns import condition_notices
 from drfl.data.tables.conditions import Condition, text_columns, used_columns
 from drfl.data.tables.conform import level_text
@@ -215,7 +215,7 @@ def _table_rows(parts: Mapping[str, datasets.Dataset], columns: Columns) -> Tabl
             frame[name] = _words(frame[name], rows.features[name])
         for name in columns.targets if schema is None else ():
             if _column_kind(rows.features[name]) == "array":  # a label or a number for each position
-                check_blanks(frame[[name]], row_names_of(place))
+                check_blanks(frame[[name]], row_names_of(place), NAME_ROWS)
                 labels = columns_of(name, _stacked(place, name, frame[name].tolist()))
                 at = targets.index(name) if name in targets else None
                 frame = frame.drop(columns=name).assign(**labels)
@@ -312,7 +312,8 @@ def _read(place: str, rows: datasets.Dataset, columns: Columns, kind: str) -> _S
     frame = cast("pd.DataFrame", rows.select_columns([*columns.targets, *columns.names]).to_pandas())
     patients = None if columns.patient is None else patients_of(frame, columns.patient, row_name)
     # A blank label is unknown.
-    check_blanks(frame.drop(columns=list(columns.targets)) if columns.task == "multi-label" else frame, row_name)
+    known = frame.drop(columns=list(columns.targets)) if columns.task == "multi-label" else frame
+    check_blanks(known, row_name, NAME_ROWS)
     targets: dict[str, np.ndarray] = {}
     for name in columns.targets:
         values = values_of(frame[name])

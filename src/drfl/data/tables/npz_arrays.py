@@ -66,7 +66,9 @@ def named_arrays(path: Path, drop: Sequence[str] = ()) -> pd.DataFrame:
             field=str(path),
         )
     with open_arrays(path) as arrays:
-        names = [name for name in arrays.names if name not in drop]
+        names, dropped = (
+            [name for name in arrays.names if (name in drop) == is_dropped] for is_dropped in (False, True)
+        )
         found = dict(zip(names, arrays.read(names), strict=True))
     if COLUMNS in found and INPUTS in found:
         inputs, columns = found.pop(INPUTS), [str(name) for name in found.pop(COLUMNS)]
@@ -76,7 +78,9 @@ def named_arrays(path: Path, drop: Sequence[str] = ()) -> pd.DataFrame:
                 code="count-mismatch",
                 field=COLUMNS,
             )
-        found = {name: inputs[:, k] for k, name in enumerate(columns) if name not in drop} | found
+        found = {
+            name: np.full(len(inputs), np.nan) if name in drop else inputs[:, k] for k, name in enumerate(columns)
+        } | found
     for name, values in found.items():
         if values.ndim != 1 or len(values) != len(next(iter(found.values()))):
             raise InputError(
@@ -84,7 +88,8 @@ def named_arrays(path: Path, drop: Sequence[str] = ()) -> pd.DataFrame:
                 code="count-mismatch",
                 field=name,
             )
-    return pd.DataFrame(found)
+    # As in Parquet files, dropped columns are there, but blank.
+    return pd.DataFrame(found).assign(**dict.fromkeys(dropped, np.nan))
 
 
 def read_arrays(files: Sequence[Path], columns: Columns) -> tuple[TableRows, dict[str, list[pd.Series]]]:

@@ -245,8 +245,10 @@ def _feature(name: str, values: _Values, parts: Sequence[pd.Series], notices: li
         return Column(name, "id")
     levels, rare = values.sorted_texts(), int((values.counts < RARE).sum())
     if len(levels) > CATEGORIES or not levels:
-        text = f"column '{name}' has {len(texts)} different words, so it is text and not a feature"
-        notices.append(Notice(text, "too-many-categories", name))
+        text, code = f"has {len(texts)} different words, so it is text", "too-many-categories"
+        if not values.rows:
+            text, code = "is blank in all rows, so it is text", "blank-column"
+        notices.append(Notice(f"column '{name}' {text} and not a feature", code, name))
         return Column(name, "text")
     notices += _written_numbers(name, values)
     if rare:

@@ -31,6 +31,13 @@ TASKS: tuple[TaskName, ...] = get_args(TaskName)
 NUMBERS: tuple[Type, ...] = ("number", "whole number")
 WITH_LEVELS: tuple[Type, ...] = ("yes/no", "category")
 
+SYNONYMS: dict[str, Type] = {
+    "integer": "whole number", "int": "whole number", "float": "number", "double": "number", "numeric": "number",
+    "bool": "yes/no", "boolean": "yes/no", "binary": "yes/no", "string": "category", "str": "category",
+    "categorical": "category", "factor": "category", "datetime": "date",
+}  # fmt: skip
+"""Names of types in other programs → types of a schema."""
+
 MISSING = " missing"
 """Suffix of the name of a feature that is 1 if a value is missing."""
 
@@ -85,7 +92,8 @@ class Column:
         place = f"column '{self.name}'"
         for name, values, known in (("type", self.type, TYPES), ("role", self.role, ROLES)):
             if values not in known:
-                raise _at(place, unknown(name, str(values), known, field=self.name))
+                synonyms = SYNONYMS if name == "type" else None
+                raise _at(place, unknown(name, str(values), known, field=self.name, synonyms=synonyms))
         if self.range is not None:
             # As floats, so that the bounds 0 and 0.0 give equal columns.
             low, high = map(float, self.range)

@@ -206,7 +206,7 @@ class Table(NamedTuple):
 def _read_text(path: Path, form: TextForm, text: Sequence[str]) -> pd.DataFrame:
     """Read a text file. All cells of the columns ``text`` stay text."""
     import pandas as pd
-    from pandas.api.types import is_bool_dtype
+    from pandas.api.types import infer_dtype, is_bool_dtype
 
     options = {**form.options(), "index_col": False, "keep_default_na": False, "na_values": [""]}
     try:
@@ -223,7 +223,13 @@ def _read_text(path: Path, form: TextForm, text: Sequence[str]) -> pd.DataFrame:
         # pandas names neither the line of a quotation mark nor a remedy.
         raise row_error(path, form, is_open="EOF inside string" in str(error.__cause__)) or error from None
     _check_line_breaks(path, frame, form)
-    truths = [name for name in frame if is_bool_dtype(frame[name])]
+    # With blank cells, a column of truth values has objects.
+    truths = [
+        name
+        for name in frame
+        if is_bool_dtype(frame[name])
+        or (frame[name].dtype == object and infer_dtype(frame[name], skipna=True) == "boolean")
+    ]
     pointed = [name for name in frame if form.has_free_points and may_mix_thousands(frame[name])]
     if truths or pointed:  # "TRUE" would become True, and 1.500 would become 1.5
         again = read_csv(path, usecols=[*truths, *pointed], dtype=str, **options)
@@ -345,4 +351,5 @@ def _read_sheet(path: Path, drop: Sequence[str]) -> pd.DataFrame:
             # As objects, because pandas would read the text "007" as the number 7.
             cells = pd.read_excel(book, sheet_name=sheet or 0, dtype=object, keep_default_na=False, na_values=[""])
             frame = cells.infer_objects()
-    return frame.drop(columns=[name for name in frame if str(name).strip() in drop])
+    # As in Parquet files, dropped columns are there, but blank.
+    return frame.assign(**{str(name): np.nan for name in frame if str(name).strip() in drop})

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from drfl.core.errors import InputError, Notice, listing, unknown
+from drfl.core.errors import InputError, Notice, listing, suggestion, unknown
 from drfl.data.dataset import Dataset, TaskName
 from drfl.data.tables.columns import (
     NAME_ROWS,
@@ -274,6 +274,25 @@ def form_notices(tables: Sequence[Table]) -> list[Notice]:
     return [Notice(f"{files} were read {ends.pop()}", "table-format")]
 
 
+def _check_columns(tables: Sequence[Table], columns: Columns) -> None:
+    """Check that the named columns exist, and that all files have the same columns except those that are dropped."""
+    place, drop = tables[0].place, columns.drop
+    own = [[str(name) for name in table.frame if name not in drop] for table in tables]
+    dropped = {str(name) for table in tables for name in table.frame if name in drop}
+    columns.check(place, [*own[0], *sorted(dropped)])
+    for table, names in zip(tables, own, strict=True):
+        lacking, more = sorted({*own[0]} - {*names}), sorted({*names} - {*own[0]})
+        if lacking or more:
+            odd = min(lacking + more)
+            hint = suggestion(odd, more if odd in lacking else lacking)
+            raise InputError(
+                f"column '{odd}' is in only one of {place} and {table.place}{f'. {hint} Give' if hint else ': give'} "
+                "both the same columns, or exclude it with `drop`",
+                code="columns-differ",
+                field=odd,
+            )
+
+
 def rows_of_tables(tables: Sequence[Table], columns: Columns, *, words: bool = True, files: bool = True) -> TableRows:
     """Encode tables without a schema, with inputs (n, p) float64; features may be text if ``words``.
 
@@ -288,21 +307,14 @@ def rows_of_tables(tables: Sequence[Table], columns: Columns, *, words: bool = T
     check_forms({table.place: [str(name) for name in table.frame] for table in tables})
     whole_tables = [table.with_numbers([*names, *text_columns(targets)]) for table in tables]
     tables = [table.with_answers(targets, [*names, *drop]) for table in whole_tables]
-    first = list(tables[0].frame.columns)
-    columns.check(place, first)
+    _check_columns(tables, columns)
     patients = patients_of_tables(tables, columns.patient)
     for table in tables:
         frame, line = table.frame, table.row_name
-        if sorted(frame.columns) != sorted(first):
-            odd = sorted(set(first) ^ set(frame.columns))[0]
-            raise InputError(
-                f"column '{odd}' is in only one of {place} and {table.place}: give both the same columns",
-                code="columns-differ",
-                field=odd,
-            )
-        kept = frame.drop(columns=list(drop))
+        kept = frame.drop(columns=list(drop), errors="ignore")
         # A blank label is unknown.
-        check_blanks(kept.drop(columns=list(targets)) if task == "multi-label" else kept, line)
+        check_blanks(kept[names if task == "multi-label" else [*names, *targets]], line, NAME_ROWS)
+        check_blanks(kept.drop(columns=roles), line)
         for name in targets:
             check_values(name, values_of(frame[name]), task, line)
         features = kept.drop(columns=roles)
@@ -311,8 +323,9 @@ def rows_of_tables(tables: Sequence[Table], columns: Columns, *, words: bool = T
         if not words:
             check_no_text(features, table.place)
     # The order of most files: one site that permutes its columns must not change the model.
-    order = list(Counter(tuple(table.frame.columns) for table in tables).most_common(1)[0][0])
-    whole = pd.concat([table.frame[order] for table in tables], ignore_index=True).drop(columns=list(drop))
+    orders = Counter(tuple(name for name in table.frame.columns if name not in drop) for table in tables)
+    order = list(orders.most_common(1)[0][0])
+    whole = pd.concat([table.frame[order] for table in tables], ignore_index=True)
     for name in (name for name in whole if whole[name].dtype == object and name not in names):
         # Truth values of one file and numbers of another are objects together.
         if all(is_numeric_dtype(table.frame[name]) for table in tables):
@@ -320,8 +333,9 @@ def rows_of_tables(tables: Sequence[Table], columns: Columns, *, words: bool = T
     # The group 1.0 of a file with blanks in other cells is the group "1" of another file.
     group = columns.group
     owners = client_of_rows(tables, None, files) if group is None else [level_text(value) for value in whole[group]]
-    for name in targets if task == "classification" else ():
-        # The class 1.0 of a file of numbers is the class "1" of a file with words, as in a schema.
+    others = list(targets) if task != "classification" else []
+    for name in (name for name in whole if name not in (*names, *others)):
+        # The value 1.0 of a file of numbers is the value "1" of a file with words, as in a schema.
         if not is_numeric_dtype(whole[name]):
             whole[name] = whole[name].map(level_text)
     inputs = whole.drop(columns=roles)

@@ -32,9 +32,12 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
                 found.append(path)
                 continue
             if not inside:
-                raise InputError(
-                    f"the folder {path} has no {' or '.join(SUFFIXES)} file", code="file-not-found", field=str(path)
-                )
+                below = sorted(file for file in path.glob("*/*") if is_table_file(file))
+                text = f"the folder {path} has no {' or '.join(SUFFIXES)} file"
+                if below:
+                    text += f". drfl reads no subfolders: move files such as {below[0].relative_to(path)} into one "
+                    text += "folder, and name each file after its client"
+                raise InputError(text, code="file-not-found", field=str(path))
             found += [file for file in inside if not file.name.lower().endswith(".xlsx")] or inside
         elif not os.path.isfile(workbook(path)[0]):
             open_file(workbook(path)[0]).close()  # which says what is there instead

@@ -177,12 +177,16 @@ class TextForm(NamedTuple):
         with open_text(path) as file, reading(path):
             numbered = enumerate(lines(file, path, encoding), start=1)
             start = [*islice(((k, line) for k, line in numbered if line.strip("\ufeff\r\n ")), FIRST_LINES)]
-        named = SEP_LINE.fullmatch(start[0][1]) if start else None
+        if not start:
+            raise InputError(
+                f"{path} is empty: remove it, or save the table again", code="damaged-file", field=str(path)
+            )
+        named = SEP_LINE.fullmatch(start[0][1])
         skip = 0 if named is None else start[0][0]
         delimiter = options.delimiter or ("" if named is None else named[1])
         if not delimiter:
             # Inside quotes these characters are part of a name.
-            head, *rest = [re.sub(r'"[^"]*"', "", line) for _, line in start] or [""]
+            head, *rest = [re.sub(r'"[^"]*"', "", line) for _, line in start]
             body = "".join(rest)
             # A tie goes to the usual delimiter, which is first.
             by_head, by_body = max(DELIMITERS, key=head.count), max(DELIMITERS, key=body.count)

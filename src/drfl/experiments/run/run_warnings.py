@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from drfl.core.errors import InputError, Notice, listing
 from drfl.data import DATASETS, ClientData
 from drfl.data.checks import data_warnings
-from drfl.data.partition.natural import LEFT_OUT
+from drfl.data.partition.natural import LEFT_OUT, Natural
+from drfl.data.tables.columns import CATEGORIES
 from drfl.data.tables.hugging_face_names import hub_name
 from drfl.engine import Simulation
 from drfl.experiments.config.own_data import is_hub
@@ -24,6 +26,13 @@ MOST_SKIPPED = 0.1
 
 BY_CLASS = ("one-class", "zipf-dirichlet", "dirichlet-drop")
 """Partitions that give most clients few classes on purpose, where a constant answer is hard to beat."""
+
+
+SITES = (
+    "site", "hospital", "clini[ck]", "cent(?:re|er)", "institut", "ward", "branch", "bank", "school", "region",
+    "country", "client", "group", "dataset",
+)  # fmt: skip
+"""Patterns of names of columns that may name the clients, the likeliest first."""
 
 
 def warnings_of(job: Running) -> tuple[Notice, ...]:
@@ -51,12 +60,30 @@ def warnings_of(job: Running) -> tuple[Notice, ...]:
             ),
             *notices,
         )  # fmt: skip
+    if partition not in (None, Natural.name) and "data" in job.about.settings:
+        return (_random_clients(job.data), *notices)
     return notices
 
 
+def _random_clients(data: ClientData) -> Notice:
+    """State that no column names the clients of a user's table, and suggest one."""
+    columns = () if data.schema is None else data.schema.columns
+    words = [column.name for column in columns if column.is_feature and 2 <= len(column.levels) <= CATEGORIES]
+    # The likeliest name comes first.
+    names = [name for pattern in SITES for name in words if re.search(pattern, name, re.IGNORECASE)]
+    remedy = (
+        f"if '{names[0]}' names them, use `group = '{names[0]}'`" if names else "if a column names them, use `group`"
+    )
+    text = f"no column names the clients, so the rows were divided at random among {data.n} simulated clients: {remedy}"
+    return Notice(text, "random-clients", "group")
+
+
 def check_strict(strict: bool | None, notices: Sequence[Notice]) -> None:
-    """With ``strict``, treat warnings about data as errors, except the list of clients that the user left out."""
-    wrong = [notice for notice in notices if notice.code != LEFT_OUT]
+    """With ``strict``, treat warnings about data as errors, except those on what the user may have intended.
+
+    These are the list of clients that are left out, and a division of the rows at random.
+    """
+    wrong = [notice for notice in notices if notice.code not in (LEFT_OUT, "random-clients")]
     if strict and wrong:
         count = f"{len(wrong)} warning{'s' * (len(wrong) > 1)}"
         raise InputError(
