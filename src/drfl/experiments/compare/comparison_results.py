@@ -15,6 +15,7 @@ from drfl.core.errors import Notice
 from drfl.core.files import read_csv
 from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, SECTION, add_marks, late_rollbacks, legends
 from drfl.core.user_code import label_of
+from drfl.data.warm_start import start_notices
 from drfl.experiments.assess.predicted_records import predictions_file
 from drfl.experiments.compare.outcomes import (
     Outcome,
@@ -153,10 +154,14 @@ class Comparison:
 
     @property
     def notices(self) -> list[Notice]:
-        """Warnings about models that were set back late, and about metrics that are undefined at some clients."""
+        """Warnings about initial models that may have seen test rows, models that were set back late, and metrics that
+        are undefined at some clients.
+        """
         ended = [outcome.undefined for outcome in self.outcomes if outcome.metrics is not None]
         late = [f"{o.algorithm} seed {o.seed} ({o.marks.rounds_text})" for o in self.outcomes if o.marks.is_late]
-        return [*late_rollbacks(late), *undefined_notices(self.measures, ended, self.clients)]
+        seen = {o.seed: o.start for o in self.outcomes if start_notices(o.start)}
+        started = start_notices(next(iter(seen.values()), None), list(seen))
+        return [*started, *late_rollbacks(late), *undefined_notices(self.measures, ended, self.clients)]
 
     @property
     def legends(self) -> list[str]:

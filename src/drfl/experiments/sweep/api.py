@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from drfl.core.errors import Notice, RunWarning, StoppedError
+from drfl.data.warm_start import SEEN
 from drfl.training.callbacks import line_printer
 
 if TYPE_CHECKING:
@@ -55,7 +58,6 @@ def sweep(
         >>> list(result.comparisons)
         ['alpha = 0.1', 'alpha = 1.0']
     """
-    from drfl.core.errors import Notice, StoppedError
     from drfl.experiments.execution.executor import workers_of
     from drfl.experiments.run.resume import check_folder
     from drfl.experiments.run.runner import stop_on_interrupt
@@ -82,6 +84,8 @@ def sweep(
     unfinished = f"interrupted: {missing} of {total} runs are missing; the same call with resume=True continues"
     for notice in (*result.notices, *([Notice(unfinished, "interrupted")] if missing else [])):
         show(notice)
+        if notice.code == SEEN and not progress:
+            warnings.warn(RunWarning(notice), stacklevel=2)
     return result
 
 
