@@ -64,6 +64,20 @@ def test_cells_that_count_as_other_are_reported(trained):
     check_refusal(arguments, "similar-values", "stage", "line 3", "'ii'", "'II'")
 
 
+def test_columns_in_another_unit_are_reported(trained):
+    arguments = ["predict", "r", "new.csv", "--overwrite", "--out", "p.csv"]
+    trained.to_csv("new.csv", index=False)
+    assert notices(arguments) == []
+    other = trained.assign(income=trained["income"] * 88.4)
+    other.to_csv("new.csv", index=False)
+    (notice,) = notices(arguments)
+    assert (notice.code, notice.field) == ("unit-mismatch", "income")
+    assert quotes(notice, "new.csv", f"{other['income'].median():.4g}")
+    # a few rows may be unusual
+    other.iloc[:5].to_csv("new.csv", index=False)
+    assert notices(arguments) == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
