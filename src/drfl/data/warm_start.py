@@ -59,9 +59,6 @@ class InputDescription(Protocol):
         ...
 
 
-SEEN = "seen-test-rows"
-"""The code of the warning that an initial model may have been trained on test rows."""
-
 UNSEEN, UNKNOWN = "unseen", "unknown"
 """Whether an initial model was trained on rows that are test rows now: certainly not, or not known."""
 
@@ -153,7 +150,7 @@ def start_notices(origin: Mapping[str, object] | None, seeds: Sequence[int] = ()
         "the initial model of `init_from` may have been trained on rows that are test rows now, so the test results "
         f"may be too good{where}: test on rows that are newer than that model, or use its table and its seed"
     )
-    return [Notice(text, SEEN, "init_from")]
+    return [Notice(text, "seen-test-rows", "init_from")]
 
 
 def differing_tensor(task: Task, weights: Mapping[str, Tensor], w: Tensor) -> str | None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from drfl.core.errors import InputError, Notice, RunWarning, unknown
 from drfl.core.run_end import ON_TEST
 from drfl.data import ClientData
-from drfl.data.warm_start import SEEN, start_notices
+from drfl.data.warm_start import start_notices
 from drfl.federation.algorithm import Algorithm
 from drfl.federation.federation import Evaluation
 from drfl.task.metrics import ACCURACY
@@ -165,7 +165,7 @@ def compare(
         text = f"{len(failed)} of {len(comparison.outcomes)} runs failed, the first is {first}"
         warnings.warn(RunWarning(Notice(text, "failed-runs")), stacklevel=2)
     for notice in comparison.notices:
-        if notice.code == SEEN and not progress:
+        if notice.code == "seen-test-rows" and not progress:
             warnings.warn(RunWarning(notice), stacklevel=2)
     return comparison
 

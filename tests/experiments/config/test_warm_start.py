@@ -20,9 +20,10 @@ from drfl.cli.app import call
 from drfl.core.errors import RunWarning
 from drfl.data import ClientData
 from drfl.data.model_card import card
-from drfl.data.warm_start import SEEN, warm_start
+from drfl.data.warm_start import warm_start
 from drfl.testing.quadratic_federation import QuadraticFederation
 
+SEEN = "seen-test-rows"
 OLD = "old/model.safetensors"
 ROWS = ["--data", "t.csv", "--target", "ill", "--group", "site"]
 

@@ -10,7 +10,6 @@ from tests.support.refusals import logged
 from drfl.core.files import sha256_of
 from drfl.data import ClientData
 from drfl.data.model_file import read_model_file
-from drfl.data.warm_start import SEEN
 from drfl.experiments.run.manifest import is_finished
 from drfl.flower import nodes, server_app
 from drfl.flower.deploy import dated_folders
@@ -68,13 +67,13 @@ def test_next_run_starts_from_the_newest_model(tmp_path, caplog):
     about = read_model_file(second / "model.safetensors").about
     assert about["training"]["init_from"] == sha256_of(first / "model.safetensors")
     assert about["training"]["test_rows"]
-    assert (SEEN, "init_from") not in logged(caplog)
+    assert ("seen-test-rows", "init_from") not in logged(caplog)
     # One site has other rows now, so its test rows may be old training rows.
     train, test = clients()
     train["a"] = tuple(values[1:] for values in train["a"])
     sites = {name: Site(name, ClientData.from_arrays({name: train[name]}, {name: test[name]})) for name in "abcd"}
     third = server_app.serve(grid_of(load=lambda context: sites[context.node_config["name"]]), path)
-    assert (SEEN, "init_from") in logged(caplog)
+    assert ("seen-test-rows", "init_from") in logged(caplog)
     assert "test_rows" not in read_model_file(third / "model.safetensors").about["training"]
 
 

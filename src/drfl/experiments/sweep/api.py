@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from drfl.core.errors import Notice, RunWarning, StoppedError
-from drfl.data.warm_start import SEEN
 from drfl.training.callbacks import line_printer
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ def sweep(
     unfinished = f"interrupted: {missing} of {total} runs are missing; the same call with resume=True continues"
     for notice in (*result.notices, *([Notice(unfinished, "interrupted")] if missing else [])):
         show(notice)
-        if notice.code == SEEN and not progress:
+        if notice.code == "seen-test-rows" and not progress:
             warnings.warn(RunWarning(notice), stacklevel=2)
     return result
 
