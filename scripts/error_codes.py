@@ -162,6 +162,7 @@ CODES = {
     "run-with-other-sites": "A run folder that is left holds a run with other sites.",
     "runs-differ": "Runs that are compared differ in what they measure or in their settings.",
     "schema-differs": "A schema is not the one with which a model was trained.",
+    "seen-test-rows": "The initial model may have been trained on rows that are test rows now.",
     "several-models": "A folder has several models, and one of them has to be named.",
     "shared-patients": "Two clients have patients with the same identifier.",
     "shared-rows": "Clients share equal rows.",

@@ -119,6 +119,7 @@ def test_tables_after_data_are_not_taken_for_a_configuration_file(tmp_path, monk
         (tmp_path / f"{name}.csv").write_text("age,sick\n3,1\n")
     check_refusal(["run", "--data", "a.csv", "b.csv", "--target", "sick"], "unsupported-file", "b.csv", "`data`")
     assert capsys.readouterr().err.count("\n") == 1
+    check_refusal(["run", str(tmp_path), "--target", "sick"], "not-a-file", str(tmp_path), "`data`")
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,20 @@ def test_cells_that_count_as_other_are_reported(trained):
     check_refusal(arguments, "similar-values", "stage", "line 3", "'ii'", "'II'")
 
 
+def test_columns_in_another_unit_are_reported(trained):
+    arguments = ["predict", "r", "new.csv", "--overwrite", "--out", "p.csv"]
+    trained.to_csv("new.csv", index=False)
+    assert notices(arguments) == []
+    other = trained.assign(income=trained["income"] * 88.4)
+    other.to_csv("new.csv", index=False)
+    (notice,) = notices(arguments)
+    assert (notice.code, notice.field) == ("unit-mismatch", "income")
+    assert quotes(notice, "new.csv", f"{other['income'].median():.4g}")
+    # a few rows may be unusual
+    other.iloc[:5].to_csv("new.csv", index=False)
+    assert notices(arguments) == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
@@ -72,6 +86,7 @@ def test_cells_that_count_as_other_are_reported(trained):
         (["r/model.safetensors", "t.docx"], "unsupported-file"),
         (["r/model.safetensors", "t.csv", "--keep", "beds"], "unknown-name"),
         (["r/model.safetensors", "t.csv", "--out", "none/p.csv"], "folder-not-found"),
+        (["r/model.safetensors", "t.csv", "--out", "p.xlsx"], "unsupported-file"),
         (["r/model.safetensors", "t.csv", "--out", "/proc/p.csv"], "cannot-write"),
         (["r/model.safetensors", "t.csv", "--schema", "other.toml"], "schema-differs"),
         (["images.safetensors", "t.csv"], "unsupported-data"),
@@ -96,6 +111,19 @@ def test_invalid_rows_are_refused(arguments, code, trained, capsys):
         predict_command(
             Path(path), Path(place), Path(options.get("--out", "p.csv")), schema, None, keep, drfl.ReadOptions(), False
         )
+
+
+def test_files_that_a_command_reads_are_not_replaced(trained):
+    SCHEMA.write("s.toml")
+    before = {name: Path(name).read_bytes() for name in ("t.csv", "r/model.safetensors", "s.toml")}
+    for name in before:
+        for command in (
+            ["predict", "r", "t.csv", "--schema", "s.toml", "--overwrite"],
+            *([["model", "export", "r", "--overwrite"]] if name.startswith("r") else []),
+            *([["data", "describe", ".", "--target", "ill", "--force"]] if name.endswith(".csv") else []),
+        ):
+            check_refusal([*command, "--out", f"./{name}"], "already-exists", name)
+    assert {name: Path(name).read_bytes() for name in before} == before
 
 
 def test_damaged_model_is_refused_in_one_line(trained):

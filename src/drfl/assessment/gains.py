@@ -36,8 +36,9 @@ def with_row_values(measure: Measure) -> str:
     from drfl.task.metrics import METRICS  # this import loads torch
 
     if measure.name not in METRICS:
-        return "run with `metrics = 'accuracy'` as well, or with `metrics = 'mae'` for regression"
-    return f"run with `metrics = '{'mae' if measure.name in ('rmse', 'r2') else 'accuracy'}'` as well"
+        return "run with --metric accuracy as well, or with --metric mae for regression (`metrics` in TOML)"
+    name = "mae" if measure.name in ("rmse", "r2") else "accuracy"
+    return f"run with --metric {name} as well (`metrics = '{name}'` in TOML)"
 
 
 @dataclass(frozen=True, eq=False, repr=False)

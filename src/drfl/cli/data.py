@@ -74,6 +74,7 @@ def describe(
     """
     with signals.raise_on_signal():
         from drfl.core.errors import InputError, complete_listings, unknown
+        from drfl.core.output_files import check_output
         from drfl.data.table_description import describe as describe_tables
         from drfl.data.tables.schema import TASKS
         from drfl.data.tables.text_form import ReadOptions
@@ -90,6 +91,7 @@ def describe(
         with complete_listings():
             found = describe_tables(paths, target, group, drop or (), cast("TaskName | None", task), patient, reading)
         if found.schema is not None and out is not None:
+            check_output(out, "--out", overwrite=True, inputs=[Path(name) for name in found.files])
             found.schema.write(out)
         if as_json:
             content = {

@@ -43,14 +43,22 @@ def predict_command(
 ) -> int:
     """Write the predictions for a table, and return the exit code."""
     from drfl.cli.console import warn
+    from drfl.core.errors import InputError
     from drfl.core.output_files import check_output, write_bytes
     from drfl.data.model import load_model
     from drfl.data.model_store import find_model
     from drfl.data.personal_models import advice_of, personal_clients
     from drfl.data.prediction_table import predictions_csv
 
-    check_output(out, "--out", overwrite=overwrite)
-    model, file = load_model(path, reference, schema=schema, client=client), find_model(path).file
+    file = find_model(path).file
+    check_output(out, "--out", overwrite=overwrite, inputs=[table, file, *([] if schema is None else [schema])])
+    if out.suffix.lower() not in ("", ".csv"):
+        raise InputError(
+            f"predictions are written as CSV, not as {out.suffix}: give a name ending in .csv to --out",
+            code="unsupported-file",
+            field=str(out),
+        )
+    model = load_model(path, reference, schema=schema, client=client)
     text = predictions_csv(model, table, keep, reading, warn)
     write_bytes(text.encode(), out, private=True)  # rows may be patients
     say(f"{out}: predictions for {text.count(chr(10)) - 1:,} rows")
@@ -103,8 +111,9 @@ def export(
     with signals.raise_on_signal():
         from drfl.core.output_files import check_output
         from drfl.data.model import load_model
+        from drfl.data.model_store import find_model
 
-        check_output(out, "--out", overwrite=overwrite)
+        check_output(out, "--out", overwrite=overwrite, inputs=[find_model(path).file])
         load_model(path, reference).to_onnx(out)
         say(f"{out}: written")
     return 0

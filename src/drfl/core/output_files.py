@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,17 +11,24 @@ from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import InputError
 
 
-def check_output(path: Path, option: str, *, overwrite: bool) -> None:
+def check_output(path: Path, option: str, *, overwrite: bool, inputs: Sequence[Path] = ()) -> None:
     """Check that a file can be written later, before work that takes long.
 
     Args:
         path: The file.
         option: Name of the option that named it, such as "--out".
         overwrite: Whether an existing file may be replaced.
+        inputs: Files that the command reads, which it never replaces.
 
     Raises:
         InputError: If the file exists, or its folder does not.
     """
+    if path.exists() and any(other.exists() and path.samefile(other) for other in inputs):
+        raise InputError(
+            f"{path} is a file that the command reads, so it is not replaced: give another {option}",
+            code="already-exists",
+            field=str(path),
+        )
     if path.exists() and not overwrite:
         raise InputError(
             f"{path} already exists: give another {option}, or `overwrite` to replace it",

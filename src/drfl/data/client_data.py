@@ -15,6 +15,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from drfl.core import checks
 from drfl.core.errors import InputError, Notice
+from drfl.core.hashing import digest_of
 from drfl.core.html_table import html_table
 from drfl.core.key import Key, key_of
 from drfl.data.dataset import TEST_FRACTION, Dataset
@@ -255,6 +256,13 @@ class ClientData:
         """Return all tensors of the data, for a digest."""
         held = self.validation or ()
         return [self.inputs, self.targets, self.test_inputs, self.test_targets, *self.train, *self.test, *held]
+
+    def test_digest(self) -> str:
+        """Return a digest of the inputs and targets on which each client is tested."""
+        sizes = torch.tensor([len(rows) for rows in self.test])
+        # Clients may share test rows, so each row is copied once.
+        rows, places = torch.cat(self.test).unique(return_inverse=True)
+        return digest_of([sizes, places, self.test_inputs[rows], self.test_targets[rows]])
 
     @property
     def shares(self) -> Tensor:

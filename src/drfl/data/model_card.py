@@ -28,6 +28,11 @@ def card(model: Model) -> Card:
     task, training, metrics = about.get("task", {}), about.get("training", {}), about.get("metrics", {})
     rows = f"{training.get('rows', '?'):,} rows" if isinstance(training.get("rows"), int) else "rows"
     start = training.get("init_from")
+    seen = "."
+    if "test_rows" in training:
+        seen = ", which the training did not see."
+    elif start:
+        seen = ". The model from which the training started may have been trained on them, so results may be too good."
     where = f"{metrics.get('clients', training.get('clients', '?'))} clients"
     module = about.get("module", {})
     name = str(module.get("reference", module.get("class", "a module")))
@@ -80,7 +85,7 @@ def card(model: Model) -> Card:
         ],
         "Factors": [f"Metrics are per client, over {where}. drfl computed none for other groups{sensitive}."],
         "Metrics": [f"Score: {task.get('score', '?')}; loss: {task.get('loss', '?')}.", *threshold],
-        "Evaluation data": [f"Test rows of the same {where}, which the training did not see."],
+        "Evaluation data": [f"Test rows of the same {where}{seen}"],
         "Training data": [
             f"{training.get('data', '?')}: {rows} of {training.get('clients', '?')} clients.",
             *([f"The model started from the file with the SHA-256 {start}."] if start else []),

@@ -7,12 +7,39 @@ import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from drfl.core.csv_cells import escape_formula
 from drfl.core.errors import InputError, Notice, listing, unknown
+from drfl.data.checks.columns import SEVERAL
 from drfl.data.model import Model
 from drfl.data.tables.conform import level_text, other_cells
 from drfl.data.tables.table import Table
 from drfl.data.tables.text_form import DETECT, ReadOptions
+
+FAR = 10.0
+"""Distance of a column's median from the mean of the training rows, in standard deviations, that gives a warning."""
+
+
+def unit_notices(model: Model, table: Table) -> list[Notice]:
+    """Warn of quantities in a table that are far from the training rows, probably because of another unit."""
+    scaling = model.standardisation
+    if scaling is None:
+        return []
+    names = [str(name) for name in model.feature_names_in_] if model.schema is None else model.schema.features
+    notices, values = [], model.encode(table).double().numpy()
+    for k, name in enumerate(names):
+        known = values[~np.isnan(values[:, k]), k]
+        if len(np.unique(known)) <= SEVERAL:
+            continue
+        median, mean, scale = float(np.median(known)), float(scaling.mean[k]), float(scaling.scale[k])
+        if abs(median - mean) > FAR * scale:
+            text = (
+                f"{table.place}, column '{name}': the median is {median:.4g}, but the training rows have the mean "
+                f"{mean:.4g} and the standard deviation {scale:.4g}: check the unit"
+            )
+            notices.append(Notice(text, "unit-mismatch", name))
+    return notices
 
 
 def predictions_csv(
@@ -26,7 +53,7 @@ def predictions_csv(
 
     Columns are the number of the ``row`` from 1, the kept columns, the ``prediction``, and ``probability_CLASS`` for
     each class. A multi-label task has ``prediction_LABEL`` and ``probability_LABEL`` for each label. ``warn`` gets a
-    notice if cells count as other.
+    notice if cells count as other, or if a column is far from the training rows.
     """
     if not hasattr(model, "feature_names_in_"):
         raise InputError(
@@ -52,6 +79,9 @@ def predictions_csv(
         )
         text = f"{path}: values that are not levels of the model count as other in column {named}; check their spelling"
         warn(Notice(text, "unknown-level", next(iter(counts)) if len(counts) == 1 else None))
+    if warn is not None:
+        for notice in unit_notices(model, table):
+            warn(notice)
     answers = model.answers(outputs)
     if answers.ndim == 1:
         suffixes = [""]

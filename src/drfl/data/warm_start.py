@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from drfl.core.errors import InputError, listing
+from drfl.core.errors import InputError, Notice, listing
 from drfl.core.files import sha256_of
 from drfl.data.model_file import ModelFile, read_model_file
 from drfl.data.model_store import find_model
@@ -54,9 +54,23 @@ class InputDescription(Protocol):
         """The scaling of their inputs' columns; None if they are not scaled."""
         ...
 
+    def test_digest(self) -> str:
+        """Return a digest that is the same only if the clients are tested on the same rows."""
+        ...
+
+
+UNSEEN, UNKNOWN = "unseen", "unknown"
+"""Whether an initial model was trained on rows that are test rows now: certainly not, or not known."""
+
 
 class WarmStart(NamedTuple):
-    """A task whose model starts from a file, and the path, SHA-256 and run of the file; None without a file."""
+    """A task whose model starts from a file.
+
+    Args:
+        task: The task.
+        origin: Path, SHA-256 and run of the file, and under ``test_rows`` :data:`UNSEEN` or :data:`UNKNOWN`; None
+            without a file.
+    """
 
     task: Task
     origin: Mapping[str, str] | None
@@ -88,7 +102,15 @@ def warm_start(task: Task, clients: InputDescription, path: Path | None) -> Warm
     # The file of a run in float64 starts one in float32 too.
     dtype = {name: value.dtype for name, value in model.state_dict().items()}
     weights = {name: value.to(dtype.get(name, value.dtype)) for name, value in file.weights.items()}
-    load_weights(model, weights)
+    try:
+        load_weights(model, weights)
+    except InputError as error:
+        raise InputError(
+            f"`init_from`: the model in {file.path} has another architecture than `model` (parameter "
+            f"'{error.field}'): use the `model` of its run, or remove `init_from`",
+            code="weights-mismatch",
+            field="init_from",
+        ) from error
     # The first layer gets the columns. Layers before it may change their shape alone.
     first = model
     while isinstance(first, nn.Sequential):
@@ -105,8 +127,30 @@ def warm_start(task: Task, clients: InputDescription, path: Path | None) -> Warm
             if first.bias is not None:
                 first.bias.add_((weight @ ((new_mean - old_mean) / old_scale)).to(first.bias.dtype))
             first.weight.copy_(weight * (new_scale / old_scale))
-    origin = {"path": str(path), "sha256": sha256_of(path), "run": str(file.about.get("run", ""))}
+    # The file has the digest of its test rows only if neither its model nor those before it were trained on them.
+    unseen = file.about.get("training", {}).get("test_rows") == clients.test_digest()
+    origin = {
+        "path": str(path), "sha256": sha256_of(path), "run": str(file.about.get("run", "")),
+        "test_rows": UNSEEN if unseen else UNKNOWN,
+    }  # fmt: skip
     return WarmStart(dataclasses.replace(task, model=model), origin)
+
+
+def start_notices(origin: Mapping[str, object] | None, seeds: Sequence[int] = ()) -> list[Notice]:
+    """Warn if the initial model may have been trained on rows that are test rows now.
+
+    Args:
+        origin: See :class:`WarmStart`.
+        seeds: The seeds of a comparison for which this is true.
+    """
+    if origin is None or origin.get("test_rows") == UNSEEN:
+        return []
+    where = f" (seed {listing(list(map(str, seeds)), 'seed')})" if seeds else ""
+    text = (
+        "the initial model of `init_from` may have been trained on rows that are test rows now, so the test results "
+        f"may be too good{where}: test on rows that are newer than that model, or use its table and its seed"
+    )
+    return [Notice(text, "seen-test-rows", "init_from")]
 
 
 def differing_tensor(task: Task, weights: Mapping[str, Tensor], w: Tensor) -> str | None:

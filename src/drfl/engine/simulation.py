@@ -21,7 +21,7 @@ from drfl.data import ClientData
 from drfl.data.checks import data_warnings
 from drfl.data.row_scores import RowScores
 from drfl.data.standardisation import is_table
-from drfl.data.warm_start import differing_tensor, warm_start
+from drfl.data.warm_start import differing_tensor, start_notices, warm_start
 from drfl.engine import client_steps
 from drfl.engine.auto import Auto, choice
 from drfl.engine.base import Engine, Selective, Summing, Tests
@@ -175,7 +175,7 @@ class Simulation(Federation):
 
     def starting_from(self, path: Path) -> Self:
         """See :class:`drfl.federation.federation.Federation`."""
-        started = warm_start(self._given, self.data, path).task
+        started, origin = warm_start(self._given, self.data, path)
         name = differing_tensor(self._given, started.model.state_dict(), started.w0)
         if name is not None:
             raise InputError(
@@ -187,6 +187,7 @@ class Simulation(Federation):
         fed = copy.copy(self)
         fed.w0 = started.w0.to(self._w0)
         fed.model = ClientModel.of(self._train.task, fed.w0)
+        fed.start_notices = tuple(start_notices(origin))
         return fed
 
     def data_warnings(self) -> tuple[Notice, ...]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from drfl.core.errors import InputError, Notice, RunWarning, unknown
 from drfl.core.run_end import ON_TEST
 from drfl.data import ClientData
+from drfl.data.warm_start import start_notices
 from drfl.federation.algorithm import Algorithm
 from drfl.federation.federation import Evaluation
 from drfl.task.metrics import ACCURACY
@@ -230,7 +231,10 @@ def fit(
     Raises:
         InputError: An argument is impossible, ``out`` holds something else, or there is nothing to resume.
         DivergedError: The chosen algorithm diverges on all training rows.
-        DrflError: Every algorithm diverges or ends worse than the initial model.
+        DrflError: Every algorithm diverges or ends worse than the initial model, unless that is from ``init_from``.
+
+    Warns:
+        RunWarning: If the model of ``init_from`` may have been trained on test rows, and ``progress`` is None.
 
     Example:
         >>> import drfl, torch
@@ -266,10 +270,16 @@ def fit(
         raise InputError(f"{place} is finished: there is nothing to resume", code="nothing-to-resume", field=str(place))
     if overwrite and place is None:
         raise InputError("`overwrite` requires `out`, the folder of the fit", code="needs-option", field="out")
-    return run_fit(
+    fitted = run_fit(
         jobs_of_objects(data, task, settings, shared), place, personal=personalise, watch=StopSignal(),
         show=lambda label: nullcontext(()), log=show, warn=show, resume=resume, overwrite=overwrite,
     )  # fmt: skip
+    for notice in start_notices(fitted.finished.job.origin.start):
+        if progress:
+            show(notice)
+        else:
+            warnings.warn(RunWarning(notice), stacklevel=2)
+    return fitted
 
 
 def data_spec(**settings: object) -> DataSettings:

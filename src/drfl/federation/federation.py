@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 from torch import Tensor
 
-from drfl.core.errors import InputError, listing
+from drfl.core.errors import InputError, Notice, listing
 from drfl.core.key import Key
 from drfl.federation.client_table import ClientTable
 from drfl.federation.local_method import LocalMethod, MethodLayout, OwnModels
@@ -170,6 +170,7 @@ class Federation(ABC):
             averaged solution.
         model: The initial model, whose structure client-side methods need; None if the server does not know it.
         names: Names of the N clients, for messages; () = they have none.
+        start_notices: Warnings about the initial model, see :meth:`starting_from`.
     """
 
     n: int
@@ -184,6 +185,7 @@ class Federation(ABC):
     averaged: bool = False
     model: ClientModel | None = None
     names: tuple[str, ...] = ()
+    start_notices: tuple[Notice, ...] = ()
 
     def name_of(self, client: int) -> str:
         """Return what messages call a client."""
@@ -234,7 +236,7 @@ class Federation(ABC):
         return ClientTable.zeros(self.n, self._w0, self.table_dir)
 
     def starting_from(self, path: Path) -> Self:
-        """Return the same clients with the initial model of a file, see :func:`drfl.run`.
+        """Return the same clients with the initial model of a file, and its ``start_notices``, see :func:`drfl.run`.
 
         Raises:
             InputError: If the file does not fit the clients, or they are not in this process.

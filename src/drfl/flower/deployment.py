@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from drfl.core.errors import InputError, Notice
+from drfl.core.hashing import digest_of
 from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.data.standardisation import Standardisation
@@ -102,6 +103,10 @@ class Sites(NamedTuple):
         digests = [torch.frombuffer(bytearray(member.digest.encode()), dtype=torch.uint8) for member in self.members]
         applied = self.standardisation
         return digests + ([] if applied is None else [applied.mean, applied.scale])
+
+    def test_digest(self) -> str:
+        """Return a digest of the sites' data, as the server does not know which rows are test rows."""
+        return digest_of(self.tensors())
 
 
 def _common(names: Sequence[tuple[str, ...]]) -> tuple[str, ...] | None:

@@ -124,9 +124,17 @@ def pair_runs(runs: Sequence[AssessedRun]) -> tuple[list[PairedRuns], list[str]]
     Returns:
         The pairs, and why other runs cannot be paired with the first one, one sentence per reason.
     """
-    if len({run.record.algorithm for run in runs}) < 2:
-        return [], []
     pairs, reasons, first = list[PairedRuns](), list[str](), runs[0]
+    # Runs of one algorithm are not compared. Say why if they look like rivals, but have other data.
+    for run in (run for run in runs[1:] if run.record.algorithm == first.record.algorithm):
+        same = run.record.test_setting[:2] == first.record.test_setting[:2]
+        # At another seed the same clients often have other test rows.
+        if same and run.record.seed == first.record.seed and first.rows is not None and run.rows is not None:
+            same = first.rows.same_rows(run.rows)
+        if not same:
+            reasons.append(f"{first.record.label} and {run.record.label} have different data or test rows")
+    if len({run.record.algorithm for run in runs}) < 2:
+        return [], reasons
     # At another seed the model differs, and often the test rows as well.
     same_seed = [run for run in runs[1:] if run.record.seed == first.record.seed]
     others = [run for run in same_seed if run.record.algorithm != first.record.algorithm]

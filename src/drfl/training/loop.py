@@ -101,8 +101,9 @@ def run(
         keep: Called with the progress after every round, to store it for ``start``.
         check_data: Emit a :class:`drfl.core.errors.DataWarning` for suspicious client data, and at the end for clients
             at which a metric is undefined, if the federation knows its clients' data, as :class:`drfl.Simulation`
-            does. Emit a :class:`drfl.core.errors.RunWarning` if the model was reset in the second half of the run, if
-            the run returns an earlier model, and if a test loss ends above its value at the start.
+            does. Emit a :class:`drfl.core.errors.RunWarning` if the model of ``init_from`` may have been trained on
+            test rows, if the model was reset in the second half of the run, if the run returns an earlier model, and
+            if a test loss ends above its value at the start.
 
     Returns:
         The returned model, its test results, the history and the end of the run.
@@ -146,6 +147,7 @@ def run(
     with explain_full_memory():
         initial = begin() if start is None else start
     _warn(fed.data_warnings() if check_data and isinstance(fed, DataChecked) else (), DataWarning)
+    _warn(fed.start_notices if check_data else (), RunWarning)
     view, key = view_of(fed, averaged, table_dir), Key(seed)
     log = RunLog(algorithm, fed, certify, start, selection, key)
     progress = _initialise(algorithm, view, key, initial, safeguard)._replace(rounds=rounds, score=fed.measures[0])

@@ -182,8 +182,9 @@ def test_unsuitable_conditions_are_refused(folder):
     with refused("not-a-number", "kind", "'flat'"):
         read_tables(path, "kind > 3")
     houses().drop(columns="price").to_csv(folder / "one.csv", index=False)
-    with refused("unknown-name", "target", "price"):
+    with refused("unknown-name", "target", "price", "schema") as caught:
         read_tables([folder / "one.csv"], schema=schema)
+    assert "`target`" not in str(caught.value)  # which nobody gave
     bad = houses().astype({"price": object})
     bad.loc[2, "price"] = "cheap"
     bad.to_csv(folder / "one.csv", index=False)

@@ -13,14 +13,17 @@ import pandas as pd
 import pytest
 import torch
 from tests.data.test_model import SCHEMA, table
-from tests.support.refusals import refused
+from tests.support.refusals import notice_codes, refused
 
 import drfl
 from drfl.cli.app import call
+from drfl.core.errors import RunWarning
 from drfl.data import ClientData
+from drfl.data.model_card import card
 from drfl.data.warm_start import warm_start
 from drfl.testing.quadratic_federation import QuadraticFederation
 
+SEEN = "seen-test-rows"
 OLD = "old/model.safetensors"
 ROWS = ["--data", "t.csv", "--target", "ill", "--group", "site"]
 
@@ -50,12 +53,89 @@ def test_first_model_equals_the_old_one_despite_rescaled_columns(old):
     np.testing.assert_allclose(after.predict_proba(old), before.predict_proba(old), atol=1e-5)
     digest = hashlib.sha256(Path(OLD).read_bytes()).hexdigest()
     assert json.loads(Path("new/summary.json").read_text())["init_from"] == {
-        "path": OLD, "sha256": digest, "run": before.about["run"],
+        "path": OLD, "sha256": digest, "run": before.about["run"], "test_rows": "unknown",
     }  # fmt: skip
     assert after.about["training"]["init_from"] == digest
     assert tomllib.loads(Path("new/config.toml").read_text())["init_from"] == OLD
     assert call(["run", "new/config.toml", "--out", "again"]) == 0
     assert Path("again/model.safetensors").read_bytes() == Path("new/model.safetensors").read_bytes()
+
+
+def test_initial_model_that_may_have_seen_test_rows_gives_a_warning(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    frame = table().drop(columns=["note", "seen"]).dropna()
+    frame.iloc[:-20].to_csv("t.csv", index=False)
+
+    def codes(out, *more, rounds=1):
+        shared = ["run", *ROWS, "--rounds", str(rounds), "--returned", "last", "--out", out]
+        return [code for code in notice_codes([*shared, *more]) if code == SEEN]
+
+    def stored(out):
+        """Whether the summary, the report and the card of the model have the warning."""
+        (line,) = card(drfl.load_model(out))["Evaluation data"]
+        warnings = " ".join(json.loads(Path(out, "summary.json").read_text())["warnings"])
+        texts = (line, warnings, Path(out, "report.html").read_text())
+        (seen,) = {"may have been trained" in text for text in texts}
+        assert ("did not see" in line) != seen
+        return seen
+
+    assert codes("first") == []
+    assert not stored("first")
+    # the same table and seed give the same test rows, also if other rows are held out for validation
+    assert codes("same", "--init-from", "first") == codes("again", "--init-from", "same", "--patience", "9") == []
+    assert not stored("again")
+    for out, more in (("other", ["--seed", "1"]), ("untrained", ["--seed", "2", "--test-fraction", "0.3"])):
+        assert codes(out, "--init-from", "first", *more, rounds=int(out == "other")) == [SEEN]
+        assert stored(out)
+    frame.to_csv("t.csv", index=False)
+    assert codes("grown", "--init-from", "first") == [SEEN]
+    # the split is that of its initial model, which may have seen the test rows itself
+    assert codes("chain", "--init-from", "grown") == [SEEN]
+    assert stored("chain")
+    # a model that was tested on its training rows
+    Path("c.toml").write_text('judged_on = "training"')
+    assert codes("training", "c.toml") == []
+    assert "did not see" not in card(drfl.load_model("training"))["Evaluation data"][0]
+    assert codes("after", "c.toml", "--init-from", "training") == [SEEN]
+
+
+def test_python_warns_of_an_initial_model_that_may_have_seen_test_rows(tmp_path):
+    spec = drfl.data_spec(dataset="digits", partition="iid", clients=3)
+    task = drfl.Task(drfl.models.linear(spec.for_seed(0).shape, 10))
+    algorithms = {"FedAvg": drfl.FedAvg(m=3, local=drfl.LocalSGD(steps=2, lr=0.1))}
+    shared = {"rounds": 1, "progress": None}
+    drfl.compare(algorithms, spec, task, out=tmp_path / "a", seeds=1, **shared)
+    start = {"init_from": tmp_path / "a/FedAvg-seed0/model.safetensors"}
+    # all seeds of the clients of a single seed have the same test rows
+    for result in (
+        drfl.compare(algorithms, spec.for_seed(0), task, seeds=2, **shared, **start),
+        drfl.compare(algorithms, spec, task, seeds=1, **shared, **start),
+    ):
+        assert result.notices == []
+    with pytest.warns(RunWarning) as caught:
+        result = drfl.compare(algorithms, spec, task, seeds=2, out=tmp_path / "b", **shared, **start)
+    assert [(w.message.code, w.message.field) for w in caught] == [(SEEN, "init_from")]
+    assert [notice.code for notice in result.notices] == [SEEN]
+    assert "seed 1)" in result.notices[0]
+    assert result.summary()["warnings"] == result.notices
+    lines = []
+    drfl.compare(algorithms, spec, task, seeds=[1], **{**shared, "progress": lines.append}, **start)
+    assert [line.code for line in lines if hasattr(line, "code")] == [SEEN]
+    same, other = (drfl.Simulation(spec.for_seed(seed), task) for seed in (0, 1))
+    drfl.run(algorithms["FedAvg"], same, rounds=1, **start)
+    with pytest.warns(RunWarning) as caught:
+        drfl.run(algorithms["FedAvg"], other, rounds=1, **start)
+    assert [w.message.code for w in caught] == [SEEN]
+    drfl.run(algorithms["FedAvg"], other, rounds=1, check_data=False, **start)
+    drfl.fit(spec, task, budget=1, progress=None, **start)
+    with pytest.warns(RunWarning) as caught:
+        drfl.fit(spec, task, budget=1, seed=1, progress=None, **start)
+    assert [w.message.code for w in caught] == [SEEN]
+    study = {"dataset": "digits", "partition": "iid", "clients": 3, "rounds": 1, "algorithm": "FedAvg"}
+    study |= {"init_from": str(start["init_from"]), "grid": {"seed": [0, 1]}}
+    with pytest.warns(RunWarning) as caught:
+        drfl.sweep(study, out=tmp_path / "s", progress=None)
+    assert [w.message.code for w in caught] == [SEEN]
 
 
 @pytest.mark.long
@@ -142,7 +222,7 @@ def test_unsuitable_files_are_refused(tmp_path):
     drfl.compare({"FedAvg": drfl.FedAvg(m=3)}, data, task, out=tmp_path / "a", **options)
     path = tmp_path / "a/FedAvg-seed0/model.safetensors"
     warm_start(task, data, path)
-    with refused("weights-mismatch"):
+    with refused("weights-mismatch", "init_from"):
         warm_start(drfl.Task(drfl.models.mlp((7,), 2)), data, path)
     columns = (SCHEMA.columns[3], *SCHEMA.columns[:3], *SCHEMA.columns[4:])
     other = ClientData.from_frame(frame, schema=type(SCHEMA)(columns, positive="yes"))

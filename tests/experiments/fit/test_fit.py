@@ -113,6 +113,20 @@ def test_candidate_no_better_than_the_initial_model_is_excluded(monkeypatch):
     assert "initial model" in first.excluded
 
 
+def test_candidates_are_not_compared_with_a_model_from_a_file(monkeypatch, tmp_path):
+    # FedAvg cannot improve on its own best model, and the other member makes it worse.
+    worse = Member("worse", "FedAvg", {"lr": 50.0})
+    monkeypatch.setattr(fit_module, "PORTFOLIO", (PORTFOLIO[0], worse))
+    first = fitted(budget=60, out=tmp_path / "first")
+    found = fitted(init_from=tmp_path / "first")
+    assert [candidate.excluded for candidate in found.candidates] == ["", ""]
+    assert found.chosen is PORTFOLIO[0]
+    assert found.result.history.last.metrics.worst_loss <= first.result.history.last.metrics.worst_loss + 0.05
+    monkeypatch.setattr(fit_module, "_try", lambda steps, name, job: None)  # every run diverges
+    with refused("no-results", "init_from", kind=DrflError):
+        fitted(init_from=tmp_path / "first")
+
+
 def test_fit_fails_if_no_candidate_remains(monkeypatch):
     monkeypatch.setattr(fit_module, "PORTFOLIO", (Member("wild", "FedAvg", {"lr": 1e30}),))
     with pytest.raises(DrflError) as error:

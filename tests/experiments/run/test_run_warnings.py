@@ -13,6 +13,7 @@ import drfl
 from drfl.core.run_end import Marks
 from drfl.experiments.config.build import build
 from drfl.experiments.config.config import load_config
+from drfl.experiments.config.learned import Origin
 from drfl.experiments.run.run_warnings import check_strict, end_checks, warnings_of
 from drfl.resilience import Protected
 from drfl.task.metrics import ACCURACY
@@ -22,6 +23,7 @@ def finished(accuracy, majority, *, partition="natural", losses=(1.0, 0.5), roun
     """Return the parts of a job and a result that the checks read."""
     n = len(accuracy)
     job = SimpleNamespace(
+        origin=Origin({}, ""),
         fed=SimpleNamespace(
             majority=None if majority is None else torch.tensor(majority, dtype=torch.float64),
             measures=(ACCURACY,),

@@ -262,6 +262,14 @@ def test_reason_for_unpaired_runs_is_correct(single, comparison, capsys):
     assert [len(part) for part in pair_runs([by_rows[0], other])] == [0, 1]
     with refused("runs-differ"):
         drfl.assess_gain(folders[0], comparison / "DualDRDM-seed1", measure="accuracy")
+    # runs of one algorithm are compared neither at several seeds, nor on different data, which is worth a reason
+    first = assess_run(folders[0], "accuracy")
+    assert pair_runs([first, assess_run(comparison / "FedAvg-seed1", "accuracy")]) == ([], [])
+    elsewhere = dataclasses.replace(first.record, summary={**first.record.summary, "dataset": "elsewhere"})
+    assert [len(part) for part in pair_runs([first, first._replace(record=elsewhere)])] == [0, 1]
+    assert first.rows is not None
+    rows = first.rows._replace(rows=first.rows.rows + 1)
+    assert [len(part) for part in pair_runs([first, first._replace(rows=rows)])] == [0, 1]
     without = by_rows[1]._replace(rows=None)
     assert without.record.label in pair_runs([by_rows[0], without])[1][0]
     assert [len(part) for part in pair_runs([by_rows[0], same[1]])] == [0, 1]  # one by accuracy, one by F1

@@ -5,15 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.support.refusals import logged
 
 from drfl.core.files import sha256_of
+from drfl.data import ClientData
 from drfl.data.model_file import read_model_file
 from drfl.experiments.run.manifest import is_finished
 from drfl.flower import nodes, server_app
 from drfl.flower.deploy import dated_folders
 from drfl.flower.deploy.paths import DeploymentFolder
+from drfl.flower.site import Site
 
-from ..conftest import grid_of
+from ..conftest import clients, grid_of
 from ..test_server_app import Dying, settings
 
 
@@ -56,13 +59,22 @@ def test_unfinished_run_resumes_in_its_folder(tmp_path):
 
 
 @pytest.mark.long
-def test_next_run_starts_from_the_newest_model(tmp_path):
+def test_next_run_starts_from_the_newest_model(tmp_path, caplog):
     path = dated(tmp_path)
     first = server_app.serve(grid_of(), path)
     path.write_text(path.read_text().replace("[job]", '[job]\ninit_from = "runs/DATE/model.safetensors"'))
     second = server_app.serve(grid_of(), path)
     about = read_model_file(second / "model.safetensors").about
     assert about["training"]["init_from"] == sha256_of(first / "model.safetensors")
+    assert about["training"]["test_rows"]
+    assert ("seen-test-rows", "init_from") not in logged(caplog)
+    # One site has other rows now, so its test rows may be old training rows.
+    train, test = clients()
+    train["a"] = tuple(values[1:] for values in train["a"])
+    sites = {name: Site(name, ClientData.from_arrays({name: train[name]}, {name: test[name]})) for name in "abcd"}
+    third = server_app.serve(grid_of(load=lambda context: sites[context.node_config["name"]]), path)
+    assert ("seen-test-rows", "init_from") in logged(caplog)
+    assert "test_rows" not in read_model_file(third / "model.safetensors").about["training"]
 
 
 @pytest.mark.parametrize("out", ["runs/DATE", "a-DATE-b/x", "DATE"])

@@ -57,8 +57,14 @@ class Condition(NamedTuple):
         return cls(column, comparison, word.strip()) if comparison in ("==", "!=") else None
 
     @classmethod
-    def of(cls, target: str, columns: Sequence[str], place: str) -> Condition | None:
+    def of(cls, target: str, columns: Sequence[str], place: str, source: str = "`target`") -> Condition | None:
         """Return the condition that a target states about one of these columns.
+
+        Args:
+            target: The target.
+            columns: The columns of the table.
+            place: Name of the table.
+            source: What names the target, for messages.
 
         Returns:
             None if the target is a column, or no condition.
@@ -75,7 +81,7 @@ class Condition(NamedTuple):
                 field="target",
             )
         if found.column not in columns:
-            raise unknown("column", found.column, columns, field="target", place=f"in {place} for `target`")
+            raise unknown("column", found.column, columns, field="target", place=f"in {place} for {source}")
         return found
 
     def holds(self, values: np.ndarray) -> np.ndarray:

@@ -70,8 +70,9 @@ def encode(schema: TableSchema, table: Table) -> SchemaRows:
     # Targets that are no columns of the table state conditions on its columns.
     conditions, problems = dict[str, Condition](), list[InputError]()
     for column in schema.targets:
+        source = "`target`" if schema.inferred else f"the target '{column.name}' of the schema"
         try:
-            condition = Condition.of(column.name, names, place) if len(column.levels) == 2 else None
+            condition = Condition.of(column.name, names, place, source) if len(column.levels) == 2 else None
         except InputError as error:
             problems.append(error)
             continue

@@ -24,6 +24,7 @@ from drfl.core.run_end import (
     untrained_runs,
 )
 from drfl.core.user_code import label_of
+from drfl.data.warm_start import start_notices
 from drfl.experiments.assess.predicted_records import predictions_file
 from drfl.experiments.compare.outcomes import (
     Outcome,
@@ -162,14 +163,16 @@ class Comparison:
 
     @property
     def notices(self) -> list[Notice]:
-        """Warnings about runs that returned the initial model, models that were set back late, and metrics that are
-        undefined at some clients.
+        """Warnings about initial models that may have seen test rows, runs that returned the initial model, models that
+        were set back late, and metrics that are undefined at some clients.
         """
         ended = [outcome.undefined for outcome in self.outcomes if outcome.metrics is not None]
         late = [o for o in self.outcomes if o.marks.is_late and not o.marks.is_untrained]
         rollbacks = late_rollbacks([f"{o.algorithm} seed {o.seed} ({o.marks.rounds_text})" for o in late])
         undefined = undefined_notices(self.measures, ended, self.clients)
-        return [*untrained_notices(self.untrained), *rollbacks, *undefined]
+        seen = {o.seed: o.start for o in self.outcomes if start_notices(o.start)}
+        started = start_notices(next(iter(seen.values()), None), list(seen))
+        return [*started, *untrained_notices(self.untrained), *rollbacks, *undefined]
 
     @property
     def untrained(self) -> dict[str, str]:

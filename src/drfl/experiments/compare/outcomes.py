@@ -55,6 +55,7 @@ class Outcome(NamedTuple):
         beside: Lines that help to read accuracies and rates, see :func:`drfl.report.read_run.remark_lines`.
         reference: Whether the run is not federated, but shows the cost and the gain of federation.
         personal: Whether each client is tested with its own model.
+        start: Where the model starts, see :class:`drfl.data.warm_start.WarmStart`; None if it starts at random.
         run: The name of the run's folder if algorithm and seed do not identify it, as in a sweep.
     """
 
@@ -78,6 +79,7 @@ class Outcome(NamedTuple):
     initial_model: str = ""
     reference: bool = False
     personal: bool = False
+    start: dict[str, str] | None = None
     run: str = ""
 
     @property
@@ -156,6 +158,7 @@ def run_to_outcome(algorithm: str, seed: int, run: Callable[[], FinishedRun]) ->
         result.rollbacks, result.rounds - result.effective_rounds, result.marks.last_rollback,
         tuple(remark_lines(finished.reading_aids)),
         finished.test_rows or "", finished.initial_model, finished.is_reference, finished.is_personal,
+        None if finished.job.origin.start is None else dict(finished.job.origin.start),
     )  # fmt: skip
     return outcome, finished
 

@@ -176,6 +176,7 @@ def outcome_of(record: RunRecord) -> Outcome:
         initial_model=model or "",
         reference=record.is_reference,
         personal=record.is_personal,
+        start={name: str(value) for name, value in nested_table(summary, "init_from").items()} or None,
     )
 
 

@@ -173,6 +173,12 @@ def read_file(
             code="unsupported-file",
             field=str(path),
         )
+    if path.is_dir():
+        raise InputError(
+            f"{path} is a folder, not a configuration file: give a folder of tables with `data`",
+            code="not-a-file",
+            field=str(path),
+        )
     values = read_toml(path)
     folder = results_folder(path)
     if folder is not None and not trust:

@@ -39,9 +39,15 @@ def fit_jobs(jobs: FitRuns, judge: Judge, steps: Steps, *, personalise: Personal
     candidates = [_try_member(jobs, steps, judge, member) for member in PORTFOLIO]
     eligible = [not candidate.excluded for candidate in candidates]
     if not any(eligible):
+        reason = f"{candidates[0].member.name} {candidates[0].excluded}"
+        if jobs.whole(PORTFOLIO[0]).origin.start is not None:
+            raise DrflError(
+                f"no candidate can be chosen: {reason}. Keep the initial model of `init_from`, or set a smaller `lr`",
+                code="no-results",
+                field="init_from",
+            )
         raise DrflError(
-            f"no candidate can be chosen: {candidates[0].member.name} {candidates[0].excluded}. "
-            "Standardise the columns, or use more rounds",
+            f"no candidate can be chosen: {reason}. Standardise the columns, or use more rounds",
             code="no-results",
             field="budget",
         )
@@ -99,7 +105,8 @@ def _try(steps: Steps, name: str, job: Running) -> FinishedRun | None:
 
 def _try_member(jobs: FitRuns, steps: Steps, judge: Judge, member: Member) -> Candidate:
     """Train a member without the validation rows, and say whether it can be chosen."""
-    run = _try(steps, member.name, jobs.trial(member))
+    job = jobs.trial(member)
+    run = _try(steps, member.name, job)
     if run is None:
         steps.ended(f"{member.name}: diverged")
         return Candidate(member, None, None, "", math.nan, math.nan, "diverged")
@@ -107,6 +114,10 @@ def _try_member(jobs: FitRuns, steps: Steps, judge: Judge, member: Member) -> Ca
     (group, worst), excluded, marks = judge.worst(losses), "", run.result.marks
     if not np.isfinite(losses.mean).all():
         excluded = "has a validation loss that is not finite"
+    # The model of `init_from` is a useful result, and was probably trained on these validation rows. So candidates that
+    # return to it, or have a larger loss there, are not excluded.
+    elif job.origin.start is not None:
+        pass
     elif 2 * marks.effective_rounds < marks.rounds:
         excluded = f"was reset to the initial model so late that only {marks.rounds_text}"
     elif not worst < judge.initial:

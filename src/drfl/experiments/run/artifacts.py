@@ -18,6 +18,7 @@ from drfl.core.user_code import label_of
 from drfl.data import ClientData
 from drfl.data.dataset import TaskName
 from drfl.data.model_file import Threshold, model_bytes
+from drfl.data.warm_start import start_notices
 from drfl.engine import Simulation
 from drfl.experiments.config.about_run import run_toml
 from drfl.experiments.config.ready_run import Running
@@ -262,6 +263,8 @@ def about_model(job: Running, data: str) -> dict[str, object]:
     columns, classes, schema = clients.columns, clients.classes, clients.schema_digest
     # A description is for modules that take one tensor.
     architecture = describe(task.model) if clients.fields is None else None
+    # Whether neither this model nor those from which it started were trained on the test rows.
+    unseen = job.about.settings.get("judged_on") != "training" and not start_notices(job.origin.start)
     outputs = {"outputs": job.fed.outputs} if classes is None and isinstance(job.fed, Simulation) else {}
     return {
         "drfl": _version_of("drfl"),
@@ -280,6 +283,7 @@ def about_model(job: Running, data: str) -> dict[str, object]:
             "clients": clients.n,
             "rows": int(clients.sizes.sum()),
             **({} if job.origin.start is None else {"init_from": job.origin.start["sha256"]}),
+            **({"test_rows": clients.test_digest()} if unseen else {}),
         },
         "run": digest_of([task.w0], json_text(decisive_settings(job)) + data),
     }

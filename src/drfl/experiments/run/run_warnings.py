@@ -12,6 +12,7 @@ from drfl.data.checks import data_warnings
 from drfl.data.partition.natural import LEFT_OUT, Natural
 from drfl.data.tables.columns import CATEGORIES
 from drfl.data.tables.hugging_face_names import hub_name
+from drfl.data.warm_start import start_notices
 from drfl.engine import Simulation
 from drfl.experiments.config.own_data import is_hub
 from drfl.experiments.config.ready_run import Running
@@ -102,12 +103,16 @@ class EndChecks(NamedTuple):
 
 
 def end_checks(job: Running, result: Result) -> EndChecks:
-    """Check a run that was not interrupted. A run without a round gets no failure and no warning."""
+    """Check a run that was not interrupted.
+
+    A run without a round gets no failure, and at most the warning about its initial model.
+    """
+    started = start_notices(job.origin.start)
     if not result.rounds:
-        return EndChecks()
+        return EndChecks(None, tuple(started))
     ended = end_notices(job.algorithm, job.fed, result)
     failure = next((notice for notice in ended if notice.code == "loss-rose"), None)
-    warnings: list[Notice] = []
+    warnings: list[Notice] = [*started]
     if result.skipped > MOST_SKIPPED * result.rounds:
         notice = Notice(
             f"{result.skipped} of {result.rounds} rounds did not count, as no client replied, or fewer "

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from drfl.core.errors import Notice, RunWarning, StoppedError
 from drfl.training.callbacks import line_printer
 
 if TYPE_CHECKING:
@@ -60,7 +61,6 @@ def sweep(
         >>> list(result.comparisons)
         ['alpha = 0.1', 'alpha = 1.0']
     """
-    from drfl.core.errors import Notice, RunWarning, StoppedError
     from drfl.experiments.execution.executor import workers_of
     from drfl.experiments.run.resume import check_folder
     from drfl.experiments.run.runner import stop_on_interrupt
