@@ -146,6 +146,7 @@ def test_metadata_contain_the_known_facts(tmp_path):
     loss = "torch.nn.modules.loss.CrossEntropyLoss"
     assert about["task"] == {"kind": "classification", "loss": loss, "score": "accuracy", "outputs": 2}
     assert about["inputs"] == {"shape": [4], "dtype": "float32"}
+    assert len(about["training"].pop("test_rows")) == 32
     assert about["training"] | {"rows": 0} == {
         "algorithm": "FedAvg", "rounds": 2, "seed": 0, "data": "own data", "clients": 3, "rows": 0,
     }  # fmt: skip

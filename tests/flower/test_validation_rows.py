@@ -47,8 +47,7 @@ def simulated(more, rounds):
         task = Task(MODELS["linear"]((6,), 3))
     fed = Simulation(data, task, engine=Loop())
     algorithm = wrap_algorithm(config, config.build_algorithm("DualDRDM", 4), None, data, task)
-    chosen = config.selection(fed.measures)
-    rules = {"best": chosen.best, "patience": chosen.patience, "until": chosen.until}
+    rules = {name: more[name] for name in ("select", "patience", "until") if name in more}
     return run(algorithm, fed, rounds=rounds, check_data=False, **rules)
 
 

@@ -36,9 +36,9 @@ def with_row_values(measure: Measure) -> str:
     from drfl.task.metrics import METRICS  # this import loads torch
 
     if measure.name not in METRICS:
-        return "run with --metric accuracy as well, or with --metric mae for regression (`metrics` in TOML)"
+        return "run with the metric accuracy as well, or with mae for regression"
     name = "mae" if measure.name in ("rmse", "r2") else "accuracy"
-    return f"run with --metric {name} as well (`metrics = '{name}'` in TOML)"
+    return f"run with the metric {name} as well"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
