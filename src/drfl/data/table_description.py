@@ -199,12 +199,16 @@ def describe(
         _site(schema, frame[[owner == name for owner in clients]], name, None if patients is None else counts[name])
         for name in dict.fromkeys(clients)
     )
-    whole = (*problems, *_column_differences(tables, names), *_lone_clients(sites))
-    return Description(sites, whole, tuple(dict.fromkeys(collected)), schema, forms)
+    problems += _refusals(tables, names, sites)
+    return Description(sites, tuple(problems), tuple(dict.fromkeys(collected)), schema, forms)
 
 
-def _column_differences(tables: Sequence[Table], needed: Sequence[str]) -> list[InputError]:
-    """List the needed columns that only some files have. The fewer files, with or without a column, are named."""
+def _refusals(tables: Sequence[Table], needed: Sequence[str], sites: Sequence[SiteSummary]) -> list[InputError]:
+    """List the needed columns that only some files have, and clients that cannot be split.
+
+    The fewer files, with or without a column, are named. A client of one row, or of one patient if a column names the
+    patients, cannot be split.
+    """
     found, own = list[InputError](), {table.place: [str(name) for name in table.frame] for table in tables}
     for name in needed:
         having = [place for place, names in own.items() if name in names]
@@ -223,13 +227,8 @@ def _column_differences(tables: Sequence[Table], needed: Sequence[str]) -> list[
             text = f"{listing(lacking, 'file')} has no column '{name}', which other files have"
         text += f". {hint}" if hint else ": give all files the same columns"
         found.append(InputError(text, code="missing-column", field=name))
-    return found
-
-
-def _lone_clients(sites: Sequence[SiteSummary]) -> list[InputError]:
-    """List clients of one row, or of one patient if a column names the patients, which cannot be split."""
     counts = {site.name: (site.rows, "row") if site.patients is None else (site.patients, "patient") for site in sites}
-    return [too_few(f"client '{name}' has 1 {unit}") for name, (count, unit) in counts.items() if count == 1]
+    return found + [too_few(f"client '{name}' has 1 {unit}") for name, (count, unit) in counts.items() if count == 1]
 
 
 def _collect_levels(

@@ -48,7 +48,7 @@ def record(
         ValueError: If the function reads the values of a tensor.
     """
     # Aliases, because one tensor may be passed as two arguments.
-    recorder, inputs = _Recorder(replacements), [a.detach() for a in arguments]
+    recorder, inputs = _OperationRecorder(replacements), [a.detach() for a in arguments]
     for number, tensor in enumerate(inputs):
         recorder.keep(tensor, recorder.graph.placeholder(f"input_{number}"))
     with recorder:
@@ -57,7 +57,7 @@ def record(
     return GraphModule(recorder.constants, recorder.graph)
 
 
-class _Recorder(TorchDispatchMode):
+class _OperationRecorder(TorchDispatchMode):
     """Writes operations into a graph while they are executed."""
 
     def __init__(self, replacements: Mapping[OpOverload, Callable[..., Any]]) -> None:

@@ -41,25 +41,17 @@ def target_warnings(data: ClientData, table: RawTable | None) -> list[Notice]:
         advice = "exclude a column that is known only after the target"
         cases, names = [f"{name}{text}" for name, text in odd], [plain_name(name) for name, _ in odd]
         found = warning("leak", "columns that nearly determine the target", cases, names, "column", advice)
-        if not is_real:
-            found += _many_classes(data)
+        classes = data.classes if data.columns is not None and data.classes is not None else ()
+        if len(classes) > CATEGORIES and not any(amount_of(name) is None for name in classes):
+            name = None if data.schema is None else data.schema.targets[0].name
+            text = (
+                f"{'the target' if name is None else f'target {name!r}'} has {len(classes)} classes, which are all "
+                "numbers: if it is a quantity such as an age, use `task = 'regression'`"
+            )
+            found.append(Notice(text, "many-classes", name))
         if not is_real and int(data.targets.max()) == 1:
             found += _opposite(table)
     return found + _numeric_targets(table, data.schema) if is_real else found
-
-
-def _many_classes(data: ClientData) -> list[Notice]:
-    """Warn of the whole numbers of a quantity, each of which is a class."""
-    if data.columns is None or data.classes is None or len(data.classes) <= CATEGORIES:
-        return []
-    if any(amount_of(name) is None for name in data.classes):
-        return []
-    name = None if data.schema is None else data.schema.targets[0].name
-    text = (
-        f"{'the target' if name is None else f'target {name!r}'} has {len(data.classes)} classes, which are all "
-        "numbers: if it is a quantity such as an age, use `task = 'regression'`"
-    )
-    return [Notice(text, "many-classes", name)]
 
 
 def _giving_away_classes(table: RawTable, schema: TableSchema | None) -> list[tuple[str, str]]:

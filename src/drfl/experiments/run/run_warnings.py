@@ -62,21 +62,17 @@ def warnings_of(job: Running) -> tuple[Notice, ...]:
             *notices,
         )  # fmt: skip
     if partition not in (None, Natural.name) and "data" in job.about.settings:
-        return (_random_clients(job.data), *notices)
+        columns = () if job.data.schema is None else job.data.schema.columns
+        words = [column.name for column in columns if column.is_feature and 2 <= len(column.levels) <= CATEGORIES]
+        # The likeliest name comes first.
+        names = [name for pattern in SITES for name in words if re.search(pattern, name, re.IGNORECASE)]
+        named = f"'{names[0]}' names them, use `group = '{names[0]}'`" if names else "a column names them, use `group`"
+        text = (
+            f"no column names the clients, so the rows were divided at random among {job.data.n} simulated clients: "
+            f"if {named}"
+        )
+        return (Notice(text, "random-clients", "group"), *notices)
     return notices
-
-
-def _random_clients(data: ClientData) -> Notice:
-    """State that no column names the clients of a user's table, and suggest one."""
-    columns = () if data.schema is None else data.schema.columns
-    words = [column.name for column in columns if column.is_feature and 2 <= len(column.levels) <= CATEGORIES]
-    # The likeliest name comes first.
-    names = [name for pattern in SITES for name in words if re.search(pattern, name, re.IGNORECASE)]
-    remedy = (
-        f"if '{names[0]}' names them, use `group = '{names[0]}'`" if names else "if a column names them, use `group`"
-    )
-    text = f"no column names the clients, so the rows were divided at random among {data.n} simulated clients: {remedy}"
-    return Notice(text, "random-clients", "group")
 
 
 def check_strict(strict: bool | None, notices: Sequence[Notice]) -> None:
