@@ -154,8 +154,7 @@ def test_bad_input_is_a_one_line_error(comparison, capsys, arguments, error):
 
 @pytest.mark.parametrize(("name", "remedy"), [("rmse", "mae"), ("r2", "mae"), ("f1", "accuracy")])
 def test_remedy_is_a_metric_of_the_same_task(name, remedy):
-    # The command has the option --metric, and TOML files have the setting.
-    assert quotes(with_row_values(Measure(name)), f"--metric {remedy}", f"metrics = '{remedy}'")
+    assert quotes(with_row_values(Measure(name)), remedy)
 
 
 def test_single_client_is_described_in_the_singular():
