@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import drfl_papers.commands.app  # noqa: F401 - tells which options of `drfl energy` take several values
 from drfl.cli.options import expand
 
 CASES = [
