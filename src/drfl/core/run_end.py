@@ -29,7 +29,7 @@ DOUBLE_DAGGER = "‡"
 RESET = "reset to an earlier model"
 """Explanation of :data:`DOUBLE_DAGGER`."""
 
-INITIAL = "returned the untrained initial model"
+INITIAL = "returned the initial model unchanged"
 """Explanation of :data:`DOUBLE_DAGGER` for runs of which no round counts."""
 
 FEW_ROUNDS = "If there are few rounds, use more; otherwise set a smaller lr"
