@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import drfl_papers.commands.app  # noqa: F401 - tells which options of `drfl energy` take several values
 from drfl.cli.options import expand
+
+import_module("drfl_papers.commands.app")  # which tells which options of `drfl energy` take several values
 
 CASES = [
     ("energy --snr 0 5 10", "energy --snr=0 --snr=5 --snr=10"),

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 import torch
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # This switch is not public. Without it, the warning appears. A filter of `warnings` for every call would cost more, is
 # not safe with threads, and would make Python repeat other warnings that it shows once.
@@ -14,18 +17,18 @@ _set_warning: Callable[[bool], None] = getattr(
 )
 
 
-def vmap(function: Callable[..., Any], in_dims: object = 0) -> Callable[..., Any]:
+def vmap(function: Callable[P, R], in_dims: int | tuple[int | None, ...] = 0) -> Callable[P, R]:
     """Vectorise a function like :func:`torch.func.vmap`.
 
     For operations without a batching rule, torch calls them once per entry and asks its users to report this. drfl has
     its own message for slow models, so this warning is suppressed during the call.
     """
-    mapped = torch.func.vmap(function, in_dims)  # pyright: ignore[reportArgumentType]
+    mapped = torch.func.vmap(function, in_dims)
 
-    def call(*arguments: Any) -> Any:  # noqa: ANN401
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
         _set_warning(False)
         try:
-            return mapped(*arguments)
+            return mapped(*args, **kwargs)
         finally:
             _set_warning(True)
 

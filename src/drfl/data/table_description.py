@@ -215,13 +215,10 @@ def _refusals(tables: Sequence[Table], needed: Sequence[str], sites: Sequence[Si
         lacking = [place for place in own if place not in having]
         if not having or not lacking:
             continue
-        is_rare = len(having) < len(lacking)
         # Another spelling is a column that some of the files have in place of this one.
-        others = {other for place in lacking for other in own[place]} - {
-            other for place in having for other in own[place]
-        }
+        others = set().union(*(own[place] for place in lacking)).difference(*(own[place] for place in having))
         hint = suggestion(name, sorted(others))
-        if is_rare:
+        if len(having) < len(lacking):
             text = f"only {listing(having, 'file')} has the column '{name}'"
         else:
             text = f"{listing(lacking, 'file')} has no column '{name}', which other files have"

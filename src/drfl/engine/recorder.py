@@ -36,8 +36,8 @@ def record(
 ) -> GraphModule:
     """Execute the function once on an example, and return the operations that it executed.
 
-    ``make_fx`` of torch records the same graph and takes four times as long, because it also computes every operation's
-    symbolic result.
+    ``make_fx`` of torch records the same graph, and takes longer because it also computes each operation's symbolic
+    result.
 
     Args:
         function: A function from tensors to tensors whose operations do not depend on the tensors' values.

@@ -429,8 +429,8 @@ def assess(
         RunWarning: If the folder's run did not reach its end.
 
     Raises:
-        InputError: If the folder is not a run's, ``data`` has other test rows, there is no such metric, single rows
-            have no value of it, or test rows stopped the run.
+        InputError: If the folder is not a run's, ``data`` has other test rows, the metric is unknown or has no
+            value for a single row, or test rows stopped the run.
 
     Example:
         >>> import drfl, torch

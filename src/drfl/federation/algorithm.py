@@ -115,8 +115,8 @@ class Algorithm(Protocol[S]):
         ...
 
 
-LOCAL_FIELD = "add the field local: LocalSGD = field(default_factory=LocalSGD)"
-"""Remedy for an algorithm's class without a local solver."""
+LOCAL_FIELD = "local: LocalSGD = field(default_factory=LocalSGD)"
+"""The field of an algorithm's class with the local solver."""
 
 
 def check_algorithm_type(algorithm: object, name: str = "algorithm") -> None:
@@ -141,7 +141,7 @@ def check_algorithm_type(algorithm: object, name: str = "algorithm") -> None:
         text = f"the algorithm {kind} has no {missing[0]}: see drfl.Algorithm for what it needs"
         raise InputError(text, code="wrong-type", field=name)
     if not hasattr(algorithm, "local"):
-        text = f"the algorithm {kind} has no local solver: {LOCAL_FIELD}"
+        text = f"the algorithm {kind} has no local solver: add the field {LOCAL_FIELD}"
         raise InputError(text, code="wrong-type", field=name)
     check_local(algorithm.local)  # pyright: ignore[reportAttributeAccessIssue]
     if isinstance(algorithm, Robust) and algorithm.ambiguity is not None:

@@ -69,6 +69,20 @@ def test_targets_are_encoded_in_sorted_order(values, codes, classes, dtype):
     assert data.classes == classes
 
 
+def test_truth_values_are_read_however_pandas_holds_them():
+    answers = [True, False] * 5
+    expected = load(table(smoker=answers, ill=answers))
+    assert expected.classes == ("False", "True")
+    for values in (pd.Series(answers, dtype=object), pd.Series(answers, dtype="boolean")):
+        found = load(table(smoker=values, ill=values))
+        assert torch.equal(found.inputs, expected.inputs)
+        assert torch.equal(found.targets, expected.targets)
+        assert found.classes == expected.classes
+    texts = load(table(ill=["TRUE", "FALSE", "true", "false", "True"] * 2))
+    assert texts.classes == ("False", "True")
+    assert texts.targets.tolist() == [1, 0, 1, 0, 1] * 2
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float32", "Float64"])
 def test_float_targets_stay_float(dtype):
     data = load(table(ill=pd.Series(np.arange(10), dtype=dtype)))
@@ -101,6 +115,7 @@ HOLES = [None, 1.0] + [2.0] * 8
         ({"dose": ["low", "Low"] * 5}, {}, ("similar-values", "dose")),
         ({"dose": ["low", None] * 5}, {}, ("missing-values", "dose", "5")),
         ({"dose": [True, "low"] * 5}, {}, ("not-a-number", "dose")),
+        ({"dose": [True, None] * 5}, {}, ("missing-values", "dose", "5")),
         ({"dose": pd.date_range("2020", periods=10)}, {}, ("not-a-number", "dose")),
         ({"dose": pd.date_range("2020", periods=10), "age": ["a", "b"] * 5}, {}, ("not-a-number", "dose")),
         ({"dose": np.ones(10) * 1j}, {}, ("not-a-number", "dose")),

@@ -309,11 +309,12 @@ def encode_frame(frame: pd.DataFrame, roles: Columns, features: Sequence[str] | 
     from pandas.api.types import infer_dtype, is_numeric_dtype
 
     names = feature_columns(frame, roles, features)
-    chosen, (y, classes) = frame[names], encode_targets(frame, roles.targets)
+    # pandas keeps truth values as objects once a blank cell was among them.
+    chosen, (y, classes) = frame[names].infer_objects(), encode_targets(frame, roles.targets)
     words, texts = dict[str, pd.Series](), list[str]()
     for name in names:
         is_category = isinstance(chosen[name].dtype, pd.CategoricalDtype)
-        if is_category or (not is_numeric_dtype(chosen[name]) and infer_dtype(chosen[name]) == "string"):
+        if is_category or (not is_numeric_dtype(chosen[name]) and infer_dtype(chosen[name]) in ("string", "boolean")):
             require_present(chosen[name], name)
             words[name] = chosen[name].astype(object).map(level_text)
             texts += [] if is_category else [name]
@@ -324,8 +325,8 @@ def encode_frame(frame: pd.DataFrame, roles: Columns, features: Sequence[str] | 
                     code="not-a-number",
                     field=name,
                 )
-    if numbers := [name for name in names if name not in words]:
-        feature_matrix(chosen, numbers)  # refuses dates, which would be encoded like words
+    if others := [name for name in names if name not in words]:
+        feature_matrix(chosen, others)  # refuses dates, which would be encoded like words
     chosen, owners = chosen.assign(**words), [*map(str, frame[roles.group])]
     # Numbers in a column of categories are names.
     check_numbers(chosen[texts], frame_row)
@@ -399,7 +400,7 @@ def encode_targets(frame: pd.DataFrame, names: Sequence[str]) -> tuple[np.ndarra
     Returns:
         (n,) float64 and None, (n,) int64 and the names of the C classes, or (n, k) float64 and None.
     """
-    from pandas.api.types import is_float_dtype
+    from pandas.api.types import infer_dtype, is_float_dtype
 
     if len(names) > 1:
         return feature_matrix(frame, names, "target", missing=True), None
@@ -408,6 +409,8 @@ def encode_targets(frame: pd.DataFrame, names: Sequence[str]) -> tuple[np.ndarra
     if is_float_dtype(column):
         return numeric(column, name), None
     require_present(column, name)
+    if infer_dtype(column) == "string":
+        column = column.map(level_text)
     try:
         labels, codes = np.unique(column.to_numpy(dtype=object), return_inverse=True)
     except TypeError:

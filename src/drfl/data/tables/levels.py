@@ -76,8 +76,8 @@ def level_notices(features: pd.DataFrame, classes: pd.DataFrame, owners: Sequenc
     found = []
     for name, groups in _apart(classes, owners):
         raise InputError(
-            f"column '{name}' has other classes at some clients than at others: {_listed(groups)}. Write "
-            "a class in the same way everywhere, or list all classes in a schema if they are different ones",
+            f"column '{name}' has other classes at some clients than at others: {_listed(groups)}. Use "
+            "one spelling for each class, or list all classes in a schema if they differ",
             code="classes-differ",
             field=name,
         )

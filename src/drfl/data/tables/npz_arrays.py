@@ -66,9 +66,8 @@ def named_arrays(path: Path, drop: Sequence[str] = ()) -> pd.DataFrame:
             field=str(path),
         )
     with open_arrays(path) as arrays:
-        names, dropped = (
-            [name for name in arrays.names if (name in drop) == is_dropped] for is_dropped in (False, True)
-        )
+        names = [name for name in arrays.names if name not in drop]
+        dropped = [name for name in arrays.names if name in drop]
         found = dict(zip(names, arrays.read(names), strict=True))
     if COLUMNS in found and INPUTS in found:
         inputs, columns = found.pop(INPUTS), [str(name) for name in found.pop(COLUMNS)]

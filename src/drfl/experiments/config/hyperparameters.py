@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import inspect
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
@@ -112,18 +111,17 @@ def algorithm_class(name: str) -> type[Algorithm]:
                 code="wrong-type",
                 field="algorithm",
             )
-    fields = {field.name: field for field in dataclasses.fields(loaded)} if dataclasses.is_dataclass(loaded) else {}
-    has_local = hasattr(loaded, "local") or any("local" in inspect.get_annotations(base) for base in loaded.__mro__)
-    if not fields and has_local:
+    if not dataclasses.is_dataclass(loaded):
         raise InputError(
-            f"algorithm '{name}' is not a dataclass: put @dataclass(frozen=True) before the class",
+            f"algorithm '{name}' is not a dataclass: put @dataclass(frozen=True) before the class, which needs the "
+            f"field {LOCAL_FIELD}",
             code="wrong-type",
             field="algorithm",
         )
+    fields = {field.name: field for field in dataclasses.fields(loaded)}
     if "local" not in fields or fields["local"].default_factory is dataclasses.MISSING:
-        decorator = "" if dataclasses.is_dataclass(loaded) else ", and put @dataclass(frozen=True) before the class"
         raise InputError(
-            f"algorithm '{name}' has no local solver: {LOCAL_FIELD}{decorator}", code="wrong-type", field="algorithm"
+            f"algorithm '{name}' has no local solver: add the field {LOCAL_FIELD}", code="wrong-type", field="algorithm"
         )
     return typing.cast("type[Algorithm]", loaded)
 

@@ -116,11 +116,9 @@ def _try_member(jobs: FitRuns, steps: Steps, judge: Judge, member: Member) -> Ca
         excluded = "has a validation loss that is not finite"
     # The model of `init_from` is a useful result, and was probably trained on these validation rows. So candidates that
     # return to it, or have a larger loss there, are not excluded.
-    elif job.origin.start is not None:
-        pass
-    elif 2 * marks.effective_rounds < marks.rounds:
+    elif job.origin.start is None and 2 * marks.effective_rounds < marks.rounds:
         excluded = f"was reset to the initial model so late that only {marks.rounds_text}"
-    elif not worst < judge.initial:
+    elif job.origin.start is None and not worst < judge.initial:
         excluded = f"has a worst validation loss of {worst:.4g}, and the initial model has {judge.initial:.4g}"
     steps.ended(f"{member.name}: worst validation loss {worst:.4g}")
     return Candidate(member, run, losses, group, worst, average_loss(losses), excluded)
