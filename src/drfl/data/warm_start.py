@@ -148,7 +148,7 @@ def start_notices(origin: Mapping[str, object] | None, seeds: Sequence[int] = ()
     where = f" (seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))})" if seeds else ""
     text = (
         "the initial model of `init_from` may have been trained on rows that are test rows now, so the test results "
-        f"may be too good{where}: test on rows that are newer than that model, or use its table and its seed"
+        f"may be too good{where}: test on rows that are newer than that model, or use the same table and seed"
     )
     return [Notice(text, "seen-test-rows", "init_from")]
 

@@ -82,8 +82,8 @@ def run(
             "average" (score), "loss" (of the worst client), or a column of the history. The clients must have such
             rows, see :meth:`drfl.data.ClientData.with_validation`. The candidate in each round is the model that
             ``returned`` names. The last row of the history describes the returned model.
-        patience: Stop when validation rows have shown no gain in the metric of ``select``, or else "worst", for this
-            number of rounds.
+        patience: Stop when the metric of ``select``, or "worst" without it, has not improved on validation rows for
+            this number of rounds.
         until: Stop when validation rows reach a target, such as ``"worst_accuracy=0.9"``. ``"test:worst_accuracy=0.9"``
             stops by test rows; the result then has no intervals.
         safeguard: To which model the run returns if a step size that drfl determined is too large: "best" is the best
