@@ -315,10 +315,11 @@ def evaluate(
             auc_interval=auc_interval_of(auc_interval),
             reading=ReadOptions(delimiter, decimal, thousands, encoding, tuple(missing or ())),
         )  # fmt: skip
+        beside = ["The intervals are valid only if the model was not trained on these rows."]
         if as_json:
-            print(json_text(content_of(found)))
+            print(json_text(content_of(found, beside)))
         else:
-            print_assessment(found, f"{path}: {found.measure.words}", MOST)
+            print_assessment(found, f"{path}: {found.measure.words}", MOST, beside)
     return 0
 
 

@@ -81,7 +81,7 @@ def _print_one(run: AssessedRun) -> None:
         )
 
 
-def print_assessment(assessment: Assessment, title: str, most: int, beside: Sequence[str] = ()) -> None:
+def print_assessment(assessment: Assessment, title: str, most: int, beside: Sequence[str]) -> None:
     """Print the scores of the ``most`` worst clients with their intervals, and what follows from them.
 
     ``beside`` are sentences that put the scores in context.
@@ -186,7 +186,7 @@ def _print_several(
         )
 
 
-def content_of(assessment: Assessment, beside: Sequence[str] = ()) -> dict[str, object]:
+def content_of(assessment: Assessment, beside: Sequence[str]) -> dict[str, object]:
     """Return an assessment as plain values; ``beside`` are sentences that put it in context."""
     candidates = [name for name, could in zip(assessment.names, assessment.candidates, strict=True) if could]
     return {

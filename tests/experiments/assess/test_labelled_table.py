@@ -87,7 +87,9 @@ def test_command_prints_what_python_returns(runs, tmp_path, monkeypatch, capsys)
     assert printed["worst"]["client"] == expected.names[expected.order[0]]
     assert [row["client"] for row in printed["clients"]] == list(expected.names)
     assert call(["evaluate", str(runs["ill"]), "new.csv"]) == 0
-    assert "Clopper" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "Clopper" in shown
+    assert "only if the model was not trained on these rows" in shown
 
 
 def test_each_file_is_a_client_if_no_column_names_it(runs, tmp_path):
