@@ -29,6 +29,12 @@ def pytest_collection_finish():
     gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup():
+    # Models that a test makes without a seed must not depend on the tests before it.
+    torch.manual_seed(0)
+
+
 @pytest.fixture
 def global_generator_untouched():
     """Fail the test if torch's global generator was used or seeded."""
