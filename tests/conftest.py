@@ -14,14 +14,19 @@ from tests.support.engines import ENGINES
 settings.register_profile("drfl", deadline=None, derandomize=True, max_examples=50)
 settings.register_profile("long", settings.get_profile("drfl"), max_examples=1000)
 settings.load_profile("drfl")
-torch.set_num_threads(1)  # the problems are tiny, and machines that test are busy
-# A shell lets what runs in the background ignore Ctrl-C, and so would the programs that are tested.
+torch.set_num_threads(1)  # the problems are tiny, and pytest runs one process per core
+# Background jobs of a shell ignore Ctrl-C, and the programs under test would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# Only a power failure tells whether files were flushed to the disk, which takes a tenth of the tests' time. A wrong
-# descriptor still fails.
+# Flushing files to the disk takes a tenth of the tests' time, and only a power failure would show that it is missing.
+# fstat still fails for a wrong descriptor.
 os.fsync = os.fstat
-# What is imported and collected stays to the end, and each garbage collection would look at all of it.
+# Imported modules and collected tests live until the end, so the garbage collector need not search them.
 gc.disable()
+
+
+def pytest_collection_modifyitems(items):
+    # A test of many minutes that mostly waits runs beside all others if it starts first.
+    items.sort(key=lambda item: item.get_closest_marker("first") is None)
 
 
 def pytest_collection_finish():

@@ -10,6 +10,7 @@ from tests.support.scripts import ROOT
 
 
 @pytest.mark.long
+@pytest.mark.first
 def test_long_scenario_of_a_deployment():
     found = subprocess.run(
         [sys.executable, "scripts/try_story.py", "--long"], cwd=ROOT, capture_output=True, text=True, timeout=1800
