@@ -1,12 +1,12 @@
-# `make demo` and `make test` need only Python 3.11 or newer with pip: they make what else they need in .venv.
+# `make demo` and `make test` need only Python 3.11 or newer with pip. They install everything else into .venv.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-# The lock files name all that is installed, and pip takes a file only if its hash is in them. Wheels alone: what builds
-# a package from source would come unchecked.
+# The lock files list every package, and pip accepts a file only if they contain its hash. Only wheels are allowed,
+# because the build requirements of source packages would not be verified.
 LOCKED := --quiet --disable-pip-version-check --require-hashes --no-deps --only-binary :all:
-# drfl itself is this folder, for which pip knows no hash; setuptools is there already, so nothing is fetched to build it
+# drfl itself is installed from this folder, which has no hash. setuptools is installed already, so nothing is downloaded.
 ITSELF := --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 
 .PHONY: demo test test-all check lint format pages messages docs deployment dist lock clean help
@@ -16,26 +16,26 @@ help:
 	@echo "make test    set up and pass the test suite"
 	@echo "make test-all  the same with the long tests: mutation tests, fuzzing, statistics, real processes, all evidence"
 	@echo "make check   lint, formatting, types, import order, prose, tests"
-	@echo "make format  bring the code into its format"
-	@echo "make pages   write stored results and lists of the code into the pages of docs/"
+	@echo "make format  format the code"
+	@echo "make pages   update the generated blocks of the pages, from stored results and the code"
 	@echo "make messages  write the wording of all errors and warnings into tests/messages.txt"
-	@echo "make docs    build the documentation site, build/site; strict: a broken link or a missing page fails"
+	@echo "make docs    build the documentation site in build/site; fails on a broken link or a missing page"
 	@echo "make deployment  try a deployment with real processes on this machine"
 	@echo "make dist    build wheel and source archive in build/dist, each tried in an empty environment"
-	@echo "make lock    renew the lock files (UPGRADE=1: take the newest versions)"
+	@echo "make lock    update the lock files (UPGRADE=1: to the newest versions)"
 
 demo: $(VENV)/.user
 	$(BIN)/drfl compare examples/one_class.toml --seeds 5 --out runs/demo --overwrite
 
-# The tests start many processes; where Python is told to keep no bytecode each of them would compile drfl anew.
+# The tests start many processes. Without bytecode files, each of them would compile drfl again.
 export PYTHONDONTWRITEBYTECODE =
 
-# a process a core, each of one thread: the models of the tests are too small to share out; neighbours run in the same
-# process, which shares their fixtures, and a process that has nothing left takes tests of another
+# One process per core with one thread each, because the models in tests are too small for several threads. Neighbouring
+# tests run in one process and share fixtures, and an idle process takes over tests of another one.
 test: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal
 
-# stores its result
+# This also stores the outcome.
 test-all: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python scripts/test_all.py
 
@@ -75,12 +75,11 @@ lock: $(VENV)/.dev
 clean:
 	rm -rf $(VENV) runs build src/*.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
-# Where Python comes without ensurepip its own pip fills the environment.
-# torch is first looked for without the network, where pip is told to (PIP_FIND_LINKS): a CPU build there is taken, if
-# its hash is locked. With PyPI at hand pip would prefer PyPI's, whose hashes it knows beforehand. That one does not
-# start on Linux without the packages of CUDA, gigabytes that are in no lock file, as most have no use for them: pip
-# adds them in the step after, in the versions that torch's own, verified metadata names, but with their hashes unseen.
-# For a CPU build that step does nothing.
+# If Python lacks ensurepip, its own pip fills the environment.
+# pip first looks for torch without the network, in PIP_FIND_LINKS, and takes a CPU build from there if its hash is
+# locked. With access to PyPI it would prefer PyPI's build, whose hashes it knows. On Linux that build needs gigabytes of
+# CUDA packages, which are in no lock file because most users do not need them. The step after that installs them, in
+# the versions of torch's verified metadata, but without verifying their hashes. It does nothing for a CPU build.
 $(VENV)/.user: pyproject.toml constraints.txt constraints-torch.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "drfl needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ..."; exit 2; }
@@ -95,7 +94,7 @@ $(VENV)/.user: pyproject.toml constraints.txt constraints-torch.txt
 	$(BIN)/python -m pip check
 	@touch $@
 
-# What builds the archives, and nothing else.
+# Only the packages that build the archives.
 $(VENV)/.build: constraints-dev.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@awk '/^(packaging|setuptools|uv)==/ {keep = 1} keep {print} !/\\$$/ {keep = 0}' constraints.txt constraints-dev.txt > $(VENV)/build.txt

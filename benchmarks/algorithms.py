@@ -17,7 +17,7 @@ from jobs import COHORT, JOBS, LOCAL, RESULTS, script, simulation, store, turns
 from drfl import ALGORITHMS, Algorithm, Key, Simulation, State
 
 SLOW = dataclasses.replace(LOCAL, lr=0.02)
-"""What a round takes does not depend on its step size, as long as the model stays finite."""
+"""The time of a round does not depend on the step size, as long as the model stays finite."""
 
 
 def rounds_of(algorithm: Algorithm[State], fed: Simulation) -> Callable[[int], object]:

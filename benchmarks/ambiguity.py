@@ -51,7 +51,7 @@ def sets(n: int) -> dict[str, AmbiguitySet]:
 
 
 def inputs(ambiguity: AmbiguitySet, n: int) -> dict[str, tuple[Tensor, Tensor]]:
-    """By kind, v (N,) for project and prox, and losses (N,) for worst_case."""
+    """Return inputs by kind: v (N,) for project and prox, and losses (N,) for worst_case."""
     g = torch.Generator().manual_seed(SEED + 1)
     normal = torch.randn(n, generator=g, dtype=torch.float64)
     losses = -torch.rand(n, generator=g, dtype=torch.float64).log()
@@ -61,7 +61,7 @@ def inputs(ambiguity: AmbiguitySet, n: int) -> dict[str, tuple[Tensor, Tensor]]:
 
 
 def timed(call: Callable[[], object]) -> dict[str, float]:
-    """Median and minimum seconds, the processor's median, and how often it ran; a first run does not count."""
+    """Return median and minimum seconds, median CPU seconds, and the number of runs, without a first run."""
     call()
     found: list[float] = []
     spent: list[float] = []
@@ -91,7 +91,7 @@ def measured() -> list[dict[str, object]]:
 
 
 def table(rows: list[dict], figure: str = "median_s") -> str:
-    """Milliseconds, the slowest of the inputs."""
+    """Return the milliseconds of the slowest input."""
     columns = [(operation, n) for operation in OPERATIONS for n in SIZES]
     lines = ["| set | " + " | ".join(f"{operation}, {n:,}" for operation, n in columns) + " |"]
     lines.append("| --- |" + " ---: |" * len(columns))
@@ -113,7 +113,7 @@ def processor() -> str:
 
 
 def main() -> None:
-    """Measure, print and store."""
+    """Measure all operations, print the tables and store them."""
     options = script.parser(__doc__, RESULTS).parse_args()
     torch.set_num_threads(1)
     before = os.getloadavg()

@@ -33,7 +33,7 @@ SIZES, KINDS = ("log-normal", "all different"), ("accuracy", "bounded")
 
 
 def sums(n: int, sizes: str, kind: str) -> np.ndarray:
-    """(N, 3) of the clients' rows: how many, their scores' sum and the sum of squares."""
+    """Return the number of rows of each client, the sum of their scores and of the squares, (N, 3)."""
     rng = Key(0).fold(n, sizes).generator()
     if sizes == "all different":
         rows = rng.permutation(np.arange(3, n + 3))
@@ -46,7 +46,7 @@ def sums(n: int, sizes: str, kind: str) -> np.ndarray:
 
 
 def measure(n: int, sizes: str, kind: str) -> dict[str, float]:
-    """One setting, in this process."""
+    """Measure one setting in this process."""
     rows = sums(n, sizes, kind)
     names, samples = [f"client-{i}" for i in range(n)], rows[:, 0].astype(np.int64)
     told = Measure(kind, percent=True, rows=Rows.BINARY if kind == "accuracy" else Rows.UNIT)
@@ -66,13 +66,13 @@ def measure(n: int, sizes: str, kind: str) -> dict[str, float]:
 
 
 def in_a_process(n: int, sizes: str, kind: str) -> dict[str, float]:
-    """One setting, in a fresh process."""
+    """Measure one setting in a new process."""
     command = [sys.executable, __file__, *script.FLAGS, "--one", str(n), sizes, kind]
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 def main() -> None:
-    """Measure, print and store."""
+    """Measure all settings, print the table and store it."""
     parser = script.parser(__doc__, RESULTS)
     parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()

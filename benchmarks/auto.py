@@ -41,19 +41,19 @@ def lenet(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 class Recurrent(nn.Module):
-    """An LSTM of two layers over the rows of an image, and a linear layer on its last output."""
+    """A two-layer LSTM over the rows of an image, with a linear layer on its last output."""
 
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
         super().__init__()
         self.lstm, self.out = nn.LSTM(shape[-1], 64, 2, batch_first=True), nn.Linear(64, classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """(B, 1, H, W) → (B, classes)."""
+        """Compute scores (B, classes) for images (B, 1, H, W)."""
         return self.out(self.lstm(x[:, 0])[0][:, -1])
 
 
 def mlp(*hidden: int) -> Callable[[tuple[int, ...], int], nn.Module]:
-    """Fully connected layers of these widths."""
+    """Create fully connected layers of these widths."""
     return lambda shape, classes: models.mlp(shape, classes, hidden)
 
 
@@ -74,7 +74,7 @@ ALL = [*JOBS, *model_jobs.JOBS]
 
 
 def federation(job: str) -> Simulation:
-    """Clients with synthetic samples."""
+    """Create clients with synthetic samples."""
     if job in model_jobs.JOBS:
         found = model_jobs.JOBS[job]
         return found.simulation(max(found.cohorts))
@@ -89,7 +89,7 @@ def federation(job: str) -> Simulation:
     ]
     with Key(0).torch_scope():
         model = make(shape, 10)
-        model(pairs[0][0][:1])  # lazy layers take their sizes
+        model(pairs[0][0][:1])  # so that lazy layers get their sizes
     return Simulation(ClientData.from_arrays(pairs), Task(model))
 
 
@@ -101,7 +101,7 @@ def settings(job: str) -> list[tuple[int, LocalSGD]]:
 
 
 def seconds(fed: Simulation, m: int, local: LocalSGD, rounds: int) -> dict[str, float]:
-    """Median seconds of a round for each engine that can run the model."""
+    """Return the median seconds of a round for each engine that can run the model."""
     engines = {name: engine for name, engine in ENGINES.items() if name != "stacked" or model_jobs.is_short(fed)}
     times: dict[str, list[float]] = {name: [] for name in engines}
     r = 0
@@ -119,7 +119,7 @@ def main() -> None:
     """Measure all jobs."""
     parser = script.parser(__doc__, RESULTS)
     parser.add_argument("--rounds", type=int, default=script.sized(10, 1))
-    parser.add_argument("--jobs", default=",".join(ALL), help="names with commas between")
+    parser.add_argument("--jobs", default=",".join(ALL), help="names, separated by commas")
     options = parser.parse_args()
     rows, names, before = [], options.jobs.split(","), os.getloadavg()[0]
     file = options.out / "auto.json"

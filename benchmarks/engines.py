@@ -26,7 +26,7 @@ ENGINES = {"loop": Loop(), "stacked": Stacked(), "threads": Threads(), "auto": A
 
 
 def round_of(fed: Simulation, engine: Loop | Stacked | Threads | Auto) -> Callable[[int], object]:
-    """One round's training and mean behind an engine."""
+    """Return a function that runs a round's training and mean with an engine."""
 
     def call(r: int) -> torch.Tensor:
         fed.engine = engine
@@ -36,7 +36,7 @@ def round_of(fed: Simulation, engine: Loop | Stacked | Threads | Auto) -> Callab
 
 
 def plain(fed: Simulation, threads: int) -> Callable[[int], object]:
-    """Run the same round without a library."""
+    """Return a function that runs the same round in plain PyTorch."""
     problem, criterion = fed._train, torch.nn.CrossEntropyLoss()
 
     def client(samples: torch.Tensor) -> torch.Tensor:
@@ -60,7 +60,7 @@ def plain(fed: Simulation, threads: int) -> Callable[[int], object]:
 
 
 def measured(job: str, rounds: int, data_dir: Path | None) -> dict[str, object]:
-    """Medians, the floor, and the rate behind it."""
+    """Return the medians, the floor, and the rate from which it is computed."""
     fed, rates = simulation(job, data_dir), []
     calls = {name: round_of(fed, engine) for name, engine in ENGINES.items()}
     calls |= {"plain": plain(fed, torch.get_num_threads()), "plain, one thread": plain(fed, 1)}

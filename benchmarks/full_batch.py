@@ -26,7 +26,7 @@ PARTS = script.sized((128, 512, 1024, 2048), (128, 512))
 
 
 def plain(fed: Simulation, size: int, *, backward: bool) -> Callable[[int], object]:
-    """One pass over the cohort's rows, with or without the gradient of their losses' sum."""
+    """Run one pass over the cohort's rows, with or without the gradient of the sum of their losses."""
     problem, task = fed._train, fed._train.task
     rows = fed._rows.index[: int(fed._rows.sizes[:COHORT].sum())]
     x, y = problem.x[rows], problem.y[rows]
@@ -45,7 +45,7 @@ def plain(fed: Simulation, size: int, *, backward: bool) -> Callable[[int], obje
 
 
 def measured(job: str, rounds: int, data_dir: Path | None) -> dict[str, object]:
-    """Medians and ratios, by wall clock and by CPU time."""
+    """Return medians and ratios of wall and CPU time."""
     fed, cohort = simulation(job, data_dir), torch.arange(COHORT)
     calls: dict[str, Callable[[int], object]] = {
         "losses": lambda r: fed.losses(cohort, fed.w0, Key(r)),

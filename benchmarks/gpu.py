@@ -31,7 +31,7 @@ SHARES = {"correctness": 0.27, "speed": 0.28, "rivals": 0.27, "table": 0.18}
 """Parts, and their shares of the time."""
 
 GRACE = 5.0
-"""Seconds after its time in which a part may end its current measurement."""
+"""Extra seconds in which a part may finish its current measurement."""
 
 
 def options() -> argparse.Namespace:
@@ -53,7 +53,7 @@ def work(part: str, given: argparse.Namespace, seconds: float) -> None:
     """Run a part, in its own process."""
     warnings.filterwarnings("ignore", "There is a performance drop")  # torch maps some layers client by client
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    if device == "cuda":  # the reference on the CPU is small, and many threads would get in each other's way
+    if device == "cuda":  # the reference on the CPU is small, and many threads would slow it down
         torch.set_num_threads(min(4, os.cpu_count() or 1))
     report = Report(part, given.out, f"python benchmarks/gpu.py --parts {part}", device, seconds)
     try:

@@ -17,8 +17,8 @@ cd "$(dirname "$0")/.."
 BUILD=build/gpu
 
 prepare() {
-    # Only what a machine for machine learning lacks; torch, NumPy, SciPy, pandas, scikit-learn, typer, rich, filelock,
-    # jinja2, requests, tqdm and cloudpickle are there. pip matches the numbers of manylinux exactly, so all are listed.
+    # Only packages that a machine for machine learning lacks; torch, NumPy, SciPy, pandas, scikit-learn, typer, rich, filelock,
+    # jinja2, requests, tqdm and cloudpickle are installed there. pip matches the numbers of manylinux exactly, so all are listed.
     local pins
     pins=$(grep -oE '^(annotated-types|platformdirs|pooch|pydantic|pydantic-core|safetensors|tomli-w|typing-inspection|typing-extensions)==[^ ]+' constraints.txt)
     rm -rf "$BUILD"

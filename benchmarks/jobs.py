@@ -20,7 +20,7 @@ from drfl import ClientData, Key, LocalSGD, Simulation, Task, ZipfDirichlet, loa
 from drfl.data import make_partition
 from drfl.experiments.run.artifacts import versions
 from drfl.task import models
-from evidence import script  # the scripts beside this one import it from here
+from evidence import script  # the other scripts import it from here
 
 RESULTS = Path(__file__).parent / "results"
 JOBS = {"linear": ("mnist", models.linear), "cnn": ("kmnist-t10k", models.cnn)}
@@ -41,7 +41,7 @@ def simulation(job: str, data_dir: Path | None, **options: object) -> Simulation
 
 
 def operations(fed: Simulation) -> float:
-    """Floating-point operations of a round: forward and backward, products of matrices and convolutions alone."""
+    """Count the floating-point operations of a round: only matrix products and convolutions, forward and backward."""
     from torch.utils.flop_counter import FlopCounterMode
 
     problem, task = fed._train, fed._train.task
@@ -53,7 +53,7 @@ def operations(fed: Simulation) -> float:
 
 
 def product_rate(device: str = "cpu", clock: Callable[[], float] = time.perf_counter) -> float:
-    """Floating-point operations per second of a large float32 matrix product, the best of five."""
+    """Return the floating-point operations per second of a large float32 matrix product, the best of five."""
     size = script.sized(2048 if device == "cpu" else 8192, 128)
     a, times = torch.randn(size, size, device=device), []
     for _ in range(5):
@@ -69,10 +69,11 @@ def turns(
     series: int = script.sized(4, 1),
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, float]:
-    """Median seconds of each call over at least ``rounds`` rounds, in interleaved series: a busy moment hits all.
+    """Return the median seconds of each call over at least ``rounds`` rounds, in interleaved series.
 
-    Within a series a call is repeated as it is in a run; its first round, with cold caches, does not count. One series
-    of each goes ahead as a warm-up. ``clock`` may be ``time.process_time``, which does not count what others compute.
+    Interleaving lets a busy moment affect all calls. Within a series a call is repeated as in a run, and its first
+    round, with cold caches, does not count. The first series of each call is a warm-up. ``clock`` may be
+    ``time.process_time``, which does not count other processes.
     """
     times: dict[str, list[float]] = {name: [] for name in calls}
     r = 0
@@ -94,7 +95,7 @@ def _spin() -> None:
 
 @contextmanager
 def busy(processes: int) -> Iterator[None]:
-    """Run this number of processes that only compute within this context."""
+    """Run this number of busy processes within this context."""
     others = [multiprocessing.get_context("fork").Process(target=_spin, daemon=True) for _ in range(processes)]
     for other in others:
         other.start()
@@ -106,7 +107,7 @@ def busy(processes: int) -> Iterator[None]:
 
 
 def store(out: Path, name: str, command: str, content: Mapping[str, object]) -> None:
-    """Write NAME.json into a folder: how, where and with what it was measured, then the content."""
+    """Write NAME.json into a folder: the command, the machine and the versions, then the content."""
     device = f"{os.cpu_count()} cores, {platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
     about: dict[str, object] = {
         "command": command,

@@ -3,7 +3,7 @@
     python benchmarks/loaded.py --data-dir DIR [--busy 0,2,4] [--rounds 30] [--series 3] [--smoke]
 
 The jobs are FedAvg with 20 of 30 clients and ten steps of 32 samples: the linear model on MNIST and a small CNN on 8×8
-digits. Each call is its own process, beside ``--busy`` processes that only count; calls take turns, series by series.
+digits. Each call is its own process, beside ``--busy`` busy processes; calls take turns, series by series.
 Times are wall and CPU milliseconds per round, medians over the rounds of a process after two warm-up rounds, then over
 the series:
 
@@ -66,7 +66,7 @@ def small_cnn() -> Simulation:
 
 
 def rounds_of(job: str, name: str, rounds: int, data_dir: Path | None) -> Iterator[None]:
-    """Plays a round, or passes the test rows, each time it is asked."""
+    """Plays a round, or computes the test outputs, at each call."""
     fed = small_cnn() if job == "small CNN" else simulation(job, data_dir)
     if name in ENGINES:
         fed.engine = ENGINES[name]()
@@ -97,7 +97,7 @@ def _played(fed: Simulation, rounds: int) -> Iterator[None]:
 
 
 def one(job: str, name: str, rounds: int, data_dir: Path | None) -> tuple[float, float]:
-    """Median wall and CPU milliseconds of a round, in this process."""
+    """Return the median wall and CPU milliseconds of a round in this process."""
     if name == RUN:
         return command(rounds, data_dir)
     wall, cpu, play = [], [], rounds_of(job, name, WARM_UP + rounds, data_dir)
@@ -162,7 +162,7 @@ def table(options: argparse.Namespace) -> list[dict[str, object]]:
 
 
 def slowdowns(rows: Sequence[Mapping[str, object]]) -> dict[str, float]:
-    """drfl's slowdown as it comes over that of plain PyTorch on one thread, by job and number of busy processes."""
+    """Return the slowdown of drfl's default relative to plain PyTorch on one thread, by job and busy processes."""
     times = {(r["job"], r["call"], r["busy"]): float(str(r["wall_ms"])) for r in rows}
     found = {}
     for job, call, others in times:
@@ -173,7 +173,7 @@ def slowdowns(rows: Sequence[Mapping[str, object]]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure, print and store."""
+    """Measure all jobs, print the table and store it."""
     parser = script.parser(__doc__, RESULTS, data=True)
     parser.add_argument(
         "--busy", default=script.sized("0,2,4", "0,1"), type=lambda text: [int(part) for part in text.split(",")]

@@ -1,10 +1,10 @@
-"""Compare a million clients with a thousand: time per round, evaluation, memory, and sums that follow λ.
+"""Compare a million clients with a thousand: time per round, evaluation, memory, and updated sums weighted by λ.
 
     python benchmarks/million.py [--rounds 20] [--pairs 3] [--folder DIR] [--smoke]
 
 The setting is that of scaling.py: the linear model with 7,850 parameters, m = 20, ten local steps of 32 samples, a pool
-mapped into memory, and one thread, which `drfl.run` uses for such operations. Every measurement is its own process. N =
-10³ and N = 10⁶ take turns, and so do sums that follow λ and sums that read every row. A ratio is that of the fastest of
+mapped into memory, and one thread, which `drfl.run` uses for such operations. Every measurement is a separate process.
+N = 10³ and N = 10⁶ take turns, and so do updated sums and sums that read every row. A ratio compares the fastest of
 each, because other work on the machine only adds time. The script writes results/million.json, with the load averages
 before and after.
 """
@@ -20,16 +20,16 @@ from jobs import RESULTS, script, store
 
 FEW, MANY = script.sized((1_000, 1_000_000), (30, 60))
 ALGORITHMS, FOLLOWING = script.sized((tuple(scaling.MORE), ("DualDRDM", "ScaffPD")), (("FedAvg",), ("ScaffPD",)))
-"""Those that are measured, and those whose sums follow λ."""
+"""Algorithms to measure, and those with sums weighted by λ."""
 WRITTEN = script.sized(100_000, 60)
-"""Clients of whom all rows are written, in a file, where sums that follow λ meet those that do not."""
+"""Number of clients, with all rows written to a file, for the comparison of updated sums with reading all rows."""
 
 FLOOR = 0.5
-"""N times the floor of λ there: without one, λ leaves all but some tens of clients after a few rounds."""
+"""N times the floor of λ there; without a floor, only some tens of clients have λ > 0 after a few rounds."""
 
 
 def pairs_of(one: dict, other: dict, count: int) -> dict[str, object]:
-    """Both settings in turn, and by what factor the other takes longer: the fastest of each, and pair by pair."""
+    """Measure two settings in turn, and return the ratios of their times: of the fastest, and pair by pair."""
     found = [(scaling.in_a_process(one), scaling.in_a_process(other)) for _ in range(count)]
     times = [(a["round_s"], b["round_s"]) for a, b in found]
     fastest, slower = (min(own) for own in zip(*times, strict=True))
@@ -37,7 +37,7 @@ def pairs_of(one: dict, other: dict, count: int) -> dict[str, object]:
 
 
 def main() -> None:
-    """Measure, print, store."""
+    """Measure all settings, print the results and store them."""
     parser = script.parser(__doc__, RESULTS)
     parser.add_argument("--rounds", type=int, default=script.sized(20, 1))
     parser.add_argument("--pairs", type=int, default=script.sized(3, 1))

@@ -259,7 +259,7 @@ def measured(name: str, options: argparse.Namespace) -> dict[str, object]:
 def main() -> None:
     """Measure and store."""
     parser = script.parser(__doc__, RESULTS)
-    parser.add_argument("--models", help="numbers of the models, from 1, with commas between; all, if left out")
+    parser.add_argument("--models", help="numbers of the models, from 1, separated by commas (default: all)")
     parser.add_argument("--series", type=int, default=script.sized(5, 1))
     parser.add_argument("--busy", default=script.sized("0,2", "0"), type=lambda t: [int(part) for part in t.split(",")])
     parser.add_argument("--processor", action="store_true", help="measure processor time with one thread")
@@ -281,7 +281,7 @@ def main() -> None:
         if options.pfl:
             kept.setdefault(name, {})["pfl"] = between(name, options)
         else:
-            # pfl-research was measured against rounds of its own, so its result stays.
+            # pfl-research was measured against separate rounds of drfl, so its result is kept.
             of_pfl = {"pfl": kept[name]["pfl"]} if "pfl" in kept.get(name, {}) else {}
             kept[name] = {**measured(name, options), **of_pfl}
         ordered = {known: kept[known] for known in JOBS if known in kept}

@@ -42,11 +42,11 @@ TIMED = [
     ("project", Simplex, "project"),
     ("log", drfl.training.loop.RunLog, "add"),
 ]
-"""Part of a round, and the function that does it."""
+"""Parts of a round, and the functions that compute them."""
 
 
 class Clock:
-    """Seconds of every round by part, and in all."""
+    """Seconds of every round, by part and in total."""
 
     def __init__(self) -> None:
         self.rounds: list[dict[str, float]] = []
@@ -54,7 +54,7 @@ class Clock:
         self._start = time.perf_counter()
 
     def wrapped(self, part: str, function: Callable[..., object]) -> Callable[..., object]:
-        """Wrap a function, and count its time as this part's."""
+        """Wrap a function so that its time counts for this part."""
 
         def call(*arguments: object, **options: object) -> object:
             start = time.perf_counter()
@@ -72,13 +72,13 @@ class Clock:
         self._start = now
 
     def median(self, part: str) -> float:
-        """Over the rounds that were not tested, or for what belongs to a test over those that were."""
+        """Return the median over the rounds without a test, or with a test for parts of a test."""
         tested = part in ("test", "log")
         return median(row.get(part, 0.0) for row in self.rounds[1:] if ("test" in row) == tested)
 
 
 def parts(fed: Simulation, name: str, rounds: int) -> dict[str, float]:
-    """Milliseconds of a round by what they are spent on, and the share of all but compute and server."""
+    """Return the milliseconds of a round by part, and the share of all parts except compute and server."""
     algorithm, clock = ALGORITHMS[name], Clock()
     run(algorithm, fed, rounds=5, seed=1, evaluate_every=EVERY)
     with ExitStack() as stack:
@@ -99,7 +99,7 @@ def parts(fed: Simulation, name: str, rounds: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure all three on both jobs."""
+    """Measure the three algorithms on both jobs."""
     parser = script.parser(__doc__, RESULTS, data=True)
     parser.add_argument("--rounds", type=int, default=2 * EVERY if script.SMOKE else 50)
     options = parser.parse_args()

@@ -26,7 +26,7 @@ from jobs import RESULTS, script, store
 
 
 def memory(session: int) -> float:
-    """MiB of all processes of a session."""
+    """Return the MiB of all processes of a session."""
     found = 0
     for place in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, StopIteration):  # it has ended
@@ -41,7 +41,7 @@ FIXED = 2
 
 
 def whole(jobs: int, rounds: int, options: argparse.Namespace) -> tuple[float, float]:
-    """Seconds and MiB of a whole command."""
+    """Return the seconds and MiB of a whole command."""
     words = "compare --dataset mnist --algorithms FedAvg --clients 30 --cohort 20 --lr 0.1 --steps 10 --batch 32"
     words += f" --seeds {options.seeds} --rounds {rounds} --evaluate-every 10 --threads 1 --jobs {jobs}"
     where = [] if options.data_dir is None else ["--data-dir", str(options.data_dir)]
@@ -60,7 +60,7 @@ def whole(jobs: int, rounds: int, options: argparse.Namespace) -> tuple[float, f
 
 
 def main() -> None:
-    """Measure, print and store."""
+    """Measure the commands, print the speed-up and store it."""
     parser = script.parser(__doc__, RESULTS, data=True)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seeds", type=int, default=script.sized(8, 2))

@@ -13,7 +13,7 @@ workers during the first round. Accuracy is the mean over clients of the final m
 for all frameworks, as mean ± std over the framework's runs; each series has its own seed. Frameworks that cannot be
 installed or fail are omitted, with the reason.
 
-With --busy the same is then measured beside this number of processes that only count. The script writes peers.json, or
+With --busy, the same is then measured beside this number of busy processes. The script writes peers.json, or
 peers_loaded.json with --busy, in results/. With --smoke nothing is installed: only drfl and plain PyTorch run, and both
 must succeed.
 """
@@ -50,14 +50,14 @@ HERE = Path(__file__).parent
 JOBS = {"linear": ("mnist", models.linear, 0.1), "cnn": ("kmnist-t10k", models.cnn, 0.05)}
 CLIENTS, COHORT, STEPS, BATCH, WARM_UP = 30, *script.sized((20, 10, 32, 2), (3, 2, 8, 1))
 HERE_ALREADY = [name for name, framework in FRAMEWORKS.items() if not framework.package]
-"""Those that need no environment of their own."""
+"""Frameworks that need no separate environment."""
 LIMIT = 900  # seconds for one process, after which it counts as failed
 
 Run = dict[str, object]
 
 
 class Judge:
-    """A job written into a folder, and the test of what comes back."""
+    """A job that is written into a folder, and the test of the models that frameworks return."""
 
     def __init__(self, job: str, data_dir: Path | None, folder: Path) -> None:
         name, model, lr = JOBS[job]
@@ -77,7 +77,7 @@ class Judge:
         (folder / "job.json").write_text(json.dumps(about))
 
     def accuracy(self, weights: Path) -> float:
-        """Mean over clients of the test accuracy of these weights."""
+        """Return the mean over clients of the test accuracy of these weights."""
         with np.load(weights) as found, torch.no_grad():
             for into, name in zip(self.model.parameters(), found.files, strict=True):
                 into.copy_(torch.from_numpy(found[name]))
@@ -86,7 +86,7 @@ class Judge:
 
 
 def one_run(judge: Judge, name: str, setting: Setting, seed: int, rounds: int, venvs: Path) -> Run:
-    """One process of one framework: what it measured, and the accuracy; or why it failed."""
+    """Run one process of a framework; return its measurements and the accuracy, or the reason of its failure."""
     framework = FRAMEWORKS[name]
     scratch = Path(tempfile.mkdtemp(dir=judge.folder))
     out, log = scratch / "out.json", scratch / "log"
@@ -101,7 +101,7 @@ def one_run(judge: Judge, name: str, setting: Setting, seed: int, rounds: int, v
 
 
 def finish(command: Sequence[str], place: Path, sees: Mapping[str, str], log: Path) -> str:
-    """Run a command and see to it that none of its processes stays; what went wrong, else nothing."""
+    """Run a command and end all its processes; return an error message, or an empty text."""
     with log.open("w") as file:
         process = subprocess.Popen(
             command, cwd=place, env=sees, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
@@ -117,7 +117,7 @@ def finish(command: Sequence[str], place: Path, sees: Mapping[str, str], log: Pa
 
 
 def measure(job: str, names: Sequence[str], options: argparse.Namespace) -> list[Run]:
-    """All runs of a job, in the order in which they were made."""
+    """Return all runs of a job in the order in which they were made."""
     runs: list[Run] = []
     with tempfile.TemporaryDirectory() as temporary:
         judge = Judge(job, options.data_dir, Path(temporary) / job)
@@ -134,17 +134,17 @@ def measure(job: str, names: Sequence[str], options: argparse.Namespace) -> list
 
 
 def median(runs: Sequence[Run]) -> float:
-    """Median seconds of the rounds after warm-up, of all these runs together."""
+    """Return the median seconds of the rounds after warm-up over all these runs."""
     return statistics.median([s for run in runs for s in run["seconds"][WARM_UP:]])
 
 
 def startup(run: Run) -> float:
-    """Seconds from the start of the process to the end of its first round, less a median round."""
+    """Return the seconds from the start of the process to the end of its first round, minus a median round."""
     return run["startup_s"] + run["seconds"][0] - median([run])
 
 
 def summary(name: str, runs: Sequence[Run]) -> Run:
-    """One framework's line: its fastest setting, its accuracy over all settings."""
+    """Return a framework's row: its fastest setting, and its accuracy over all settings."""
     mine = [run for run in runs if run["framework"] == name and "failed" not in run]
     by_setting = {s: [run for run in mine if run["setting"] == asdict(s)] for s in FRAMEWORKS[name].settings}
     medians = {s: median(found) for s, found in by_setting.items() if found}
@@ -192,7 +192,7 @@ def device() -> str:
 def options() -> argparse.Namespace:
     """Parse the command line."""
     parser = script.parser(__doc__, RESULTS, data=True)
-    parser.add_argument("--job", choices=JOBS, help="both, if left out")
+    parser.add_argument("--job", choices=JOBS, help="job (default: both)")
     names = ",".join(script.sized(list(FRAMEWORKS), HERE_ALREADY))
     parser.add_argument("--only", default=names, help="names, separated by commas")
     parser.add_argument("--series", type=int, default=script.sized(3, 1))
@@ -214,9 +214,9 @@ def options() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Install, measure, print, write."""
+    """Install and measure the frameworks, print the tables and store them."""
     given, before = options(), os.getloadavg()[0]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that finish() still ends what it started
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that finish() still ends its processes
     reasons = {name: install(FRAMEWORKS[name], given.venvs) for name in given.only}
     names = [name for name, reason in reasons.items() if not reason]
     jobs = {}

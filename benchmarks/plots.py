@@ -23,7 +23,7 @@ OURS, OTHERS, FLOOR = "#1f6fae", "#b8c4ce", "#8a3b12"
 
 
 def peers(found: dict[str, Any]) -> plt.Figure:
-    """Milliseconds a round of each framework, a panel a job, ours in blue."""
+    """Draw the milliseconds per round of each framework, one panel per job, with drfl in blue."""
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.2))
     for axis, (job, part) in zip(axes, found["jobs"].items(), strict=True):
         median = {name: 1e3 * line["median_s"] for name, line in part["beside"]["0"].items() if "median_s" in line}
@@ -35,7 +35,7 @@ def peers(found: dict[str, Any]) -> plt.Figure:
 
 
 def algorithms(found: dict[str, Any]) -> plt.Figure:
-    """Each algorithm's round over FedAvg's."""
+    """Draw the time of each algorithm's round relative to FedAvg's."""
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True)
     for axis, (job, lines) in zip(axes, found["jobs"].items(), strict=True):
         names = list(lines)[::-1]
@@ -49,7 +49,7 @@ def algorithms(found: dict[str, Any]) -> plt.Figure:
 
 
 def scaling(found: dict[str, Any]) -> plt.Figure:
-    """Time and memory against N, time against m."""
+    """Draw time and memory against N, and time against m."""
     figure, axes = plt.subplots(1, 3, figsize=(11, 3.2))
     panels = (
         ("clients", "round_s", "s a round"),
@@ -78,7 +78,7 @@ PLOTS: dict[str, Callable[[dict[str, Any]], plt.Figure]] = {
 
 
 def main() -> None:
-    """Draw what there are results for."""
+    """Draw all figures that have stored results."""
     options = script.parser(__doc__, DOCS).parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     for name, draw in PLOTS.items():

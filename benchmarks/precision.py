@@ -19,7 +19,7 @@ ALGORITHMS = {"FedAvg": FedAvg(m=COHORT, local=LOCAL), "DRDM": DRDM(m=COHORT, lo
 
 
 def accuracies(fed: Simulation, name: str, rounds: int, seed: int) -> dict[str, float]:
-    """Average and worst accuracy after the last round."""
+    """Return the average and the worst accuracy after the last round."""
     metrics = run(ALGORITHMS[name], fed, rounds=rounds, seed=seed, evaluate_every=rounds).history.last.metrics
     return {"avg": round(metrics.avg_score, 4), "worst": round(metrics.worst_score, 4)}
 

@@ -44,10 +44,10 @@ WARM = script.sized(3, 1)
 
 CLIENTS, MANY, COHORT = script.sized((1_000, 100_000, 5_000), (30, 40, 10))
 REPORTS, SENDINGS = script.sized(((60, 20), (8, 3)), ((2, 1), (2, 1)))
-"""How many times losses and models are asked for, and how many of the first ones are not counted."""
+"""Number of requests for losses and models, and number of first ones that do not count."""
 
 STANDING = []
-"""Clusters to be ended, those who use them first."""
+"""Clusters to stop at the end, their users first."""
 
 
 def machines(count: int) -> tuple[str, list]:
@@ -70,7 +70,7 @@ def wanted() -> list[Cell]:
 
 
 def cells(where: str, count: int) -> dict[str, float]:
-    """40 cells in processes or on Ray: all of it, and from when the cluster stands."""
+    """Return the seconds of 40 cells in processes or on Ray, with and without starting the cluster."""
     start = time.perf_counter()
     workers: Workers = count if where == "processes" else Cluster(machines(count)[0])
     if isinstance(workers, Cluster):
@@ -84,7 +84,7 @@ def cells(where: str, count: int) -> dict[str, float]:
 
 
 def federation(model: str, engine: object, clients: int, rows: int) -> drfl.Simulation:
-    """Clients with noise of MNIST's shape for samples, of which two are to test on."""
+    """Create clients with random samples of MNIST's shape, two of which are test samples."""
     shape = (1, 28, 28)
     generator = torch.Generator().manual_seed(0)
     pool = torch.rand(min(clients * rows, 20_000), *shape, generator=generator)
@@ -139,7 +139,7 @@ def message(count: int) -> dict[str, float]:
 
 
 def many(count: int) -> dict[str, float]:
-    """N = 100,000 with the CNN: a round of FedAvg with 5,000 of them, one step of eight samples, by sums."""
+    """Time a round of FedAvg with the CNN and sums: 5,000 of 100,000 clients, one step of eight samples."""
     torch.set_num_threads(1)
     fed = federation("cnn", RayWorkers(count, machines(count)[0], sums=True), MANY, 12)
     made = drfl.FedAvg(m=COHORT, local=drfl.LocalSGD(steps=1, lr=0.05, batch=8))
@@ -214,12 +214,12 @@ SETTINGS: dict[str, tuple[Callable[..., dict], list[list]]] = script.sized(
 
 
 def in_a_process(name: str, setting: list) -> dict[str, object]:
-    """One setting, in a fresh process."""
+    """Measure one setting in a new process."""
     command = [sys.executable, __file__, *script.FLAGS, "--one", json.dumps([name, setting])]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{name} {setting} failed:\n{done.stderr[-3000:]}")
-    # Ray tells of lost machines in between
+    # Ray also prints messages about lost machines
     answer = json.loads([line for line in done.stdout.splitlines() if line.startswith("{")][-1])
     found = {"setting": setting, **answer, "load": round(os.getloadavg()[0], 2)}
     print(name, found, flush=True)
@@ -227,7 +227,7 @@ def in_a_process(name: str, setting: list) -> dict[str, object]:
 
 
 def main() -> None:
-    """Measure what was asked for."""
+    """Measure the selected settings."""
     parser = script.parser(__doc__, RESULTS)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--only", default=",".join(SETTINGS))

@@ -20,7 +20,7 @@ from jobs import COHORT, JOBS, LOCAL, RESULTS, script, simulation, store
 from drfl import DualDRDM, FedAvg, Simulation, run
 
 FOUND = dataclasses.replace(LOCAL, lr=None)
-"""drfl determines the step size, as without one there are no checks."""
+"""The step size is that of drfl, because there are no checks of a given one."""
 ALGORITHMS = {kind.__name__: kind(m=COHORT, local=FOUND) for kind in (FedAvg, DualDRDM)}
 
 

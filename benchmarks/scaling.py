@@ -40,18 +40,18 @@ MORE = {"FedAvg": FedAvg, "SCAFFOLD": SCAFFOLD, "DRDM": DRDM, "DualDRDM": DualDR
 ALGORITHMS = script.sized(("FedAvg", "SCAFFOLD", "DRDM", "DualDRDM"), ("DualDRDM",))
 FEATURES, CLASSES, SAMPLES = 784, 10, 40
 POOL = script.sized(20_000, 1000)
-"""Samples in the file; clients share them where there are not enough."""
+"""Samples in the file; clients share them if there are too few."""
 
 FEW, MANY = script.sized((1_000, 100_000), (10, 20))
 CLIENTS = script.sized([100, FEW, 10_000, MANY], [FEW, MANY])
 COHORTS = script.sized([5, 10, 20, 50, 100], [2, 4])
 WIDTHS = script.sized([0, 128, 1_024, 4_096, 14_000], [8])
-"""Units of the hidden layer; 0 = the linear model of 7,850 parameters. 14,000 make 11.1 million."""
+"""Units of the hidden layer; 0 = the linear model with 7,850 parameters. 14,000 units have 11.1 million."""
 
 STEPS = script.sized([1, 5, 10, 20, 50], [1, 2])
 BASE = {"algorithm": "FedAvg", "clients": FEW, "cohort": script.sized(20, 3), "width": 0, "steps": 10}
 BASE |= {"filled": False, "on_disk": False, "floor": 0.0, "follow": True}
-"""floor: N times that of λ; follow: whether sums over rows follow λ, or read all rows as those of few clients do."""
+"""``floor`` is N times the floor of λ; ``follow`` is whether sums weighted by λ are updated or read all rows."""
 
 
 def make_pool(folder: Path) -> None:
@@ -64,7 +64,7 @@ def make_pool(folder: Path) -> None:
 
 
 def make_data(folder: Path, clients: int) -> ClientData:
-    """So many clients with 40 training and 2 test samples each, drawn from the pool."""
+    """Create clients with 40 training and 2 test samples each, drawn from the pool."""
     x = torch.from_numpy(np.load(folder / "x.npy", mmap_mode="c"))
     y = torch.from_numpy(np.load(folder / "y.npy"))
     rows = torch.from_numpy(np.random.default_rng(1).integers(0, POOL, (clients, SAMPLES + 2)))
@@ -73,7 +73,7 @@ def make_data(folder: Path, clients: int) -> ClientData:
 
 
 def make_model(width: int) -> torch.nn.Module:
-    """Linear, or with one hidden layer."""
+    """Create a linear model, or one with a hidden layer."""
     with Key(0).fold("model").torch_scope():
         if not width:
             return torch.nn.Linear(FEATURES, CLASSES)
@@ -113,13 +113,13 @@ def followed(
 
 
 def memory(field: str) -> float:
-    """MiB of a field of /proc/self/status, such as VmHWM, the peak of resident memory."""
+    """Return the MiB of a field of /proc/self/status, such as VmHWM, the peak of resident memory."""
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(lines[field].split()[0]) / 1024
 
 
 def measure(setting: dict) -> dict[str, float]:
-    """One setting, in this process."""
+    """Measure one setting in this process."""
     torch.set_num_threads(setting["threads"])
     weighted_sum.FEW = weighted_sum.FEW if setting["follow"] else setting["clients"]
     start = time.perf_counter()
@@ -149,7 +149,7 @@ def measure(setting: dict) -> dict[str, float]:
 
 
 def in_a_process(setting: dict) -> dict[str, float]:
-    """One setting, in a fresh process."""
+    """Measure one setting in a new process."""
     command = [sys.executable, __file__, *script.FLAGS, "--one", json.dumps(setting)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -163,12 +163,12 @@ def in_a_process(setting: dict) -> dict[str, float]:
 
 
 def slope(xs: list[float], ys: list[float]) -> float:
-    """Exponent of y ~ x^slope by least squares."""
+    """Fit the exponent of y ~ x^slope by least squares."""
     return round(float(np.polyfit(np.log(xs), np.log(ys), 1)[0]), 3)
 
 
 def swept(axis: str, values: list[int], common: dict) -> dict[str, object]:
-    """All algorithms along one axis, with slopes of the times."""
+    """Measure all algorithms along one axis, and the slopes of the times."""
     rows, slopes = [], {}
     for name in ALGORITHMS:
         found = [in_a_process({**common, "algorithm": name, axis: value}) for value in values]
@@ -178,7 +178,7 @@ def swept(axis: str, values: list[int], common: dict) -> dict[str, object]:
 
 
 def along_clients(common: dict) -> dict[str, object]:
-    """N from 10² to 10⁵, and by what factor the largest round is slower than that of N = 1,000."""
+    """Measure N from 10² to 10⁵, and how much slower the round of the largest N is than that of N = 1,000."""
     found = swept("clients", CLIENTS, common)
     times = {(row["algorithm"], row["clients"]): row["round_s"] for row in found["rows"]}
     ratios = {name: round(times[name, MANY] / times[name, FEW], 3) for name in ALGORITHMS}
@@ -186,7 +186,7 @@ def along_clients(common: dict) -> dict[str, object]:
 
 
 def with_full_tables(common: dict) -> dict[str, object]:
-    """N = 10⁵ when every client has taken part, with rows in memory and in a file; N = 1,000 to compare with."""
+    """Measure N = 10⁵ after every client has taken part, with rows in memory and in a file, and N = 1,000."""
     rows = []
     for name in (name for name in ALGORITHMS if name != "FedAvg"):
         for clients, on_disk in script.sized(tuple(itertools.product((FEW, MANY), (False, True))), ((MANY, True),)):
@@ -196,9 +196,9 @@ def with_full_tables(common: dict) -> dict[str, object]:
 
 
 def along_widths(common: dict) -> dict[str, object]:
-    """d up to 11 million: time, and the peak in cohort buffers beside that of a cohort of one.
+    """Measure d up to 11 million: time, and the peak in cohort buffers above that of a cohort of one.
 
-    N = m, so that the table holds one cohort's rows and no more.
+    N = m, so that the table has only one cohort's rows.
     """
     rows = []
     for name in ALGORITHMS:
@@ -213,7 +213,7 @@ def along_widths(common: dict) -> dict[str, object]:
 
 
 def main() -> None:
-    """Measure what was asked for."""
+    """Measure the selected parts."""
     sweeps: dict[str, Callable[[dict], dict[str, object]]] = {
         "clients": along_clients,
         "full": with_full_tables,

@@ -48,7 +48,7 @@ class Prepared(Federation):
         return Losses(request.cohort, torch.linspace(1, 2, k, dtype=torch.float64))  # pyright: ignore[reportReturnType]
 
     def evaluate(self, w: Tensor) -> Evaluation:
-        """No round asks for it."""
+        """Raise an error; no round evaluates."""
         raise NotImplementedError
 
 

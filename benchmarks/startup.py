@@ -29,7 +29,7 @@ IMPORTS = {
 }
 COMMANDS = ["--help", "--version", "run --help", "compare --help", "run --nonsense", "algorithms"]
 WARM_UP = script.sized(1, 0)
-"""Turns that are left out."""
+"""Turns that do not count."""
 ROWS = {name: ["-c", code] for name, code in IMPORTS.items()} | {
     f"drfl {arguments}": ["-m", "drfl", *arguments.split()] for arguments in COMMANDS
 }
@@ -45,10 +45,10 @@ print(time.perf_counter() - start)
 
 
 def ended(row: str, arguments: list[str]) -> str:
-    """Return the output of a fresh process.
+    """Return the output of a new process.
 
     Raises:
-        RuntimeError: it did not end as it should.
+        RuntimeError: If its exit code is not the expected one.
     """
     done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
     if done.returncode != REFUSED.get(row, 0):
@@ -57,7 +57,7 @@ def ended(row: str, arguments: list[str]) -> str:
 
 
 def seconds(row: str) -> float:
-    """One fresh process from its start to its end, or what it timed itself."""
+    """Return the seconds of a new process from start to end, or those that it measured itself."""
     if row == BEYOND:
         return float(ended(row, ["-c", WITHIN]))
     start = time.perf_counter()
@@ -66,7 +66,7 @@ def seconds(row: str) -> float:
 
 
 def measured(repeats: int) -> dict[str, dict[str, float]]:
-    """Median, least and most seconds of every row."""
+    """Return the median, minimum and maximum seconds of every row."""
     times: dict[str, list[float]] = {row: [] for row in (*ROWS, BEYOND)}
     for turn in range(WARM_UP + repeats):
         for row, found in times.items():
@@ -80,7 +80,7 @@ def measured(repeats: int) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    """Measure, print, write."""
+    """Measure all rows, print the table and store it."""
     parser = script.parser(__doc__, RESULTS)
     parser.add_argument("--repeats", type=int, default=script.sized(10, 1))
     options = parser.parse_args()

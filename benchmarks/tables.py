@@ -248,7 +248,7 @@ def precision() -> str:
 
 
 def startup() -> str:
-    """Show the seconds of fresh processes."""
+    """Show the seconds of new processes."""
     seconds = stored("startup")["seconds"]
     return markdown(["process", "s"], [[f"`{name}`", f"{s['median']:.2f}"] for name, s in seconds.items()])
 
@@ -348,7 +348,7 @@ def many_machines() -> str:
     found = stored("ray_cluster")
     times = {tuple(row["setting"][:3]): row for row in found["run"]}
     one, two = (row["ray_losses_ms"] / 1e3 for row in found["message"])
-    message = two - one  # what a second worker adds: messages are under way together
+    message = two - one  # the time that a second worker adds, as messages overlap
     draw, machines, workers, steps, batch, speed = found["many"][0]["draw_s"] / 5_000, 100, 1_600, 10, 32, 1.25e9
     rows = []
     for model in ("linear", "cnn"):

@@ -3,7 +3,7 @@
     python benchmarks/two_trees.py [OTHER] [--pairs 20] [--threads 1] [--smoke]
 
 OTHER is a folder with the sources of the other version, such as a worktree of an earlier commit; by default it is this
-checkout. Each version runs in a process of its own. The two take turns: they play some rounds of the same job, and the
+checkout. Each version runs in a separate process. The two take turns: they play some rounds of the same job, and the
 order changes from pair to pair. The jobs are FedAvg, SCAFFOLD and DRDM with the linear model on vectors of 784 numbers,
 and with the CNN of DRDM's paper on images of 28 × 28 (m = 20 of 30 clients, τ = 10, B = 32). Inputs are random. Times
 are seconds of the processor, which other processes hardly affect. The ratio is this checkout's time divided by the
@@ -59,7 +59,7 @@ def player(job: str, name: str) -> Callable[[int], None]:
 
 
 def worker(threads: int) -> None:
-    """Play what each line on standard input asks for, and print the seconds of the processor."""
+    """Play the rounds that each line on standard input requests, and print the CPU seconds."""
     import torch
 
     torch.set_num_threads(threads)

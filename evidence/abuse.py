@@ -1,4 +1,4 @@
-"""Measure what dishonest loss reports do to the minimax methods, and what each defence leaves of it, on MNIST.
+"""Measure the effect of false loss reports on the minimax methods, with and without defences, on MNIST.
 
     python evidence/abuse.py --data-dir DIR [--processes 2] [--smoke]
 
@@ -54,7 +54,7 @@ ALGORITHMS = ("DRFA", "DRDM", "DualDRDM", "ScaffPD")
 LIARS = script.sized((1, 3, 6), (3,))
 SEEDS = range(script.sized(3, 1))
 LAST = 20
-"""Rounds at the end over which λ is averaged."""
+"""Number of last rounds over which λ is averaged."""
 HARD, NOISE = 0, 0.6
 ALPHA, CAP = 0.3, 0.1
 ATTACKS: dict[str, Callable[[Federation, Iterable[int]], Federation]] = {
@@ -64,7 +64,7 @@ ATTACKS: dict[str, Callable[[Federation, Iterable[int]], Federation]] = {
 
 
 class Around(NamedTuple):
-    """What a defence may look at."""
+    """The context that a defence may use."""
 
     liars: int
     data: ClientData
@@ -94,18 +94,18 @@ class Cell(NamedTuple):
     seed: int
 
     def key(self) -> tuple[str, ...]:
-        """The first columns of its row."""
+        """The first columns of the run's row."""
         return tuple(map(str, self))
 
 
 class Found(NamedTuple):
-    """What came out, accuracies and shares of λ in percent; all 0 where the run diverged.
+    """The outcome, with accuracies and shares of λ in percent; all 0 if the run diverged.
 
     Args:
         worst: accuracy of the worst client among the honest ones (those with clean labels).
         average: their mean accuracy.
-        mass: λ on the liars, or on the hard client, mean over the last rounds.
-        other: accuracy of the hard client; 0 where there is none.
+        mass: λ of the malicious clients, or of the hard client, averaged over the last rounds.
+        other: accuracy of the hard client; 0 if there is none.
         changed: loss reports that guards changed or dropped.
         diverged: 1 or 0.
     """
@@ -156,12 +156,12 @@ def measure(cell: Cell) -> Found:
 
 
 def row(cell: Cell) -> list[str]:
-    """The columns behind the key."""
+    """The columns after the key."""
     return [str(round(x, 3)) for x in measure(cell)]
 
 
 def outcome(algorithm: Algorithm, fed: Federation, rounds: int, cell: Cell, others: Tensor) -> Found:
-    """Run it; ``others`` (N,) bool are the clients that the averages leave out."""
+    """Run the algorithm; averages exclude the clients in ``others`` (N,) bool."""
     mixtures: list[Tensor] = []
 
     def note(progress: RunState) -> None:
@@ -184,7 +184,7 @@ def outcome(algorithm: Algorithm, fed: Federation, rounds: int, cell: Cell, othe
 
 
 def row_of(found: list[Found], names: Iterable[str]) -> list[str]:
-    """Means over the seeds; with a star where a run diverged and counts 0."""
+    """Means over the seeds; a star marks runs that diverged, which count as 0."""
     star = "*" if any(one.diverged for one in found) else ""
     return [f"{statistics.fmean(getattr(one, name) for one in found):.1f}{star}" for name in names]
 
@@ -194,7 +194,7 @@ def rows(head: list[str], body: Iterable[list[str]]) -> list[str]:
 
 
 def table(done: dict[Cell, Found]) -> str:
-    """Three kinds of tables: attacks, the hard client, nobody."""
+    """Three kinds of tables: attacks, the hard client, no attack."""
     groups: dict[tuple[str, int, str, str], list[Found]] = {}
     for cell, found in done.items():
         groups.setdefault(cell[:4], []).append(found)
@@ -208,19 +208,19 @@ def table(done: dict[Cell, Found]) -> str:
             for a, d in pairs
             if (attack, counts[0], a, d) in groups
         ]
-        lines += ["", f"## Liars: {attack}; worst and average over honest clients", *rows(head, body)]
+        lines += ["", f"## Malicious clients: {attack}; worst and average over honest clients", *rows(head, body)]
     hard = ("mass", "other", "worst", "average", "changed")
     head = ["algorithm", "defence", "λ of the hard client", "its accuracy", "worst of the others", "avg", "changed"]
     body = [[a, d, *row_of(groups["hard client", 0, a, d], hard)] for a, d in pairs]
-    lines += ["", "## One client is honest but hard, nobody lies", *rows(head, body)]
+    lines += ["", "## One honest client with hard data, no malicious client", *rows(head, body)]
     clean = ("worst", "average", "changed")
     body = [[a, d, *row_of(groups["none", 0, a, d], clean)] for a, d in pairs]
-    lines += ["", "## Nobody lies", *rows(["algorithm", "defence", "worst", "avg", "reports changed"], body)]
+    lines += ["", "## No malicious client", *rows(["algorithm", "defence", "worst", "avg", "reports changed"], body)]
     return "\n".join(lines)
 
 
 def summary(done: dict[Cell, Found]) -> dict[str, object]:
-    """What was run, and how many reports the default guard changed where nobody lies (there must be none)."""
+    """The settings, and the number of honest reports that the default guard changed (which must be 0)."""
     false_alarms = sum(
         found.changed for cell, found in done.items() if cell[:2] == ("none", 0) and cell[3] == "default"
     )

@@ -25,9 +25,9 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "evidence" / "results" / "ambiguity"
 SEED = 0
 DRAWS = script.sized({1: 100, 2: 2000, 3: 2000, 5: 2000, 10: 2000, 30: 1400, 100: 500}, {1: 2, 5: 10, 30: 2})
-"""How many vectors of each length; 10,000 in all."""
+"""Number of vectors by length; 10,000 in all."""
 SOLVED, LENGTH = script.sized(200, 2), 6
-"""How many vectors, of which length, the solver gets."""
+"""Number and length of the vectors that are compared with the solver."""
 BOUND, OBJECTIVE = 1e-9, 1e-6
 
 
@@ -43,7 +43,7 @@ def tried(name: str) -> dict[str, float]:
 
 
 def compared(name: str) -> dict[str, float] | None:
-    """The largest distances from the solver; None where a prior of 1e-9 is beyond it."""
+    """The largest distances from the solver; None if a prior of 1e-9 makes it inaccurate."""
     if "steep" in name:
         return None
     cases, solver = (importlib.import_module(f"tests.ambiguity.{part}") for part in ("cases", "solver"))

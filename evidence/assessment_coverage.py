@@ -5,8 +5,8 @@
 The settings and statements are those of ``tests/assessment/settings.py``. They have 2 to 1,000 clients with 3 to
 100,000 test rows, whose true scores are equal, spread, clustered at the worst, near 0 or near 1; clients may share
 rows. The scores are in [0, 1] for up to 10⁴ rows in all, some with rare large losses; there are also AUCs with 1 to 200
-positives and ties, rates, new clients, required numbers of test rows, and seeds. If 10,000 federations take too long
-there are fewer, as the tables state.
+positives and ties, rates, new clients, required numbers of test rows, and seeds. Slow settings have fewer than 10,000
+federations, as the tables state.
 
 results/assessment_coverage/coverage.csv lists the statements. A statement is rejected if an exact binomial test shows
 that it misses more often than allowed, after Holm's correction over all settings and statements. Statements about
@@ -43,12 +43,12 @@ COLUMNS = ("setting", "statement", "federations", "misses", "share", "nominal", 
 
 
 def part(name: str) -> Any:
-    """A module of the tests that the settings and statements are in."""
+    """Import the test module that defines the settings and statements."""
     return importlib.import_module(f"tests.assessment.{name}")
 
 
 def simulate(path: Path, suite: str, cases: Iterable[Any], federations: int) -> None:
-    """Add the cases that the file does not hold yet."""
+    """Simulate the cases that are missing in the file, and append them."""
     tallied = part("statements").tallied
     rows = kept.known(path, len(KEYS))
     there = {key[:-1] for key in rows}
@@ -67,7 +67,7 @@ def simulate(path: Path, suite: str, cases: Iterable[Any], federations: int) -> 
 
 
 def verdicts(path: Path, suite: str, cases: Iterable[Any]) -> tuple[list[list[str]], int]:
-    """The rows of a suite's table, in the order of its cases, and how many statements are rejected."""
+    """The rows of a suite's table, in the order of its cases, and the number of rejected statements."""
     statements, table, tallies = part("statements"), [], []
     known = kept.known(path, len(KEYS)).items()
     for case in cases:
@@ -86,7 +86,7 @@ def verdicts(path: Path, suite: str, cases: Iterable[Any]) -> tuple[list[list[st
 
 
 def main() -> None:
-    """Simulate what is missing, and write the tables."""
+    """Simulate missing cases and write the tables."""
     parser = script.parser(__doc__, RESULTS)
     parser.add_argument("--federations", type=int, default=script.sized(10_000, 2))
     options = parser.parse_args()

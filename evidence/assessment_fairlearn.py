@@ -40,7 +40,7 @@ SETTINGS = {
 
 
 def bootstrap(n: np.ndarray, count: np.ndarray, resamples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Intervals (2, N) of the groups' accuracies, and (2,) of the smallest, by fairlearn; NaN without it."""
+    """fairlearn's intervals (2, N) of the groups' accuracies and (2,) of the smallest; NaN without fairlearn."""
     if script.SMOKE and find_spec("fairlearn") is None:
         return np.full((2, len(n)), np.nan), np.full(2, np.nan)
     from fairlearn.metrics import MetricFrame
@@ -62,7 +62,7 @@ def bootstrap(n: np.ndarray, count: np.ndarray, resamples: int, seed: int) -> tu
 
 
 def misses(name: str, federations: int) -> list[dict[str, object]]:
-    """How often the intervals of the smallest accuracy and of any group leave out the truth."""
+    """How often the intervals of the smallest accuracy and of any group miss the true values."""
     sizes, truth = map(np.asarray, SETTINGS[name])
     rng = np.random.default_rng([SEED, len(sizes)])
     each = ALPHA / (2 * len(sizes))
@@ -85,7 +85,7 @@ def misses(name: str, federations: int) -> list[dict[str, object]]:
 
 
 def hospitals() -> list[dict[str, object]]:
-    """Every interval of the sites' accuracies, and of the smallest."""
+    """All intervals of the sites' accuracies and of the smallest one."""
     with STORED.open(newline="", encoding="utf-8") as file:
         every = list(csv.DictReader(file))
     sites = [row for row in every if (row["model"], row["algorithm"], row["seed"]) == ("linear", "FedAvg", "0")]
@@ -110,12 +110,12 @@ def hospitals() -> list[dict[str, object]]:
 
 
 def pair(name: str, low: float, high: float) -> dict[str, object]:
-    """Both ends as cells."""
+    """Format both ends of an interval as cells."""
     return {f"{name}_low": f"{low:.6f}", f"{name}_high": f"{high:.6f}"}
 
 
 def write(path: Path, rows: list[dict[str, object]]) -> None:
-    """A table of results."""
+    """Write a table of results."""
     with path.open("w", newline="", encoding="utf-8") as file:
         table = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         table.writeheader()
@@ -124,7 +124,7 @@ def write(path: Path, rows: list[dict[str, object]]) -> None:
 
 
 def main() -> None:
-    """Compare, and write both tables."""
+    """Compare the intervals and write both tables."""
     parser = script.parser(__doc__, RESULTS)
     parser.add_argument("--federations", type=int, default=script.sized(200, 2))
     options = parser.parse_args()

@@ -33,7 +33,7 @@ STYLES = ("-", "--", ":")
 
 
 def federations(name: str, n: int, rows: int, difference: float):
-    """Those of a point of a curve."""
+    """Simulate the federations of one point of a curve."""
     binary = importlib.import_module("tests.assessment.simulated").binary
     key = Key(0).fold(name, n, rows, str(difference))
     if name == "gain":
@@ -45,7 +45,7 @@ def federations(name: str, n: int, rows: int, difference: float):
 
 
 def gain(n: int, rows: int, difference: float) -> dict[str, float]:
-    """Shares of federations in which B's worst client is said to be better."""
+    """Shares of federations in which B's worst client is significantly better, or measures better."""
     drawn = federations("gain", n, rows, difference)
     shown = [worst_gain(*one, ALPHA).shown == "better" for one in drawn.each()]
     assert drawn.b is not None
@@ -56,7 +56,7 @@ def gain(n: int, rows: int, difference: float) -> dict[str, float]:
 
 
 def candidates(n: int, rows: int, difference: float) -> dict[str, float]:
-    """How many clients could be the worst, and how often the truly worst one measures worst."""
+    """The number of clients that could be the worst, and how often the truly worst one measures worst."""
     drawn = federations("set", n, rows, difference)
     sizes = [np.count_nonzero(could_be_worst(one.a, ALPHA) > ALPHA) for one in drawn.each()]
     return {
@@ -67,7 +67,7 @@ def candidates(n: int, rows: int, difference: float) -> dict[str, float]:
 
 
 def measure(folder: Path) -> None:
-    """Write power.csv and power.png, if they are not there."""
+    """Write power.csv and power.png unless they exist."""
     if (folder / "power.png").exists():
         return
     lines: list[list[object]] = []
@@ -83,7 +83,7 @@ def measure(folder: Path) -> None:
 
 
 def draw(lines: list[list[object]], path: Path) -> None:
-    """Two questions by two numbers of clients; line styles are test rows, grey is what the measured values say."""
+    """Draw both questions for two numbers of clients; line styles are test rows, and grey lines measured values."""
     figure, axes = plt.subplots(2, 2, figsize=(9, 6.4), sharey="row", layout="constrained")
     shown = {"gain": ("shown to be better", "measured minimum larger"), "set": ("clients that could be the worst",)}
     for (question, answers), row in zip(shown.items(), axes, strict=True):

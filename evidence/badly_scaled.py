@@ -9,7 +9,8 @@ Inputs are not standardised. For comparison, the runs of seed 0 are repeated wit
 results/badly_scaled/runs.csv has a row per run: the step size at the start and at the end, how often it was halved, the
 largest training loss of a client at the start and at the end, the worst client's test accuracy, and the codes of the
 run's warnings. The rows with safeguard "hindsight" are those of the constant step size with the smallest largest
-training loss at the end. results/badly_scaled/table.md shows the largest training losses of all three.
+training loss at the end. results/badly_scaled/table.md shows the largest training losses of both safeguards and of
+"hindsight".
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def linear(inputs: int, classes: int) -> nn.Module:
 
 
 def large_linear(inputs: int, classes: int) -> nn.Module:
-    """Initial logits in the tens, so that the softmax is saturated."""
+    """A linear model with initial logits in the tens, so that the softmax is saturated."""
     model = linear(inputs, classes)
     with torch.no_grad():
         model[1].weight *= 100
@@ -123,7 +124,7 @@ def federation(job: str, seed: int) -> Simulation:
     pool = load(dataset).pooled()
     method = Natural() if dataset == "heart-disease" else ZipfDirichlet(10, 0.3)
     data = ClientData.from_dataset(pool, make_partition(pool, method, Key(seed).fold("partition")))
-    # Tables are standardised before they are changed; the data checks must take the result as it is.
+    # Tables are standardised before they are changed; the data checks must accept the result.
     data = dataclasses.replace(
         data, inputs=change(data.inputs.flatten(1)), test_inputs=change(data.test_inputs.flatten(1)),
         standardisation=None,
@@ -137,7 +138,7 @@ def largest_loss(fed: Simulation, w: Tensor) -> float:
 
 
 def measured(cell: tuple[str, str, str, int]) -> list[str]:
-    """The columns behind the keys."""
+    """The columns after the keys."""
     job, algorithm, mode, seed = cell
     fed = federation(job, seed)
     start = largest_loss(fed, fed.w0)
@@ -175,7 +176,7 @@ def one_run(fed: Simulation, name: str, mode: str, seed: int, lr: float | None, 
 
 
 def table(rows: kept.Rows) -> str:
-    """Largest training losses, mean over seeds, with the number of runs that warned in brackets; hindsight: seed 0."""
+    """Largest training losses, as means over seeds (hindsight: seed 0), and in brackets the runs with warnings."""
     lines = [
         "| job | algorithm | start | before | now | seed 0, now | seed 0, best constant η |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: |",

@@ -32,7 +32,7 @@ COLUMNS = ("seeds", "algorithms", "rule", "cases", "shown", "share", "low", "hig
 
 
 def shown(values: np.ndarray) -> tuple[bool, bool]:
-    """Whether both rules show the best of k algorithms to be better than any other, by their values (seeds, k)."""
+    """Whether each rule finds the best of k algorithms significantly better than another; values (seeds, k)."""
     best, *rivals = values.T[np.argsort(-values.mean(0))]
     own = [seed_difference(best - rival) for rival in rivals]
     others = [seed_difference(a - b) for i, a in enumerate(rivals) for b in rivals[i + 1 :]]

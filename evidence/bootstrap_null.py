@@ -40,13 +40,13 @@ TABLE_COLUMNS = ("result", "pairs", "differences", "bootstrap_alone", "paired_t_
 
 @functools.cache
 def weights(n: int) -> np.ndarray:
-    """(n, RESAMPLES): the share of each value in each resample."""
+    """The share of each value in each resample, (n, RESAMPLES)."""
     places = Key(SEED).fold("bootstrap", n).generator().integers(0, n, (RESAMPLES, n))
     return np.stack([(places == k).mean(1) for k in range(n)])
 
 
 def bootstrap_shows(cases: np.ndarray) -> int:
-    """Of how many cases (CASES, n) the percentile interval of the resampled means leaves 0 out."""
+    """The number of cases (CASES, n) in which the percentile interval of the resampled means excludes 0."""
     shown = 0
     for start in range(0, len(cases), BLOCK):
         means = cases[start : start + BLOCK] @ weights(cases.shape[1])
@@ -56,7 +56,7 @@ def bootstrap_shows(cases: np.ndarray) -> int:
 
 
 def shown(n: int) -> dict[str, int]:
-    """Cases of n pairs in which each test shows a difference."""
+    """The number of cases of n pairs in which each test finds a difference."""
     cases = Key(SEED).fold("differences", n).generator().normal(size=(CASES, n))
     found = [seed_difference(case) for case in cases]
     t = np.array([d.p_t <= LEVEL for d in found])
@@ -77,7 +77,7 @@ def errors() -> list[list[object]]:
 
 
 def table(folder: Path) -> list[object]:
-    """What each way of deciding shows of a result's paired differences."""
+    """The number of a result's paired differences that each rule finds significant."""
     with (folder / "cells.csv").open(newline="", encoding="utf-8") as file:
         cells = {(row["setting"], row["method"], row["seed"]): row for row in csv.DictReader(file)}
     with (folder / "paired.csv").open(newline="", encoding="utf-8") as file:

@@ -5,10 +5,9 @@
     python evidence/confirm_tuned.py --smoke
 
 If the loss rises, a run halves a step size that it found itself, and its model starts again. A search that scores such
-a run by its final model may choose a multiple that was never used. This script goes through the trials of a stored
-search, the best first, and chooses the first whose runs halve no step size at any tuning seed. This is the best trial
-under the rule of ``drfl tune``. With ``--trials-of``, the trials are those of another job's
-search, beginning with the trial chosen there.
+a run by its final model may choose a multiple that was never used. This script repeats the trials of a stored search,
+the best first, and chooses the first whose runs halve no step size at any tuning seed. ``drfl tune`` would choose the
+same trial. With ``--trials-of``, the trials are those of another job's search, beginning with the trial chosen there.
 
 The script writes ``confirmed.csv`` and the hyperparameter file beside ``trials.csv``. It also writes the hyperparameter
 file that ``drfl reproduce`` reads, unless ``--out`` names another folder.
@@ -40,15 +39,15 @@ ROOT = Path(__file__).parents[1]
 STORED = ROOT / "evidence" / "results" / "tuning"
 SHIPPED = PAPERS / "tuned"
 CHANGES = script.sized({}, {"model": "linear", "rounds": 1, "steps": 1})
-"""What is other than in the search."""
+"""Settings that differ from the search."""
 METHODS = script.sized(None, 2)
-"""How many are confirmed; None = all."""
+"""Number of methods to confirm; None = all."""
 
 Table = dict[str, int | float | str]
 
 
 class Confirmed(NamedTuple):
-    """A trial that was run again: by seed how it ended and its score, and the score stored before."""
+    """A repeated trial: how it ended and its score for each seed, and the stored score."""
 
     method: str
     trial: int
@@ -58,12 +57,12 @@ class Confirmed(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether every run came to its end with the step size that it had begun with."""
+        """Whether every run finished with its initial step size."""
         return all(end == "rounds" for end in self.ends)
 
 
 def stored_trials(job: str) -> dict[str, list[tuple[float, int, Table]]]:
-    """By method its trials, the best first, of equal ones the earliest: score, number, parameters."""
+    """The trials of each method (score, number, parameters), the best first; ties by number."""
     found: dict[str, list[tuple[float, int, Table]]] = {}
     with (STORED / job / "trials.csv").open(encoding="utf-8") as file:
         for row in csv.DictReader(file):
@@ -74,7 +73,7 @@ def stored_trials(job: str) -> dict[str, list[tuple[float, int, Table]]]:
 
 
 def told_by(job: str) -> dict[str, Any]:
-    """What the stored file of a job's hyperparameters says."""
+    """Read the stored file of a job's hyperparameters."""
     return tomllib.loads((STORED / job / f"{job}.toml").read_text(encoding="utf-8"))
 
 
@@ -88,7 +87,7 @@ def _value(text: str) -> int | float | str:
 
 
 def search_of(job: str, trials_of: str, data_dir: Path | None) -> Search:
-    """The search as its file of hyperparameters says that it was, on a job."""
+    """Recreate a search from its file of hyperparameters, for a job."""
     told = told_by(trials_of)["provenance"]
     words = shlex.split(told["command"])
     changes = changes_of([words[k + 1] for k, word in enumerate(words) if word == "--set"])
@@ -104,9 +103,9 @@ def search_of(job: str, trials_of: str, data_dir: Path | None) -> Search:
 
 
 def confirm(job: str, trials_of: str, data_dir: Path | None, method: str) -> list[Confirmed]:
-    """Run the method's trials on the job, the best first, up to the first that holds.
+    """Run the method's trials on the job, the best first, until one is confirmed.
 
-    On another job than that of the search the first is the one that was chosen there.
+    If the job is not that of the search, begin with the trial chosen in the search.
     """
     search, tried = search_of(job, trials_of, data_dir), list[Confirmed]()
     trials = stored_trials(trials_of)[method]
@@ -131,7 +130,7 @@ def confirm(job: str, trials_of: str, data_dir: Path | None, method: str) -> lis
 def write(
     out: Path, job: str, trials_of: str, about: Mapping[str, Any], found: list[list[Confirmed]], command: str
 ) -> None:
-    """``confirmed.csv``, and both files of hyperparameters."""
+    """Write ``confirmed.csv`` and both files of hyperparameters."""
     rows = [
         [c.method, c.trial, f"{c.stored:.{DIGITS}f}", " ".join(c.ends), " ".join(f"{x:.{DIGITS}f}" for x in c.scores)]
         for own in found
@@ -162,7 +161,7 @@ def main() -> None:
     searched = sorted(job for job in found if told_by(job)["provenance"].get("relative_step_size"))
     jobs = sorted({*searched, *(path.stem for path in (PAPERS / "jobs").glob("*.toml"))})
     parser.add_argument("job", choices=jobs, nargs=script.sized(None, "?"), default="kmnist-cnn")
-    parser.add_argument("--trials-of", choices=searched, help="the job whose search they are of; without it the same")
+    parser.add_argument("--trials-of", choices=searched, help="job whose search has the trials (default: the same job)")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     of = options.trials_of or options.job

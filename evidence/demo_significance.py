@@ -38,7 +38,7 @@ HEADER = (
 
 
 def short_demo(folder: Path) -> Path:
-    """The runs of ``make demo`` with two seeds and two rounds."""
+    """Run the comparison of ``make demo`` with two seeds and two rounds."""
     job, size = HERE.parent / "examples" / "one_class.toml", ("--seeds", "2", "--rounds", "2")
     names = ",".join({name: None for pair in PAIRS for name in pair})
     subprocess.run(

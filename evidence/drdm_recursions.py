@@ -28,11 +28,11 @@ RESULTS = Path(__file__).parent / "results" / "drdm_recursions"
 ROUNDS, TAU, ETA, MU = script.sized(2000, 5), 5, 0.05, 2.0
 
 Recursion = Callable[[Tensor, Tensor, Sequence[Tensor], float], tuple[Tensor, Tensor]]
-"""w (d,), c (d,), mean local models M_k (d,) after each local step, and a = m/N → the next w and c."""
+"""Maps w (d,), c (d,), the mean local models M_k (d,) after each local step, and a = m/N to the next w and c."""
 
 
 def published(w: Tensor, c: Tensor, means: Sequence[Tensor], a: float) -> tuple[Tensor, Tensor]:
-    """Lines 18 and 20: only the last local models count."""
+    """Lines 18 and 20, which use only the last local models."""
     c = c - MU * a * (means[-1] - w)
     return means[-1] - c / MU, c
 
@@ -46,7 +46,7 @@ def virtual(w: Tensor, c: Tensor, means: Sequence[Tensor], a: float) -> tuple[Te
 
 
 def one_step(w: Tensor, c: Tensor, means: Sequence[Tensor], a: float) -> tuple[Tensor, Tensor]:
-    """w^{t+1} = w^t + M_{t+1} − M_t + (1/N) Σ_i (w_i^{t+1} − w^t), (39): c does not enter."""
+    """w^{t+1} = w^t + M_{t+1} − M_t + (1/N) Σ_i (w_i^{t+1} − w^t), (39), which does not contain c."""
     before = w
     for M in means:
         c, w, before = c - MU * a * (M - w), w + (M - before) + a * (M - w), M
@@ -57,7 +57,7 @@ RECURSIONS: dict[str, Recursion] = {"published": published, "virtual": virtual, 
 
 
 class End(NamedTuple):
-    """Where a run ends: w (d,), c (d,) and h (N, d)."""
+    """The final state of a run: w (d,), c (d,) and h (N, d)."""
 
     w: Tensor
     c: Tensor
@@ -65,7 +65,7 @@ class End(NamedTuple):
 
 
 def play(problem: Problem, recursion: Recursion, start: Tensor, m: int, tau: int) -> End:
-    """Algorithm 1 with another way to w and c; cohorts of m distinct clients, drawn uniformly."""
+    """Run Algorithm 1 with a given recursion for w and c, and cohorts of m distinct clients, drawn uniformly."""
     f, w = problem.functions, start
     c, h = torch.zeros_like(w), torch.zeros(problem.N, problem.d, dtype=w.dtype)
     for s in range(ROUNDS):

@@ -39,7 +39,7 @@ Record = tuple[str, str, str, int, float, float, float]
 
 PAPER = {"lr": 0.1, "gamma": 0.008, "dual_batch": 50}
 AGGREGATE = {"sampling": "everybody"}
-DECAY = {"gamma": 0.0072, "gamma_schedule": "exponential:factor=0.9"}  # 0.9·γ in the first round already
+DECAY = {"gamma": 0.0072, "gamma_schedule": "exponential:factor=0.9"}  # the first round already uses 0.9·γ
 FLOOR = {"ambiguity": "simplex:floor=0.001"}
 SHARES = {"lam0": "shares"}
 LAUNCHER = {"lr_schedule": "step:every=12,factor=0.990099", "weight_decay": 1e-4}
@@ -49,7 +49,7 @@ START, CODE, HERE = "Algorithm 1, everybody weighted by λ", "authors' code", "a
 
 
 def without(*parts: dict) -> dict:
-    """All four but these, whose parameters are Algorithm 1's."""
+    """All four changes except these, for which Algorithm 1's parameters are used."""
     return {name: value for name, value in FOUR.items() if not any(name in part for part in parts)}
 
 
@@ -66,7 +66,7 @@ VARIANTS: dict[str, tuple[dict, str | None]] = {
     "− everybody, ten drawn from λ with replacement": (without(AGGREGATE), HERE),
     "+ its launcher's η/1.01 an epoch and weight decay": (FOUR | LAUNCHER, HERE),
 }
-"""What each changes, and what it is compared with."""
+"""The changes of each variant, and the variant that it is compared with."""
 
 ALL = Round(decay=0.9, floor=True, early=True, uniform=True)
 SECOND: dict[str, tuple[Round, str | None]] = {
@@ -81,11 +81,11 @@ SECOND: dict[str, tuple[Round, str | None]] = {
     "− snapshot as the uniform mean": (ALL._replace(uniform=False), CODE),
     "− γ times 0.9 a round": (ALL._replace(decay=1.0), CODE),
 }
-"""The same of the second implementation."""
+"""The same for the second implementation."""
 
 
 def record(by: str, model: str, variant: str, seed: int, rows: Sequence[tuple[int, float, float]]) -> Record:
-    """A run of whose tested rounds number, average and worst accuracy are told."""
+    """The record of a run, from the number, average and worst accuracy of each tested round."""
     tail = [row for row in rows if row[0] > ROUNDS - TAIL]
     numbers = (rows[-1][1], *(statistics.fmean(row[at] for row in tail) for at in (1, 2)))
     return (by, model, variant, seed, *(round(100 * value, 2) for value in numbers))

@@ -1,7 +1,8 @@
-"""A round of DRFA as in its authors' public code, in NumPy, for logistic regression with full participation.
+"""DRFA as in its authors' public code, in NumPy, for logistic regression with full participation.
 
-It was written from a description of that code (docs/algorithms/drfa.md) without drfl, as an independent check of the
-results of evidence/drfa_authors_code.py. It has its own clients, draws and initial model (zeros, as in the code).
+This module was written from a description of that code (docs/algorithms/drfa.md) without drfl, as an independent check
+of the results of evidence/drfa_authors_code.py. Clients and draws are separate. The initial model is zero, as in the
+code.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ Models = np.ndarray  # (785, 10): weights, and the biases in the last row
 
 
 class Round(NamedTuple):
-    """What differs from the paper; the defaults are the paper's.
+    """Differences from the paper; the defaults are the paper's.
 
     Args:
-        decay: what γ is multiplied by before every round.
-        floor: whether entries of λ up to 1e-3 are set to it after the projection, and λ divided by its sum.
-        drawn: whether the model is the mean over ten draws from λ with replacement, and not Σ_i λ_i w_i.
-        early: whether the snapshot is after 0 to τ − 2 steps, and not after 1 to τ.
-        uniform: whether the snapshot is the uniform mean of the local models, and not weighted as the model is.
-        launcher: whether η falls by 1/1.01 every epoch of a client and weights decay by 1e-4, as its launcher has it.
+        decay: factor by which γ is multiplied before every round.
+        floor: whether λ is raised to at least 1e-3 after the projection and divided by its sum.
+        drawn: whether the model is the mean over ten draws from λ with replacement instead of Σ_i λ_i w_i.
+        early: whether the snapshot is taken after 0 to τ − 2 steps instead of 1 to τ.
+        uniform: whether the snapshot is the uniform mean of the local models instead of weighted like the model.
+        launcher: whether to use the launcher's settings: η divided by 1.01 per epoch, and weight decay 1e-4.
     """
 
     decay: float = 1.0
@@ -41,14 +42,14 @@ def probabilities(w: Models, x: np.ndarray) -> np.ndarray:
 
 
 def projected(v: np.ndarray) -> np.ndarray:
-    """The nearest point of the simplex."""
+    """Project onto the simplex."""
     u = np.sort(v)[::-1]
     theta = (np.cumsum(u) - 1) / np.arange(1, len(v) + 1)
     return np.maximum(v - theta[u > theta][-1], 0)
 
 
 def minibatches(x, batch: int, rng) -> np.ndarray:
-    """(N, batch, 785): of each client rows drawn with replacement."""
+    """Rows (N, batch, 785) drawn for each client with replacement."""
     return np.stack([own[rng.integers(len(own), size=batch)] for own in x])
 
 
@@ -64,7 +65,7 @@ def local_models(x, y, w: Models, step: int, eta: float, decay: float, tau: int,
 
 
 def run(x, y, how: Round, *, rounds: int, seed: int, eta=0.1, gamma=0.008, tau=10, batch=50):
-    """The model and λ after each round."""
+    """Yield the model and λ after each round."""
     rng, n = np.random.default_rng(seed), len(x)
     w, lam = np.zeros((x[0].shape[1], 10), dtype=x[0].dtype), np.full(n, 1 / n)
     for r in range(1, rounds + 1):

@@ -33,7 +33,7 @@ JOB = {**tune_mnist.JOB, **script.sized({}, {"rounds": 1})}
 SEEDS = range(script.sized(3, 1))
 DROPS = script.sized((0.0, 0.1, 0.3, 0.5), (0.0, 0.5))
 COLUMNS = ("algorithm", "drop", "seed", "avg_percent", "worst_percent", "std_percent", "skipped_rounds", "messages")
-"""A cell that diverged has 0 for everything."""
+"""All values of a run that diverged are 0."""
 
 
 class Cell(NamedTuple):
@@ -44,7 +44,7 @@ class Cell(NamedTuple):
     seed: int
 
     def key(self) -> tuple[str, ...]:
-        """The first columns of its row."""
+        """The first columns of the run's row."""
         return self.algorithm, str(self.drop), str(self.seed)
 
 
@@ -60,7 +60,7 @@ def start(dataset: str, data_dir: Path | None) -> None:
 
 
 def scores(cell: Cell) -> list[str]:
-    """The columns of a cell behind its key."""
+    """The columns after the key."""
     config = load_config(None, {**JOB, "algorithms": TUNED, "algorithm": cell.algorithm, "seed": cell.seed})
     job = build(config, _data[0])
     algorithm = Faulty(job.algorithm, FailureModel(drop=cell.drop))
@@ -80,7 +80,7 @@ def spread(values: list[float]) -> str:
 
 
 def table(found: kept.Rows) -> str:
-    """Average and worst client's accuracy by algorithm and probability, one table each."""
+    """Tables of the average and of the worst client's accuracy, by algorithm and probability."""
     lines = []
     for title, column in (("Average", 0), ("Worst client's", 1)):
         lines += [f"{title} accuracy in % by the probability of dropping out", ""]
@@ -95,7 +95,7 @@ def table(found: kept.Rows) -> str:
 
 
 def about() -> dict[str, object]:
-    """How the table came about."""
+    """The settings behind the table."""
     return {
         "command": "python evidence/dropout.py --data-dir DIR",
         "job": JOB,

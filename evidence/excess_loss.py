@@ -56,13 +56,13 @@ class Cell(NamedTuple):
     seed: int
 
     def key(self) -> tuple[str, ...]:
-        """The first columns of its row."""
+        """The first columns of the run's row."""
         return self.job, f"{self.decay:g}", self.method, str(self.seed)
 
 
 @cache
 def clients(job: str, data_dir: Path | None) -> ClientData:
-    """The partition and the change of the first client, drawn once for all seeds."""
+    """The clients, with a partition and a changed first client that are the same for all seeds."""
     key, dataset = Key(0).fold("excess loss"), load(DATASET, data_dir=data_dir)
     data = ClientData.from_dataset(dataset, make_partition(dataset, IID(CLIENTS), key.fold("partition")))
     x, y, test = data.inputs.clone(), data.targets.clone(), data.test_inputs.clone()
@@ -83,7 +83,7 @@ def start(data_dir: Path | None) -> None:
 
 
 def measured(cell: Cell) -> list[str]:
-    """The columns of a cell behind its key; empty if the run diverged."""
+    """The columns after the key; empty if the run diverged."""
     name, reference = METHODS[cell.method]
     data = clients(cell.job, _data_dir[0])
     with Key(cell.seed).fold("model").torch_scope():

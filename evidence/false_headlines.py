@@ -70,11 +70,11 @@ COLUMNS = (
 
 
 class Setting(NamedTuple):
-    """What is simulated; see the module.
+    """The settings of a simulation; see the module.
 
     Args:
-        algorithms: how many.
-        seeds: how many.
+        algorithms: number of algorithms.
+        seeds: number of seeds.
         rows: "shared", "redrawn" or "fresh".
         lasting: variance of u.
         what: "null", "fails", "stops" or "gain".
@@ -96,11 +96,11 @@ SETTINGS = (
 
 
 class World:
-    """A data set, and algorithms that are trained on it.
+    """A data set and the algorithms that are trained on it.
 
     Args:
-        setting: what is simulated.
-        draw: of everything.
+        setting: the settings of the simulation.
+        draw: the random generator.
     """
 
     def __init__(self, setting: Setting, draw: np.random.Generator) -> None:
@@ -111,18 +111,18 @@ class World:
         self.u = self.normal((setting.algorithms, CLIENTS, many), setting.lasting)
 
     def normal(self, shape: tuple[int, ...], variance: float) -> np.ndarray:
-        """Normal numbers."""
+        """Draw normal numbers."""
         return self.draw.normal(size=shape) * math.sqrt(variance)
 
     def rows_of(self, seeds: int) -> np.ndarray:
-        """(seeds, N, rows) the rows of the data set that each seed tests on."""
+        """The rows of the data set that each seed tests on, (seeds, N, rows)."""
         many = self.z.shape[1]
         if many == ROWS:
             return np.broadcast_to(np.arange(ROWS), (seeds, CLIENTS, ROWS))
         return self.draw.permuted(np.broadcast_to(np.arange(many), (seeds, CLIENTS, many)), axis=2)[..., :ROWS]
 
     def right(self, algorithm: int, rows: np.ndarray, quality: np.ndarray) -> np.ndarray:
-        """(seeds, N, rows) whether the models of an algorithm, of these qualities (seeds,), answer right."""
+        """Whether an algorithm's models with these qualities (seeds,) are correct on each row, (seeds, N, rows)."""
         seeds = len(rows)
         if self.setting.rows == "fresh":
             known = self.normal((seeds, CLIENTS, ROWS), 1 - SEED_NOISE)
@@ -134,11 +134,11 @@ class World:
         return known + e + quality[:, None, None] + better > self.thresholds[:, None]
 
     def qualities(self, seeds: int) -> np.ndarray:
-        """(seeds,) of models."""
+        """Draw the qualities of the models, (seeds,)."""
         return self.draw.normal(size=seeds) * MODEL_NOISE
 
     def truth(self) -> np.ndarray:
-        """(k,) the worst accuracy of each algorithm on these rows, or over divisions of this data set, on average."""
+        """The mean worst accuracy of each algorithm (k,) on these rows, or over divisions of this data set."""
         rows = self.rows_of(MORE)
         qualities = self.qualities(MORE)
         each = (self.right(a, rows, qualities) for a in range(self.setting.algorithms))
@@ -149,9 +149,9 @@ class Case(NamedTuple):
     """The runs of a comparison.
 
     Args:
-        records: those that ended.
-        failed: those that did not.
-        world: where they were made.
+        records: runs that finished.
+        failed: runs that failed.
+        world: the data set and the algorithms.
     """
 
     records: list[RunRecord]
@@ -184,7 +184,7 @@ def case_of(setting: Setting, number: int) -> Case:
 
 
 def stopped(world: World, rows: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """Further rounds of an algorithm until its worst client reaches the target on test rows, and how each seed ends."""
+    """Run further rounds until the worst client reaches the target on test rows; return how each seed ends."""
     found, ends = right.copy(), ["rounds"] * len(right)
     for _ in range(ROUNDS - 1):
         reached = found.mean(2).min(1) >= TARGET
@@ -195,7 +195,7 @@ def stopped(world: World, rows: np.ndarray, right: np.ndarray) -> tuple[np.ndarr
 
 
 def record_of(setting: Setting, algorithm: int, seed: int, right: np.ndarray, rows: np.ndarray, end: str) -> RunRecord:
-    """A run as reports read it."""
+    """The record of a run, as reports read it."""
     accuracy = right.mean(1)
     same = setting.rows == "shared"
     data = "shared" if same else str(seed)
@@ -216,10 +216,10 @@ def record_of(setting: Setting, algorithm: int, seed: int, right: np.ndarray, ro
 
 
 def is_false(found: Ranking, case: Case) -> bool:
-    """Whether the best is claimed to be better than a rival where it is not."""
+    """Whether the headline claims that the best algorithm is better than a rival although it is not."""
     setting, best = case.world.setting, NAMES.index(found.best.runs[0].algorithm)
     claims = [(NAMES.index(one.rival.runs[0].algorithm), one.reach) for one in found.comparisons if one.reach]
-    gained = setting.what == "gain" and not best  # all others are equal
+    gained = setting.what == "gain" and not best  # all other algorithms are equal
     if gained or not claims:
         return False
     if setting.rows == "fresh" or not setting.lasting or any(reach is Reach.POPULATION for _, reach in claims):
@@ -229,7 +229,7 @@ def is_false(found: Ranking, case: Case) -> bool:
 
 
 def claims_before(case: Case) -> bool:
-    """Whether the rule before claims, falsely, that an algorithm is better: whatever ended, by seeds alone."""
+    """Whether the earlier rule, which only tests finished runs over seeds, makes a false claim."""
     worst: dict[str, dict[str, float]] = {}
     for run in case.records:
         worst.setdefault(run.algorithm, {})[run.seed] = run.final("worst_score")
@@ -259,13 +259,13 @@ def rates(setting: Setting) -> list[object]:
 
 
 def share(count: int) -> tuple[str, str]:
-    """A share of the cases, and its exact lower 99 % confidence bound."""
+    """Format a share of the cases, and its exact lower 99 % confidence bound."""
     low = binomtest(count, CASES, alternative="greater").proportion_ci(0.99).low
     return f"{count / CASES:.4f}", f"{low:.4f}"
 
 
 def stored_rows() -> list[Mapping[str, str]]:
-    """The rows as they are stored."""
+    """Read the stored rows."""
     return list(csv.DictReader(io.StringIO((RESULTS / "rates.csv").read_text(encoding="utf-8"))))
 
 
@@ -275,7 +275,7 @@ WORDS = {
 
 
 def table() -> str:
-    """What docs/uncertainty.md shows of them."""
+    """Write the table of docs/uncertainty.md."""
     lines = []
     for row in stored_rows():
         differ = "" if float(row["lasting"]) else ", differ by seeds alone"
@@ -296,11 +296,11 @@ def table() -> str:
 
 
 BLOCKS: dict[str, Callable[[], str]] = {"uncertainty.headlines": table}
-"""Page and block → what stands there."""
+"""Page and block → function that writes it."""
 
 
 def all_rates() -> Iterator[list[object]]:
-    """The rows of rates.csv, printed as they come."""
+    """Yield the rows of rates.csv and print each one."""
     for setting in SETTINGS:
         row = rates(setting)
         print(*row, flush=True)

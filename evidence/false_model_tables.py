@@ -25,7 +25,7 @@ Of = tuple[str, str, str, str, str]
 
 
 def cells() -> dict[Of, list[Row]]:
-    """The rows of each cell that has all its seeds, by seed."""
+    """The rows, by seed, of each cell that has all its seeds."""
     found: dict[Of, list[Row]] = {}
     for row in rows_of("false_models/cells.csv"):
         of = (row["dataset"], row["outlier"], row["attack"], row["algorithm"], row["defence"])
@@ -34,22 +34,22 @@ def cells() -> dict[Of, list[Row]]:
 
 
 def values(rows: list[Row], column: str) -> list[float]:
-    """A column, in the order of the seeds."""
+    """The values of a column in the order of the seeds."""
     return [float(row[column]) for row in rows]
 
 
 def shown(seen: SeedDifference, sign: str = "") -> str:
-    """A mean over seeds with half the width of its 95 % t-interval."""
+    """Format a mean over seeds with half the width of its 95 % t-interval."""
     half = seen.high - seen.mean
-    return f"{seen.mean:{sign}.1f} ± {0 if math.isnan(half) else half:.1f}"  # NaN: all seeds alike
+    return f"{seen.mean:{sign}.1f} ± {0 if math.isnan(half) else half:.1f}"  # NaN if all seeds are equal
 
 
 ATTACKS = ("none", "sign flip", "constant push", "inner product", "adaptive to probe", "labels flipped")
-"""The attacks in the tables of the page; the stored tables have all."""
+"""The attacks shown on the page; the stored tables have all."""
 
 
 def attacks(algorithm: str) -> str:
-    """The worst honest client of an algorithm by defence and attack, in a table per data set."""
+    """Tables of the worst honest client of an algorithm by defence and attack, one per data set."""
     stored, tables = cells(), []
     defences = list(dict.fromkeys(of[4] for of in stored))
     for dataset, name in NAMES.items():
@@ -63,7 +63,7 @@ def attacks(algorithm: str) -> str:
 
 
 def outlier() -> str:
-    """What each defence takes from an honest outlier, in points of its accuracy: a table per data set and attack."""
+    """Tables of the cost of each defence to an honest outlier, in points of accuracy, one per data set and attack."""
     stored, tables = cells(), []
     algorithms = list(dict.fromkeys(of[3] for of in stored))
     defences = [name for name in dict.fromkeys(of[4] for of in stored) if name != "default"]
@@ -88,12 +88,12 @@ def outlier() -> str:
 
 
 def differences(after: list[Row], before: list[Row]) -> list[float]:
-    """The outlier's accuracy with a defence, less that without one and without an attack, seed by seed."""
+    """The outlier's accuracy with a defence, minus that without defence and attack, for each seed."""
     return [a - b for a, b in zip(values(after, "other"), values(before, "other"), strict=True)]
 
 
 def costs() -> str:
-    """What sign flips and constant pushes cost with `probe`, as a sentence a data set and algorithm."""
+    """List the cost of sign flips and constant pushes with `probe`, by data set and algorithm."""
     stored, lines = cells(), []
     for dataset, name in NAMES.items():
         for algorithm, defence in itertools.product(("DualDRDM", "ScaffPD"), ("probe", "probe, no set")):
@@ -119,4 +119,4 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "resilience.probe-costs": costs,
     "resilience.outlier": outlier,
 }
-"""Page and block → what stands there."""
+"""Page and block → function that writes it."""

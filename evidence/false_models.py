@@ -1,4 +1,4 @@
-"""Measure what malicious model updates do to an algorithm, and what each defence leaves of it.
+"""Measure the effect of malicious model updates on each algorithm, with and without defences.
 
     python evidence/false_models.py --data-dir DIR [--processes 2] [--only DATASET] [--smoke]
 
@@ -64,7 +64,7 @@ JOB = {
     "rounds": script.sized(60, 1),
 }
 DATASETS = {"digits": 1.0, "mnist": 0.1}
-"""With the α of each."""
+"""Data sets and the α of their partition."""
 ALGORITHMS = ("FedAvg", "SCAFFOLD", "DRFA", "DRDM", "DualDRDM", "ScaffPD")
 AMBIGUITY = "cvar:alpha=0.5"
 WITH_LAMBDA = ALGORITHMS[2:]
@@ -96,7 +96,7 @@ DEFENCES: dict[str, str | None] = {
 
 
 WITHOUT_SET = ("default", "probe, no set")
-"""Defences in which λ may be any mixture."""
+"""Defences that do not restrict λ."""
 
 
 class Cell(NamedTuple):
@@ -110,20 +110,20 @@ class Cell(NamedTuple):
     seed: int
 
     def key(self) -> tuple[str, ...]:
-        """The first columns of its row."""
+        """The first columns of the run's row."""
         return tuple(map(str, self))
 
 
 class Found(NamedTuple):
-    """What came out, in percent; accuracies are 0 where the run diverged.
+    """The outcome, in percent; accuracies are 0 if the run diverged.
 
     Args:
         worst: accuracy of the worst honest client.
         average: mean accuracy of the honest ones.
-        mass: λ on the attackers after the last round; without λ their share.
-        other: accuracy of the outlier, whether it is one or not.
-        left_out: rounds in which the rule left it out.
-        rejected: replies out of all proportion.
+        mass: λ of the attackers after the last round; without λ, their share of the clients.
+        other: accuracy of the client that is the outlier in the setting with one.
+        left_out: rounds in which the rule excluded that client.
+        rejected: replies that the bound on updates rejected.
     """
 
     worst: float = 0.0
@@ -135,7 +135,7 @@ class Found(NamedTuple):
 
 
 def cells(datasets: Sequence[str] = tuple(DATASETS)) -> list[Cell]:
-    """All of them, a seed after the other, so that a part is a whole table of fewer seeds."""
+    """All cells, one seed after another, so that any beginning of them is a whole table with fewer seeds."""
     found = [
         Cell(dataset, outlier, attack, algorithm, defence, seed)
         for dataset in datasets
@@ -153,7 +153,7 @@ def cells(datasets: Sequence[str] = tuple(DATASETS)) -> list[Cell]:
 
 
 def upside_down(data: ClientData, client: int) -> ClientData:
-    """One client's images turned by 180°, its test images too."""
+    """Turn one client's images by 180°, including its test images."""
 
     def turned(inputs: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         return inputs.index_put((rows,), inputs[rows].flatten(2).flip(2).view_as(inputs[rows]))
@@ -166,7 +166,7 @@ def upside_down(data: ClientData, client: int) -> ClientData:
 
 @functools.cache
 def dataset(name: str, data_dir: Path | None) -> Dataset:
-    """Read once a process."""
+    """Load a data set once per process."""
     return load(name, data_dir=None if name == "digits" else data_dir)
 
 
@@ -190,7 +190,7 @@ def measure(cell: Cell, data_dir: Path | None) -> Found:
         data = upside_down(data, OUTLIER)
     if cell.attack == "labels flipped":
         data = flip_labels(data, range(LIARS))
-    algorithm = wrap_algorithm(config, core_of(built.algorithm), None, data, task)  # a probe holds rows of these data
+    algorithm = wrap_algorithm(config, core_of(built.algorithm), None, data, task)  # probes use rows of these data
     fed = ATTACKS[cell.attack](Simulation(data, task), key)
     try:
         result = run(algorithm, fed, rounds=config.rounds, seed=cell.seed, evaluate_every=config.rounds)
@@ -204,12 +204,12 @@ def measure(cell: Cell, data_dir: Path | None) -> Found:
 
 
 def row(cell: Cell, data_dir: Path | None) -> list[str]:
-    """The columns behind the key."""
+    """The columns after the key."""
     return [str(round(x, 3)) for x in measure(cell, data_dir)]
 
 
 def mean(found: list[Found], name: str) -> str:
-    """Over the seeds, with half the width of its 95 % t-interval."""
+    """Format the mean over seeds with half the width of its 95 % t-interval."""
     seen = seed_difference([getattr(one, name) for one in found])
     return (
         f"{seen.mean:.1f}" if seen.n < 2 or seen.low != seen.low else f"{seen.mean:.1f} ± {seen.high - seen.mean:.1f}"
@@ -217,7 +217,7 @@ def mean(found: list[Found], name: str) -> str:
 
 
 def table(done: dict[Cell, Found]) -> str:
-    """Of each data set, with and without the outlier, and each attack: defences down, algorithms across."""
+    """Tables with defences as rows and algorithms as columns, for each data set, outlier setting and attack."""
     groups: dict[tuple[str, ...], list[Found]] = {}
     for cell, found in done.items():
         groups.setdefault(cell[:5], []).append(found)
@@ -232,7 +232,7 @@ def table(done: dict[Cell, Found]) -> str:
                 *(
                     " / ".join(mean(own, n) for n in Found._fields[:3])
                     if (own := groups.get((dataset, outlier, attack, a, d)))
-                    else "–"  # without λ there is no set to leave out
+                    else "–"  # without λ, there is no set
                     for a in algorithms
                 ),
             ]
@@ -246,7 +246,7 @@ def table(done: dict[Cell, Found]) -> str:
 def main() -> None:
     parser = script.parser(__doc__, RESULTS, data=True)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--only", choices=DATASETS, help="one data set's cells alone")
+    parser.add_argument("--only", choices=DATASETS, help="only the cells of one data set")
     options = parser.parse_args()
     path, todo = options.out / "cells.csv", cells([options.only] if options.only else tuple(DATASETS))
     workers = kept.Workers(options.processes, quiet, ())

@@ -28,7 +28,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "fashion_one_class"
 SEEDS, TARGET, TAIL = range(script.sized(5, 2)), 0.5, 50
 ROUNDS = script.sized({}, {"rounds": 2})
-"""Those of the file."""
+"""The seeds of the job file."""
 VARIANTS = {
     "DRFA, everybody weighted by λ": ("DRFA", {}),
     "DRFA, ten drawn with replacement": ("DRFA", {"sampling": "with-replacement"}),

@@ -125,7 +125,7 @@ def on_imagenet(folder: Path) -> Iterator[list[object]]:
     )  # fmt: skip
     pixels, _ = timed_features(data, None)
     yield ["pixels", 28, *both(pixels), 0.0]
-    for side in () if script.SMOKE else SIDES:  # the weights do not come with drfl
+    for side in () if script.SMOKE else SIDES:  # drfl does not contain the weights
         found, seconds = timed_features(data, Recipe("penultimate", LITE, resize=side))
         images = len(data.inputs) + len(data.test_inputs)
         yield ["penultimate", side, *both(found), round(1000 * seconds / images, 2)]

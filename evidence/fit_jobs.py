@@ -8,15 +8,15 @@ test rows as well. In the others a seed redraws the initial model, the cohorts a
 At each seed the fit chooses a member from validation rows. Then every member is trained on all training rows, from the
 same initial model, and tested on the test rows. results/fit_jobs/runs.csv has a row per job, seed and model: the
 members ("chosen" is 1 for the choice), "personal" (the choice with personal models), "local only", "pooled" and
-"initial" (the initial model). The columns behind are the worst and the average validation loss in the selection stage,
+"initial" (the initial model). The last columns are the worst and the average validation loss in the selection stage,
 the p-value of the choice and the test results.
 
 results/fit_jobs/table.md has the means over the seeds, and paired 95 % t-intervals of differences between the choice
 and the member that is the best in hindsight (by its mean over the seeds), FedAvg, the initial model and local training,
 and between the choice with personal models and local training. A difference is marked if it is significant after Holm's
-correction over all jobs and all comparisons but the first. A last table counts the same for other rules of the choice,
-from the stored validation losses and p-values, separately for the seeds on which the present rule was chosen and for
-the later ones. The last five of JOBS were added later and have the seeds 5 to 9 (``--first 5 --seeds 5``).
+correction over all jobs and all comparisons but the first. A last table compares other rules of the choice, from
+the stored validation losses and p-values, separately for the seeds on which the present rule was chosen and for the
+later ones. The last five of JOBS were added later and have the seeds 5 to 9 (``--first 5 --seeds 5``).
 
 FILE is adult.csv of the PyPI package ``fairness`` 0.1.8. The script appends rows and skips the seeds that it has.
 """
@@ -65,7 +65,7 @@ COLUMNS = (
     "worst_loss", "avg_loss",
 )  # fmt: skip
 WORST, LOSS = 4, 6
-"""Places of two measures behind the key."""
+"""Positions of two measures after the key."""
 PERSONAL, LOCAL, INITIAL = "personal", "local only", "initial"
 
 
@@ -73,10 +73,10 @@ class Prepared(NamedTuple):
     """A job at a seed.
 
     Args:
-        data: its clients.
-        task: its model.
-        rounds: of communication.
-        m: cohort size; None = the algorithm's own.
+        data: the clients.
+        task: the task.
+        rounds: rounds of communication.
+        m: cohort size; None = the algorithm's default.
     """
 
     data: ClientData
@@ -96,7 +96,7 @@ def prepared(name: str, seed: int, folders: suite.Folders) -> Prepared:
 
 
 def tested(evaluation: Evaluation) -> list[str]:
-    """The columns of a test."""
+    """The columns with test results."""
     m = Metrics.of(evaluation)
     percents = [f"{100 * x:.2f}" for x in (m.worst_score, m.avg_score)]
     return [*percents, f"{m.worst_loss:.6f}", f"{m.avg_loss:.6f}"]
@@ -110,7 +110,7 @@ def fitted(jobs: FitJobs) -> Fitted:
 
 
 def in_hindsight(jobs: FitJobs, k: int) -> list[str]:
-    """The test of a member that trains on all training rows."""
+    """Train a member on all training rows and test it."""
     try:
         return tested(execute(jobs.whole(PORTFOLIO[k])).result.evaluation)
     except DivergedError:
@@ -118,7 +118,7 @@ def in_hindsight(jobs: FitJobs, k: int) -> list[str]:
 
 
 def measured(name: str, seed: int, folders: suite.Folders) -> dict[str, list[str]]:
-    """The columns behind the key, by model."""
+    """The columns after the key, by model."""
     data, task, rounds, m = prepared(name, seed, folders)
     settings = {"rounds": rounds, "evaluate_every": evaluate_every(rounds), "seed": seed, "threads": 1}
     jobs = jobs_of_objects(data, task, settings, {"cohort": m, "batch": 50})
@@ -245,7 +245,7 @@ def _p(values: np.ndarray) -> float:
 
 
 def rules(rows: kept.Rows, names: list[str], seeds: Container[int]) -> str:
-    """Count the jobs where the choice is level with the best member by each rule, and name those worse than FedAvg."""
+    """Count, for each rule, the jobs with a choice level with the best member, and name those worse than FedAvg."""
     lines = [
         "| rule | accuracy: level with the best | worse than FedAvg | loss: level with the best | worse than FedAvg |"
     ]
@@ -293,7 +293,7 @@ def main() -> None:
     script.add_adult(parser)
     parser.add_argument("--jobs", default=",".join(script.sized(JOBS, ("hospitals",))))
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--seeds", type=int, default=script.sized(10, 1), help="how many")
+    parser.add_argument("--seeds", type=int, default=script.sized(10, 1), help="number of seeds")
     options = parser.parse_args()
     torch.set_num_threads(1)
     folders, path = suite.Folders(options.data_dir, options.adult), options.out / "runs.csv"

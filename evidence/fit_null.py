@@ -18,8 +18,8 @@ the 95 % interval of the worst client is compared with the true value.
 results/fit_null/errors.csv has a row per kind, number of clients and number of rows: how often the simplest member was
 left, with the exact binomial 99 % interval (Clopper and Pearson 1934), the mean of the relative rise of the worst
 client's true loss by the choice, and how often the interval missed. In the federations with "few" rows, half of the
-clients have 2 to 4. They are missing for the last three kinds, in which the members do differ in the group that these
-clients form. summary.json has the versions.
+clients have 2 to 4. They are missing for the last three kinds, in which the members differ in the group of these
+clients. summary.json has the versions.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def true_losses(kind: str, clients: int) -> np.ndarray:
 
 
 def losses(means: np.ndarray, groups: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
-    """Loss of each member on each row; ``groups`` are the clients of the rows."""
+    """Draw the loss of each member on each row; ``groups`` are the clients of the rows."""
     base = rng.gamma(0.5, 2.0, len(groups))
     return [own[groups] * base * rng.gamma(4, 1 / 4, len(groups)) for own in means]
 
@@ -84,7 +84,7 @@ def interval_misses(clients: int, rng: np.random.Generator) -> bool:
 
 
 def chosen(losses: list[np.ndarray], groups: np.ndarray) -> int:
-    """The member that is chosen by these losses of rows."""
+    """The member chosen by these losses."""
 
     def gains(first: int, others: Sequence[int]) -> list[RowMoments]:
         return [RowMoments.of(losses[first] - losses[k], groups) for k in others]

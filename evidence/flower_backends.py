@@ -48,7 +48,7 @@ ALGORITHMS: dict[str, Algorithm] = {
     "DualDRDM": drfl.DualDRDM(m=3, local=LOCAL),
 }
 WITH_RAY = tuple(ALGORITHMS)[: script.sized(None, 1)]
-"""Those that run in Flower's simulation too: each starts Ray."""
+"""Algorithms that also run in Flower's simulation, each with a new start of Ray."""
 ROUNDS, SEED = script.sized(5, 2), 0
 MODEL = ModelRecipe("linear", "cross-entropy", "float32", 2, "loop")
 
@@ -58,14 +58,14 @@ def hospitals() -> ClientData:
 
 
 def one(data: ClientData, i: int) -> ClientData:
-    """The data of one client alone."""
+    """Return the data of a single client."""
     rows, held = data.train[i], data.test[i]
     train = {data.names[i]: (data.inputs[rows], data.targets[rows])}
     return ClientData.from_arrays(train, {data.names[i]: (data.test_inputs[held], data.test_targets[held])})
 
 
 def load(context: Context) -> Site:
-    """The hospital of a node."""
+    """Load the hospital of a node."""
     data, i = hospitals(), int(str(context.node_config["partition-id"]))
     return Site(data.names[i], one(data, i))
 

@@ -28,7 +28,7 @@ BROKEN_INPUTS = script.sized(300, 200)
 
 
 def tallied(parser, inputs: int, seed: int) -> dict:
-    """What a parser did, as plain values."""
+    """Fuzz a parser and return the counts as plain values."""
     from tests.fuzz.judge import fuzz
 
     how = settings(max_examples=inputs, phases=[Phase.generate])
@@ -40,14 +40,14 @@ def tallied(parser, inputs: int, seed: int) -> dict:
 
 
 def table(rows: list[dict]) -> str:
-    """The counts as Markdown."""
+    """Format the counts as Markdown."""
     names = ("parser", "inputs", "accepted", "refused", "failures", "seconds")
     lines = [f"| {' | '.join(names)} |", "| --- | ---: | ---: | ---: | ---: | ---: |"]
     return "\n".join([*lines, *(f"| {' | '.join(str(row[name]) for name in names)} |" for row in rows)]) + "\n"
 
 
 def shown(row: dict) -> dict:
-    """Print how it went; return it."""
+    """Print a result and return it."""
     print(f"{row['parser']}: {row['inputs']} inputs, {row['failures']} failures, {row['seconds']} s", flush=True)
     for failure in row["first_failures"]:
         print(f"  {failure}")
@@ -55,19 +55,19 @@ def shown(row: dict) -> dict:
 
 
 def main() -> int:
-    """Fuzz, print and write."""
+    """Fuzz all parsers, print the results and store them."""
     options = script.parser(__doc__, RESULTS)
     options.add_argument("names", nargs="*", help="parsers (default: all)")
     options.add_argument("--inputs", type=int, default=script.sized(1000, 1))
     options.add_argument("--seed", type=int, default=0)
     given = options.parse_args()
     sys.path.insert(0, str(ROOT))
-    os.environ["DRFL_MIRROR"] = "http://127.0.0.1:9"  # nobody answers there
+    os.environ["DRFL_MIRROR"] = "http://127.0.0.1:9"  # no server answers there
     torch.set_num_threads(1)
     known = importlib.import_module("tests.fuzz.parsers").PARSERS
     wrong = importlib.import_module("tests.fuzz.broken").BROKEN
     judge = importlib.import_module("tests.fuzz.judge")
-    enough, judge.MEMORY = judge.MEMORY, 2**26  # one of them fills what an input may take
+    enough, judge.MEMORY = judge.MEMORY, 2**26  # one of the broken parsers fills the allowed memory
     broken = [tallied(parser, BROKEN_INPUTS, given.seed) for parser in wrong]
     judge.MEMORY = enough
     for row in broken:
@@ -77,7 +77,7 @@ def main() -> int:
     from drfl.experiments.run.artifacts import versions
 
     path, mine = given.out / "summary.json", {row["parser"] for row in rows}
-    if given.names and path.exists():  # the others stay as they were
+    if given.names and path.exists():  # keep the rows of other parsers
         rows = [*(r for r in json.loads(path.read_text())["parsers"] if r["parser"] not in mine), *rows]
     content = {
         "command": f"python evidence/fuzz.py --inputs {given.inputs} --seed {given.seed}",

@@ -40,7 +40,7 @@ HOSTILE = ("va-1", "va-2", "va-3", "va-4")[: script.sized(4, 2)]
 TIMEOUT = script.sized(30.0, 120.0)
 JOB = {
     "model": "linear", "engine": "loop", "lr": 0.05, "cohort": len(HONEST) + len(HOSTILE), "seed": 0,
-    "standardise": False,  # as the simulation that the honest run is compared with
+    "standardise": False,  # as in the simulation that the honest run is compared with
 }  # fmt: skip
 TOLERANCE = 1e-6
 
@@ -48,9 +48,9 @@ sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "examples" / "hospitals")]
 
 
 def groups(behaviours: list) -> list[list]:
-    """What is tried in one run: an identity alone, as it may end the run, and else as many as there are hostile sites.
+    """Group the behaviours by run: as many as there are hostile sites, or a single one if it could disturb the others.
 
-    A model of 1e30 is believed, and spoils the average for all: it too is alone. What hangs or dies comes last.
+    A false identity may end the run, and a model of 1e30 spoils the average. Sites that hang or die come last.
     """
     behaviours = sorted(behaviours, key=lambda one: one.process)
     alone = [one for one in behaviours if one.of == "identity" or "1e30" in one.name]
@@ -59,7 +59,7 @@ def groups(behaviours: list) -> list[list]:
 
 
 def outcomes(trial, group: list, out: str, code: int, told: str) -> list[tuple[str, bool]]:
-    """How a run ended for each hostile site, and whether it may end so."""
+    """How a run ended for each hostile site, and whether this is allowed."""
     lines = [line for line in told.splitlines() if line.startswith("drfl: ")]
     if "Traceback" in told:
         return [("a traceback", False)] * len(group)
@@ -84,7 +84,7 @@ def outcomes(trial, group: list, out: str, code: int, told: str) -> list[tuple[s
 
 
 def tried(trial, group: list, job: dict[str, object], place: int) -> list[dict[str, object]]:
-    """Some behaviours in one run, each at a site of its own."""
+    """Run a group of behaviours, each at a separate site."""
     out = f"run-{place}"
     modes = {name: one.name for name, one in zip(HOSTILE, group, strict=False)}
     for name in HOSTILE:
@@ -102,14 +102,14 @@ def tried(trial, group: list, job: dict[str, object], place: int) -> list[dict[s
     if not all(row["right"] for row in rows):
         print(told, flush=True)
     for name, one in zip(HOSTILE, group, strict=False):
-        if one.process:  # its SuperNode may wait for the process that hangs
+        if one.process:  # its SuperNode may be waiting for the hanging process
             trial.kill(name, signal.SIGTERM)
             trial.keep_starting(name)
     return rows
 
 
 def afterwards(trial, job: dict[str, object]) -> float:
-    """max |w − w_sim| of a run of the same processes in which nobody is hostile."""
+    """Return max |w − w_sim| of a run of the same processes with only honest sites."""
     from trial_folder import kept
     from try_deployment import simulated
 
@@ -122,7 +122,7 @@ def afterwards(trial, job: dict[str, object]) -> float:
 
 
 def store(out: Path, job: dict[str, object], rows: list, difference: float | None = None) -> None:
-    """What has been found so far."""
+    """Store the results so far."""
     from drfl.experiments.run.artifacts import versions
 
     content = {
@@ -136,7 +136,7 @@ def store(out: Path, job: dict[str, object], rows: list, difference: float | Non
 
 
 def all_of(algorithm: str, given: argparse.Namespace) -> bool:
-    """Every behaviour with one algorithm; whether all was right."""
+    """Test every behaviour with one algorithm; return whether all results are as required."""
     import hostile_site
     from prepare import prepare  # pyright: ignore[reportMissingImports]
     from trial_folder import Trial
@@ -173,7 +173,7 @@ def all_of(algorithm: str, given: argparse.Namespace) -> bool:
 
 
 def table(folder: Path) -> str:
-    """What the stored files say: the summary, and a row for each behaviour."""
+    """Format the stored results: the summary, and a row for each behaviour."""
     import hostile_site
 
     import tables
@@ -189,16 +189,16 @@ def table(folder: Path) -> str:
 
 
 def main() -> int:
-    """Try all that was asked for."""
+    """Test the selected behaviours."""
     parser = script.parser(__doc__, RESULTS)
     parser.add_argument("--algorithms", default=script.sized("DRDM,ScaffPD", "DRDM"))
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--only", default="", help="only behaviours whose name has this; stores nothing")
-    parser.add_argument("--resume", action="store_true", help="only what is not stored yet")
-    parser.add_argument("--table", action="store_true", help="write table.md from what is stored, and run nothing")
+    parser.add_argument("--only", default="", help="only behaviours whose names contain TEXT; stores nothing")
+    parser.add_argument("--resume", action="store_true", help="skip stored results")
+    parser.add_argument("--table", action="store_true", help="write table.md from the stored results, and run nothing")
     parser.add_argument("--keep", action="store_true", help="keep the folder")
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is taken down
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all processes are stopped
     right = [] if given.table else [all_of(name, given) for name in given.algorithms.split(",")]
     if given.table or given.smoke:
         script.store(given.out, {"table.md": table(given.out)})

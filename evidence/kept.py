@@ -18,20 +18,20 @@ Rows = dict[Key, list[str]]
 
 
 class Workers(NamedTuple):
-    """Processes of one thread, each of which is made ready by ``start(*given)``."""
+    """Processes with one thread each, which call ``start(*given)`` first."""
 
     processes: int
     start: Callable[..., None]
     given: tuple[object, ...]
 
     def ready(self) -> None:
-        """What each process runs first."""
+        """Prepare a process."""
         torch.set_num_threads(1)
         self.start(*self.given)
 
 
 def known(path: Path, keys: int) -> Rows:
-    """Cells of earlier runs: what is behind the first columns, by those."""
+    """Read the cells of earlier runs: the other columns, by the first ones."""
     if not path.exists():
         return {}
     with path.open(newline="", encoding="utf-8") as file:
@@ -46,7 +46,7 @@ def save(path: Path, columns: Iterable[str], rows: Rows) -> None:
 def fill(
     path: Path, columns: Iterable[str], cells: Mapping[Key, C], measure: Callable[[C], list[str]], workers: Workers
 ) -> Rows:
-    """Measure the cells that the file does not hold yet; gives the rows of all of them, in the cells' order."""
+    """Measure the cells that the file lacks, append them, and return the rows of all cells in their order."""
     columns = tuple(columns)
     rows = known(path, len(next(iter(cells))))
     todo = {key: cell for key, cell in cells.items() if key not in rows}

@@ -30,10 +30,10 @@ class Leads(NamedTuple):
     """A column: the reference method's leads in a table.
 
     Args:
-        head: what stands above it.
+        head: the heading.
         result: the table or figure.
         metric: one of its accuracies.
-        equal_gradients: whether where all methods have computed equally many gradients, not after equally many rounds.
+        equal_gradients: whether methods are compared after equally many gradients instead of rounds.
     """
 
     head: str
@@ -43,14 +43,14 @@ class Leads(NamedTuple):
 
 
 class Lead(NamedTuple):
-    """The reference minus another method, in the mean over a table's settings.
+    """The reference minus another method, as a mean over a table's settings.
 
     Args:
-        difference: over the seeds that both came to the end of in every setting; fractions.
-        shown: whether one of them is shown to be better.
-        ahead: settings in which the reference is shown to be better.
-        behind: settings in which it is shown to be worse.
-        settings: how many there are; 0 where each was not tested.
+        difference: difference over the seeds that both finished in every setting, as a fraction.
+        shown: whether the difference is significant.
+        ahead: number of settings in which the reference is significantly better.
+        behind: number of settings in which it is significantly worse.
+        settings: number of settings; 0 if single settings were not tested.
     """
 
     difference: SeedDifference
@@ -61,7 +61,7 @@ class Lead(NamedTuple):
 
 
 def rows_of(result: str, file: str) -> list[Row]:
-    """The rows of a result's CSV file; none where it has no such file."""
+    """The rows of a result's CSV file; none if it has no such file."""
     path = RESULTS / result / file
     if not path.exists():
         return []
@@ -70,7 +70,7 @@ def rows_of(result: str, file: str) -> list[Row]:
 
 
 def runs_of(result: str, file: str) -> dict[str, dict[str, dict[str, Row]]]:
-    """Method → seed → setting → a run that came to its end."""
+    """Finished runs by method, seed and setting."""
     runs: dict[str, dict[str, dict[str, Row]]] = {}
     for row in rows_of(result, file):
         if row.get("stopped") not in FAILURES:
@@ -79,7 +79,7 @@ def runs_of(result: str, file: str) -> dict[str, dict[str, dict[str, Row]]]:
 
 
 def leads(asked: Leads) -> dict[str, Lead]:
-    """By method. The means of all methods and metrics are one family for Holm's correction, as in the tables."""
+    """Leads by method. The means of all methods and metrics are one family for Holm's correction, as in the tables."""
     runs = runs_of(asked.result, "equal_gradients.csv" if asked.equal_gradients else "cells.csv")
     compared = rows_of(asked.result, "paired.csv")
     settings = list(dict.fromkeys(row["setting"] for row in compared))
@@ -102,7 +102,7 @@ def leads(asked: Leads) -> dict[str, Lead]:
 
 
 def told(lead: Lead | None) -> str:
-    """A lead in points with its interval, bold where it is shown, and in how many settings of several it is."""
+    """Format a lead in points with its interval, bold if significant, and the settings with a significant lead."""
     if lead is None:
         return NOTHING
     n, mean, low, high, *_ = lead.difference
@@ -118,7 +118,7 @@ def told(lead: Lead | None) -> str:
 
 
 def gradients(results: Sequence[str], method: str, reference: str) -> str:
-    """Those of a method's runs as a multiple of the reference's, over the tables that have the method."""
+    """Format a method's gradients as a multiple of the reference's, over the tables that have the method."""
     spent: dict[str, list[float]] = {method: [], reference: []}
     for result in dict.fromkeys(results):
         rows = [row for row in rows_of(result, "cells.csv") if row["stopped"] not in FAILURES]
@@ -129,11 +129,11 @@ def gradients(results: Sequence[str], method: str, reference: str) -> str:
 
 
 def table(*columns: Leads, of: Sequence[str] = ()) -> str:
-    """The methods down, with the gradients that they compute as multiples of the reference's; the columns across.
+    """Table of leads: a row per method, with its gradients as a multiple of the reference's.
 
     Args:
-        columns: each a column.
-        of: the methods that are shown; all that are compared where none is named.
+        columns: the columns.
+        of: the methods to show; all compared ones if empty.
     """
     results, found = [one.result for one in columns], [leads(one) for one in columns]
     reference = rows_of(results[0], "paired.csv")[0]["reference"]
@@ -145,7 +145,7 @@ def table(*columns: Leads, of: Sequence[str] = ()) -> str:
 
 
 def both(first: str, second: str) -> str:
-    """Average and worst client of two tables, after equally many rounds and gradients."""
+    """Table of the average and the worst client in two tables, after equally many rounds and gradients."""
     ways = [("average", "avg_accuracy", False), ("worst client", "worst_accuracy", False)]
     ways.append(("worst client at equal gradients", "worst_accuracy", True))
     return table(
@@ -158,7 +158,7 @@ def both(first: str, second: str) -> str:
 
 
 def without_lambda() -> str:
-    """DRDM beside methods that know no λ, and beside itself with a uniform one."""
+    """Compare DRDM with methods without λ, and with itself with a uniform λ."""
     words = {"avg_accuracy": "average", "worst_accuracy": "worst client"}
     places = {"drdm-table-3": "MNIST, Table 3", "drdm-table-6": "features, Table 6"}
     return table(
@@ -168,7 +168,7 @@ def without_lambda() -> str:
 
 
 def participation() -> str:
-    """DRDM beside SCAFF-PD with all clients and with 20, after equally many rounds and gradients."""
+    """Compare DRDM with SCAFF-PD with all clients and with 20, after equally many rounds and gradients."""
     places = {"drdm-table-3": "MNIST, Table 3", "drdm-table-5": "features, Table 5"}
     ways = {"worst client": False, "at equal gradients": True}
     return table(
@@ -198,4 +198,4 @@ BLOCKS: dict[str, Callable[[], str]] = {
         Leads("Table 4: worst fifth", "scaffpd-table-4", "worst20_accuracy"),
     ),
 }
-"""Page and block → what stands there."""
+"""Page and block → function that writes it."""

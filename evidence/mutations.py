@@ -25,7 +25,7 @@ STRIDE = script.sized(1, 40)
 
 
 def report_on(subject):
-    """The battery that goes with the subject."""
+    """Run the checks that apply to the subject."""
     from drfl.testing import AmbiguitySubject, Subject, examine_algorithm, examine_ambiguity, examine_federation
 
     if isinstance(subject, AmbiguitySubject):
@@ -34,7 +34,7 @@ def report_on(subject):
 
 
 def examined(subject) -> dict[str, list[str]]:
-    """Checks by what they say: passed, rejected, broken (the variant raised an error), not applicable."""
+    """Checks by result: passed, rejected, broken (the variant raised an error), not applicable."""
     report = report_on(subject)
     broken = [note.check for note in report.failed if note.sentence.startswith("raised ")]
     return {
@@ -47,7 +47,7 @@ def examined(subject) -> dict[str, list[str]]:
 
 
 def right_ones() -> dict:
-    """What must pass: every algorithm under its row's claims, and every ambiguity set."""
+    """The correct subjects: every algorithm with its row's claims, and every ambiguity set."""
     from drfl.testing import AmbiguitySubject
 
     rows, cases = importlib.import_module("tests.conformance.rows"), importlib.import_module("tests.ambiguity.cases")

@@ -29,7 +29,7 @@ HERE = Path(__file__).parent
 STORED, RESULTS = HERE / "results", HERE / "results" / "oscillating_runs"
 RULES = ("start", "best")
 CHANGES, COUNT = script.sized(({}, None), ({"rounds": 1}, 1))
-"""What is other than in the table, and how many runs; None = all."""
+"""Settings that differ from the table, and the number of runs (None = all)."""
 COLUMNS = (
     "job", "setting", "method", "seed", "safeguard", "stopped", "halved", "rollbacks", "effective_rounds",
     *ACCURACY_COLUMNS,
@@ -62,7 +62,7 @@ def chosen(names: list[str]) -> dict[kept.Key, OscillatingRun]:
 
 
 def measured(run: OscillatingRun) -> list[str]:
-    """The columns behind the key."""
+    """The columns after the key."""
     logging.getLogger("drfl").setLevel(logging.ERROR)
     record = train(run.cell, None)
     rows = record["rows"]
@@ -72,11 +72,11 @@ def measured(run: OscillatingRun) -> list[str]:
 
 
 def start() -> None:
-    """Nothing: the data are read by each run."""
+    """Do nothing, because each run reads its data."""
 
 
 def main() -> None:
-    """Run what is missing."""
+    """Run the missing runs."""
     with (STORED / "step_bound_unchanged/differences.csv").open(encoding="utf-8", newline="") as file:
         names = dict.fromkeys(row["job"] for row in csv.DictReader(file))
     parser = script.parser(__doc__, RESULTS, data=True)

@@ -53,7 +53,7 @@ TUNING_SEEDS, TUNED_SEEDS = script.sized(((100, 101), range(5)), ((100,), range(
 SAFEGUARD_SEEDS = 5
 GAMMAS = script.sized((1e-4, 1e-3, 1e-2, 1e-1), (1e-2,))
 SEARCHED = script.sized(tuple(suite.JOBS), ("hospitals", "adult-hours"))
-"""The jobs of all parts but the first."""
+"""The jobs of all parts except the first."""
 DUAL = {"AFL": "gamma", "DRFA": "gamma", "DRDM": "gamma", "DualDRDM": "gamma", "ScaffPD": "sigma"}
 """The name of the dual step size."""
 COLUMNS = (
@@ -68,11 +68,11 @@ class Cell(NamedTuple):
     """One run.
 
     Args:
-        job: its name.
-        algorithm: its name.
-        factor: η as a multiple of what drfl finds; 1 = what it finds.
+        job: name of the job.
+        algorithm: name of the algorithm.
+        factor: η as a multiple of the value that drfl finds.
         gamma: the dual step size; None = the built-in rule.
-        seed: of the run.
+        seed: seed of the run.
         validation: whether it trains on four fifths of the training rows and is tested on the rest.
         safeguard: the rule for the step size.
     """
@@ -86,7 +86,7 @@ class Cell(NamedTuple):
     safeguard: Literal["best", "start"] = "start"
 
     def key(self) -> tuple[str, ...]:
-        """The first columns of its row."""
+        """The first columns of the run's row."""
         return (self.job, self.algorithm, f"{self.factor:g}", "" if self.gamma is None else f"{self.gamma:g}",
                 str(self.seed))  # fmt: skip
 
@@ -111,14 +111,14 @@ def algorithm_of(cell: Cell, job: suite.Job, lr: float | None):
     if job.m is not None and "m" in known and cell.algorithm != "ScaffPD":
         values["m"] = job.m
     if cell.algorithm == "ScaffPD":
-        values["dual_batch"] = 500  # of all rows its rounds would take ten times as long as the others'
+        values["dual_batch"] = 500  # with reports on all rows, its rounds would take ten times as long
     if cell.gamma is not None:
         values[DUAL[cell.algorithm]] = cell.gamma
     return cls(**values)
 
 
 def measured(cell: Cell) -> list[str]:
-    """The columns behind the key; empty ones where the run diverged."""
+    """The columns after the key; empty if the run diverged."""
     job, data = suite.JOBS[cell.job], clients(cell.job, _folders[0], cell.validation)
     fed = Simulation(data, job.task(data, cell.seed))
     lr = None
@@ -144,7 +144,7 @@ def measured(cell: Cell) -> list[str]:
 
 
 def measured_with_start(cell: Cell) -> list[str]:
-    """The columns behind the key, and the initial model's largest training loss."""
+    """The columns after the key, and the initial model's largest training loss."""
     job = suite.JOBS[cell.job]
     data = clients(cell.job, _folders[0], cell.validation)
     fed = Simulation(data, job.task(data, cell.seed))
@@ -193,12 +193,12 @@ def best(out: Path, job: str, algorithm: str, built_in: bool = False) -> tuple[f
 
     Args:
         out: folder of the trials.
-        job: its name.
-        algorithm: its name.
-        built_in: among those with the built-in dual rule alone.
+        job: name of the job.
+        algorithm: name of the algorithm.
+        built_in: whether only trials with the built-in dual rule count.
 
     Returns:
-        None where there are no trials.
+        None if there are no trials.
     """
     scores: dict[tuple[str, str], list[float]] = {}
     for (name, other, factor, gamma, _), row in kept.known(out / "trials.csv", 5).items():
@@ -211,7 +211,7 @@ def best(out: Path, job: str, algorithm: str, built_in: bool = False) -> tuple[f
 
 
 def tuned(names: list[str], out: Path) -> list[Cell]:
-    """The best of each algorithm's trials."""
+    """The best trial of each algorithm."""
     return [
         Cell(job, a, *found, seed)
         for job in names for a in NAMES if (found := best(out, job, a)) is not None for seed in TUNED_SEEDS
@@ -219,7 +219,7 @@ def tuned(names: list[str], out: Path) -> list[Cell]:
 
 
 def job_table(folders: suite.Folders) -> str:
-    """What each job's data are."""
+    """Describe the data of each job."""
     rows = []
     for job in suite.JOBS.values():
         data = job.clients(folders)
@@ -230,7 +230,7 @@ def job_table(folders: suite.Folders) -> str:
 
 
 def parts(names: list[str], out: Path) -> dict[str, tuple[str, Callable[[], list[Cell]]]]:
-    """Part → its file and what makes its cells, of which some depend on the trials before."""
+    """Part → its file, and the function that lists its cells; some depend on earlier trials."""
     searched = [name for name in names if name in SEARCHED]
     return {
         "defaults": ("defaults.csv", lambda: defaults(names)),

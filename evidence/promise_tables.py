@@ -21,16 +21,16 @@ from drfl.assessment.seeds import holm
 
 RESULTS = Path(__file__).parent / "results" / "promise"
 CALLED = {"ScaffPD": "SCAFF-PD", "DualDRDM": "dual DRDM"}
-"""What the page calls an algorithm, where that is not its name."""
+"""Algorithms whose name on the page differs."""
 
 ENOUGH = 200
-"""Test rows of the smallest client from which the spread over seeds is held to a target."""
+"""Number of test rows of the smallest client from which the spread over seeds has a target."""
 
 Row = dict[str, str]
 
 
 def rows_of(name: str) -> list[Row]:
-    """The rows of a stored part; nothing where it was not run yet."""
+    """The rows of a stored part; none if it has not been run."""
     path = RESULTS / f"{name}.csv"
     if not path.exists():
         return []
@@ -44,12 +44,12 @@ def jobs() -> list[Row]:
 
 
 def own(rows: Sequence[Row], **of: str) -> list[Row]:
-    """The rows that have these values, by seed."""
+    """The rows with these values, by seed."""
     return sorted((row for row in rows if of.items() <= row.items()), key=lambda row: int(row["seed"]))
 
 
 def column(rows: Sequence[Row], name: str) -> list[float]:
-    """A column where the run ended; NaN is in none."""
+    """The values of a column in the finished runs."""
     return [float(row[name]) for row in rows if row[name]]
 
 
@@ -65,19 +65,19 @@ def spread(rows: Sequence[Row], name: str = "worst_percent") -> str:
 
 
 def pairs(name: str, ours: Sequence[Row], theirs: Sequence[Row]) -> list[tuple[float, float]]:
-    """A column of both at the seeds where both runs ended."""
+    """The values of a column at the seeds at which both runs finished."""
     found = {row["seed"]: float(row[name]) for row in theirs if row[name]}
     return [(float(row[name]), found[row["seed"]]) for row in ours if row[name] and row["seed"] in found]
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and half-width of its 95 % t interval."""
+    """A mean and the half-width of its 95 % t-interval."""
     half = stats.t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
     return statistics.fmean(values), float(half)
 
 
 def suite() -> str:
-    """The jobs."""
+    """Table of the jobs."""
     head = ["job", "what makes clients differ", "half", "clients", "cohort", "training rows", "test rows"]
     rows = [
         [job["job"], job["kind"], "chosen on" if job["chosen"] == "1" else "reported", job["clients"], job["cohort"],
@@ -88,7 +88,7 @@ def suite() -> str:
 
 
 def accuracies(part: str, name: str, without: Collection[str] = ()) -> str:
-    """A column of every job and algorithm, jobs down."""
+    """Table of a column for every job and algorithm, with a row per job."""
     rows = rows_of(part)
     there = {row["algorithm"] for row in rows}
     known = dict.fromkeys(row["algorithm"] for row in rows_of("defaults"))
@@ -101,17 +101,17 @@ def accuracies(part: str, name: str, without: Collection[str] = ()) -> str:
 
 
 def worst_defaults(without: Collection[str] = ()) -> str:
-    """Worst client by default."""
+    """Table of the worst client with the defaults."""
     return accuracies("defaults", "worst_percent", without)
 
 
 def average_defaults(without: Collection[str] = ()) -> str:
-    """Average client by default."""
+    """Table of the average client with the defaults."""
     return accuracies("defaults", "avg_percent", without)
 
 
 def worst_tuned(without: Collection[str] = ()) -> str:
-    """Worst client with what tuning found."""
+    """Table of the worst client with tuned step sizes."""
     return accuracies("tuned", "worst_percent", without)
 
 
@@ -137,7 +137,7 @@ def over_saddle(job: str, algorithm: str = "DualDRDM") -> str:
 
 
 def tuned_minus_default(job: str) -> str:
-    """Points that tuning gains, with their 95 % interval over seeds, and what it chose."""
+    """The points that tuning gains, with their 95 % interval over seeds, and the chosen values."""
     ours = own(rows_of("defaults"), job=job, algorithm="DualDRDM")
     best = own(rows_of("tuned"), job=job, algorithm="DualDRDM")
     both = pairs("worst_percent", best, ours)
@@ -148,7 +148,7 @@ def tuned_minus_default(job: str) -> str:
 
 
 def around(job: str) -> list[str]:
-    """Points that the worst client moves by with other multiples of η, mean over seeds."""
+    """The points by which the worst client changes with other multiples of η, as means over seeds."""
     ours, rows = column(own(rows_of("defaults"), job=job, algorithm="DualDRDM"), "worst_percent"), rows_of("steps")
     cells = []
     for factor in ("0.25", "0.5", "2", "4"):
@@ -163,7 +163,7 @@ def around(job: str) -> list[str]:
 
 
 def targets() -> str:
-    """Dual DRDM by default against FedAvg, the saddle value, itself tuned, and other step sizes."""
+    """Compare dual DRDM's defaults with FedAvg, the saddle value, tuning, and other step sizes."""
     compared = ["worst test loss against FedAvg's, %", "training", "over the saddle value, %"]
     head = ["job", *compared, "std over seeds", "tuned"]
     rows, steps = [], []
@@ -180,10 +180,10 @@ def targets() -> str:
 
 
 def behind(means: dict[str, dict[str, float]]) -> list[str]:
-    """How far each alternative is behind the best one of a job: mean over the jobs, and at most.
+    """How far each alternative is behind the best one of a job: mean over the jobs, and maximum.
 
     Args:
-        means: alternative → job → its mean; jobs where all runs diverged are in none.
+        means: alternative → job → mean, without jobs in which all runs diverged.
     """
     best = {job: max(found.get(job, 0.0) for found in means.values()) for found in means.values() for job in found}
     cells = []
@@ -196,7 +196,7 @@ def behind(means: dict[str, dict[str, float]]) -> list[str]:
 
 
 def returned() -> str:
-    """How far average, last iterate and the better by training loss are behind the best of the three."""
+    """How far the average, the last iterate and the better one by training loss are behind the best of the three."""
     rows, lines = rows_of("defaults"), []
     for algorithm in dict.fromkeys(row["algorithm"] for row in rows):
         means: dict[str, dict[str, float]] = {"average": {}, "last": {}, "best": {}}
@@ -228,11 +228,11 @@ def alternatives(rows: Sequence[Row], of: Callable[[Row], str], name: str) -> di
 
 
 CHOSEN = {"rule": "free", "rate": "0.1", "kappa": "0.2"}
-"""What drfl has, in the rows of promise/rules.py."""
+"""drfl's defaults, in the rows of promise/rules.py."""
 
 
 def rules() -> str:
-    """Rules for the dual step, each behind the best of its job; s = 8, reports centred where drfl does it."""
+    """Compare rules for the dual step with the best one of each job, for s = 8 and reports centred as in drfl."""
     head = {"size": "a/(N·ℓ)", "spread": "a/(N·spread)", "free": "a/√Σ‖v − v̄‖²", "relative": "a/√(NΣ‖v − v̄‖²)"}
     rows = [row for row in rows_of("rules") if row["kappa"] == CHOSEN["kappa"]]
     lines, names = [], []
@@ -247,7 +247,7 @@ def rules() -> str:
 
 
 def windows() -> str:
-    """The last iterate and averages with several s, each behind the best of its job, under drfl's dual rule."""
+    """Compare the last iterate and averages with several s with the best one of each job, for drfl's dual rule."""
     lines, windows = [], ("last", "s1", "s3", "s8", "s15", "s30")
     for algorithm in dict.fromkeys(row["algorithm"] for row in rows_of("rules")):
         rows = own(rows_of("rules"), algorithm=algorithm, **CHOSEN, centred=str(algorithm == "DualDRDM"))
@@ -257,7 +257,7 @@ def windows() -> str:
 
 
 def kappas() -> str:
-    """κ in μ = κ/(ητ), each behind the best of its job; s = 8."""
+    """Compare values of κ in μ = κ/(ητ) with the best one of each job, for s = 8."""
     lines, titles = [], []
     for algorithm in ("FedDyn", "DRDM", "DualDRDM"):
         rows = own(rows_of("rules"), algorithm=algorithm, rule="free", rate="0.1")
@@ -269,7 +269,7 @@ def kappas() -> str:
 
 
 def saddles(without: Collection[str] = ()) -> str:
-    """How far above the saddle value every algorithm's largest training objective is."""
+    """Table of the distance from every algorithm's largest training objective to the saddle value."""
     names = [name for name in dict.fromkeys(row["algorithm"] for row in rows_of("defaults")) if name not in without]
     head = ["job", "saddle value", *(CALLED.get(name, name) for name in names)]
     rows = [
@@ -281,7 +281,7 @@ def saddles(without: Collection[str] = ()) -> str:
 
 
 def changes(job: str) -> dict[str, tuple[float, float]]:
-    """By how much the safeguard changes the largest training objective: mean and half-width of the 95 % interval."""
+    """The change of the largest training objective by the safeguard: mean and half-width of the 95 % interval."""
     before, after = rows_of("defaults"), rows_of("safeguard")
     found = {}
     for name in dict.fromkeys(row["algorithm"] for row in own(after, job=job)):
@@ -303,7 +303,7 @@ def excesses(job: str) -> dict[str, float]:
 
 
 def safeguard() -> str:
-    """The safeguard that checks the returned model: what it changes, and the targets with it."""
+    """Table of the changes by the safeguard that checks the returned model, and of the targets with it."""
     head = [
         "job", "above the start", "lowest change", "highest change", "dual DRDM − FedAvg, worst test loss",
         "p (Holm)", "over the saddle value, %",
@@ -342,7 +342,7 @@ def safeguard() -> str:
 
 
 def oscillating() -> str:
-    """The runs of the papers' tables that oscillate, with the earlier and the present safeguard; percent."""
+    """Table of the papers' runs that oscillate, with the earlier and the present safeguard, in percent."""
     path = RESULTS.parent / "oscillating_runs/runs.csv"
     with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
@@ -362,13 +362,13 @@ def oscillating() -> str:
 
 
 def fits() -> str:
-    """How `drfl fit` compares with other models on each job, see fit_jobs.py."""
+    """Table of `drfl fit` compared with other models on each job, see fit_jobs.py."""
     paragraphs = (RESULTS.parent / "fit_jobs/table.md").read_text(encoding="utf-8").strip().split("\n\n")
     return "\n\n".join(paragraphs[2:])
 
 
 def text() -> str:
-    """All that is stored, as Markdown."""
+    """All stored results as Markdown."""
     parts = {
         "jobs": suite, "worst client, defaults": worst_defaults, "average, defaults": average_defaults,
         "worst client, tuned": worst_tuned, "dual DRDM": targets, "above the saddle value, %": saddles,
@@ -393,4 +393,4 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "defaults.oscillating": oscillating,
     "fit.jobs": fits,
 }
-"""Page and block → what stands there."""
+"""Page and block → function that writes it."""

@@ -40,12 +40,12 @@ STEPS, (ROUNDS, TRIAL) = 10, script.sized((400, 60), (12, 1))
 
 
 def local(problem: Problem, reach: float) -> LocalSGD:
-    """Ten exact steps that together are `reach`/L long."""
+    """A local solver of ten exact steps with a total length of `reach`/L."""
     return LocalSGD(steps=STEPS, lr=reach / STEPS / problem.smoothness, batch=None)
 
 
 def errors(problem: Problem, algorithm: Algorithm, optimum: Tensor, rounds: int) -> list[float]:
-    """‖w − w*‖² after each round; ends early where it cannot fall further or diverges."""
+    """‖w − w*‖² after each round; stops early if it cannot fall further or diverges."""
     fed = problem.federation()
     state, found = algorithm.init(fed), []
     for r in range(1, rounds + 1):
@@ -57,7 +57,7 @@ def errors(problem: Problem, algorithm: Algorithm, optimum: Tensor, rounds: int)
 
 
 def best(problem: Problem, candidates: Iterable[tuple[str, Algorithm]], optimum: Tensor) -> tuple[str, list[float]]:
-    """The candidate with the least error after the trial rounds, run on."""
+    """Continue the candidate with the smallest error after the trial rounds."""
     scores = {}
     for name, algorithm in candidates:
         found = errors(problem, algorithm, optimum, TRIAL)

@@ -23,14 +23,14 @@ from typing import TypeVar, cast
 T = TypeVar("T")
 
 SMOKE = "--smoke" in sys.argv[1:]
-"""Read before the options are parsed: sizes are constants of the scripts, which worker processes define once more."""
+"""Read before the options are parsed, because sizes are module constants, also in worker processes."""
 
 FLAGS = ["--smoke"] * SMOKE
-"""What a script passes to another process of itself."""
+"""The option to pass on when a script starts itself in another process."""
 
 
 def sized(full: T, smoke: T) -> T:
-    """A size of what is stored, or with ``--smoke`` the small one."""
+    """The full size, or with ``--smoke`` the small one."""
     return smoke if SMOKE else full
 
 
@@ -39,17 +39,17 @@ def parser(doc: str | None, out: Path, *, data: bool = False) -> argparse.Argume
 
     Args:
         doc: the script's docstring.
-        out: where its results are stored.
-        data: whether it reads data sets of files.
+        out: folder of its results.
+        data: whether it reads data sets from files.
     """
     # An abbreviation of --smoke would not be found in sys.argv.
     found = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    found.add_argument("--smoke", action="store_true", help="run all of it in seconds, on little data, to see it works")
-    found.add_argument("--out", type=Path, default=_scratch() / "out" if SMOKE else out, help="folder of results")
+    found.add_argument("--smoke", action="store_true", help="run the whole script in seconds, on little data")
+    found.add_argument("--out", type=Path, default=_scratch() / "out" if SMOKE else out, help="folder for the results")
     if data:
-        found.add_argument("--data-dir", type=Path, default=stand_in(), help="folder of the data sets")
+        found.add_argument("--data-dir", type=Path, default=stand_in(), help="folder with the data sets")
     if SMOKE:
         os.environ["DRFL_MIRROR"] = "http://127.0.0.1:9"  # nothing is downloaded
     return found
@@ -62,12 +62,12 @@ def add_adult(parser: argparse.ArgumentParser) -> None:
 
 
 def stand_in(file: str = "") -> Path | None:
-    """With ``--smoke`` the folder of stand-in data, or a file in it; else None."""
+    """The folder of stand-in data, or a file in it, with ``--smoke``; otherwise None."""
     return _stand_in() / file if SMOKE else None
 
 
 def store(folder: Path, files: Mapping[str, str | Mapping[str, object]]) -> None:
-    """Write texts as they are and everything else as JSON."""
+    """Write files into a folder: texts unchanged, other content as JSON."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         text = content if isinstance(content, str) else json.dumps(content, indent=2, ensure_ascii=False) + "\n"
@@ -75,10 +75,10 @@ def store(folder: Path, files: Mapping[str, str | Mapping[str, object]]) -> None
 
 
 def tuned(job: str) -> dict[str, dict[str, object]]:
-    """What `drfl tune` found for each algorithm on a job of the papers; a variant of an algorithm is not it.
+    """The hyperparameters that `drfl tune` found for each algorithm on a job of the papers, without variants.
 
     Args:
-        job: its name, e.g. "mnist-linear".
+        job: name of the job, e.g. "mnist-linear".
     """
     from drfl_papers.plan import hyperparameters
     from drfl_papers.specification import PAPERS
@@ -97,9 +97,9 @@ def _scratch() -> Path:
 
 @functools.cache
 def _stand_in() -> Path:
-    folder = Path(os.environ.setdefault("DRFL_STAND_IN", str(_scratch() / "data")))  # processes of this one share it
-    os.environ["DRFL_DATA"] = str(folder)  # backbones are trained on data sets that nobody names a folder for
-    os.environ["XDG_CACHE_HOME"] = str(_scratch() / "cache")  # where features and backbones would stay
+    folder = Path(os.environ.setdefault("DRFL_STAND_IN", str(_scratch() / "data")))  # shared by child processes
+    os.environ["DRFL_DATA"] = str(folder)  # backbones are trained on data sets without a --data-dir
+    os.environ["XDG_CACHE_HOME"] = str(_scratch() / "cache")  # features and backbones are cached here
     if not folder.exists():
         runpy.run_path(str(Path(__file__).with_name("stand_in_data.py")))["write"](folder)
     return folder

@@ -1,4 +1,4 @@
-"""Send signals at random moments: everything must resume and give the bytes of an undisturbed run.
+"""Send signals at random moments: all work must resume and end with the bytes of an undisturbed run.
 
     python evidence/signal_storm.py [--only 1,2,...] [--count N] [--seed S] [--smoke]
 
@@ -43,7 +43,7 @@ RESULTS = ROOT / "evidence" / "results" / "signal_storm"
 FLOWER = "flower"
 KINDS = kinds(quick=script.SMOKE)
 JOB = {"model": "linear", "engine": "loop", "algorithm": "DualDRDM", "rounds": 3, "cohort": 2, "checkpoint_every": 1}
-JOB |= script.sized({}, {"rounds": 1, "lr": 0.05})  # to find a step size takes many messages
+JOB |= script.sized({}, {"rounds": 1, "lr": 0.05})  # finding a step size takes many messages
 
 
 def flower(count: int, draw: random.Random, root: Path) -> list[Stroke]:
@@ -73,7 +73,7 @@ def flower(count: int, draw: random.Random, root: Path) -> list[Stroke]:
                 if not pids:  # the program has not started yet, or has ended
                     pids, program = [process.pid], False
                 if not program and number == signal.SIGKILL:
-                    pids = [*descendants(process.pid), process.pid]  # or Flower's command would submit the run later
+                    pids = [*descendants(process.pid), process.pid]  # or Flower's command submits the run later
                 ready = is_ready(process.pid)
                 for pid in pids:
                     with suppress(ProcessLookupError):
@@ -89,7 +89,7 @@ def flower(count: int, draw: random.Random, root: Path) -> list[Stroke]:
                 continue
             if not program and code:
                 stop_all(trial)
-            if ended or is_finished(out):  # after its end, or while the command waited for another Ctrl-C
+            if ended or is_finished(out):  # after the end, or while it waited for a second Ctrl-C
                 assert different(results_in(out), undisturbed) == [], different(results_in(out), undisturbed)
                 shutil.rmtree(out)
                 continue
@@ -110,7 +110,7 @@ def stop_all(trial: Trial) -> None:
 
 
 def counts(strokes: Sequence[Stroke]) -> dict[str, dict[str, int]]:
-    """How many signals of each kind, by what the folder held after them."""
+    """The number of signals of each kind, by the content of the folder after them."""
     phases = ("start-up", "before the first checkpoint", "under way")
     return {
         kind: {phase: sum(s.phase == phase for s in strokes if s.kind == kind) for phase in phases}
@@ -119,7 +119,7 @@ def counts(strokes: Sequence[Stroke]) -> dict[str, dict[str, int]]:
 
 
 def store(folder: Path, part: str, strokes: Sequence[Stroke], left: int) -> None:
-    """Put the signals of a part beside those of the others."""
+    """Store the counts of a part without changing those of the others."""
     path = folder / "summary.json"
     before = json.loads(path.read_text()) if path.exists() else {}
     parts = {**before.get("parts", {}), part: [{**s._asdict(), "after": round(s.after, 2)} for s in strokes]}
@@ -152,7 +152,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=script.sized(10, 1), help="signals of each part")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what runs in the background ignore it
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells make background processes ignore it
     chosen = parts if options.only is None else [parts[int(number) - 1] for number in options.only.split(",")]
     before = semaphores()
     with tempfile.TemporaryDirectory(prefix="drfl-storm-") as root:

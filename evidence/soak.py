@@ -52,7 +52,7 @@ Level = tuple[int, int, int, int]
 
 
 def files(folder: Path) -> dict[str, int]:
-    """Bytes of the newest checkpoint's files, and of those beside it."""
+    """The bytes of the newest checkpoint's files, and of the files beside it."""
     kept = newest(folder / "checkpoint")
     assert kept is not None
     parts = [path for path in kept.folder.iterdir() if path.is_file()]
@@ -61,14 +61,14 @@ def files(folder: Path) -> dict[str, int]:
 
 
 def measured(rounds: int, folder: Path) -> tuple[list[Level], list[dict[str, int]], dict[str, int]]:
-    """(round, resident KiB, open files, checkpoints kept) and the files every `EVERY` rounds; what was counted."""
+    """Run, and record (round, resident KiB, open files, checkpoints) and file sizes every `EVERY` rounds."""
     job = build(Config(rounds=rounds, **JOB))
     job = replace(job, fed=SignFlip(ScaledUpdates(job.fed, [0], 1e6), [1]))
     levels: list[Level] = []
     sizes: list[dict[str, int]] = []
 
     def measure(progress: RunState) -> None:
-        # One round later, so that the checkpoint of the round before is on the disk.
+        # One round later, when the checkpoint of the previous round is on the disk.
         if progress.round % EVERY == 1 and progress.round > 1:
             gc.collect()
             resident = int(Path("/proc/self/statm").read_text().split()[1]) * PAGES // 1024
@@ -90,7 +90,7 @@ def measured(rounds: int, folder: Path) -> tuple[list[Level], list[dict[str, int
 
 
 def main() -> None:
-    """Run it and write the results."""
+    """Run the job and write the results."""
     parser = script.parser(__doc__, RESULTS)
     parser.add_argument("--rounds", type=int, default=script.sized(50_000, 31))
     options = parser.parse_args()
@@ -104,7 +104,7 @@ def main() -> None:
     warm = [level for level in levels if level[0] >= min(2000, options.rounds // 2)]
     memory = [kib for _, kib, *_ in warm]
     names = sorted({name for size in sizes for name in size})
-    # A row of history and of λ for every tested round is all that a checkpoint may grow by.
+    # A checkpoint may only grow by a row of history and of λ per tested round.
     tested = (levels[-1][0] - levels[0][0]) // EVERY
     grown = {name: sizes[-1].get(name, 0) - sizes[0].get(name, 0) for name in names}
     rows = [(*level, *(size.get(name, 0) for name in names)) for level, size in zip(levels, sizes, strict=True)]

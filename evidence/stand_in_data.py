@@ -1,7 +1,7 @@
 """Small data sets with the names and formats of the real ones, made from data that come with drfl and scikit-learn.
 
-Scripts read them with ``--smoke``; see script.py. Images are scikit-learn's digits, rows of a census are patients of
-four hospitals, and the lines of a play are the text of a licence.
+Scripts read them with ``--smoke``; see script.py. Images are scikit-learn's digits, census rows are patients of four
+hospitals, and the lines of a play are the text of a licence.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def write(folder: Path) -> None:
 
 
 def _pictures(folder: Path) -> None:
-    """1,198 training and 599 test pictures of 28 × 28 pixels; Fashion-MNIST's are MNIST's on their sides."""
+    """Write 1,198 training and 599 test images of 28 × 28 pixels; Fashion-MNIST's are MNIST's, turned by 90°."""
     digits = load("digits")
     parts = {"train": (digits.inputs, digits.targets), "t10k": (digits.test_inputs, digits.test_targets)}
     for part, (inputs, targets) in parts.items():
@@ -42,7 +42,7 @@ def _pictures(folder: Path) -> None:
 
 
 def _people(folder: Path) -> None:
-    """740 people: a head and a row each in adult.csv; and over and over, as many as UCI has, in adult/."""
+    """Write 740 people: once with a header in adult.csv, and repeated up to UCI's number of rows in adult/."""
     patients = list(csv.DictReader((EMBEDDED / "heart_disease.csv").read_text(encoding="utf-8").splitlines()))
     schools = dict(zip(sorted({row["hospital"] for row in patients}), ("Bachelors", "Doctorate", "HS-grad", "Masters"),
                        strict=True))  # fmt: skip
@@ -66,7 +66,7 @@ def _people(folder: Path) -> None:
 
 
 def _plays(path: Path) -> None:
-    """Roles that each say a part of the licence, enough to be a client."""
+    """Write a play whose roles each speak a part of the licence, long enough for a client."""
     text = " ".join((EMBEDDED / "CC-BY-4.0.txt").read_text(encoding="utf-8").split())
     speeches = (text[start:] + text[:start] for start in range(0, len(text), len(text) // ROLES))
     said = [

@@ -26,16 +26,16 @@ from drfl_papers.specification import load_spec
 NAME = "scaffpd-table-3"
 RESULTS = Path(__file__).parent / "results" / "step_bound_unchanged"
 BOUNDS = (0.0, 100.0)
-"""None, and the default."""
+"""No bound, and the default."""
 FACTORS = (1, 4)
-"""Times 1/L̂."""
+"""Multiples of 1/L̂."""
 SHOWN = ("avg_accuracy", "worst20_accuracy", "bytes_up")
 CHANGES, METHODS = script.sized(({}, None), ({"rounds": 1, "feature_count": 20}, 1))
-"""What is other than in the table, and how many of its methods run; None = all."""
+"""Settings that differ from the table, and the number of its methods to run (None = all)."""
 
 
 def rows(method: str, job: Mapping[str, object], data_dir: Path | None) -> list[list[object]]:
-    """A row for each step size and bound."""
+    """Run a method and return a row for each step size and bound."""
     logging.getLogger("drfl").setLevel(logging.ERROR)
     found, algorithm = [], cast("str", job["algorithm"])
     parameters = cast("Mapping[str, Mapping[str, object]]", job["algorithms"])[algorithm]

@@ -43,28 +43,28 @@ BIN = Path(sys.executable).parent
 WITHOUT = (
     "drdm-table-3", "drdm-table-4", "drdm-table-5", "drdm-table-6", "drfa-figure-1", "drfa-figure-2", "drfa-figure-3",
 )  # fmt: skip
-"""Stored before there was a bound. The runs of figures that are not here are all those of tables and figures above."""
+"""Results stored before the bound existed. Figures that are not listed only have runs of these."""
 WITH = (
     "drdm-table-1", "drdm-table-2", "drdm-figure-3", "scaffpd-table-1", "scaffpd-table-2", "scaffpd-table-3",
     "scaffpd-table-4", "scaffpd-figure-3", "scaffpd-figure-4",
 )  # fmt: skip
-"""Stored with it."""
+"""Results stored with the bound."""
 BOUND = 100.0
 """The default."""
 ROUNDS, RUNS, JOBS = script.sized((None, None, None), (1, 1, "drdm-table-3,digits_no_dual"))
-"""How many rounds, how many runs of a table or figure, and which jobs; None = as stored, all."""
+"""Number of rounds, number of runs per table or figure, and jobs; None = as stored, or all."""
 COLUMNS = ("job", "runs", "the same", "as stored", "seconds")
-"""Of the runs, those that are the same with and without the bound, and those of them that needed no second run."""
+"""Columns: runs that are the same with and without the bound, and those of them that needed no second run."""
 SHOWN = ("avg_accuracy", "worst20_accuracy")
 DIFFERENCES = (
     "job", "setting", "method", "algorithm", "seed", "halved",
     *(f"{metric}_{way}" for metric in SHOWN for way in ("without", "with")),
 )  # fmt: skip
-"""Of the runs that are not the same; halved is how often the step size was lowered with the bound."""
+"""Columns of runs that differ; halved is how often the step size was lowered with the bound."""
 TIMELESS = ("seconds", "wall_seconds")
-"""What no two runs have in common, whatever they do."""
+"""Columns with times, which differ between any two runs."""
 Key = tuple[str, ...]
-"""Setting and method, where there are any, algorithm and seed of a run."""
+"""Setting and method, if there are any, algorithm and seed of a run."""
 Rows = dict[Key, dict[str, str]]
 
 
@@ -72,9 +72,9 @@ class Job(NamedTuple):
     """A stored table, figure or comparison.
 
     Args:
-        stored: the runs of its first seed.
-        bounds: on steps, the one that it was not stored with and the one that it was.
-        runs: makes its runs of the first seed with a bound: all of them, or those of some keys.
+        stored: the stored runs of the first seed.
+        bounds: the bound with which it was not stored, and the one with which it was.
+        runs: repeats all runs of the first seed with a bound, or those with some keys.
     """
 
     stored: Rows
@@ -83,7 +83,7 @@ class Job(NamedTuple):
 
 
 def jobs(options: argparse.Namespace) -> dict[str, Callable[[], Job]]:
-    """What there is, by the name of its folder of results."""
+    """All jobs, by the name of their folder of results."""
     found: dict[str, Callable[[], Job]] = {
         name: partial(reproduced, name, cells, (0.0, BOUND) if name in WITH else (BOUND, 0.0), options.jobs)
         for name, cells in planned().items()
@@ -110,7 +110,7 @@ def jobs(options: argparse.Namespace) -> dict[str, Callable[[], Job]]:
 
 
 def planned() -> dict[str, dict[Key, Mapping[str, object]]]:
-    """Of each table and figure the runs that none before it has, and how they are made."""
+    """The runs of each table and figure that no earlier one has, and how to repeat them."""
     found: dict[str, dict[Key, Mapping[str, object]]] = {}
     seen: set[str] = set()
     for name in (*WITHOUT, *WITH)[:RUNS]:
@@ -149,7 +149,7 @@ def reproduced(
 
 
 def _run(job: Mapping[str, object]) -> dict[str, str]:
-    """What cells.csv says of the run's end."""
+    """The final values of a run, from cells.csv."""
     logging.getLogger("drfl").setLevel(logging.ERROR)
     record = train(job, None)
     row = {name: str(record[name]) for name in ("stopped", "halved")}
@@ -161,7 +161,7 @@ def _run(job: Mapping[str, object]) -> dict[str, str]:
 
 
 def comparison(name: str, file: str, data_dir: str = "", *more: str) -> Job:
-    """What ``drfl compare`` makes of a job file with some options; all were stored before there was a bound."""
+    """A comparison from a job file with some options; all were stored before the bound existed."""
     text = (HERE / file).read_text(encoding="utf-8") if file else ""
     text = 'judged_on = "training"\n' * (name == "adult_training") + text
 
@@ -173,7 +173,7 @@ def comparison(name: str, file: str, data_dir: str = "", *more: str) -> Job:
         options += ["--rounds", str(ROUNDS)] if ROUNDS else []
         command = [BIN / "drfl", "compare", folder / "job.toml", *options, "--out", folder / "out"]
         try:
-            # Of a comparison all runs are made: each takes seconds.
+            # All runs of a comparison are repeated, because each takes seconds.
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             found = rows(folder / "out" / "compare.csv")
             for key, row in found.items():
@@ -187,8 +187,8 @@ def comparison(name: str, file: str, data_dir: str = "", *more: str) -> Job:
 
 
 def apart(old: Rows, new: Rows) -> list[Key]:
-    """The runs that both have and that are not the same."""
-    # Methods that were left out of a table since, and such that are new, have nothing to be compared with.
+    """The runs that both have and that differ."""
+    # Methods that were removed from a table since, and new ones, have no counterpart.
     return [
         run
         for run in sorted(old.keys() & new.keys())
@@ -197,7 +197,7 @@ def apart(old: Rows, new: Rows) -> list[Key]:
 
 
 def compared(name: str, job: Job) -> tuple[kept.Rows, kept.Rows]:
-    """The job's row, and one for each run that is not the same."""
+    """The job's row, and one for each run that differs."""
     start = time.monotonic()
     other, own = job.bounds
     new = job.runs(other, None)
@@ -215,13 +215,13 @@ def compared(name: str, job: Job) -> tuple[kept.Rows, kept.Rows]:
 
 
 def main() -> None:
-    """Run what is missing, and write the table."""
+    """Run the missing jobs and write the table."""
     parser = script.parser(__doc__, RESULTS, data=True)
     for name in ("adult", "shakespeare.txt"):
         option, place = f"--{Path(name).stem}", script.stand_in(name)
         parser.add_argument(option, type=Path, default=place, required=place is None)
     parser.add_argument("--jobs", type=int, default=script.sized(2, 1))
-    parser.add_argument("--only", default=JOBS, help="some jobs, with commas between")
+    parser.add_argument("--only", default=JOBS, help="names of jobs, separated by commas")
     options = parser.parse_args()
     os.environ |= {"DRFL_DATA": str(options.data_dir), "OMP_NUM_THREADS": "1"}
     done, differences = kept.known(options.out / "jobs.csv", 1), kept.known(options.out / "differences.csv", 5)

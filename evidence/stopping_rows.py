@@ -48,7 +48,7 @@ FEDERATIONS, ROUNDS = script.sized((2_000, 500), (10, 20))
 PIECE, KEY = 100, 0
 INPUTS, TRAIN, BATCH, LR = 20, 100, 5, 1.0
 NOISE, APART = 0.7, 0.1
-"""Standard deviations of the noise of labels, and of the hyperplanes of clients around their mean."""
+"""Standard deviations of the label noise, and of the clients' hyperplanes around their mean."""
 COLUMNS = (
     "clients", "test_rows", "target", "rows", "runs", "stopped", "stopped_misses", "stopped_share", "low", "high",
     "other_misses", "other_share", "all_share", "measured_less_true_points",
@@ -56,12 +56,12 @@ COLUMNS = (
 
 
 class Setting(NamedTuple):
-    """What is simulated.
+    """The settings of a simulation.
 
     Args:
-        clients: N.
-        test_rows: of each client.
-        target: worst accuracy to stop at.
+        clients: number of clients N.
+        test_rows: test rows per client.
+        target: worst accuracy at which to stop.
     """
 
     clients: int
@@ -76,7 +76,7 @@ SETTINGS = (
 
 
 class Clients(NamedTuple):
-    """The clients of F federations.
+    """The clients of F federations, side by side.
 
     Args:
         planes: (F, N, d) normals of the hyperplanes, of length 1.
@@ -90,7 +90,7 @@ class Clients(NamedTuple):
 
     @classmethod
     def draw(cls, federations: int, clients: int, rows: int, draw: torch.Generator) -> Clients:
-        """Clients with this number of rows each."""
+        """Draw clients with this number of rows each."""
         centre = normalize(torch.randn(federations, 1, INPUTS, generator=draw), dim=-1)
         around = torch.randn(federations, clients, INPUTS, generator=draw) / math.sqrt(INPUTS)
         planes = normalize(centre + APART * around, dim=-1)
@@ -100,12 +100,12 @@ class Clients(NamedTuple):
         return cls(planes, inputs, labels)
 
     def true(self, w: Tensor) -> Tensor:
-        """(F, N) the true accuracies of models (F, d): the chance that two correlated normals have the same sign."""
+        """True accuracies (F, N) of models (F, d): the probability that two correlated normals have the same sign."""
         cosine = (self.planes @ w[..., None]).squeeze(-1) / w.norm(dim=1, keepdim=True) / math.sqrt(1 + NOISE**2)
         return 1 - torch.arccos(cosine) / math.pi
 
     def right(self, w: Tensor, rows: slice) -> Tensor:
-        """(F, N) how many of these rows models (F, d) get right."""
+        """The numbers (F, N) of these rows that models (F, d) classify correctly."""
         outputs = (self.inputs[:, :, rows] @ w[:, None, :, None]).squeeze(-1)
         return (outputs * self.labels[:, :, rows] > 0).sum(-1)
 
@@ -115,9 +115,9 @@ class Run(NamedTuple):
 
     Args:
         stopped: whether it reached its target.
-        measured: its worst client's accuracy on test rows.
-        true: its worst client's true accuracy.
-        missed: whether the interval misses that.
+        measured: the worst client's accuracy on test rows.
+        true: the worst client's true accuracy.
+        missed: whether the interval misses the true accuracy.
     """
 
     stopped: bool
@@ -127,7 +127,7 @@ class Run(NamedTuple):
 
 
 def runs(setting: Setting, rows: str, piece: int, federations: int) -> Iterator[Run]:
-    """Train all federations of a piece side by side."""
+    """Train the federations of one batch side by side."""
     draw = torch.Generator().manual_seed(Key(KEY).fold("stopping", *map(str, setting), piece).integer(0, 2**31))
     clients = Clients.draw(federations, setting.clients, TRAIN + setting.test_rows, draw)
     test, held = slice(TRAIN, None), slice(0, TRAIN // 5)
@@ -135,7 +135,7 @@ def runs(setting: Setting, rows: str, piece: int, federations: int) -> Iterator[
     n = len(range(TRAIN + setting.test_rows)[looked_at])
     returned = torch.zeros(federations, INPUTS)
     going, w = torch.arange(federations), returned.clone()
-    running = clients  # those of the federations that still train
+    running = clients  # indices of the federations that still train
     each = torch.arange(setting.clients)[None, :, None]
     for _ in range(ROUNDS):
         places = torch.arange(len(going))[:, None, None], each
@@ -182,12 +182,12 @@ def share(part: int, whole: int) -> str:
 
 
 def stored_rows() -> list[Mapping[str, str]]:
-    """The rows as they are stored."""
+    """Read the stored rows."""
     return list(csv.DictReader(io.StringIO((RESULTS / "misses.csv").read_text(encoding="utf-8"))))
 
 
 def page() -> str:
-    """Write the block of docs/uncertainty.md: a row per setting, and the other runs."""
+    """Write the block of docs/uncertainty.md: a row per setting, and a note on the other runs."""
     rows = stored_rows()
     lines: dict[tuple[str, ...], list[str]] = {}
     for row in rows:
@@ -208,7 +208,7 @@ def page() -> str:
 
 
 BLOCKS: dict[str, Callable[[], str]] = {"uncertainty.stopping": page}
-"""Page and block → what stands there."""
+"""Page and block → function that writes it."""
 
 
 def main() -> None:

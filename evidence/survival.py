@@ -42,7 +42,7 @@ COLUMNS = ("algorithm", "killed_after_round", "checkpoint_round", "lost_rounds",
 
 
 class Kill(NamedTuple):
-    """A run that was killed: the last round that it finished, and what it had kept."""
+    """A killed run: the last finished round, and the round from which it can resume."""
 
     algorithm: str
     round: int
@@ -51,7 +51,7 @@ class Kill(NamedTuple):
 
 
 def command(algorithm: str, out: Path) -> list[str]:
-    """What a user would type."""
+    """The command that a user would type."""
     job = [
         "--clients",
         "10",
@@ -68,7 +68,7 @@ def command(algorithm: str, out: Path) -> list[str]:
 
 
 def launched(arguments: list[str]) -> tuple[int, int]:
-    """Start the command in a process of its own: its number, and a pipe that gets each finished round."""
+    """Start the command in a separate process; return its id and a pipe that receives each finished round."""
     read, write = os.pipe()
     child = os.fork()
     if child:
@@ -87,7 +87,7 @@ def launched(arguments: list[str]) -> tuple[int, int]:
 
 
 def rounds_seen(pipe: int) -> int:
-    """The last round that came through a pipe that nobody writes to any more; 0 = none."""
+    """Read the last round from a pipe whose writer has ended; 0 if there is none."""
     data = b""
     while part := os.read(pipe, 2**16):
         data += part
@@ -97,7 +97,7 @@ def rounds_seen(pipe: int) -> int:
 
 
 def ended(arguments: list[str]) -> float:
-    """Run the command to its end; seconds."""
+    """Run the command to its end and return the seconds."""
     start = time.perf_counter()
     child, pipe = launched(arguments)
     rounds_seen(pipe)
@@ -108,7 +108,7 @@ def ended(arguments: list[str]) -> float:
 
 
 def kept_round(out: Path, seen: int) -> int:
-    """The round that a killed run can go on from; the last one where its results were whole already."""
+    """The round from which a killed run can resume, or the last one if its results were complete."""
     kept = newest(out / "checkpoint")
     if kept is None:
         return seen if (out / "summary.json").exists() else 0
@@ -116,7 +116,7 @@ def kept_round(out: Path, seen: int) -> int:
 
 
 def killed(algorithm: str, kills: int, folder: Path, rng: random.Random) -> tuple[list[Kill], int]:
-    """Kill runs of one algorithm this number of times, and count those that ended with the same results."""
+    """Kill runs of one algorithm this number of times, and count the runs that ended with the same results."""
     place = folder / "whole" / algorithm
     seconds, found, ends, out = ended(command(algorithm, place)), [], 0, folder / "0" / algorithm
     whole, pending = results_in(place), False
@@ -143,7 +143,7 @@ def killed(algorithm: str, kills: int, folder: Path, rng: random.Random) -> tupl
 
 
 def main() -> None:
-    """Kill them and write the results."""
+    """Kill runs of all algorithms and write the results."""
     parser = script.parser(__doc__, RESULTS)
     parser.add_argument("--kills", type=int, default=script.sized(100, 1))
     options = parser.parse_args()
@@ -162,7 +162,7 @@ def main() -> None:
 
 
 def write(kills: list[Kill], ends: int, options: argparse.Namespace) -> None:
-    """The files."""
+    """Write the files."""
     rows = [[k.algorithm, k.round, k.kept, k.round - k.kept, k.resumed] for k in kills]
     summary = {
         "command": f"python evidence/survival.py --kills {options.kills}",

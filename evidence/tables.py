@@ -22,7 +22,7 @@ SEEDS = 3
 Row = Mapping[str, str]
 
 CALLED = {"ScaffPD": "SCAFF-PD", "DualDRDM": "dual DRDM"}
-"""What docs/results/resilience.md calls an algorithm, where that is not its name."""
+"""Algorithms whose name in docs/results/resilience.md differs."""
 
 
 def rows_of(path: str) -> list[Row]:
@@ -38,7 +38,7 @@ def cells_of(path: str) -> list[list[str]]:
 
 
 def mean(rows: Sequence[Row], column: str, **of: str) -> float:
-    """A column's mean over the seeds, in the rows that have these values."""
+    """A column's mean over the seeds, in the rows with these values."""
     seeds = [float(row[column]) for row in rows if of.items() <= row.items()]
     if len(seeds) != SEEDS:
         raise ValueError(f"{len(seeds)} rows instead of {SEEDS} with {of}")
@@ -46,7 +46,7 @@ def mean(rows: Sequence[Row], column: str, **of: str) -> float:
 
 
 def dropouts() -> str:
-    """Average and worst client by the probability of dropping out."""
+    """Table of the average and the worst client by dropout probability."""
     stored, lines = rows_of("dropout/cells.csv"), []
     drops = {f"{float(row['drop']):g}": row["drop"] for row in stored}
     for name in ("FedAvg", "SCAFFOLD", "AFL", "DRFA", "ScaffPD", "DRDM", "DualDRDM"):
@@ -65,16 +65,16 @@ DEFENCES = {
     "Audit(16 rows)": "`probe`",
     "CVaR(0.3)": "CVaR(0.3)",
 }
-"""What is stored → what docs/results/resilience.md calls it."""
+"""Stored name → name in docs/results/resilience.md."""
 
 
 def liars() -> str:
-    """Worst honest client, and λ of the malicious clients, which report 100 times their loss."""
+    """Table of the worst honest client and the λ of malicious clients, which report 100 times their loss."""
     stored, lines = rows_of("abuse/cells.csv"), []
     for name in ("DRFA", "DRDM", "DualDRDM", "ScaffPD"):
         for defence, called in DEFENCES.items():
             if "Robust" in defence and name != "DualDRDM":
-                continue  # the page has the tight clip for one algorithm, to keep the table short
+                continue  # the page shows the tight clip for one algorithm only, to keep the table short
             own = {"algorithm": name, "defence": defence}
             cells = [f"{mean(stored, 'worst', attack='none', liars='0', **own):.1f}"]
             for count in ("1", "3", "6"):
@@ -85,13 +85,13 @@ def liars() -> str:
 
 
 def behaviours(folder: Path = HOSTILE_SITES) -> dict[str, list[dict]]:
-    """By algorithm, how each behaviour of hostile sites ended."""
+    """How each behaviour of hostile sites ended, by algorithm."""
     found = sorted(folder.glob("*.json"))
     return {path.stem: json.loads(path.read_text(encoding="utf-8"))["behaviours"] for path in found}
 
 
 def hostile_sites(folder: Path = HOSTILE_SITES) -> str:
-    """How many behaviours ended how, by algorithm and by what was spoilt."""
+    """Table of the outcomes of hostile behaviours, by algorithm and by the corrupted message."""
     lines = []
     for algorithm, rows in behaviours(folder).items():
         for of, what in (("identity", "reported properties"), ("reply", "replies")):
@@ -105,16 +105,16 @@ def hostile_sites(folder: Path = HOSTILE_SITES) -> str:
 
 
 def gaps(path: str) -> dict[str, str]:
-    """Algorithm → gap in a stored table."""
+    """The gap of each algorithm in a stored table."""
     return {cells[0]: cells[-1] for cells in cells_of(path)}
 
 
 def certificate_gaps() -> str:
-    """Both sides at seed 0, and the gap's mean and spread."""
+    """Table of both bounds at seed 0, and of the gap's mean and spread."""
     first = {row["algorithm"]: row for row in rows_of("digits_certificate/compare.csv") if row["seed"] == "0"}
     lines = []
     for name, gap in gaps("digits_certificate/table.md").items():
-        digits = 4 if float(first[name]["gap"]) > 1e-3 else 6  # more where the sides are almost the same
+        digits = 4 if float(first[name]["gap"]) > 1e-3 else 6  # more digits if both bounds are almost equal
         lines.append([name, *(f"{float(first[name][side]):.{digits}f}" for side in ("primal", "lower")), gap])
     return markdown(["algorithm", "primal, seed 0", "lower, seed 0", "gap, three seeds"], lines)
 
@@ -133,7 +133,7 @@ def certificate_one_step() -> str:
 
 
 def certificate_steps() -> str:
-    """The gap with other dual steps."""
+    """Table of the gap with other dual step sizes."""
     files = ("digits_certificate_steps/small.md", "digits_certificate/table.md", "digits_certificate_steps/large.md")
     small, *others = map(gaps, files)
     heads = ["algorithm", "gap, a fifth of the step", "gap, the step above", "gap, four times the step"]
@@ -141,7 +141,7 @@ def certificate_steps() -> str:
 
 
 def certificate_bounds() -> str:
-    """Both lower bounds over the rounds, and what one of them costs."""
+    """Table of both lower bounds over the rounds, and of the cost of one."""
     heads = {
         "round": "round",
         "gap_pooled": "gap, pooled",
@@ -153,18 +153,18 @@ def certificate_bounds() -> str:
 
 
 def theory_steps() -> str:
-    """The gap with prescribed and with other steps."""
+    """Table of the gap with prescribed and with other step sizes."""
     heads = ["algorithm", "step sizes", "rounds", "gap, last", "gap, averaged"]
     return markdown(heads, cells_of("theory_steps/table.md"), text=2)
 
 
 def theory_rates() -> str:
-    """Measured rates beside the bounds, theorem by theorem."""
+    """Tables of measured rates and their bounds, one per theorem."""
     return (RESULTS / "theory_rates" / "table.md").read_text(encoding="utf-8").rstrip()
 
 
 def drdm_recursions() -> str:
-    """Where DRDM's algorithm and the sequences of its proof end."""
+    """Table of the limits of DRDM's algorithm and of the sequences in its proof."""
     heads = ["recursion", "m, τ", "off the average optimum, from 0", "from 1", "ends apart", "‖c − mean h_i‖"]
     heads += ["h_i off ∇f_i(w)"]
     cells = [[name, f"{m}, {tau}", *rest] for name, m, tau, *rest in cells_of("drdm_recursions/table.md")]
@@ -216,4 +216,4 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "theory.drdm-recursions": drdm_recursions,
     "ambiguity.evidence": ambiguity_evidence,
 }
-"""Page and block → what stands there."""
+"""Page and block → function that writes it."""

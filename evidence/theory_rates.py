@@ -36,14 +36,14 @@ from drfl.training.run_state import RunState
 RESULTS = Path(__file__).parent / "results" / "theory_rates"
 J, VARIANCE, STREAMS, RHO = 5, 4.0, script.sized(5, 2), 0.5
 AT = script.sized((10, 30, 100, 300, 1000, 3000, 10_000), (2, 5, 10))
-"""Rounds that the tables show."""
+"""Rounds shown in the tables."""
 FIT = script.sized(1000, 2)
 """The round from which exponents are fitted."""
 ACCURACIES = script.sized((0.4, 0.2, 0.1), (10.0,))
 
 
 class Noisy(QuadraticFederation):
-    """Quadratic losses with gradients ∇f_i + N(0, (ζ²/d)·I), drawn anew at every local step; losses are exact."""
+    """Quadratic losses with gradients ∇f_i + N(0, (ζ²/d)·I), drawn at every local step; losses are exact."""
 
     def __init__(self, problem: Problem, variance: float) -> None:
         f = problem.functions
@@ -61,7 +61,7 @@ class Noisy(QuadraticFederation):
         return cast("R", exact._replace(values=exact.values + self.scale * torch.from_numpy(normal(self.b.shape))))
 
     def _noisy_steps(self, request: TrainRequest, noise: Tensor) -> Replies:
-        """Everybody's; `noise` is (J, N, d)."""
+        """Local steps of all clients; `noise` is (J, N, d)."""
         u, shift = request.w.repeat(self.n, 1), cast("Tensor", request.shift)
         for drawn in noise:
             gradients = torch.bmm(self.A, u[:, :, None])[:, :, 0] - self.b + drawn
@@ -70,7 +70,7 @@ class Noisy(QuadraticFederation):
 
 
 class Setting:
-    """The problem, its constants, and where the saddle point lies; ψ is χ² of weight ρ, none at 0."""
+    """The problem, its constants and its saddle point; ψ is χ² with weight ρ, or none if ρ = 0."""
 
     def __init__(self, rho: float) -> None:
         self.problem = robust_regression(sigma=0.5)
@@ -82,7 +82,7 @@ class Setting:
         self.lam_0 = float((self.saddle.lam - 1 / N).square().sum())
 
     def jacobian(self, w: Tensor) -> float:
-        """The norm that L_λx bounds; squares have no global one."""
+        """The norm that L_λx bounds; squared losses have no global bound."""
         return float(torch.linalg.matrix_norm(self.problem.gradients(w), 2))
 
     def off(self, w: Tensor) -> float:
@@ -95,7 +95,7 @@ class Setting:
 
 
 def accelerated(at: Setting) -> tuple[ScaffPD, list[theory.PrimalDualSteps]]:
-    """SCAFF-PD as Condition 3.1 has it, and the steps of its rounds."""
+    """SCAFF-PD with the step sizes of Condition 3.1, and these step sizes by round."""
     steps = list(islice(theory.scaffpd_accelerated(at.L, at.coupling, at.mu), AT[-1]))
     rates = theory.scaffpd_local(steps[0].tau, at.L, J)
     local = LocalSGD(steps=J, lr=rates.lr, batch=None)
@@ -103,7 +103,7 @@ def accelerated(at: Setting) -> tuple[ScaffPD, list[theory.PrimalDualSteps]]:
 
 
 def exact(at: Setting) -> tuple[list[list[float]], float]:
-    """Rows of R, distance, its bound, gaps of last, plain mean and E.40, its bound; and the largest Jacobian met."""
+    """Rows of R, distance, its bound, gaps of last, plain mean and E.40, its bound; and the largest Jacobian."""
     algorithm, steps = accelerated(at)
     zero = torch.zeros(at.problem.d, dtype=torch.float64)
     plain, rows, jacobian = Average.start(zero, at.saddle.lam), [], 0.0

@@ -43,7 +43,7 @@ def constants(job: Job) -> tuple[float, float, float]:
 
 
 def prescribed(name: str, smooth: float, coupling: float, mu: float, n: int) -> tuple[Mapping[str, object], int, str]:
-    """Hyperparameters, local solver included, the number of rounds, and the numbers in words."""
+    """Hyperparameters including the local solver, the number of rounds, and the description of a row."""
     if name == "ScaffPD":
         first = next(theory.scaffpd_accelerated(smooth, coupling, mu))
         rates = theory.scaffpd_local(first.tau, smooth, 5)
@@ -67,7 +67,7 @@ def prescribed(name: str, smooth: float, coupling: float, mu: float, n: int) -> 
 
 
 def with_values(algorithm: Algorithm, values: Mapping[str, object]) -> Algorithm:
-    """The algorithm inside all wrappers, with other parameters."""
+    """Replace parameters of the algorithm inside all wrappers."""
     core = core_of(algorithm)
     inner = {k: v for k, v in values.items() if k in ("steps", "lr")}
     outer = {k: v for k, v in values.items() if k not in inner}
@@ -75,7 +75,7 @@ def with_values(algorithm: Algorithm, values: Mapping[str, object]) -> Algorithm
 
 
 def gaps(job: Job, algorithm: Algorithm, rounds: int) -> tuple[str, str]:
-    """Of the last and of the averaged iterate."""
+    """The gaps of the last and of the averaged iterate."""
     options = {"evaluate_every": rounds, "returned": "last", "averaged": True}
     result = run(algorithm, job.fed, rounds=rounds, certify=job.certify, **options)
     return f"{result.history.last.certificate.gap:.2g}", f"{result.averaged_certificate.gap:.2g}"

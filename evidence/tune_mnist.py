@@ -29,7 +29,7 @@ from drfl.training.loop import run
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "mnist_linear"
-SEEDS = range(1000, script.sized(1005, 1001))  # other partitions than the table's seeds 0 to 4
+SEEDS = range(1000, script.sized(1005, 1001))  # partitions other than those of the table's seeds 0 to 4
 HELD_OUT = script.sized(10_000, 300)
 COLUMNS = ("algorithm", "setting", *(f"worst_accuracy_seed{seed}" for seed in SEEDS))
 JOB = {
@@ -75,7 +75,7 @@ GRIDS = {algorithm: settings[: script.sized(None, 2)] for algorithm, settings in
 
 
 def validation(dataset: Dataset) -> Dataset:
-    """The training images alone, `HELD_OUT` of them held out to test on."""
+    """The training images, `HELD_OUT` of them held out for testing."""
     order = Key(0).fold("validation").generator().permutation(len(dataset.targets))
     held, kept = order[:HELD_OUT], order[HELD_OUT:]
     x, y = dataset.inputs, dataset.targets
@@ -105,7 +105,7 @@ def worst(cell: tuple[str, Setting, int]) -> float:
 
 
 def choose(trials: kept.Rows) -> dict[str, Setting]:
-    """The setting with the best mean, for every algorithm all of whose trials are there."""
+    """The setting with the best mean for every algorithm whose trials are complete."""
     chosen = {}
     for algorithm, settings in GRIDS.items():
         if all((algorithm, text(s)) in trials for s in settings):

@@ -1,9 +1,9 @@
-"""Count what a newcomer to the source has to read: lines, files, import levels, cycles, functions, names.
+"""Measure the size of the source: lines, files, import levels, cycles, functions and names.
 
     python scripts/code_size.py [FOLDER]
 
-FOLDER holds the packages, by default src/. All imports count, those inside functions too, but not those that only type
-checkers see. Templates of `drfl new` do not count.
+FOLDER holds the packages, by default src/. Imports inside functions count too, but imports for type
+checkers do not. Neither do the templates of `drfl new`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("drfl", "drfl_papers")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 KEEPS = {"cache", "lru_cache", "contextmanager"}
-"""Decorators of functions that cannot be written in place of their call."""
+"""Decorators of functions that cannot be inlined."""
 
 
 class Source:
@@ -60,7 +60,7 @@ class Source:
 def imported(node: ast.AST) -> Iterator[str]:
     """Yield the dotted names that code imports, except those for type checkers."""
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.expr):  # which contains no statement
+        if isinstance(child, ast.expr):  # expressions contain no statements
             continue
         if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
             yield from imported(ast.Module(child.orelse, []))
@@ -73,7 +73,7 @@ def imported(node: ast.AST) -> Iterator[str]:
 
 
 def rooms(source: Source) -> dict[str, set[str]]:
-    """Which rooms each room imports. A room is drfl_papers, or a package or loose module directly in drfl."""
+    """Return the imports between rooms: drfl_papers, and the packages and modules directly in drfl."""
 
     def room(module: str) -> str:
         return ".".join(module.split(".")[:2]) if module.startswith("drfl.") else module.split(".")[0]
@@ -86,7 +86,7 @@ def rooms(source: Source) -> dict[str, set[str]]:
 
 
 def levels(imports: Mapping[str, set[str]]) -> tuple[int, int]:
-    """Return the number of levels of a graph, a circle counting as one node, and the number of circles."""
+    """Return the number of levels of a graph, in which a cycle counts as one node, and the number of cycles."""
 
     @cache
     def reached(name: str) -> frozenset[str]:
@@ -108,10 +108,10 @@ def levels(imports: Mapping[str, set[str]]) -> tuple[int, int]:
 
 
 def called_once(tree: ast.AST) -> list[str]:
-    """Return the private functions and methods of a module that it names exactly once, to call them.
+    """Return the private functions and methods that a module calls once and mentions nowhere else.
 
-    Functions that are passed on, such as callbacks, are not among them, nor are hooks such as ``_repr_html_``, nor
-    functions that cannot be written in place of their call, because they keep their results or are context managers.
+    These exclude functions that are passed as arguments, hooks such as ``_repr_html_``, and functions that cannot be
+    inlined because they are cached or are context managers.
     """
     names = Counter(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
     names += Counter(node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute))
@@ -128,7 +128,7 @@ def decorators(node: Function) -> set[str]:
 
 
 def lines_of_code(text: str, tree: ast.AST) -> tuple[int, int]:
-    """Lines with code, and comments; docstrings are neither."""
+    """Return the numbers of lines with code and of comments; docstrings are neither."""
     documented = set[int]()
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
@@ -144,7 +144,7 @@ def lines_of_code(text: str, tree: ast.AST) -> tuple[int, int]:
 
 
 def counted(source: Source) -> dict[str, int | float]:
-    """All numbers, by what they are."""
+    """Return all numbers by name."""
     functions = [n for tree in source.trees.values() for n in ast.walk(tree) if isinstance(n, Function)]
     classes = Counter(n.name for tree in source.trees.values() for n in ast.walk(tree) if isinstance(n, ast.ClassDef))
     code, comments = map(sum, zip(*(lines_of_code(source.texts[m], t) for m, t in source.trees.items()), strict=True))
@@ -169,7 +169,7 @@ def counted(source: Source) -> dict[str, int | float]:
 
 
 def main() -> None:
-    """Print them."""
+    """Print the numbers."""
     for name, value in counted(Source(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "src")).items():
         print(f"{name:32} {value:>8,}")
 

@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 PICTURE = Path(__file__).parents[1] / "docs" / "choose.svg"
 
 WIDTH, QUESTION, ROW, BOX, TOP = 780, 330, 58, 44, 14
-"""Widths of the picture and of a question; heights of a row, a box and the margin."""
+"""Widths of the picture and of a question, heights of a row and of a box, and the margin."""
 
 STYLE = """
   svg { color-scheme: light dark; font-family: system-ui, -apple-system, "Segoe UI", Roboto, sans-serif; }

@@ -1,8 +1,8 @@
-"""Build the wheel and the source archive into build/dist, check what they hold, and try each in an empty environment.
+"""Build the wheel and the source archive in build/dist, check their contents, and try each in an empty environment.
 
-`python scripts/dist.py`, or `make dist`. What git tracks is copied to a new folder and built there, so that nothing
-left over in the checkout comes along; the wheel is built from the source archive. `--no-trial` leaves the
-environments out, and with them the network.
+`python scripts/dist.py`, or `make dist`. The files that git tracks are copied to a new folder and built
+there, so that the archives contain nothing else from the checkout. The wheel is built from the source archive.
+`--no-trial` skips the environments, which need the network.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def build(names: list[str], out: Path, root: Path = ROOT) -> tuple[Path, Path]:
     """Build wheel and source archive of these files, with the setuptools of this environment.
 
     Returns:
-        the wheel and the source archive, which stand alone in ``out``.
+        the wheel and the source archive, the only files in ``out``.
     """
     with tempfile.TemporaryDirectory() as place:
         copy, made = Path(place) / "drfl", Path(place) / "made"
@@ -47,7 +47,7 @@ def build(names: list[str], out: Path, root: Path = ROOT) -> tuple[Path, Path]:
                 raise CommandFailedError(f"{name} is tracked by git and not there; git rm it, or bring it back")
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(root / name, copy / name)
-        # the source archive first, then the wheel from it: what the one lacks the other does too
+        # The wheel is built from the source archive, so a file that is missing from the archive is missing from both.
         uv = [sys.executable, "-m", "uv", "build", "--no-build-isolation", "--offline", "--python", sys.executable]
         run([*uv, "--out-dir", made], copy)
         shutil.rmtree(out, ignore_errors=True)
@@ -60,7 +60,7 @@ def build(names: list[str], out: Path, root: Path = ROOT) -> tuple[Path, Path]:
 
 
 def check(wheel: Path, sdist: Path, names: list[str], root: Path = ROOT) -> None:
-    """Raise an error that lists all that the archives should not have, or lack."""
+    """Raise an error that lists all missing and unexpected content of the archives."""
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     if wrong := check_wheel(wheel, names, project) + check_sdist(sdist, names, project):
         more = f"\n  and {len(wrong) - 10} more" if len(wrong) > 10 else ""
@@ -68,7 +68,7 @@ def check(wheel: Path, sdist: Path, names: list[str], root: Path = ROOT) -> None
 
 
 def checked(names: list[str]) -> tuple[Path, Path]:
-    """Wheel and source archive in ``OUT``; what is not as it should be does not stay there."""
+    """Build both archives in ``OUT`` and return them; remove them if a check fails."""
     wheel, sdist = build(names, OUT)
     try:
         check(wheel, sdist, names)
@@ -79,12 +79,12 @@ def checked(names: list[str]) -> tuple[Path, Path]:
 
 
 def try_out(archive: Path) -> str:
-    """Install an archive as a user does, in the locked versions, and try it outside of the checkout."""
+    """Install an archive as a user would, with locked versions, and try it outside the checkout."""
     with tempfile.TemporaryDirectory() as place:
         env, empty = EmptyVenv(Path(place) / "venv"), Path(place) / "empty"
         constraints = Path(place) / "pins.txt"
         constraints.write_text(pins(*LOCKS))
-        # not quietly: pip's warnings tell a network that is not there from a version that is not
+        # Not quietly, because pip's warnings distinguish a missing network from a missing version.
         env.pip("install", "--progress-bar", "off", "-c", constraints, archive)
         env.pip("check")
         empty.mkdir()
@@ -92,13 +92,13 @@ def try_out(archive: Path) -> str:
 
 
 def dirty() -> str:
-    """Return a remark on uncommitted changes."""
+    """Return a note on uncommitted changes, or an empty text."""
     changed = subprocess.run(["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True).stdout
     return ", with changes that are not committed" if changed else ""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Build, check and try; gives the exit code."""
+    """Build, check and try the archives; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--no-trial", action="store_true", help="install nothing")
     asked = parser.parse_args(arguments)

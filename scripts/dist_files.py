@@ -1,4 +1,4 @@
-"""What a wheel and a source archive of drfl hold: rules that they are checked by."""
+"""Rules for the contents of drfl's wheel and source archive."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 LIMIT = 2_000_000
-"""Bytes that an archive may have; a result or a data set that came in by mistake is larger."""
+"""Maximum size of an archive in bytes; a data set or result that was included by mistake exceeds it."""
 
 NEEDED = (
     "drfl/py.typed", "drfl/__init__.pyi",
@@ -21,17 +21,17 @@ NEEDED = (
     "drfl/flower/deploy/templates/site.toml", "drfl/cli/new/templates/study.toml",
     "drfl_papers/specs/drdm-table-1.toml", "drfl_papers/tuned/cifar10-entk.toml", "drfl_papers/jobs/cifar10-entk.toml",
 )  # fmt: skip
-"""One file of every kind of data; were one lost from git too, comparing with git would not show it."""
+"""One data file of each kind; a comparison with git would not reveal a file that git does not track."""
 
 PACKAGES = ("src/drfl/", "src/drfl_papers/")
 
 BESIDE = ("LICENSE", "README.md", "CHANGELOG.md", "CITATION.cff", "MANIFEST.in", "SECURITY.md", "pyproject.toml")
-"""What a source archive has besides the package."""
+"""Files of a source archive outside the package."""
 
 MADE = ("PKG-INFO", "setup.cfg")
 INFO = ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "top_level.txt", "licenses/LICENSE")
 EGG = ("PKG-INFO", "SOURCES.txt", "dependency_links.txt", "entry_points.txt", "requires.txt", "top_level.txt")
-"""What setuptools adds: to a source archive, to a wheel's folder of metadata, and below ``drfl.egg-info``."""
+"""Files that setuptools adds to a source archive, to a wheel's metadata folder, and to ``drfl.egg-info``."""
 
 
 def differences(found: Iterable[str], wanted: Iterable[str], where: str) -> list[str]:
@@ -42,12 +42,12 @@ def differences(found: Iterable[str], wanted: Iterable[str], where: str) -> list
 
 
 def check_wheel(wheel: Path, tracked: Iterable[str], project: dict) -> list[str]:
-    """Return the mistakes of a wheel.
+    """Return the errors in a wheel.
 
     Args:
         wheel: the file.
-        tracked: the files of the repository, by paths.
-        project: the table of that name in ``pyproject.toml``.
+        tracked: paths of the files in the repository.
+        project: the table ``[project]`` of ``pyproject.toml``.
     """
     info = f"{project['name']}-{project['version']}.dist-info"
     package = {name.removeprefix("src/") for name in tracked if name.startswith(PACKAGES)}
@@ -61,7 +61,7 @@ def check_wheel(wheel: Path, tracked: Iterable[str], project: dict) -> list[str]
 
 
 def check_sdist(sdist: Path, tracked: Iterable[str], project: dict) -> list[str]:
-    """Return the mistakes of a source archive; the arguments are those of :func:`check_wheel`."""
+    """Return the errors in a source archive; the arguments are those of :func:`check_wheel`."""
     top = f"{project['name']}-{project['version']}/"
     wanted = {name for name in tracked if name.startswith(PACKAGES)} | {f"src/{name}" for name in NEEDED}
     wanted |= {*BESIDE, *MADE, *(f"src/drfl.egg-info/{name}" for name in EGG)}
@@ -71,7 +71,7 @@ def check_sdist(sdist: Path, tracked: Iterable[str], project: dict) -> list[str]
 
 
 def check_metadata(metadata: Message, project: dict) -> list[str]:
-    """Return the differences from ``pyproject.toml``."""
+    """Return the differences between the metadata and ``pyproject.toml``."""
     said = {
         "Name": project["name"],
         "Version": project["version"],
@@ -90,13 +90,13 @@ def check_metadata(metadata: Message, project: dict) -> list[str]:
 
 
 def key(line: str) -> tuple[str, tuple[str, ...], str, str]:
-    """Name, extras, versions and the extra of drfl that a requirement is of, however it is written."""
+    """Return a requirement's name, extras, versions, and drfl's extra to which it belongs, independent of spelling."""
     one = Requirement(line)
     extra = str(one.marker).partition('extra == "')[2].rstrip('"') if one.marker else ""
     return one.name.lower(), tuple(sorted(one.extras)), str(one.specifier), extra
 
 
 def too_large(archive: Path) -> list[str]:
-    """Return a line if the archive has more bytes than :data:`LIMIT`."""
+    """Return an error if the archive is larger than :data:`LIMIT`."""
     size = archive.stat().st_size
     return [f"{archive.name} has {size:,} bytes, more than {LIMIT:,}"] if size > LIMIT else []

@@ -1,4 +1,4 @@
-"""Environments that hold nothing, not even pip: what is tried in one has come by its own requirements alone."""
+"""Empty environments, without pip, in which a package has only its declared requirements."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 SECONDS = 900
-"""How long a command may take."""
+"""Maximum duration of a command."""
 
 
 class CommandFailedError(Exception):
-    """A command has failed; the text is one line."""
+    """A command failed; the message is one line."""
 
 
 class EmptyVenv:
-    """A new environment of this Python. Its commands see neither the checkout nor the environment that runs them.
+    """A new environment of this Python, isolated from the checkout and from the current environment.
 
     Args:
-        folder: where; what is there is removed.
+        folder: the folder of the environment; its contents are removed.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -32,15 +32,15 @@ class EmptyVenv:
         self.python = self.bin / "python"
 
     def pip(self, *words: str | Path) -> None:
-        """Call pip, this interpreter's, for the environment."""
+        """Run the pip of this interpreter for the environment."""
         run([sys.executable, "-m", "pip", "--python", self.python, *words], self.folder)
 
     def uv(self, command: str, *words: str | Path) -> str:
-        """Call ``uv pip COMMAND`` for the environment, and give what it prints."""
+        """Run ``uv pip COMMAND`` for the environment and return its output."""
         return run([sys.executable, "-m", "uv", "pip", command, "--python", self.python, *words], self.folder)
 
     def run(self, program: str, *words: str | Path, cwd: Path) -> str:
-        """Run one of the environment's programs in a folder, and give what it prints."""
+        """Run one of the environment's programs in a folder and return its output."""
         return run([self.bin / program, *words], cwd)
 
 
@@ -49,13 +49,13 @@ def outside() -> dict[str, str]:
     kept = {
         name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
     }
-    if "PIP_FIND_LINKS" in kept:  # a folder with a CPU build of torch, of which uv is told by another name
+    if "PIP_FIND_LINKS" in kept:  # a folder with a CPU build of torch; uv uses another variable
         kept.setdefault("UV_FIND_LINKS", kept["PIP_FIND_LINKS"])
     return kept
 
 
 def run(command: list[str | Path], cwd: Path) -> str:
-    """Run a command and give what it prints; where it fails say so in one line, with its own last word."""
+    """Run a command and return its output; if it fails, raise an error with its last message in one line."""
     shown = " ".join(Path(word).name if os.sep in str(word) else str(word) for word in command)
     try:
         done = subprocess.run(
@@ -74,7 +74,7 @@ NETWORK = ("NewConnectionError", "Failed to establish a new connection", "Max re
 
 
 def last_word(output: str) -> str:
-    """Return the line of a program's output with the reason of its failure."""
+    """Return the line of a program's output that explains its failure."""
     if any(sign in output for sign in NETWORK):
         return "no package index can be reached; is there a network?"
     lines = [line.strip() for line in output.splitlines() if line.strip()]
@@ -83,6 +83,6 @@ def last_word(output: str) -> str:
 
 
 def pins(*files: Path) -> str:
-    """Return the packages of lock files as constraints without hashes, which pip would require of all packages."""
+    """Return the packages of lock files as constraints without hashes; pip would require hashes for all packages."""
     found = [re.match(r"[\w.-]+==[^\\\n]+", line) for file in files for line in file.read_text().splitlines()]
     return "".join(f"{one[0].strip()}\n" for one in found if one)

@@ -1,7 +1,7 @@
-"""A site that lies, breaks or dawdles on purpose: what stands in ``mode`` beside it says how.
+"""A site that sends false data, fails or is slow on purpose, as the file ``mode`` beside it specifies.
 
-It is the ``loader`` of a site.toml for trials, and the list of behaviours for tests. Each changes the records of a
-reply, or of what the site tells of itself, on their way out; the numbers in them are those of an honest site.
+It is the ``loader`` of a site.toml for trials, and the list of behaviours for tests. Each changes
+the records of a reply, or of the site's description, before they are sent; all other content is that of an honest site.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from drfl.flower.records import MESSAGE, PROTOCOL, RAW, VECTORS, Message, write
 
 HERE = Path(__file__).parent
 LONG = 3600.0
-"""Seconds that a site sleeps; no exchange lasts as long."""
+"""Seconds that a site sleeps, longer than any exchange."""
 
 FIRST = 2
-"""Values of each field that trials with real SuperNodes take; tests in one process take all."""
+"""Number of values per field in trials with real SuperNodes; tests in one process use all values."""
 
 Change = Callable[[RecordDict], RecordDict]
 
 
 class Behaviour(NamedTuple):
-    """What a hostile site does.
+    """A behaviour of a hostile site.
 
     Args:
-        name: in tables.
-        change: of the records that it sends.
-        of: "identity", or "reply": from the second one on, so that its first test is known.
-        process: whether only a process of its own can do this, so that it is not for tests in one process.
-        first: whether it is among the first of its kind, which trials with real SuperNodes take.
+        name: name in tables.
+        change: change of the records that the site sends.
+        of: "identity", or "reply", from the second reply on, so that the site's first test is known.
+        process: whether it needs a separate process, so that tests in one process cannot use it.
+        first: whether trials with real SuperNodes include it, as one of the first of its kind.
     """
 
     name: str
@@ -58,14 +58,14 @@ def fields_of(content: RecordDict) -> dict[str, object]:
 
 
 def field(path: str, value: object) -> Change:
-    """Another value in a field, whose names are separated by points; ``...`` = the field is missing."""
+    """Set a field, whose path is separated by dots, to another value; ``...`` removes the field."""
 
     def change(content: RecordDict) -> RecordDict:
         found = fields_of(content)
         *outer, name = path.split(".")
         place = found
         for one in outer:
-            place = place[one] if isinstance(place.get(one), dict) else {}  # a reply without a test stays as it is
+            place = place[one] if isinstance(place.get(one), dict) else {}  # a reply without a test is not changed
         place[name] = lone(value) if isinstance(value, str) else value
         if value is ...:
             del place[name]
@@ -85,7 +85,7 @@ def lone(text: str) -> str | msgspec.Raw:
 
 
 def encoded(fields: object, protocol: object = PROTOCOL) -> Change:
-    """Other bytes in place of the fields; ``...`` = they, or the protocol's version, are missing."""
+    """Replace the fields by other bytes; ``...`` removes them, or the protocol's version."""
 
     def change(content: RecordDict) -> RecordDict:
         about = {
@@ -112,7 +112,7 @@ def twice(name: str, value: object) -> Change:
 
 
 def vectors(make: Callable[[Array], Array | None]) -> Change:
-    """Other vectors; None = the vector is missing."""
+    """Replace the vectors; None removes a vector."""
 
     def change(content: RecordDict) -> RecordDict:
         made = {name: make(array) for name, array in content.array_records[VECTORS].items()}
@@ -123,7 +123,7 @@ def vectors(make: Callable[[Array], Array | None]) -> Change:
 
 
 def another(**parts: object) -> Change:
-    """Vectors of which these parts (dtype, shape, stype, data) are others."""
+    """Replace these parts (dtype, shape, stype, data) of the vectors."""
 
     def make(array: Array) -> Array:
         own = {"dtype": array.dtype, "shape": tuple(array.shape), "stype": array.stype, "data": array.data}
@@ -133,7 +133,7 @@ def another(**parts: object) -> Change:
 
 
 def scaled(factor: float) -> Change:
-    """Vectors and reported losses times a factor."""
+    """Multiply vectors and reported losses by a factor."""
 
     def change(content: RecordDict) -> RecordDict:
         with np.errstate(all="ignore"):
@@ -214,7 +214,7 @@ def repeated(content: RecordDict) -> RecordDict:
 
 
 def changing(content: RecordDict) -> RecordDict:
-    """Other data each time that somebody asks."""
+    """Report other data in every reply."""
     return field("digest", f"{time.monotonic_ns():032x}")(content)
 
 
@@ -264,7 +264,7 @@ def named(name: str, value: object) -> str:
 
 
 def behaviours() -> list[Behaviour]:
-    """All of them."""
+    """Return all behaviours."""
     found = []
     identity = {f"identity.{name}": values for name, values in TELLS.items()}
     for of, table in (("reply", ANSWERS), ("identity", identity)):

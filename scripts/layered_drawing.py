@@ -1,4 +1,4 @@
-"""Boxes in rows and arrows between them as an SVG, with few crossings; the same input gives the same bytes."""
+"""Draw boxes in rows and arrows between them as an SVG with few crossings, reproducible to the byte."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import NamedTuple
 from xml.sax.saxutils import escape
 
 WIDTH, HEIGHT, GAP, ROW = 168, 46, 18, 94
-"""Of a box; between two of a row; from row to row."""
+"""Width and height of a box, gap between two boxes in a row, and distance between rows."""
 LANE = 14
-"""Width of an arrow that passes a row."""
+"""Width reserved for an arrow that passes through a row."""
 MARGIN = 26
 PORT = 16
-"""Between two arrows at one box."""
+"""Distance between two arrows at a box."""
 STRAIGHT = 6.0
-"""How much more a lane counts than a box where places are weighed against each other."""
+"""Weight of a lane relative to a box when positions are balanced."""
 CENTRED = 0.92
-"""Less than 1: how far each may stand from the middle, compared with its neighbours."""
+"""Factor below 1 that pulls every position towards the middle, relative to its neighbours."""
 
 Arrow = tuple[str, str]
 
@@ -67,8 +67,8 @@ def drawing(title: str, rows: Sequence[Sequence[str]], boxes: Mapping[str, Box],
     """Draw the SVG.
 
     Args:
-        title: of the picture, for those who hear it.
-        rows: names of boxes, from the top down.
+        title: title of the picture, for screen readers.
+        rows: names of the boxes in each row, from the top down.
         boxes: by name.
         arrows: from a box of a row to one of a row below.
     """
@@ -76,7 +76,7 @@ def drawing(title: str, rows: Sequence[Sequence[str]], boxes: Mapping[str, Box],
     lanes = _ordered(lanes, links)
     at = _placed(lanes, links)
     if sum(at[name] for name in rows[0]) > 0:
-        # The top to the left, where a narrow screen begins.
+        # Put the top row to the left, which a narrow screen shows first.
         at = {name: -x for name, x in at.items()}
     left = min(x - _half(name, boxes) for name, x in at.items()) - MARGIN
     width = max(x + _half(name, boxes) for name, x in at.items()) + MARGIN - left
@@ -115,12 +115,12 @@ def _is_lane(name: str) -> bool:
 
 
 def _chain(arrow: Arrow, start: int, end: int) -> list[str]:
-    """Return the stations of an arrow: its ends, and a lane in each row between them."""
+    """Return the points of an arrow: its ends, and a lane in each row between them."""
     return [arrow[0], *(_lane(arrow, row) for row in range(start + 1, end)), arrow[1]]
 
 
 def _with_lanes(rows: Sequence[Sequence[str]], arrows: Sequence[Arrow]) -> tuple[list[list[str]], list[Arrow]]:
-    """Rows with the lanes of the arrows that pass them, and the links between neighbouring rows."""
+    """Return the rows with lanes for the arrows that pass through them, and the links between neighbouring rows."""
     found, links = [list(row) for row in rows], list[Arrow]()
     row_of = {name: r for r, row in enumerate(rows) for name in row}
     for arrow in arrows:
@@ -143,7 +143,7 @@ def _total(rows: Sequence[Sequence[str]], links: Sequence[Arrow]) -> int:
 
 
 def _ordered(rows: list[list[str]], links: Sequence[Arrow]) -> list[list[str]]:
-    """Order the rows with few crossings, by the mean place of their neighbours and by exchanging two."""
+    """Order each row for few crossings, by the mean position of neighbours and by swapping pairs."""
     best = [list(row) for row in rows]
     for sweep in range(40):
         down = sweep % 2 == 0
@@ -165,14 +165,14 @@ def _mean(
     own: float,
     weights: Mapping[str, float] | None = None,
 ) -> float:
-    """Return the mean place of a name's neighbours in other rows, weighted if there are weights."""
+    """Return the mean position of a name's neighbours in other rows, weighted if there are weights."""
     near = [other for a, b in links for one, other in ((a, b), (b, a)) if one == name and other in place]
     each = [1.0 if weights is None else weights[other] for other in near]
     return sum(w * place[other] for w, other in zip(each, near, strict=True)) / sum(each) if near else own
 
 
 def _exchanged(rows: list[list[str]], links: Sequence[Arrow]) -> list[list[str]]:
-    """With two of a row exchanged wherever that saves a crossing."""
+    """Swap two neighbours in a row whenever that removes a crossing."""
     while True:
         before = _total(rows, links)
         for row in rows:
@@ -186,9 +186,9 @@ def _exchanged(rows: list[list[str]], links: Sequence[Arrow]) -> list[list[str]]
 
 
 def _placed(rows: Sequence[Sequence[str]], links: Sequence[Arrow]) -> dict[str, float]:
-    """Where the middle of each stands: as near as the order lets it to the mean of its neighbours'."""
+    """Return the middle of each box, as close to the mean of its neighbours as the order allows."""
     wide = {name: LANE if _is_lane(name) else WIDTH for row in rows for name in row}
-    # Lanes count more, so that an arrow that passes many rows is straight.
+    # Lanes have a larger weight, so that arrows through many rows are straight.
     weights = {name: STRAIGHT if _is_lane(name) else 1.0 for name in wide}
     at: dict[str, float] = {}
     for row in rows:
@@ -196,7 +196,7 @@ def _placed(rows: Sequence[Sequence[str]], links: Sequence[Arrow]) -> dict[str, 
             at[name] = (i - (len(row) - 1) / 2) * (WIDTH + GAP) * 0.9
     for sweep in range(60):
         for row in rows if sweep % 2 else rows[::-1]:
-            # A little towards the middle, which keeps the picture narrow.
+            # Pull positions slightly towards the middle to keep the picture narrow.
             wished = [CENTRED * _mean(name, at, links, at[name], weights) for name in row]
             offsets = [0.0]
             for a, b in pairwise(row):
@@ -208,8 +208,8 @@ def _placed(rows: Sequence[Sequence[str]], links: Sequence[Arrow]) -> dict[str, 
 
 
 def _rising(values: Sequence[float], weights: Sequence[float]) -> list[float]:
-    """Return the nearest numbers in ascending order; descending neighbours are replaced by their weighted mean."""
-    pools: list[tuple[float, float, int]] = []  # mean, weight, how many
+    """Return the closest ascending numbers: descending neighbours are replaced by their weighted mean."""
+    pools: list[tuple[float, float, int]] = []  # mean, weight, count
     for value, weight in zip(values, weights, strict=True):
         pools.append((value, weight, 1))
         while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
@@ -219,7 +219,7 @@ def _rising(values: Sequence[float], weights: Sequence[float]) -> list[float]:
 
 
 def _ports(arrows: Sequence[Arrow], x: Mapping[str, float]) -> dict[tuple[Arrow, str], float]:
-    """Where an arrow leaves and reaches a box, apart from the others there, in the order of the other ends."""
+    """Return where each arrow leaves and reaches its boxes, side by side in the order of their other ends."""
     found: dict[tuple[Arrow, str], float] = {}
     for end in (0, 1):
         for name in {arrow[end] for arrow in arrows}:
@@ -233,7 +233,7 @@ def _path(
     arrow: Arrow, x: Mapping[str, float], y: Mapping[str, float], boxes: Mapping[str, Box],
     ports: Mapping[tuple[Arrow, str], float],
 ) -> str:  # fmt: skip
-    """Draw an arrow with curves from row to row, vertical in the rows that it passes."""
+    """Draw an arrow with curves between rows; it is vertical in the rows that it passes through."""
     start, end = (round((y[name] - MARGIN) / ROW) for name in arrow)
     chain = _chain(arrow, start, end)
     px, py = ports[arrow, arrow[0]], y[arrow[0]] + HEIGHT

@@ -1,8 +1,8 @@
-"""Renews the lock files: every package that an installation takes, in one version and with the hashes of its files.
+"""Update the lock files, which list every installed package with its version and the hashes of its files.
 
-`python scripts/lock.py` keeps the versions that still fit pyproject.toml; `--upgrade` takes the newest, and
-`--upgrade-package NAME` that of one package. `--wheel FILE` allows a wheel that PyPI does not have, as a CPU build of
-torch for Linux; hashes of such files stay as long as their package's version does. It needs uv.
+`python scripts/lock.py` keeps the versions that still satisfy pyproject.toml. `--upgrade` takes the newest versions,
+and `--upgrade-package NAME` the newest version of one package. `--wheel FILE` allows a wheel that is not on PyPI, such
+as the CPU build of torch for Linux. Its hash remains until the version of its package changes. The script needs uv.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ TORCH, USER, DEV = (ROOT / f"constraints{kind}.txt" for kind in ("-torch", "", "
 
 HEADS = {
     TORCH: """\
-# torch, as drfl is tested with it. Written by scripts/lock.py. A file apart, as it is installed in a step of its own
-# (see the Makefile). Besides PyPI's hashes it has that of the CPU build for Linux (x86-64, CPython 3.11), which is at
-# download.pytorch.org and in places that copy from there. What PyPI's build for Linux needs of CUDA is in no lock file.
+# torch, in the version that drfl is tested with. Written by scripts/lock.py. This is a separate file because torch is
+# installed in a separate step (see the Makefile). Besides PyPI's hashes it has that of the CPU build for Linux (x86-64,
+# CPython 3.11) at download.pytorch.org and its mirrors. No lock file has the CUDA packages of PyPI's build for Linux.
 """,
     USER: """\
-# What the library and the command need beyond torch, in the versions that drfl is tested with, and pip and setuptools,
-# which install it. Written by scripts/lock.py.
+# Packages that the library and the command need besides torch, and pip and setuptools, which install it, in the
+# versions that drfl is tested with. Written by scripts/lock.py.
 """,
     DEV: """\
-# What the extras and the tests need beyond constraints.txt. Written by scripts/lock.py.
+# Packages that the extras and the tests need besides those of constraints.txt. Written by scripts/lock.py.
 """,
 }
 
 CUDA = re.compile(r"(nvidia|cuda)-|triton$")
-"""Names of what torch's build for CUDA needs and nothing else does."""
+"""Names of packages that only torch's CUDA build needs."""
 
 ENTRY = re.compile(r"^(?P<name>[\w.-]+)==(?P<version>[^\s;]+)(?P<marker>[^\\\n]*)")
 HASH = re.compile(r"sha256:[0-9a-f]{64}")
@@ -89,7 +89,7 @@ def allow(found: dict[str, Entry], wheel: Path) -> None:
 
 
 def main() -> None:
-    """Write the files."""
+    """Write the lock files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--upgrade", action="store_true")
     parser.add_argument("--upgrade-package", action="append", default=[], metavar="NAME")

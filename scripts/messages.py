@@ -1,4 +1,4 @@
-"""Keep the wording of all errors and warnings in one file, tests/messages.txt.
+"""Store the wording of all errors and warnings in one file, tests/messages.txt.
 
     python scripts/messages.py            write the snapshot from src
     python scripts/messages.py --check    exit with 1 if the snapshot is not current
@@ -12,11 +12,12 @@ that there is none. Entries are in the order of their codes, then of the source.
 * ``raise X``: an exception of another class, which has no code;
 * ``part of FUNCTION``: a text that a message takes from a variable, a module's constant or a function that returns
   text;
-* ``passed to FUNCTION``: a text that a call hands to a function which makes a message of it.
+* ``passed to FUNCTION``: a text that a call passes to a function which makes a message of it.
 
 With --apply only text outside braces may differ: each entry keeps its place, code, field and expressions, which may
-change their order. Not covered are texts inside braces (a plural "s", say), texts that are collected in a list before
-they become a message, docstrings and ``help=`` texts, log lines below a warning, and what other packages say.
+change their order. The snapshot does not cover texts inside braces (such as a plural "s"), texts that are collected in
+a list before they become a message, docstrings, ``help=`` texts, log lines below a warning, and messages of other
+packages.
 """
 
 from __future__ import annotations
@@ -226,7 +227,7 @@ def texts_in(node: ast.expr) -> list[Text]:
 
 
 def is_wording(text: Text) -> bool:
-    """Whether a text is more than a name."""
+    """Whether a text is a sentence and not only a name."""
     return not PLAIN_WORD.fullmatch(text.template)
 
 
@@ -246,7 +247,7 @@ class Scan:
                     name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
                     self.modules[name] = Module(path, name)
         self.classes = self._error_classes()
-        """Subclasses of DrflError with the code that they have by default; None if that says nothing."""
+        """Subclasses of DrflError with their default code; None if they have none."""
         self.flows: dict[tuple[str, str], set[str]] = {}
         self._codes: dict[tuple[str, str], str] = {}
         """Parameters that give the codes of the messages of a function."""
@@ -379,7 +380,7 @@ class Scan:
             self._part(home, name, part)
 
     def _part(self, module: Module, name: str, value: ast.expr) -> None:
-        if value in self._followed:  # as of a text that is built up in several steps
+        if value in self._followed:  # for example if a text is built in several steps
             return
         self._followed.add(value)
         texts = [text for text in texts_in(value) if is_wording(text)]
@@ -394,7 +395,7 @@ class Scan:
             module.entries.append(entry)
 
     def _passed(self) -> None:
-        """Add texts that calls hand to functions which show that parameter in a message, also through others."""
+        """Add texts that calls pass to functions which show that parameter in a message, directly or indirectly."""
         calls = [(m, n) for m in self.modules.values() for n in m.parents if isinstance(n, ast.Call)]
         targets = [(m, n, target) for m, n in calls if (target := self.resolve(m, n.func)) is not None]
         done = set[ast.expr]()
@@ -522,7 +523,7 @@ def edits(module: Module, new: list[tuple[str, list[str]]]) -> Iterator[tuple[Te
 
 
 def apply(scan: Scan, edited: str) -> list[Path]:
-    """Write the texts of an edited snapshot into the source; returns the files that changed.
+    """Write the texts of an edited snapshot into the source and return the changed files.
 
     Raises:
         EditError: Something other than wording differs. Nothing has been written then.

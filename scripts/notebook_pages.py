@@ -1,4 +1,4 @@
-"""The tutorials' notebooks as pages of the documentation site, with the outputs that are stored in them."""
+"""Convert the tutorials' notebooks, with their stored outputs, to pages of the documentation site."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ FOLDER = Path(__file__).parents[1] / "docs" / "tutorials"
 
 
 class NotebookPage(NamedTuple):
-    """A page.
+    """A page made from a notebook.
 
     Args:
         text: in Markdown.
-        pictures: file name, as the text has it → content.
+        pictures: file name as used in the text → content.
     """
 
     text: str
@@ -25,7 +25,7 @@ class NotebookPage(NamedTuple):
 @functools.cache
 def page(path: Path) -> NotebookPage:
     """Convert a notebook with its outputs."""
-    import nbformat  # which takes seconds, as does nbconvert
+    import nbformat  # imported here because it takes seconds, like nbconvert
     from nbconvert import MarkdownExporter
 
     notebook = nbformat.read(path, as_version=4)
@@ -38,7 +38,7 @@ def page(path: Path) -> NotebookPage:
                 pictures[name] = base64.b64decode(data.pop("image/png"))
                 data["text/markdown"] = f"![What the cell above draws]({name})"
             elif "text/html" in data:
-                # a table that is wider than a telephone's screen is moved sideways
+                # so that a table wider than the screen can be scrolled
                 data["text/html"] = f'<div class="shown">{data["text/html"]}</div>'
     text, _ = MarkdownExporter().from_notebook_node(notebook)
     title, _, rest = text.partition("\n")
@@ -50,5 +50,5 @@ def page(path: Path) -> NotebookPage:
 
 
 def pages() -> dict[str, Path]:
-    """Where they stand in the site → the notebooks."""
+    """Return the notebooks by the path of their page in the site."""
     return {f"tutorials/{path.stem}.md": path for path in sorted(FOLDER.glob("*.ipynb"))}

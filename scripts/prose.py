@@ -78,7 +78,7 @@ ALLOWED = (
     "no matter what",
     "torch.where",
 )
-"""Phrases that match a pattern and are good English."""
+"""Phrases that match a pattern but are good English."""
 
 
 class Text(NamedTuple):

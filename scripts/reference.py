@@ -1,6 +1,6 @@
-"""The reference of the documentation site: which public name stands on which page, and the command's pages.
+"""The reference of the documentation site: the page of each public name, and the command's page.
 
-What is public is what ``__all__`` of drfl and of its packages names, and modules that are public as a whole.
+Public names are those in ``__all__`` of drfl and its packages, and all names of modules that are public as a whole.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class ApiPage(NamedTuple):
     Args:
         title: of the page.
         about: a sentence below it, with the guide to read first.
-        homes: modules and packages whose public names stand there.
+        homes: modules and packages whose public names are on the page.
         whole: modules all of whose names are public.
     """
 
@@ -44,10 +44,10 @@ PACKAGES = (
     "drfl.testing",
     "drfl.testing.problems",
 )
-"""Those that say in ``__all__`` what is public."""
+"""Packages that list their public names in ``__all__``."""
 
 DRFLS = dict(drfl._NAMES)
-"""Where the names of drfl itself come from."""
+"""The modules that define the names of drfl itself."""
 
 API = {
     "runs": ApiPage(
@@ -148,7 +148,7 @@ API = {
     ),
     "errors": ApiPage("Errors", "What drfl raises on purpose.", ("drfl.core.errors",)),
 }
-"""By the page's name."""
+"""Pages of the API by name."""
 
 
 def public() -> dict[str, str]:
@@ -158,9 +158,9 @@ def public() -> dict[str, str]:
         module = importlib.import_module(package)
         for name in module.__all__:
             value = getattr(module, name)
-            # The same object under the same name in two packages is one; a module is public as a whole.
+            # An object with the same name in two packages is listed once; a module is public as a whole.
             if not isinstance(value, ModuleType) and (name, id(value)) not in found:
-                # A constant does not know where it comes from; drfl says it for its own.
+                # A constant has no __module__; drfl lists the modules of its own constants.
                 home = getattr(value, "__module__", "") if callable(value) else DRFLS.get(name, "")
                 found[name, id(value)] = f"{package}.{name}", home if home.startswith("drfl") else package
     return dict(found.values())
@@ -168,11 +168,11 @@ def public() -> dict[str, str]:
 
 @cache
 def named() -> dict[str, str]:
-    """Every path under which a docstring may speak of a name → the path under which the reference has it."""
+    """Return the path in the reference for every path that a docstring may use."""
     found = {}
     for path, home in public().items():
         found |= dict.fromkeys((path, f"{home}.{path.rpartition('.')[2]}"), path)
-        # A package gives a name that the reference has under a shorter path.
+        # A package exports a name that the reference lists under a shorter path.
         found |= {f"{package}.{path.rpartition('.')[2]}": path for package in PACKAGES if home.startswith(package)}
     for page in API.values():
         for module in page.whole:
@@ -184,7 +184,7 @@ def page_of(home: str) -> str:
     """Return the API page for names from a module.
 
     Raises:
-        LookupError: there is none.
+        LookupError: If no page lists the module.
     """
     known = [(len(own), name) for name, page in API.items() for own in page.homes if f"{home}.".startswith(f"{own}.")]
     if not known:

@@ -1,9 +1,8 @@
-"""What mkdocs does not do by itself for the documentation site; mkdocs.yml names this file.
+"""Hooks that mkdocs runs to build the documentation site; mkdocs.yml names this file.
 
-Pages that lie elsewhere in the repository (EXPERIMENTS.md, the examples' READMEs) become pages of the site, and so do
-the tutorials' notebooks. A link to any other file of the repository leads to a copy of it in the site, Markdown tables
-to a page, so that every stored number can be looked up without a network. Formulas become MathML, which browsers show
-by themselves.
+Pages outside docs/ (EXPERIMENTS.md, the examples' READMEs) and the tutorials' notebooks become pages of the site. A
+link to any other file of the repository leads to a copy of it in the site, or to a page if it is a Markdown table. So
+every stored number can be looked up without a network. Formulas become MathML, which browsers support directly.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ ELSEWHERE = {
     "examples/own/README.md": "examples/own.md",
     "examples/hospitals/README.md": "examples/hospitals.md",
 }
-"""Pages of the repository outside docs/ → where they stand in the site."""
+"""Pages of the repository outside docs/ → their path in the site."""
 
 NOTEBOOKS = notebook_pages.pages()
 
@@ -45,7 +44,7 @@ FORMULA = re.compile(
 
 
 def at(uri: str) -> str:
-    """Where a page of the site lies in the repository."""
+    """Return the path of a page's source in the repository."""
     if uri in NOTEBOOKS:
         return NOTEBOOKS[uri].relative_to(ROOT).as_posix()
     return {there: here for here, there in ELSEWHERE.items()}.get(uri) or (
@@ -54,7 +53,7 @@ def at(uri: str) -> str:
 
 
 def to(path: str) -> str:
-    """Where a file of the repository stands in the site."""
+    """Return the path in the site of a file in the repository."""
     if path in ELSEWHERE:
         return ELSEWHERE[path]
     if path.endswith(".ipynb"):
@@ -83,7 +82,7 @@ def text_of(path: str) -> str:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that lie elsewhere, and every file that a page links to."""
+    """Add pages from outside docs/, and every file that a page links to."""
     for there, text in {**reference.api(), "reference/command.md": reference.command()}.items():
         files.append(File.generated(config, there, content=text))
     for here, there in ELSEWHERE.items():
@@ -103,7 +102,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             seen.add(path)
             source = ROOT / path
             if path.startswith(f"{DOCS}/") or not source.is_file():
-                continue  # mkdocs itself says which do not exist
+                continue  # mkdocs itself reports missing files
             files.append(
                 File.generated(config, to(path), abs_src_path=str(source), inclusion=InclusionLevel.NOT_IN_NAV)
             )
@@ -113,7 +112,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links that leave docs/ lead to what the site has of it."""
+    """Redirect links that leave docs/ to the site's copies."""
     own = page.file.src_uri
     here = at(own)
 
@@ -127,14 +126,14 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
     parts = CODE.split(markdown)
     text = "".join(part if CODE.fullmatch(part) else LINK.sub(led, part) for part in parts)
-    # Tables of stored results would be most of what a search finds.
+    # Otherwise tables of stored results would dominate the search.
     if own.startswith("files/"):
         page.meta["search"] = {"exclude": True}
     return text
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Formulas in LaTeX become MathML."""
+    """Convert LaTeX formulas to MathML."""
 
     def mathml(found: re.Match[str]) -> str:
         tex = found["tex"].replace("&amp;", "&").replace("&lt;", "<").replace("&gt;", ">")
@@ -143,7 +142,7 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
             shown = latex2mathml.converter.convert(tex, display="block" if display else "inline")
         except Exception as error:
             raise PluginError(f"{page.file.src_uri}: cannot show the formula {tex!r}: {error}") from None
-        # In a frame of its own, which scrolls where a formula is wider than the screen.
+        # In a separate frame, so that a formula wider than the screen can be scrolled.
         return f'<div class="formula">{shown}</div>' if display else shown
 
     return FORMULA.sub(mathml, html)

@@ -1,6 +1,6 @@
-"""Run every test, the long ones too, and keep when that was, on which commit, and how it ended.
+"""Run all tests, including the long ones, and store the date, the commit and the outcome.
 
-The result goes to evidence/results/test-all/summary.json. A working tree that differs from its commit is named so.
+The result is written to evidence/results/test-all/summary.json. It notes uncommitted changes in the working tree.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ SUMMARY = ROOT / "evidence/results/test-all/summary.json"
 
 
 class Outcomes:
-    """Counts how tests end; of one that fails in its set-up or tear-down that counts."""
+    """Counts outcomes of tests; a test whose set-up or tear-down fails counts as failed."""
 
     def __init__(self) -> None:
         self.counts = Counter[str]()
         self.failed: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count a test's end; called by pytest, also for what a worker process ran."""
+        """Count the outcome of a test; pytest also calls this for tests in worker processes."""
         if report.when == "call" or report.failed or (report.when == "setup" and report.skipped):
             self.counts[report.outcome] += 1
         if report.failed:
@@ -42,10 +42,10 @@ def git(*words: str) -> str:
 
 
 def main() -> int:
-    """Run and write; gives pytest's exit code."""
+    """Run the tests, write the result, and return pytest's exit code."""
     began, outcomes = time.perf_counter(), Outcomes()
     commit = git("rev-parse", "HEAD") + (" and changes" if git("status", "--porcelain") else "")
-    # A process more than cores, because some long tests mostly wait for other processes.
+    # One process more than there are cores, because some long tests mostly wait for other processes.
     workers = ["-n", str((os.cpu_count() or 1) + 1), "--dist", "worksteal"]
     code = int(pytest.main([*workers, "-m", "", *sys.argv[1:]], plugins=[outcomes]))
     content = {

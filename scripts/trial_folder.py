@@ -1,4 +1,4 @@
-"""A deployment on this machine for trials: a SuperLink and SuperNodes as processes, on loopback."""
+"""A trial deployment on this machine: a SuperLink and SuperNodes as separate processes on loopback."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ import drfl
 
 BIN = Path(sys.executable).parent
 START, STOP = 600.0, 15.0
-"""Seconds that a program may take to come up, and to end."""
+"""Seconds within which a program must start, and end."""
 
 
 class Trial:
-    """Writes a folder with ``drfl deploy init``, starts what it says, and takes everything down again.
+    """A deployment that is created with ``drfl deploy init``, started, and stopped at the end.
 
     Args:
         folder: a new folder.
@@ -56,12 +56,12 @@ class Trial:
             self.kill(name, signal.SIGTERM)
 
     def drfl(self, *arguments: object, check: bool = True) -> subprocess.CompletedProcess:
-        """``drfl deploy …``."""
+        """Run ``drfl deploy …``."""
         command = [BIN / "drfl", "deploy", *map(str, arguments)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             try:
                 out, err = process.communicate()
-            except BaseException:  # this one is to end; Flower's commands must not outlive it
+            except BaseException:  # Flower's commands must not outlive this process
                 kill_group(process.pid, signal.SIGKILL)
                 raise
         if check and process.returncode:
@@ -79,13 +79,13 @@ class Trial:
         settings = {**tomllib.loads(path.read_text()), "out": out, "timeout": timeout, "grace": grace, "job": job}
         sites = settings.pop("sites")
         text = tomli_w.dumps({name: value for name, value in settings.items() if value is not None})
-        # tomli_w would write short tables as one line, which drfl's commands do not edit
+        # tomli_w would write short tables inline, and drfl's commands do not edit inline tables
         path.write_text("\n[[sites]]\n".join([text, *map(tomli_w.dumps, sites)]))
 
     def start(self, name: str, script: Path, *arguments: str) -> subprocess.Popen:
-        """Start a program in a process group of its own."""
+        """Start a program in a separate process group."""
         log = (self.folder / f"{name}.log").open("ab")
-        # each SuperNode listens at a port of this machine, which another trial may have taken
+        # Each SuperNode listens on a port of this machine, and another trial may use the default one.
         own = {} if name == "superlink" else {"DRFL_PORT": str(free_port()), "DRFL_PREFORK": str(int(self.prefork))}
         found = subprocess.Popen(
             ["sh", script, *arguments],
@@ -104,9 +104,9 @@ class Trial:
         wait_for(lambda: listens(self.port), "the SuperLink")
 
     def wait_online(self) -> None:
-        """Wait until all sites are there, and start SuperNodes that have ended again, as systemd would.
+        """Wait until all sites are online, and restart SuperNodes that have ended, as systemd would.
 
-        For about a minute the SuperLink holds a SuperNode that was killed to be alive, and turns its successor away.
+        For about a minute the SuperLink considers a killed SuperNode alive and rejects its replacement.
         """
 
         def are_online() -> bool:
@@ -130,9 +130,9 @@ class Trial:
         self.wait_online()
 
     def keep_starting(self, name: str, pause: float = 10.0, longest: float = 300.0) -> None:
-        """Start a SuperNode that was killed as systemd would: again and again, until the SuperLink takes it.
+        """Restart a killed SuperNode as systemd would: repeatedly, until the SuperLink accepts it.
 
-        For about a minute it holds the one that was killed to be alive, and turns another with that key away.
+        For about a minute the SuperLink considers the killed one alive and rejects another one with the same key.
         """
         end = time.monotonic() + longest
         while time.monotonic() < end:
@@ -143,7 +143,7 @@ class Trial:
         raise SystemExit(f"{name} was not let in again within {longest:g} s")
 
     def kill(self, name: str, how: signal.Signals = signal.SIGKILL) -> None:
-        """End a program with everything that it started."""
+        """Kill a program and all its child processes."""
         program = self.programs.pop(name)
         kill_group(program.pid, how)
         with suppress(subprocess.TimeoutExpired):
@@ -152,21 +152,21 @@ class Trial:
         program.wait()
 
     def online(self) -> bool:
-        """Whether ``drfl deploy check`` finds nothing wrong."""
+        """Return whether ``drfl deploy check`` finds no problem."""
         return self.drfl("check", self.folder, check=False).returncode == 0
 
     def run(self) -> tuple[int, str]:
-        """``drfl deploy run``: its exit code, and what it printed."""
+        """Run ``drfl deploy run``; return its exit code and output."""
         found = self.drfl("run", self.folder, check=False)
         return found.returncode, found.stdout + found.stderr
 
     def submit(self) -> subprocess.Popen:
-        """``drfl deploy run`` in the background, its output in run.log."""
+        """Start ``drfl deploy run`` in the background, with its output in run.log."""
         log = (self.folder / "run.log").open("wb")
         return subprocess.Popen([BIN / "drfl", "deploy", "run", str(self.folder)], stdout=log, stderr=log)
 
     def run_with(self, interfere: Callable[[], None], rounds: int, after: int = 1) -> tuple[int, str]:
-        """Do something after a round of ``drfl deploy run``: its exit code, and what it printed."""
+        """Call a function after a round of ``drfl deploy run``; return its exit code and output."""
         run = self.submit()
         text = f"round {after} of {rounds}"
         wait_for(lambda: self.log_has(text) or run.poll() is not None, text, 240)
@@ -190,7 +190,7 @@ class Trial:
         self.start_link()
 
     def log_has(self, text: str, name: str = "run") -> bool:
-        """Whether a log has a text."""
+        """Return whether a log contains a text."""
         path = self.folder / f"{name}.log"
         return path.exists() and text in path.read_text(errors="replace")
 
@@ -250,13 +250,13 @@ def free_port() -> int:
 
 
 def listens(port: int) -> bool:
-    """Whether somebody listens at a port."""
+    """Return whether a program listens on a port."""
     with socket.socket() as one:
         return one.connect_ex(("127.0.0.1", port)) == 0
 
 
 def wait_for(true: Callable[[], bool], what: str, seconds: float = START) -> float:
-    """Wait until something is so; gives the seconds that it took."""
+    """Wait until a condition is true; return the seconds that it took."""
     start = time.monotonic()
     while not true():
         if time.monotonic() - start > seconds:

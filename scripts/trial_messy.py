@@ -1,4 +1,4 @@
-"""Five messy tables of one made-up disease, as hospitals keep them: other orders of columns, encodings and blanks."""
+"""Five messy tables about an invented disease: hospitals differ in column order, encoding and blank cells."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROWS = (160, 120, 90, 70, 80)
 
 
 def patients(name: str, seed: int) -> pd.DataFrame:
-    """Make the clean rows of a hospital. The risk depends on age, pressure and the kind of pain."""
+    """Create the clean rows of a hospital. The risk depends on age, blood pressure and the kind of pain."""
     draw, n = np.random.default_rng(seed), ROWS[NAMES.index(name)]
     age, pressure = draw.normal(55 + 3 * seed, 9, n).round(), draw.normal(130, 15, n).round(1)
     pain = draw.choice(["none", "typical", "süß"], n, p=[0.5, 0.3, 0.2])
@@ -33,7 +33,7 @@ def write_tables(folder: Path) -> dict[str, Path]:
         options: dict[str, object] = {"index": False}
         if name == "south":  # another order, and decimal commas
             frame, options = frame[list(frame.columns[::-1])], {**options, "sep": ";", "decimal": ","}
-        if name == "east":  # the old encoding of Western Europe
+        if name == "east":  # the legacy encoding of Western Europe
             options["encoding"] = "cp1252"
         if name == "west":
             options["sep"] = "\t"

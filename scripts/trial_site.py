@@ -1,4 +1,4 @@
-"""The data of a site that can be told to fail: what stands in ``mode`` beside it says how."""
+"""The data of a site that fails on purpose, as the file ``mode`` beside it specifies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 
 
 def mode() -> str:
-    """How to fail now; "" = not at all."""
+    """Return how to fail now; an empty text means not at all."""
     path = HERE / "mode"
     return path.read_text().strip() if path.exists() else ""
 

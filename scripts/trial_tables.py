@@ -1,6 +1,6 @@
-"""The tables of stored results of real deployments in docs/results/deployments.md and on the hospitals' page.
+"""Tables of the stored results of real deployments, for docs/results/deployments.md and the hospitals' page.
 
-`make pages` writes it into the pages. The results are those of scripts/try_deployment.sh,
+`make pages` writes them into the pages. The results are those of scripts/try_deployment.sh,
 scripts/try_security.py, evidence/flower_backends.py and examples/hospitals/deployment.py.
 """
 
@@ -23,7 +23,7 @@ Row = dict[str, str | float]
 
 
 def stored(name: str) -> dict[str, list[Row]]:
-    """Read one of the files."""
+    """Read a file of results."""
     return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
 
 
@@ -39,7 +39,7 @@ def events() -> str:
 
 
 def same() -> str:
-    """How far apart runs end."""
+    """Format the differences between the results of runs."""
     far = {(row["algorithm"], row["way"]): row for row in stored("backends")["rows"]}
     far |= {(row["algorithm"], DEPLOYED): row for row in stored("summary")["same"]}
     ways = list(dict.fromkeys(way for _, way in far))
@@ -80,7 +80,7 @@ SECONDS = {
 
 
 def large() -> str:
-    """Format the costs of 100 MB."""
+    """Format the costs of a model of 100 MB."""
     rows = []
     for row in stored("summary")["large"]:
         for direction, names in BYTES.items():
@@ -111,4 +111,4 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "deployments.bytes": large,
     "hospitals.deployed": hospitals,
 }
-"""Page and block → what stands there."""
+"""Page and block → function that writes it."""

@@ -1,12 +1,12 @@
-"""A real deployment on this machine, put to every test that ``docs/results/deployments.md`` reports.
+"""Run every test of ``docs/results/deployments.md`` on a real deployment on this machine.
 
     scripts/try_deployment.sh [--quick [--record]] [--keep]
                               [--only same,cold,killed,faults,quorum,servers,refusals,members,large]
 
-SuperLink and SuperNodes are processes of their own and speak TLS with node authentication on loopback. The sites are
-the four heart-disease hospitals. --quick tells the story of scripts/try_story.py; with --record or --only it takes two
-of the hospitals and two rounds of one algorithm. Writes results/deployment under evidence/, unless --quick; ends with 1
-where something is not as it should be. Nothing is left running.
+The SuperLink and the SuperNodes are separate processes that use TLS and node authentication on loopback. The sites are
+the four heart-disease hospitals. --quick runs scripts/try_story.py; with --record or --only, it uses two of the
+hospitals and two rounds of one algorithm. Without --quick the script writes evidence/results/deployment. It exits with
+1 if a test fails, and leaves no process running.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ HOSPITALS = {"cleveland": "Cleveland", "hungary": "Hungary", "switzerland": "Swi
 ALGORITHMS = ("FedAvg", "DRFA", "ScaffPD", "DRDM", "DualDRDM")
 JOB = {"model": "linear", "engine": "loop", "lr": 0.05, "seed": 0, "standardise": False}
 UNBOUNDED = "nothing limits the influence of a single site"
-"""How the warning begins that every run here gives, as its server.toml has no limits: it says nothing of an event."""
+"""Start of a warning that every run here prints because its server.toml has no limits; it is not part of an event."""
 TOLERANCE = 1e-6
 BYTES = 0.05
-"""By how much bytes may differ from the ledger's if the model is large."""
+"""Largest relative difference between measured bytes and the ledger, for a large model."""
 REASONS = ("Failed", "certificate", "CERTIFICATE", "rror", "egister", "SSL", "disconnected", "refused", "allowed")
-"""Words of a line that says why a node was not let in."""
+"""Words of lines that explain why a node was rejected."""
 
 VERSIONS = {**versions(), "flwr": importlib.metadata.version("flwr")}
 
@@ -62,7 +62,7 @@ Rows = list[dict[str, object]]
 
 
 class Simulated(NamedTuple):
-    """What a run in this process ends with: the names of the model's parameters, the model (d,) and λ (N,)."""
+    """The result of a run in this process: the names of the model's parameters, the model (d,) and λ (N,)."""
 
     names: tuple[str, ...]
     w: torch.Tensor
@@ -70,7 +70,7 @@ class Simulated(NamedTuple):
 
 
 def simulated(trial: Trial, job: dict[str, object], replies: Path | None = None) -> Simulated:
-    """Run the same job in this process, on the files of the sites, with the replies that a list names."""
+    """Run the same job in this process on the sites' files, with only the listed replies."""
     config = DeployedConfig.model_validate(job)
     parts = [load_site(trial.folder / "sites" / name / "site.toml") for name in trial.sites]
     train = {
@@ -93,7 +93,7 @@ def simulated(trial: Trial, job: dict[str, object], replies: Path | None = None)
 
 
 def same(trial: Trial, algorithms: tuple[str, ...], rounds: int, prefix: str = "run-") -> Rows:
-    """Each algorithm deployed and simulated: how far apart they end, and what a round takes."""
+    """Run each algorithm deployed and simulated; return the differences and the cost of a round."""
     found: Rows = []
     for name in algorithms:
         out, job = f"{prefix}{name}", {**JOB, "algorithm": name, "rounds": rounds}
@@ -123,7 +123,7 @@ def same(trial: Trial, algorithms: tuple[str, ...], rounds: int, prefix: str = "
 
 
 def cold(trial: Trial) -> Rows:
-    """Time a round if every message loads everything again."""
+    """Time a round in which every message loads everything again."""
     trial.restart_sites(prefork=False)
     found = same(trial, ("FedAvg",), 5, "cold-")
     trial.restart_sites(prefork=True)
@@ -140,7 +140,7 @@ def costs(trial: Trial, out: str) -> dict[str, object]:
     return {
         "exchanges": exchanges,
         "seconds an exchange": round(seen["seconds"] / exchanges, 2),
-        "site's process, seconds a message": round(apps / (answers + len(trial.sites)), 2),  # it was asked its name too
+        "site's process, seconds a message": round(apps / (answers + len(trial.sites)), 2),  # + its name
         "site's work, seconds a message": round(seen["site_seconds"] / answers, 3),
         "bytes down": seen["bytes_down"], "of these for training": seen["bytes_down"] - seen["test_bytes_down"],
         "ledger's bytes down": ledger["bytes_down"], "Flower's bytes down": traffic["outbound-bytes"],
@@ -150,7 +150,7 @@ def costs(trial: Trial, out: str) -> dict[str, object]:
 
 
 def event(rows: Rows, what: str, must: tuple[str, ...], play: Callable[[], str]) -> None:
-    """Let something happen, and note what came of it and how long it took; it must say all of these."""
+    """Trigger an event and store its outcome, which must contain all these texts, and its duration."""
     start = time.monotonic()
     outcome = play()
     rows.append({"event": what, "what happened": outcome, "seconds": round(time.monotonic() - start)})
@@ -161,7 +161,7 @@ def event(rows: Rows, what: str, must: tuple[str, ...], play: Callable[[], str])
 
 
 def followed(trial: Trial, out: str, rounds: int, timeout: float = 60.0) -> Callable[[Callable[[], None]], str]:
-    """Run, do something after round 1, and return the outcome."""
+    """Start a run, call a function after round 1, and return the outcome."""
 
     def play(interfere: Callable[[], None]) -> str:
         trial.job(out, timeout=timeout, **JOB, algorithm="DRDM", rounds=rounds)
@@ -254,7 +254,7 @@ def servers(trial: Trial) -> Rows:
 
 
 def resumed(trial: Trial, out: str, undisturbed: dict[str, object]) -> str:
-    """How a run goes on, and how far it ends from a simulation that nothing disturbed."""
+    """Resume a run; return its outcome and the difference from an undisturbed simulation."""
     code, told = trial.run()
     there = simulated(trial, undisturbed)
     w, _ = kept(trial.folder / out, there.names)
@@ -269,7 +269,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def refusals(trial: Trial) -> Rows:
-    """Nodes that are not to get in."""
+    """Try to connect nodes that must be rejected."""
     rows: Rows = []
     name = trial.sites[0]
     stranger = trial.folder / "sites" / "stranger"
@@ -306,7 +306,7 @@ def refusals(trial: Trial) -> Rows:
 
 
 def members(trial: Trial) -> Rows:
-    """Add a site between two runs, take its key away, and remove it."""
+    """Add a site between two runs, revoke its key, and remove it."""
     rows: Rows = []
     new, log = "fifth", trial.folder / "fifth.log"
 
@@ -319,7 +319,7 @@ def members(trial: Trial) -> Rows:
         return f"a run of {', '.join(header.split(',')[1:])} ended well, from lambda {first.split(',')[1]}"
 
     def joins() -> str:
-        for _ in range(2):  # it is safe to repeat
+        for _ in range(2):  # repeating the command is safe
             trial.drfl("add-site", trial.folder, new, "--rows", "1000")
         shutil.copy(trial.folder / "sites" / trial.sites[0] / "data.npz", trial.folder / "sites" / new / "data.npz")
         missing, told = trial.drfl("run", trial.folder, "--wait", "5", check=False), ""
@@ -373,7 +373,7 @@ def large(trial: Trial) -> Rows:
         for way in ("for training", "from training"):
             direction = "down" if way == "for training" else "up"
             real, booked = seconds[f"of these {way}"], seconds[f"ledger's bytes {direction}"]
-            # The ledger counts DRDM's shifts, which do not travel as the sites keep them.
+            # The ledger counts DRDM's shifts, which are not sent because the sites store them.
             kept = algorithm == "DRDM" and way == "for training"
             if real > (1 + BYTES) * booked or (real < (1 - BYTES) * booked and not kept):
                 raise SystemExit(f"100 MB: {real} bytes {direction}, and the ledger says {booked}")
@@ -381,7 +381,7 @@ def large(trial: Trial) -> Rows:
 
 
 def store(part: str, rows: Rows, quick: bool = False) -> None:
-    """Put what a part has found beside what the others had."""
+    """Store the results of a part without changing those of the other parts."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / ("quick.json" if quick else "summary.json")
     before = json.loads(path.read_text()) if path.exists() else {}
@@ -400,14 +400,14 @@ PARTS: dict[str, Callable[[Trial], Rows]] = {
 
 
 def main() -> None:
-    """Try everything that was asked for."""
+    """Run the selected parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", help="some of same, " + ", ".join(PARTS) + "; --quick without it: same")
     parser.add_argument("--record", action="store_true", help="with --quick: store its row, by Flower's version")
     parser.add_argument("--keep", action="store_true", help="keep the folder")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is taken down
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all processes are stopped
     only = (options.only or ",".join(["same", *([] if options.quick else PARTS)])).split(",")
     if unknown := set(only) - {"same", *PARTS}:
         parser.error(f"there is no part '{min(unknown)}': same, {', '.join(PARTS)}")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A real deployment on this machine, from a fresh clone: sets up what it needs, tries everything, takes it all down.
+# Set up and test a real deployment on this machine, from a fresh clone, and stop all processes at the end.
 # Options are those of scripts/try_deployment.py: see its --help.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -1,7 +1,7 @@
-"""Try drfl as it is installed beside the Python that runs this: its command, a comparison, every module.
+"""Try the drfl that is installed for this Python: its command, a comparison, and the import of every module.
 
-`PYTHON -I scripts/try_installed.py`, in an empty folder; it fills that. An exit code other than 0 and a line say what
-fails.
+Run `PYTHON -I scripts/try_installed.py` in an empty folder, in which it writes files. If something fails, the script
+prints one line and exits with another code than 0.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 OF_EXTRAS = {"cryptography", "flwr", "httpx"}
-"""What modules for deployments import, and no other may without its extra."""
+"""Packages that only modules for deployments may import without their extra."""
 
 
 def command(*words: str) -> str:
@@ -27,7 +27,7 @@ def command(*words: str) -> str:
 
 
 def try_command() -> str:
-    """Version, a run on embedded data, its report; a spec and a starter read templates and tables of the package."""
+    """Try the version, a run and its report, and the commands that read the package's specifications and templates."""
     version = importlib.metadata.version("drfl")
     if command("--version").strip() != f"drfl {version}":
         raise SystemExit(f"drfl --version does not say {version}")
@@ -43,7 +43,7 @@ def try_command() -> str:
 
 
 def try_comparison() -> str:
-    """``drfl.compare`` in Python."""
+    """Try ``drfl.compare`` in Python."""
     import torch
 
     import drfl
@@ -60,7 +60,7 @@ def try_comparison() -> str:
 
 
 def try_modules() -> str:
-    """Import every module; of those that need an extra say how many."""
+    """Import every module, and report those that need a missing extra."""
     import drfl
 
     if Path(sys.prefix) not in Path(drfl.__file__).parents:

@@ -1,12 +1,12 @@
-"""Liars, vetoes, revoked keys, changed logs and strangers, on a real deployment on this machine.
+"""Test a malicious site, a veto, a revoked key, changed logs and a stranger on a real deployment on this machine.
 
     OMP_NUM_THREADS=1 python scripts/try_security.py [--keep]
 
-A SuperLink and the four heart-disease hospitals' SuperNodes are processes of their own; the sites reach the SuperLink
-through nginx, over TLS at both ends, which lets nothing through but what SuperNodes use. In one run of dual DRDM with
-the rule "probe" one site flips the sign of its updates, one withdraws its approval, one has its key revoked. Writes
-security.json of results/deployment under evidence/; ends with 1 where something is not as it should be. Nothing is
-left running.
+The SuperLink and the SuperNodes of the four heart-disease hospitals are separate processes. The sites reach the
+SuperLink through nginx, with TLS at both ends, and nginx only forwards the requests of SuperNodes. In one run of dual
+DRDM with the rule "probe", one site flips the sign of its updates, one withdraws its approval, and the key of one is
+revoked. The script writes evidence/results/deployment/security.json and exits with 1 if a test fails. It leaves no
+process running.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ http {
 
 
 class Proxied(Trial):
-    """A trial whose sites know only the proxy."""
+    """A trial whose sites connect only to the proxy."""
 
     def start_link(self) -> None:
         """Start the SuperLink, and nginx in front of it."""
@@ -76,7 +76,7 @@ class Proxied(Trial):
 
 
 def rows_of_the_server(trial: Trial) -> None:
-    """Each site gives the server some of its rows; server.toml names them."""
+    """Give the server some rows of each site as probes, and name them in server.toml."""
     path = trial.folder / "server.toml"
     settings = tomllib.loads(path.read_text())
     for site in settings["sites"]:
@@ -88,7 +88,7 @@ def rows_of_the_server(trial: Trial) -> None:
 
 
 def run_with_a_liar_a_veto_and_a_revoked_key(trial: Trial) -> str:
-    """One run; what came of it."""
+    """Run the job with all three events, and return the outcome."""
     liar, veto = (trial.folder / "sites" / name for name in (LIAR, VETO))
     shutil.copy(ROOT / "scripts" / "trial_site.py", liar / "trial_site.py")
     (liar / "mode").write_text("flip")
@@ -120,14 +120,14 @@ def run_with_a_liar_a_veto_and_a_revoked_key(trial: Trial) -> str:
 
 
 def who_was_used(trial: Trial) -> str:
-    """By the server's log, in how many rounds each site's model reached the algorithm."""
+    """Return the number of rounds in which each site's model was used, according to the server's log."""
     records = [json.loads(line) for line in (trial.folder / "audit.jsonl").read_text().splitlines()]
     used = [r["sites"] for r in records if r["event"] == "used" and r["what"] == "train"]
     return ", ".join(f"{name} {sum(name in names for names in used)}" for name in trial.sites)
 
 
 def audited(trial: Trial, server: Path, *sites: str) -> str:
-    """`drfl deploy audit` on a log of the server and on those of sites: its first problems, or what it approves of."""
+    """Run `drfl deploy audit` on logs of the server and the sites; return its first problems, or the logs that pass."""
     logs = [trial.folder / "sites" / name / "audit.jsonl" for name in sites]
     found = trial.drfl("audit", server, *logs, check=False)
     lines = [line.replace(str(trial.folder), "").replace("'/", "'") for line in found.stdout.strip().splitlines()]
@@ -165,7 +165,7 @@ def with_a_rewritten_log(trial: Trial) -> str:
 
 
 def stranger(trial: Trial, *command: str) -> str:
-    """Run a command of a stranger who has the certificate of the authority and reaches the proxy."""
+    """Run a command as a stranger who has the CA certificate and can reach the proxy."""
     home = trial.folder / "stranger"
     home.mkdir(exist_ok=True)
     (home / "config.toml").write_text(
@@ -180,7 +180,7 @@ def stranger(trial: Trial, *command: str) -> str:
 
 
 def key_exchanged(trial: Trial) -> str:
-    """Give a site with a revoked key a new key, and let it join again."""
+    """Replace a revoked key, and let the site join again."""
     site = trial.folder / "sites" / REVOKED
     trial.kill(REVOKED)
     old = trial.start_site(REVOKED, "--max-retries", "1")
@@ -206,7 +206,7 @@ def through_the_proxy(trial: Trial) -> str:
 
 
 def tried(trial: Trial) -> Rows:
-    """Everything, in its order."""
+    """Run all tests in order."""
     rows: Rows = []
     server = trial.folder / "audit.jsonl"
     what = (
@@ -233,13 +233,13 @@ def tried(trial: Trial) -> Rows:
 
 
 def main() -> None:
-    """Try it, and store what was seen."""
+    """Run the tests and store the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep", action="store_true", help="keep the folder")
     options = parser.parse_args()
     if shutil.which("nginx") is None:
         parser.error("there is no nginx here: install it (apt-get install nginx-light)")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is taken down
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all processes are stopped
     place = Path(tempfile.mkdtemp(prefix="drfl-security-"))
     sys.path.insert(0, str(ROOT / "examples" / "hospitals"))
     from prepare import prepare  # pyright: ignore[reportMissingImports]

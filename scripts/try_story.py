@@ -1,13 +1,13 @@
-"""The story of a deployment on this machine: from four messy tables to predictions at the sites, and the next model.
+"""Test a deployment from end to end on this machine: from four messy tables to predictions and the next model.
 
     scripts/try_deployment.sh --quick
     .venv/bin/python scripts/try_story.py --long
 
-With --long, a SuperNode, the server's program and the SuperLink are also killed in the middle of a training. It
-resumes, and ends like a training that nothing disturbed. `make test-all` tells the long version.
+With --long, a SuperNode, the server's program and the SuperLink are also killed during training. The training resumes,
+and must end like an undisturbed one. `make test-all` runs the long version.
 
-SuperLink and SuperNodes are processes of their own and speak TLS with node authentication on loopback. Every command is
-one that the documentation names. Ends with 1 if something is not as it should be. Nothing is left running.
+The SuperLink and the SuperNodes are separate processes that use TLS and node authentication on loopback. All commands
+are documented ones. The script exits with 1 if a check fails, and leaves no process running.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ TOLERANCE = 1e-6
 
 
 def drfl_command(*arguments: object, code: int = 0) -> str:
-    """Run a command of drfl, and return what it printed; another exit code than ``code`` ends the story."""
+    """Run a command of drfl and return its output; stop if the exit code is not ``code``."""
     found = subprocess.run([BIN / "drfl", *map(str, arguments)], capture_output=True, text=True)
     if found.returncode != code:
         raise SystemExit(
@@ -62,14 +62,14 @@ def drfl_command(*arguments: object, code: int = 0) -> str:
 
 @contextmanager
 def step(what: str) -> Iterator[None]:
-    """Print a step of the story with the seconds that it took."""
+    """Print a step with its duration in seconds."""
     start = time.monotonic()
     yield
     print(f"{time.monotonic() - start:5.1f} s  {what}", flush=True)
 
 
 def check(is_right: bool, what: str) -> None:
-    """End the story unless something is as it should be."""
+    """Stop with an error unless a check is true."""
     if not is_right:
         raise SystemExit(f"not as it should be: {what}")
 
@@ -134,7 +134,7 @@ def frame_of(path: Path) -> pd.DataFrame:
 
 
 def apart(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
-    """Return the largest difference of two predictions."""
+    """Return the largest difference between two predictions."""
     return max(float(np.abs(one[name] - other[name]).max()) for name in one)
 
 
@@ -146,7 +146,7 @@ def begin(place: Path, tables: dict[str, Path], schema: Path) -> Trial:
     shutil.copy(schema, trial.folder)
     settings = trial.folder / "server.toml"
     settings.write_text('schema = "schema.toml"\n' + settings.read_text())
-    # One hospital has scores of its own.
+    # One hospital already has a risk score.
     trial.site("north", policy={"score_column": "old_score"})
     return trial
 
@@ -193,7 +193,7 @@ def roll_back(trial: Trial, old: dict[str, np.ndarray], run: Path) -> None:
 
 
 def evaluate(trial: Trial, first: Path, second: Path) -> None:
-    """Test the old and the new model at all sites; the old one gets the results of its run."""
+    """Test the old and the new model at all sites; the results of the old one must be those of its run."""
     results = json.loads(trial.drfl("evaluate", trial.folder, first, second, "--json").stdout)
     check(not results["missing"] and len(results["models"]) == 3, f"evaluation: {results['missing']}")
     sites = {site["site"]: site for site in results["models"][0]["sites"]}
@@ -208,13 +208,13 @@ def evaluate(trial: Trial, first: Path, second: Path) -> None:
 
 
 def disturb(trial: Trial) -> None:
-    """Kill one program after another in the middle of a training, which ends like one that nothing disturbed."""
+    """Kill one program after another during a training, which must end like an undisturbed one."""
     job = {**JOB, "algorithm": "DRDM", "rounds": 4, "checkpoint_every": 1}
     train(trial, "undisturbed", **job)
     trial.job("disturbed", timeout=300.0, **job)
 
     def kill_two() -> None:
-        # At once: if west had a message in hand, it is lost, and the round would end without west after a while.
+        # Both at once: if west was handling a message, the message is lost, and the round would end without west.
         trial.restart_site("west")
         trial.kill_server_program()
 
@@ -234,7 +234,7 @@ def disturb(trial: Trial) -> None:
 
 
 def tell(place: Path, long: bool = False) -> None:
-    """Play the whole story in a folder."""
+    """Run all steps in a folder."""
     tables, schema = write_tables(place), place / "schema.toml"
     with ExitStack() as stack:
         with step("describe one table, and check all with its schema"):
@@ -243,7 +243,7 @@ def tell(place: Path, long: bool = False) -> None:
             drfl_command("data", "check", *tables.values(), "--schema", schema)
         with step("write the deployment, start SuperLink and four SuperNodes, check that all are online"):
             trial = begin(place, tables, schema)
-            # Before the start, which may fail after it has started programs.
+            # Registered before the start, which may fail after it has started programs.
             stack.callback(trial.__exit__, None, None, None)
             trial.__enter__()
         with step("train for two rounds; every site receives the model"):
@@ -259,7 +259,7 @@ def tell(place: Path, long: bool = False) -> None:
             second = train(trial, "run-2", seed=1, select="worst", init_from="run-1")
         both = "evaluate both models at all sites; meanwhile predict with the new one, roll back, and return"
         with step(both), ThreadPoolExecutor(1) as pool:
-            evaluation = pool.submit(evaluate, trial, first, second)  # which mostly waits for the sites
+            evaluation = pool.submit(evaluate, trial, first, second)  # it mostly waits for the sites
             roll_back(trial, old, second)
             evaluation.result()
         if long:
@@ -276,9 +276,9 @@ def tell(place: Path, long: bool = False) -> None:
 
 
 def main(keep: bool = False, long: bool = False) -> None:
-    """Tell the story, and remove its folder unless it is to be kept."""
+    """Run the test, and remove its folder unless ``keep`` is set."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is taken down
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that all processes are stopped
     place, start = Path(tempfile.mkdtemp(prefix="drfl-story-")), time.monotonic()
     try:
         tell(place, long)

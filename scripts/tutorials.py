@@ -1,10 +1,9 @@
-"""Runs the tutorials' notebooks, and stores what they show in them.
+"""Run the tutorials' notebooks and store their outputs.
 
     python scripts/tutorials.py [NAME ...]
 
-A notebook runs in a copy of the folders that it reads, so that nothing of it stays behind. Its cells and their outputs
-are kept in docs/tutorials, where the site takes them from; escape codes of a terminal and paths of this machine are
-taken out.
+A notebook runs in a copy of the folders that it reads, so that it leaves no files behind. Its cells and their outputs
+are stored in docs/tutorials, from which the site is built, without terminal escape codes and paths of this machine.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # the packages for notebooks take seconds
+if TYPE_CHECKING:  # importing the packages for notebooks takes seconds
     from nbformat import NotebookNode
 
 ROOT = Path(__file__).parents[1]
@@ -28,9 +27,9 @@ TUTORIALS = ROOT / "docs" / "tutorials"
 READ = ("examples/own/hospitals", "evidence/results/drdm-table-3")
 """Folders of the repository that notebooks read."""
 TIMEOUT = 900
-"""Seconds that a cell may take."""
+"""Maximum duration of a cell in seconds."""
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\[[0-9;]+m")
-"""Codes of a terminal. Colours also without their first byte, which a Flower program's stream loses."""
+"""Terminal escape codes. Colour codes also match without their first byte, which Flower's output loses."""
 KEPT = ("text/plain", "text/html", "text/markdown", "image/png")
 """Kinds of output that the site shows."""
 
@@ -51,11 +50,11 @@ def executed(notebook: NotebookNode) -> NotebookNode:
     """Run a notebook from beginning to end, and return it with its outputs.
 
     Raises:
-        nbclient.exceptions.CellExecutionError: a cell failed.
+        nbclient.exceptions.CellExecutionError: If a cell fails.
     """
     from nbclient import NotebookClient
 
-    # The commands of this environment, whatever the shell's PATH has; one thread, as the runs are small.
+    # Use the commands of this environment regardless of the shell's PATH, and one thread, because the runs are small.
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     os.environ["OMP_NUM_THREADS"] = "1"
     with copy_of_the_tree() as folder:
@@ -64,7 +63,7 @@ def executed(notebook: NotebookNode) -> NotebookNode:
 
 
 def cleaned(notebook: NotebookNode, folder: Path) -> NotebookNode:
-    """Without what differs between two machines and two runs, as far as a program can tell."""
+    """Remove content that differs between machines and between runs, as far as it can be recognised."""
     notebook.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
     for cell in notebook.cells:
         cell.metadata = {"tags": cell.metadata.tags} if cell.metadata.get("tags") else {}
@@ -82,12 +81,12 @@ def cleaned(notebook: NotebookNode, folder: Path) -> NotebookNode:
 
 
 def plain(text: str, folder: Path) -> str:
-    """Without a terminal's escape codes, and with paths relative to the notebook's folder."""
+    """Remove terminal escape codes, and make paths relative to the notebook's folder."""
     return ESCAPES.sub("", text).replace(f"{folder.resolve()}/", "").replace(f"{folder}/", "")
 
 
 def joined(outputs: list[NotebookNode]) -> list[NotebookNode]:
-    """Pieces of one stream, which come as they were written, as one output."""
+    """Join successive pieces of a stream into one output."""
     found: list[NotebookNode] = []
     for out in outputs:
         if found and out.output_type == found[-1].output_type == "stream" and out.name == found[-1].name:
@@ -98,7 +97,7 @@ def joined(outputs: list[NotebookNode]) -> list[NotebookNode]:
 
 
 def main() -> None:
-    """Run those that are named, or all."""
+    """Run the named notebooks, or all."""
     import nbformat
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

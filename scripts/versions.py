@@ -1,11 +1,11 @@
-"""Try the lowest and the highest versions of the dependencies that pyproject.toml admits, and keep what came out.
+"""Test the lowest and the highest versions of the dependencies that pyproject.toml allows, and store the results.
 
-`python scripts/versions.py` makes an environment for each of six sets of versions, runs the tests of ``TESTS`` there,
-and writes evidence/results/dependency_versions/summary.json. torch is the locked one in all of them, as the tests
-have no CPU build of another. `--only NAME` tries one set and leaves what is stored of the others. It needs uv.
+`python scripts/versions.py` creates an environment for each of six sets of versions, runs the tests of ``TESTS`` in it,
+and writes evidence/results/dependency_versions/summary.json. All sets use the locked torch, because no CPU build of
+another version is available. `--only NAME` tests one set and keeps the stored results of the others. It needs uv.
 
-The other extras stand apart from ``flower``, as what flwr needs itself is newer than the lowest and older than the
-highest versions, and ``onnx`` stands apart, as only one file of tests needs it.
+``flower`` has separate sets, because flwr requires newer versions than the lowest and older ones than the highest.
+``onnx`` has separate sets too, because only one test file needs it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SUMMARY = ROOT / "evidence" / "results" / "dependency_versions" / "summary.json"
 TORCH = ROOT / "constraints-torch.txt"
 LOCKS = [ROOT / "constraints.txt", ROOT / "constraints-dev.txt"]
 TOOLS = ("hypothesis", "pypdfium2", "pytest")
-"""What the tests need besides drfl, in the locked versions."""
+"""Packages that the tests need besides drfl, in their locked versions."""
 
 EXTRAS = ("excel", "experiments", "hf", "mlflow", "pdf", "ray", "tensorboard")
 FLOWER = ("flower", "pdf")
@@ -49,7 +49,7 @@ SETS = {
     "highest, flower": ("highest", FLOWER),
     "highest, onnx": ("highest", ONNX),
 }
-"""Name → how uv picks versions, and the extras."""
+"""Name → uv's resolution strategy, and the extras."""
 
 SHARED = (
     "tests/cli/test_options.py",
@@ -94,7 +94,7 @@ TESTS = {
 
 
 def project() -> dict:
-    """Return the table of that name in ``pyproject.toml``."""
+    """Return the table ``[project]`` of ``pyproject.toml``."""
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
@@ -105,9 +105,9 @@ def named(extras: Iterable[str], table: dict) -> list[str]:
 
 
 def asked(how: str, extras: Iterable[str], table: dict, locked: str) -> list[str]:
-    """Return the requirements for uv; the lowest versions of an extra are exact, so that none is raised by another.
+    """Return the requirements for uv, with exact lowest versions of an extra, so that no other package raises them.
 
-    Those of drfl itself are not, as an extra may need newer ones.
+    The lowest versions of drfl itself are not exact, because an extra may need newer ones.
     """
     lines = named(extras, table)
     if how == "lowest-direct":
@@ -117,14 +117,14 @@ def asked(how: str, extras: Iterable[str], table: dict, locked: str) -> list[str
 
 
 def lowest(line: str) -> str:
-    """Convert a requirement to the lowest version that it admits."""
+    """Convert a requirement to the lowest version that it allows."""
     one = Requirement(line)
     (bound,) = (part.version for part in one.specifier if part.operator == ">=")
     return f"{one.name}=={bound}"
 
 
 def lines_of(output: str) -> dict[str, str]:
-    """Name → version, of ``name==version`` a line."""
+    """Return versions by name, from lines ``name==version``."""
     found = re.findall(r"^([\w.-]+)==(\S+)", output, flags=re.MULTILINE)
     return {canonicalize_name(name): version for name, version in found}
 
@@ -135,14 +135,14 @@ def prepared(folder: Path, how: str, extras: tuple[str, ...], table: dict) -> Em
     wanted.write_text("\n".join(asked(how, extras, table, pins(*LOCKS))) + "\n")
     torch.write_text(pins(TORCH))
     env.uv("install", "--quiet", "--no-deps", "-r", torch)
-    torch.write_text(env.uv("freeze"))  # 2.13.0+cpu where there is one; 2.13.0 alone would be the lower, that of PyPI
+    torch.write_text(env.uv("freeze"))  # 2.13.0+cpu if it exists; 2.13.0 is PyPI's and counts as lower
     env.uv("install", "--quiet", "--resolution", how, "--only-binary", ":all:", "-r", wanted, "-r", torch)
     env.uv("install", "--quiet", "--no-deps", "--editable", ROOT)
     return env
 
 
 def tests_of(report: Path) -> tuple[dict[str, dict[str, int]], list[str]]:
-    """From pytest's report in XML: folder or file of tests → how many ended how, and the names of those that failed."""
+    """Return the numbers of outcomes per folder or file of tests, and the failed tests, from pytest's XML report."""
     counts: dict[str, Counter[str]] = {}
     failed = []
     for case in ElementTree.parse(report).iter("testcase"):
@@ -154,11 +154,11 @@ def tests_of(report: Path) -> tuple[dict[str, dict[str, int]], list[str]]:
 
 
 def tried(name: str, folder: Path) -> dict[str, object]:
-    """Make a set's environment, run its tests there, and give what is to be stored."""
+    """Create the environment of a set, run its tests, and return the result to store."""
     (how, extras), table = SETS[name], project()
     env, report = prepared(folder, how, extras, table), folder / "report.xml"
     versions = lines_of(env.uv("freeze"))
-    # old packages use what newer ones of others warn of, which is nothing that drfl could change
+    # Old packages use functions that newer packages deprecate, which drfl cannot change.
     options = ["-q", "-p", "no:cacheprovider", "-W", "ignore::DeprecationWarning", f"--junitxml={report}"]
     command = [str(env.python), "-m", "pytest", *options, *TESTS[extras]]
     code = subprocess.run(command, cwd=ROOT, env={**outside(), "OMP_NUM_THREADS": "1"}).returncode
@@ -186,14 +186,14 @@ def stored() -> dict[str, dict]:
 
 
 def store(sets: dict[str, dict]) -> None:
-    """Write what came out, in the sets' order."""
+    """Write the results in the order of the sets."""
     content = {"command": "python scripts/versions.py", "sets": {name: sets[name] for name in SETS if name in sets}}
     SUMMARY.parent.mkdir(parents=True, exist_ok=True)
     SUMMARY.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def table() -> str:
-    """For docs/start/install.md: what was tried of every package, and how many tests passed."""
+    """Write the table of docs/start/install.md: the tested versions of each package, and the number of passed tests."""
     sets, asked_for, users = stored(), project(), dict[str, str]()
     for extra in ("", *EXTRAS, "flower", *ONNX):
         for line in asked_for["optional-dependencies"][extra] if extra else asked_for["dependencies"]:
@@ -212,7 +212,7 @@ def table() -> str:
         `python scripts/versions.py` tested these versions on {max(result["date"] for result in sets.values())} with
         Python {sets["lowest"]["python"]}. It runs the tests that use the packages. With the lowest versions,
         {counts[0]} tests passed, {counts[1]} tests with flwr, and {counts[2]} with onnx. With the highest versions,
-        {counts[3]} tests passed, {counts[4]} tests with flwr, and {counts[5]} with onnx.
+        {counts[3]} tests passed, plus {counts[4]} with flwr and {counts[5]} with onnx.
     """)
     return f"{markdown(['package', 'extra', 'required', 'lowest tested', 'highest tested'], rows, text=5)}\n\n{said}"
 
@@ -223,7 +223,7 @@ def sets_of(end: str, name: str, sets: dict[str, dict]) -> list[dict]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Try and store; gives the exit code."""
+    """Test the sets and store the results; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", choices=SETS, action="append", help="this set; repeatable")
     failed = False

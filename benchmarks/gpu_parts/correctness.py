@@ -39,7 +39,7 @@ LOCALS = {
 SUMS = ("DRDM", "DualDRDM", "FedDyn", "FedNova", "QFedAvg", "AFL", "SCAFFOLD", "ScaffPD")
 """Algorithms that use updates as sums of gradients, so that they refuse SAM and Adam."""
 UNBOUNDED = ("FedNova", "SCAFFOLD", "ScaffPD")
-"""Those that refuse a radius too."""
+"""Algorithms that also refuse a radius."""
 FACTORS = {
     "algorithm": list(ALGORITHMS),
     "engine": list(ENGINES),
@@ -132,14 +132,14 @@ def compare(case: Case, device: str) -> dict[str, object]:
         # cuDNN's recurrent layers have no rule in vmap, so that explicit stacking is refused; Auto must not fail.
         fine = device != "cpu" and case["engine"] == "stacked" and case["model"] in ("lstm", "transformer")
         return {"ok": fine, "refused": f"{error.code}: {error}"}
-    except Exception as error:  # the other cases shall run even if the device fails in this one
+    except Exception as error:  # run the other cases even if the device fails in this one
         return {"ok": False, "error": f"{type(error).__name__}: {error}"[:400]}
     distance, compared = difference(case, rounds_of(case, "cpu", Loop()), found)
     return {"ok": distance <= TOLERANCES[case["type"]], "distance": distance, "rounds": compared}
 
 
 def measure(report: Report) -> None:
-    """Run all of it, the most important first."""
+    """Run all checks, the most important first."""
     special(report)
     cases = all_pairs(FACTORS, allowed)
     failed, covered, wanted = 0, set(), set().union(*map(pairs_of, cases))
@@ -267,7 +267,7 @@ def refusals(device: str) -> dict[str, dict[str, object]]:
             found[name] = {"ok": code is None, "refused": None}
         except InputError as error:
             found[name] = {"ok": error.code == code, "refused": f"{error.code}: {error}"}
-        except Exception as error:  # not an error of drfl: a fault
+        except Exception as error:  # an exception other than drfl's errors is a fault
             found[name] = {"ok": False, "error": f"{type(error).__name__}: {error}"[:400]}
     return found
 

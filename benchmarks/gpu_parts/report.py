@@ -1,4 +1,4 @@
-"""The results of a part: written after every row, so that a part that is cut off leaves what it has measured."""
+"""The results of a part: written after every row, so that an interrupted part leaves its measurements."""
 
 from __future__ import annotations
 

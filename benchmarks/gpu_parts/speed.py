@@ -1,7 +1,7 @@
 """Milliseconds per round of each engine, what a round consists of, and memory, on random images.
 
-N = 100, m = 20, τ = 10, B = 32. The profile tells kernels, copies, launches and synchronisations apart; graph captures
-are counted over 100 rounds, because a graph that is captured again and again costs more than it saves.
+N = 100, m = 20, τ = 10, B = 32. The profile distinguishes kernels, copies, launches and synchronisations. Graph
+captures are counted over 100 rounds, because a graph that is captured repeatedly costs more than it saves.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def engines(report: Report) -> None:
         if name != "resnet18":  # a round of it takes seconds with the others
             variants += [("loop", "full", True), ("threads", "full", True), ("auto", "full", False)]
         for engine, precision, with_graphs in variants[: script.sized(None, 2)]:
-            if report.left < 45 and not script.SMOKE:  # the profiles matter more
+            if report.left < 45 and not script.SMOKE:  # leave time for the profiles
                 return
             row = {"model": name, "engine": engine, "precision": precision, "graphs": with_graphs}
             try:
@@ -125,7 +125,7 @@ def engines(report: Report) -> None:
                     fed = simulation(name, report.device, ENGINES[engine], precision)
                     times = timed(rounds_of(FedAvg(m=M, local=LOCAL), fed), script.sized(2.0, 0.0))
                 report.add(check="engine", **row, **milliseconds(times), captures=len(captures), **peak(report.device))
-            except Exception as error:  # the other engines shall be measured even if one fails
+            except Exception as error:  # measure the other engines even if one fails
                 report.add(check="engine", **row, error=f"{type(error).__name__}: {error}"[:300])
 
 
@@ -136,7 +136,7 @@ def milliseconds(times: list[float]) -> dict[str, object]:
 
 
 def reset_peak(device: str) -> None:
-    """Forget the peak of memory."""
+    """Reset the peak of memory."""
     if device != "cpu":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()

@@ -16,7 +16,7 @@ from peer.job import Clock, Job, from_command
 
 
 class Clients:
-    """FedLab's idea of a federated data set: a loader a client."""
+    """A federated data set as FedLab expects it, with one loader per client."""
 
     def __init__(self, job: Job) -> None:
         self.job = job

@@ -80,6 +80,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from peer import flower  # its functions must have an importable home for ray to name them by
+    from peer import flower  # Ray needs its functions in an importable module
 
     flower.main()

@@ -22,21 +22,21 @@ QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_worker_niceness": "0",  # ray's own default, 15, would let any other process go first
+    "RAY_worker_niceness": "0",  # Ray's default of 15 would give all other processes priority
 }
 
 
 @dataclass(frozen=True)
 class Framework:
-    """One of the frameworks.
+    """A framework.
 
     Args:
         module: the adapter, ``peer.<module>``.
         settings: workers × threads of torch in each; ``engine`` for drfl alone.
-        package: what pip is to install, the framework first; empty = drfl's own environment.
-        needs: its dependencies, where pip is to install ``package`` without those that it names.
-        empty: modules that it imports and that nothing here uses, put there as empty files.
-        workers: what a worker is here.
+        package: packages to install with pip, the framework first; empty = drfl's environment.
+        needs: dependencies to install if ``package`` is installed without its declared ones.
+        empty: modules that it imports but no code here uses, created as empty files.
+        workers: the kind of its workers.
     """
 
     module: str
@@ -62,7 +62,7 @@ FRAMEWORKS = {
     "pfl": Framework(
         "pfl",
         (PAIR, TWO),
-        # With what drfl imports, because the models of model_jobs.py are loaded from a module that uses it.
+        # Includes drfl's dependencies, because model_jobs.py, which defines the models, imports drfl.
         "pfl==0.6.0 cloudpickle pydantic safetensors tomli-w",
         workers="worker processes",
     ),
@@ -91,7 +91,7 @@ FRAMEWORKS = {
 
 
 def install(framework: Framework, venvs: Path) -> str:
-    """Make the environment unless it is there; the reason where that fails, else nothing."""
+    """Create the environment unless it exists; return the reason of a failure, or an empty text."""
     home, done = venvs / framework.module, venvs / framework.module / "installed"
     wanted = f"{TORCH} {framework.package} {framework.needs} {' '.join(framework.empty)}"
     if not framework.package or (done.exists() and done.read_text() == wanted):

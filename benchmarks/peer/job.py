@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Setting:
-    """How a framework is to use the machine: processes or threads that train clients, torch's threads in each."""
+    """How a framework uses the machine: the workers that train clients, and torch's threads in each."""
 
     workers: int = 1
     threads: int = 1
@@ -36,16 +36,16 @@ class Setting:
 
 @dataclass
 class Job:
-    """A run of FedAvg: in a round ``cohort`` clients take ``steps`` steps of ``batch`` samples at step size ``lr``."""
+    """A run of FedAvg: ``cohort`` clients per round take ``steps`` steps of ``batch`` samples with step size ``lr``."""
 
-    arguments: tuple[str, ...]  # the command line that it was read from
+    arguments: tuple[str, ...]  # the command line from which it was read
     folder: Path
     out: Path
     rounds: int
     seed: int
     started: float  # time.monotonic() of the driver just before it started this process
     setting: Setting
-    device: str = "cpu"  # where data and models are; only plain PyTorch and pfl are measured on a CUDA device
+    device: str = "cpu"  # device of data and models; only plain PyTorch and pfl are measured on a CUDA device
     cohort: int = field(init=False)
     steps: int = field(init=False)
     batch: int = field(init=False)
@@ -53,7 +53,7 @@ class Job:
     classes: int = field(init=False)
     inputs: Tensor = field(init=False)  # all clients' samples, one client after the other
     targets: Tensor = field(init=False)
-    x: list[Tensor] = field(init=False)  # per client, its part of them
+    x: list[Tensor] = field(init=False)  # for each client, its part of the samples
     y: list[Tensor] = field(init=False)
     model: nn.Module = field(init=False)  # with the initial parameters
 
@@ -67,7 +67,7 @@ class Job:
         self.x, self.y = list(self.inputs.split(sizes)), list(self.targets.split(sizes))
         self.model = torch.load(self.folder / "model.pt", weights_only=False).to(self.device)
         torch.set_num_threads(self.setting.threads)
-        for seed in (torch.manual_seed, random.seed, np.random.seed):  # frameworks draw cohorts from any of them
+        for seed in (torch.manual_seed, random.seed, np.random.seed):  # a framework may use any of these
             seed(self.seed)
 
     @property
@@ -146,11 +146,11 @@ def _tree() -> list[int]:
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             after_name = path.read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended meanwhile
+        except OSError:  # the process has ended
             continue
         parents[int(path.parent.name)] = int(after_name[1])
     tree = [os.getpid()]
-    for process in tree:  # grows while it is walked
+    for process in tree:  # grows during the loop
         tree += [child for child, parent in parents.items() if parent == process]
     return tree
 

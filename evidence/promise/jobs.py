@@ -25,12 +25,12 @@ from drfl.task.models import MODELS
 
 KEY = Key(0)
 DECAY = 1e-3
-"""Weight decay of the convex jobs: without it separable data have no optimum to be compared with."""
+"""Weight decay of the convex jobs; without it, separable data would have no optimum."""
 
 
 @dataclass(frozen=True)
 class Folders:
-    """Where the data are: ``data`` is as for ``drfl --data-dir``, ``adult`` the file adult.csv."""
+    """Locations of the data: ``data`` is as for ``drfl --data-dir``, and ``adult`` is the file adult.csv."""
 
     data: Path | None
     adult: Path
@@ -41,15 +41,15 @@ class Job:
     """One job of the suite.
 
     Args:
-        name: in tables.
-        kind: what makes clients differ.
+        name: name in tables.
+        kind: how the clients differ.
         chosen: whether the defaults were chosen on it.
-        clients: makes the clients' data.
-        m: cohort size; None = the algorithm's own.
-        rounds: of communication.
+        clients: function that creates the clients' data.
+        m: cohort size; None = the algorithm's default.
+        rounds: rounds of communication.
         model: "linear" or "cnn"; "regression" is linear with one output.
         decay: weight decay.
-        seeds: how many.
+        seeds: number of seeds.
     """
 
     name: str
@@ -64,11 +64,11 @@ class Job:
 
     @property
     def convex(self) -> bool:
-        """Whether the certificate can tell the saddle value."""
+        """Whether the saddle value can be bracketed, because the model is convex."""
         return self.model != "cnn"
 
     def task(self, data: ClientData, seed: int) -> Task:
-        """The model as drfl initialises it at this seed, with its loss and score."""
+        """Create the model as drfl initialises it at this seed, with its loss and score."""
         shape = tuple(data.inputs.shape[1:])
         with Key(seed).fold("model").torch_scope():
             if self.model == "regression":
@@ -83,18 +83,18 @@ def half_square(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def within_half(outputs: Tensor, targets: Tensor) -> Tensor:
-    """1 where the prediction is within half a standard deviation of the target."""
+    """1 if the prediction is within half a standard deviation of the target."""
     return ((outputs - targets).abs() < 0.5).to(outputs.dtype)
 
 
 @cache
 def images(name: str, folders: Folders):
-    """A data set of images by its name."""
+    """Load a data set of images by name."""
     return load(name, data_dir=folders.data)
 
 
 def divided(name: str, method) -> Callable[[Folders], ClientData]:
-    """A data set under one of drfl's partitions."""
+    """Divide a data set with one of drfl's partitions."""
 
     def make(folders: Folders) -> ClientData:
         dataset = images(name, folders)
@@ -122,7 +122,7 @@ def two_classes(folders: Folders) -> ClientData:
 def changed(
     make: Callable[[Folders], ClientData], clients: tuple[int, ...], change: Callable[[Tensor, Tensor, Key], tuple]
 ) -> Callable[[Folders], ClientData]:
-    """Some clients' rows changed, training and test alike: ``change(inputs, targets, key)`` → both anew."""
+    """Change some clients' training and test rows with ``change(inputs, targets, key)``."""
 
     def made(folders: Folders) -> ClientData:
         data = make(folders)
@@ -138,17 +138,17 @@ def changed(
 
 
 def upside_down(x: Tensor, y: Tensor, key: Key) -> tuple[Tensor, Tensor]:
-    """Images turned by 180 degrees."""
+    """Turn images by 180 degrees."""
     return x.flip(-1, -2), y
 
 
 def swapped_labels(x: Tensor, y: Tensor, key: Key) -> tuple[Tensor, Tensor]:
-    """Labels 0 and 1, 2 and 3 the other way round."""
+    """Swap the labels 0 and 1, and 2 and 3."""
     return x, torch.where(y < 4, y ^ 1, y)
 
 
 def noisy_labels(x: Tensor, y: Tensor, key: Key) -> tuple[Tensor, Tensor]:
-    """Forty percent of the labels drawn anew, uniformly."""
+    """Redraw forty percent of the labels uniformly."""
     rng = key.generator()
     noise = torch.from_numpy(rng.random(len(y)) < 0.4)
     return x, torch.where(noise, torch.from_numpy(rng.integers(0, 10, len(y))), y)
@@ -156,7 +156,7 @@ def noisy_labels(x: Tensor, y: Tensor, key: Key) -> tuple[Tensor, Tensor]:
 
 NUMBERS = ("age", "education-num", "capital-gain", "capital-loss", "hours-per-week")
 LEAST = script.sized(300, 30)
-"""Rows of the smallest group that is a client."""
+"""Minimum number of rows of a group that becomes a client."""
 CATEGORIES = ("workclass", "marital-status", "occupation", "relationship", "race", "sex")
 
 

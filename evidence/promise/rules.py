@@ -51,15 +51,15 @@ class Cell(NamedTuple):
     seed: int
 
     def key(self) -> tuple[str, ...]:
-        """The first columns of its row."""
+        """The first columns of the run's row."""
         return tuple(map(str, self))
 
 
 def step_size(rule: str, rate: float):
-    """A rule in the place of drfl's: ``squares`` is whatever it remembers.
+    """The dual step of a rule that replaces drfl's; ``squares`` is the rule's state.
 
-    size: rate/(N·largest mean report), what drfl had; spread: rate/(N·largest standard deviation of reports); free:
-    rate/√(Σ‖v − v̄‖²), what it has; relative: √N times less of it, so that λ_i moves in proportion to 1/N.
+    The rules are size, rate/(N·largest mean report), which drfl used before; spread, rate/(N·largest standard deviation
+    of reports); free, rate/√(Σ‖v − v̄‖²), which drfl uses; and relative, √N times smaller, so that λ_i moves like 1/N.
     """
 
     def found(gamma: float | None, v: torch.Tensor | SparseVector, squares: torch.Tensor) -> tuple[float, torch.Tensor]:
@@ -127,7 +127,7 @@ def main() -> None:
     cells = [
         Cell(job.name, name, *rule, centred, drift.KAPPA, seed)
         for job in JOBS for name in NAMES for rule in RULES for seed in SEEDS
-        # reports of everybody are centred on the simplex whether one subtracts their mean or not
+        # if all clients report, centring has no effect on the simplex
         for centred in ((True, False) if name == "DualDRDM" and job.m is None else (name == "DualDRDM",))
     ]  # fmt: skip
     cells += [

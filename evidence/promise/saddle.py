@@ -27,7 +27,7 @@ CLOSE = 0.02
 
 
 def worst(fed: Federation, w: Tensor, decay: float) -> float:
-    """max_i F_i(w) on all training rows, weight decay included; infinite where a client's loss is not finite."""
+    """max_i F_i(w) on all training rows, weight decay included; infinite if a client's loss is not finite."""
     try:
         with fed.ledger.paused():
             return float(Objective(fed, decay, decay).losses(w).max())
@@ -45,7 +45,7 @@ def approached(fed: Federation, decay: float) -> tuple[Tensor, Tensor]:
 
     algorithm = ScaffPD(dual_batch=500, local=LocalSGD(steps=10, batch=50, weight_decay=decay))
     model = run(algorithm, fed, rounds=WARM_UP, evaluate_every=WARM_UP, callbacks=[add]).model
-    # Nobody at 0: a multiplicative step would leave it there.
+    # No λ_i may be 0, because a multiplicative step would never change it.
     lam = lam / lam.sum() + 1e-3 / fed.n
     return model, lam / lam.sum()
 
@@ -53,14 +53,14 @@ def approached(fed: Federation, decay: float) -> tuple[Tensor, Tensor]:
 def bracket(fed: Federation, decay: float) -> tuple[float, float, int]:
     """Lower and upper bound of min_w max_λ F(w, λ), and the steps taken.
 
-    From where SCAFF-PD came to, mirror ascent on g(λ) = min_w F(w, λ), whose gradient at λ is the losses at the
-    minimiser (L-BFGS on all rows). Each g(λ) bounds the value from below, each model's largest loss from above, and so
-    does that of the mean model.
+    Starting from SCAFF-PD's result, mirror ascent maximises g(λ) = min_w F(w, λ), whose gradient consists of the losses
+    at the minimiser (L-BFGS on all rows). Each g(λ) is a lower bound. The largest loss of each model, and of the mean
+    model, is an upper bound.
     """
     objective, method = Objective(fed, decay, decay), PooledSolver(tolerance=2e-3, iterations=ITERATIONS)
     w, lam = approached(fed, decay)
     lower, upper, mean = -torch.inf, worst(fed, w, decay), None
-    squares = (upper / 10) ** 2  # so that the first step is no longer than the start is off
+    squares = (upper / 10) ** 2  # so that the first step is no longer than the initial error
     for r in range(1, ROUNDS + 1):
         bound = method(objective, w, lam, None)
         w = bound.point
@@ -78,7 +78,7 @@ def bracket(fed: Federation, decay: float) -> tuple[float, float, int]:
 
 
 def fill(path: Path, names: list[str], folders: suite.Folders) -> None:
-    """The bounds of each job that the file does not have yet."""
+    """Compute the bounds of the jobs that the file lacks."""
     rows = kept.known(path, 1)
     for name in names:
         if (name,) not in rows:

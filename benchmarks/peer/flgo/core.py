@@ -16,7 +16,7 @@ JOB = from_command()
 
 
 class Client(torch.utils.data.TensorDataset):
-    """A client's samples; knows its number."""
+    """A client's samples and its number."""
 
     def __init__(self, job: Job, client: int) -> None:
         super().__init__(job.x[client], job.y[client])
@@ -34,18 +34,18 @@ class Loader:
 
 
 class TaskGenerator(BasicTaskGenerator):
-    """The partition is the job's."""
+    """The partition of the job."""
 
     def __init__(self) -> None:
         super().__init__(benchmark="peer.flgo", rawdata_path="")
         self.num_clients = len(JOB.y)
 
     def generate(self) -> None:
-        """Nothing to draw."""
+        """Do nothing, because the partition is fixed."""
 
 
 class TaskPipe(BasicTaskPipe):
-    """Hands each client its samples."""
+    """Gives each client its samples."""
 
     TaskDataset = Client
 
@@ -55,7 +55,7 @@ class TaskPipe(BasicTaskPipe):
         Path(self.task_path, "data.json").write_text(json.dumps({"client_names": names}))
 
     def load_data(self, running_time_option: dict) -> dict:
-        """Per party, its data sets."""
+        """Return the data sets of each party."""
         clients = {name: {"train": Client(JOB, i)} for i, name in enumerate(self.feddata["client_names"])}
         return {"server": {"test": None, "val": None}, **clients}
 

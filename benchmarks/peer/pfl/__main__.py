@@ -17,7 +17,7 @@ RANK, ADDRESSES = "PFL_WORKER_RANK", "PFL_WORKER_ADDRESSES"
 
 
 def start_others(count: int) -> list[subprocess.Popen[bytes]]:
-    """Make this process the first of that many workers, and start the others with this process's command line."""
+    """Make this process the first worker, and start the others with the same command line."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         os.environ[ADDRESSES] = ",".join([f"127.0.0.1:{free.getsockname()[1]}"] * count)

@@ -24,7 +24,7 @@ from peer.job import Clock, Job
 
 
 class Network(torch.nn.Module):
-    """A model with the two methods that pfl asks for."""
+    """A model with the two methods that pfl calls."""
 
     def __init__(self, body: torch.nn.Module) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Client(Dataset):
 
 
 class Cohorts:
-    """Draws clients so that a cohort has nobody twice, the same at every worker."""
+    """Draws cohorts of distinct clients, the same ones at every worker."""
 
     def __init__(self, job: Job) -> None:
         self.n, self.m = len(job.y), job.cohort

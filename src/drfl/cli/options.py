@@ -311,7 +311,7 @@ class CompareOptions:
     track: Track = None
     predictions: Annotated[
         list[Path] | None,
-        option("CSV with another tool's predictions for the test rows, for a row of the table; repeatable", OUTPUT),
+        option("CSV with another tool's predictions for the test rows, shown as a table row; repeatable", OUTPUT),
     ] = None
     latex: Latex = None
     figure: FigureFile = None

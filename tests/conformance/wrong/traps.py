@@ -75,8 +75,8 @@ ALGORITHM_TRAPS = [
     trap("QFedAvg", b.LossAfterTraining, "loss taken after training", REFERENCE),
     trap("QFedAvg", b.LossDuringTraining, "loss taken during training", REFERENCE),
     trap("QFedAvg", b.NormOfTheScaled, "norm of an already scaled difference", REFERENCE),
-    trap("DRFA", d.UniformCohort, "uniform cohort though λ is the law", "cohort_law"),
-    trap("DRFA", d.LeavesOutTau, "`randint` that leaves out τ", "snapshot_step"),
+    trap("DRFA", d.UniformCohort, "uniform cohort instead of one drawn by λ", "cohort_law"),
+    trap("DRFA", d.LeavesOutTau, "`randint` that excludes τ", "snapshot_step"),
     trap("DRFA", d.SnapshotPerClient, "another t' per client", "snapshot_step"),
     trap(
         "DRFA", d.DecayOnSelf, "silent decay of γ, counted on the object",
@@ -127,8 +127,8 @@ ALGORITHM_TRAPS = [
 FEDERATION_TRAPS = [
     served(f.MomentumKept, "momentum kept across clients", "momentum_starts_at_zero", "all_options_together"),
     served(f.Sharing, "one generator for all clients and calls", "samples_belong_to_key_and_client"),
-    served(f.ByVisit, "one generator a request: batches depend on visiting order", "samples_belong_to_key_and_client"),
-    served(f.AcceptsAnything, "BatchNorm accepted, its buffers left to whoever comes last", "no_running_statistics"),
+    served(f.ByVisit, "one generator per request: batches depend on client order", "samples_belong_to_key_and_client"),
+    served(f.AcceptsAnything, "BatchNorm accepted, with the buffers of the last client", "no_running_statistics"),
     served(f.SnapshotBefore, "snapshot off by one", "snapshot_is_after_its_step"),
     served(f.ShiftOnce, "shift applied once only", "shift_at_every_step"),
     served(f.ShiftOfAnother, "shifts go to the wrong clients", "shift_at_every_step"),
