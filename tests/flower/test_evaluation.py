@@ -115,7 +115,10 @@ def test_site_evaluates_its_own_score_column(tmp_path):
     place = request(tmp_path, "evaluate", tmp_path / "m.safetensors")
     carry_out(grid, settings(tmp_path, more='metrics = ["auc", "log_loss"]'), place)
     found = results_of(place)
+    # The values of the site's table stay there.
     assert list(found["missing"]) == ["b"]
+    assert "out-of-range" in found["missing"]["b"]
+    assert "values are not in" not in found["missing"]["b"]
     assert [row["site"] for row in found["models"][0]["sites"]] == ["a", "c", "d"]
     (own,) = found["models"][1]["sites"]
     assert (own["site"], own["accuracy"], own["auc"]) == ("a", 1.0, 1.0 if test["a"][1].any() else "nan")

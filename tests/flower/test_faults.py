@@ -239,19 +239,38 @@ def test_lost_description_is_requested_again():
     assert len(lost) == 2
 
 
-def test_silent_site_keeps_its_last_test_result(caplog):
+def test_site_that_does_not_answer_has_no_result_in_a_separate_test(caplog):
     grid = grid_of()
     fed = federation(grid, timeout=0.05)
     before = fed.evaluate(fed.w0)
     grid.offline.add(2)
     after = fed.evaluate(fed.w0 + 1)
-    assert float(after.score[1]) == float(before.score[1])
+    assert after.score.isnan().tolist() == [False, True, False, False]
+    assert after.sums is not None
+    assert after.sums.isnan().all((1, 2)).tolist() == [False, True, False, False]
+    assert fed.untested == ("b",)
     assert not torch.equal(after.loss, before.loss)
+    assert after.loss.isfinite().all()
+    assert ("site-untested", "b") in logged(caplog)
     grid.offline.clear()
+    assert fed.evaluate(fed.w0 + 1).score.isfinite().all()
+    assert fed.untested == ()
     fresh = federation(grid, timeout=0.05)
     grid.offline.add(2)
     with refused("site-untested", "b"):
         fresh.evaluate(fed.w0)
+
+
+def test_silent_site_keeps_its_last_result_in_a_test_with_a_request():
+    grid = grid_of()
+    fed = federation(grid, timeout=0.05)
+    before = fed.evaluate(fed.w0)
+    grid.offline.add(2)
+    later = fed.evaluate_later([fed.w0])
+    trained(fed)
+    (after,) = later()
+    assert float(after.score[1]) == float(before.score[1])
+    assert fed.untested == ("b",)
 
 
 @pytest.mark.parametrize(
@@ -269,7 +288,9 @@ def test_impossible_test_result_is_rejected(found, caplog):
     fed = federation(grid)
     before = fed.evaluate(fed.w0)
     grid.claim = messages.SiteTest(*found)
-    after = fed.evaluate(fed.w0)
+    later = fed.evaluate_later([fed.w0])
+    trained(fed)
+    (after,) = later()
     assert torch.equal(before.score, after.score)
     assert torch.equal(before.loss, after.loss)
     assert ("site-untested", "b") in logged(caplog)

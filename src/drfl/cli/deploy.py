@@ -207,7 +207,7 @@ def evaluate(
     """Test models at all sites, without training.
 
     The table has the intervals of a run's evaluation. Further models are compared with the first, row by row at
-    each site. Sites with a score column in their policy test it too.
+    each site. Sites with a score column in their policy test it too. The exit code is 1 if a site did not answer.
     """
     with signals.raise_on_signal():
         folder = _deployment(directory)
@@ -224,6 +224,7 @@ def evaluate(
                 print(json.dumps({**results, "folder": str(request)}))
             else:
                 print_evaluation(results, request)
+            code = int(bool(results["missing"]))
     return code
 
 

@@ -171,6 +171,7 @@ class Federation(ABC):
         model: The initial model, whose structure client-side methods need; None if the server does not know it.
         names: Names of the N clients, for messages; () = they have none.
         start_notices: Warnings about the initial model, see :meth:`starting_from`.
+        untested: Names of the clients that did not answer the last test.
     """
 
     n: int
@@ -186,6 +187,7 @@ class Federation(ABC):
     model: ClientModel | None = None
     names: tuple[str, ...] = ()
     start_notices: tuple[Notice, ...] = ()
+    untested: tuple[str, ...] = ()
 
     def name_of(self, client: int) -> str:
         """Return what messages call a client."""

@@ -332,6 +332,12 @@ class SiteTest(Message, frozen=True):
     others: Numbers = ()
     sums: Sums = ()
 
+    def undefined(self) -> SiteTest:
+        """Return the result with undefined metrics; the loss remains, because a run needs a number."""
+        nan = math.nan
+        others, sums = (nan,) * len(self.others), ((nan, nan, nan, nan, nan),) * len(self.sums)
+        return SiteTest(nan, self.loss, self.samples, others, sums)
+
 
 class Answer(Message, frozen=True):
     """A client's reply.

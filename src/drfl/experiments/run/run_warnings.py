@@ -109,6 +109,13 @@ def end_checks(job: Running, result: Result) -> EndChecks:
     ended = end_notices(job.algorithm, job.fed, result)
     failure = next((notice for notice in ended if notice.code == "loss-rose"), None)
     warnings: list[Notice] = [*started]
+    if job.fed.untested:
+        names = listing(job.fed.untested, "client")
+        text = (
+            f"{names} did not answer the last test. Its results are missing or those of an earlier model, so the worst "
+            "client and its interval may be wrong: test the model again when all sites are available"
+        )
+        warnings.append(Notice(text, "site-untested", job.fed.untested[0]))
     if result.skipped > MOST_SKIPPED * result.rounds:
         notice = Notice(
             f"{result.skipped} of {result.rounds} rounds did not count, as no client replied, or fewer "
