@@ -42,10 +42,10 @@ from drfl.flower.settings import DeployedConfig
 LOG = logging.getLogger("drfl.flower")
 
 ATTEMPTS = 3
-"""How often a site is asked for the losses of models before the fit stops."""
+"""Number of times a site is asked for the losses of models before the fit stops."""
 
 UNUSED = ("validation", "until", "returned", "select", "patience", "averaged", "checkpoint_key")
-"""Keys of ``[job]`` that a fit refuses, as ``drfl fit`` has no such options."""
+"""Keys of ``[job]`` that a fit rejects, because ``drfl fit`` has no such options."""
 
 
 @dataclass(frozen=True)
@@ -190,8 +190,8 @@ def check_job(job: DeployedConfig) -> None:
     for name in UNUSED:
         if name in job.model_fields_set:
             raise InputError(
-                f"a fit has no '{name}', as it chooses the model on validation rows itself. Remove job.{name} from "
-                "server.toml",
+                f"a fit has no '{name}', because it chooses the model on validation rows itself. Remove job.{name} "
+                "from server.toml",
                 code="unused-option",
                 field=name,
             )

@@ -46,7 +46,7 @@ def round_without_replies(subject: Subject) -> None:
     nobody = DropoutFederation.without(subject.exact, range(subject.n))
     after, info = algorithm.round(state, nobody, Key(SEED).fold("round", 3))
     differ = bits_differ(state, after)
-    require(not differ, f"a round that nobody answered changes {', '.join(differ)}")
+    require(not differ, f"a round without replies changes {', '.join(differ)}")
     require(info.is_empty, "Info does not say that the round had no replies: return Info.without_replies(cohort)")
 
 
