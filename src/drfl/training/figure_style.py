@@ -30,7 +30,7 @@ COLOURS = (
 
 DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", "*", ">", "p")
-"""The three lists have lengths without a common divisor, so methods differ in all three, even in greyscale print."""
+"""The lengths of the three lists have no common divisor, so methods differ in all three, even in greyscale print."""
 
 STYLE: dict[RcKeyType, float | str | bool] = {
     "font.size": 9.0,

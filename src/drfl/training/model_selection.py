@@ -225,7 +225,7 @@ class ModelSelection(NamedTuple):
         selected, this_round = before, torch.tensor(r)
         if self.select is not None:
             value = self._value(self.select, metrics)
-            # Of equal rounds the last is selected, but never round 0, which has the initial model.
+            # If rounds are equal, select the latest, but never round 0, which has the initial model.
             if r > 0 and bool(value >= before.value) and math.isfinite(value):
                 selected = selected._replace(w=w.clone(), lam=lam.clone(), round=this_round, value=value, models=models)
         if self.patience is not None:

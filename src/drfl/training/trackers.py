@@ -264,7 +264,7 @@ class WandB(Tracker):
         wandb = importlib.import_module("wandb")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            # Offline whatever the environment says: the values leave this machine only if the user syncs them.
+            # Run offline whatever the environment says, so that values leave this machine only if the user syncs them.
             return _OfflineRun(
                 wandb.init(dir=str(self.folder), project=self.project, name=self.name, mode="offline", reinit=True)
             )

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from drfl.training.checkpoint.record import CheckpointRecord
 
 FORMAT = 9
-"""Incremented when a checkpoint is written that older versions would misread."""
+"""Version of the format, incremented when older versions would misread a checkpoint."""
 
 PARTS = ("state", "average", "decaying", "step_size", "selected", "safe")
 """The fields of a run state that are None or NamedTuples of tensors."""
@@ -39,7 +39,7 @@ COUNTERS = tuple(Ledger().totals())
 """The counters of a ledger, in the order of the history's columns."""
 
 MOST = 2**62
-"""Largest counter of the ledger; it leaves room to grow before 64 bits overflow."""
+"""Largest accepted counter of the ledger, which leaves room to grow before 64 bits overflow."""
 
 LONGEST = 1e10
 """Longest wall time in seconds: three hundred years."""
@@ -67,7 +67,7 @@ class Spec(NamedTuple):
 
     Args:
         dtype: Its type.
-        shape: Its shape. A name stands for a length that the first tensor with this name determines.
+        shape: Its shape. A name denotes a length, which the first tensor with this name determines.
         start: A tensor of the same shape: entries that are finite here must be finite; None = all entries.
         finite: Whether entries must be finite at all.
         low: Smallest value, per entry of the last dimension or for all entries; None = any.
@@ -230,7 +230,7 @@ def history_specs(
     is_fraction = score & measures[0].percent
     low = torch.full(score.shape, -LARGEST, dtype=double).masked_fill(is_fraction, -ROUNDING)
     high = torch.full(score.shape, LARGEST, dtype=double).masked_fill(is_fraction, 1 + ROUNDING)
-    # Losses need not be finite, because a model may be about to diverge, nor need a missing certificate.
+    # Losses may be infinite or NaN because the model may be about to diverge, and so may a missing certificate.
     metrics = Spec(double, ("rows", len(Metrics._fields)), finite=False, low=low, high=high)
     largest = torch.tensor(LARGEST, dtype=double)
     open_column = metrics._replace(low=-largest, high=largest)
@@ -307,7 +307,7 @@ def run_state_of(
         specs |= state_specs(getattr(fresh, part), part)
     specs |= history_specs(fresh, lam, record, measures)
     specs |= {"point": Spec(fresh.state.w.dtype, tuple(fresh.state.w.shape))} if "point" in tensors else {}
-    # Everything is checked before it is used, as the file may come from an untrusted source.
+    # Check everything before it is used, because the file may come from an untrusted source.
     check(specs, tensors)
     parts = {part: restored(getattr(fresh, part), tensors, part) for part in PARTS}
     for name, part in parts.items():
