@@ -125,8 +125,8 @@ def check_algorithm_type(algorithm: object, name: str = "algorithm") -> None:
     Without this check the first error would be about a missing attribute.
 
     Args:
-        algorithm: What the user gave.
-        name: The name under which it was given.
+        algorithm: The value that the user passed.
+        name: The name of its argument.
     """
     if isinstance(algorithm, type):
         kind = algorithm.__name__

@@ -20,7 +20,7 @@ from drfl.core.mapped_files import scratch_folder
 
 
 class RowFile:
-    """A temporary file of rows with the same length and type. The slot of a row that is no longer used is reused.
+    """A temporary file of rows with the same length and type. Slots of rows that are no longer used are reused.
 
     The file has no name, because it is unlinked after it is opened. The system therefore frees it however the process
     ends. The file is read and written by system calls instead of memory mapping, so that a full disk causes an error
@@ -252,7 +252,7 @@ class ClientTable:
             self._clients = torch.tensor(
                 [client for block in self._blocks for client in sorted(block)], dtype=torch.int64
             )
-        return self._clients.clone()  # Checkpoints refuse tensors that share memory, and two tables may share this one.
+        return self._clients.clone()  # Checkpoints reject tensors that share memory, and two tables may share this one.
 
     def __getitem__(self, clients: Tensor) -> Tensor:
         """Return the rows of ``clients`` (k,) as a new tensor (k, d).

@@ -60,7 +60,7 @@ class ClientRowsView:
     """
 
     def __init__(self, inputs: Callable[[], Tensor], targets: Callable[[], Tensor]) -> None:
-        # Functions, because most methods never look at all rows, which are copied from the pool.
+        # Stored as functions, because most methods never read all rows, and reading copies them from the pool.
         self._inputs, self._targets = inputs, targets
 
     @cached_property
@@ -127,7 +127,7 @@ class LocalMethod:
     trained: ClassVar[tuple[str, ...]] = ()
 
     def state(self, model: ClientModel) -> dict[str, Tensor]:
-        """Return the start value of the client's state: of a client that trains for the first time, or lost its state.
+        """Return the start value of the state, for a client that trains for the first time or has lost its state.
 
         All tensors have the type of the model.
 
@@ -137,7 +137,7 @@ class LocalMethod:
         return {}
 
     def private(self, model: ClientModel) -> Collection[str]:
-        """Return the names of parameters that stay at the client. They start from those that the server sends first."""
+        """Return the names of parameters that stay at the client. They start from the server's first values."""
         return ()
 
     def prepare(self, model: ClientModel, data: ClientRowsView, context: StepContext) -> dict[str, Tensor]:
@@ -193,7 +193,7 @@ class LocalMethod:
 
 
 def has_user_loss(algorithm: object) -> bool:
-    """Whether an algorithm is a client-side method whose loss is a user's and not one of drfl's."""
+    """Return whether an algorithm is a client-side method whose loss is a user's and not one of drfl's."""
     if not isinstance(algorithm, LocalMethod):
         return False
     return is_of_user(next(c for c in type(algorithm).__mro__ if "loss" in vars(c)))
