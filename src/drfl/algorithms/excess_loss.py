@@ -1,4 +1,4 @@
-"""Excess losses: the dual update follows how much worse a client is served than by its own model."""
+"""Excess losses: the dual update uses by how much each client's loss exceeds that of its own model."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def excess(
     missing = reports.clients[~references.known[reports.clients]].sort().values
     if missing.numel():
         key, own_local = key.fold("reference"), dataclasses.replace(local, steps=STEPS, epochs=None)
-        # Not fed.train, which may also request means for the averaged solution.
+        # Do not use fed.train, which may also request means for the averaged solution.
         up = fed.ask(TrainRequest(missing, fed.w0, key, own_local))
         values, known = references.values.clone(), references.known.clone()
         # One request per client, because each has its own model.
