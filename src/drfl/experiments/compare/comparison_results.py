@@ -242,7 +242,7 @@ class Comparison:
         body = "\n".join((r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"))
         for legend in self.legends:
             body += f"\n\\multicolumn{{{len(head)}}}{{l}}{{{legend}}} \\\\"
-        # Escape the finished table, as its cells are shared with Markdown.
+        # Escape the finished table, because its cells are shared with Markdown.
         body = body.replace("%", r"\%").replace("±", r"$\pm$").replace("_", r"\_").replace("–", "--")
         body = body.replace(DAGGER, r"$\dagger$").replace(DOUBLE_DAGGER, r"$\ddagger$").replace(SECTION, r"\S{}")
         return f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}\n{body}\n\\end{{tabular}}\n"
@@ -333,7 +333,7 @@ class Comparison:
 
         Args:
             shown: "worst", "worst20", "avg", "best20" or "std", a panel each; by default "worst" and "avg".
-            x: What the curves are over: "rounds", "bytes", "gradients" or "seconds".
+            x: The cost on the x axis: "rounds", "bytes", "gradients" or "seconds".
         """
         from drfl.report.groups import OWN_MODELS
         from drfl.training.plots import plot_histories

@@ -1,4 +1,4 @@
-"""The value that was made last, for work that often needs the same one several times in a row."""
+"""A cache of one value, for work that often needs the same one several times in a row."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Latest(Generic[T]):
-    """Keeps the last value, which may be large, and no other."""
+    """A cache that keeps only the last value, which may be large."""
 
     def __init__(self) -> None:
         self._entry: tuple[object, T] | None = None

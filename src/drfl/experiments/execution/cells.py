@@ -28,7 +28,7 @@ from drfl.task.metrics import ACCURACY
 from drfl.training.history import LEDGER_COLUMNS, columns_of
 
 FORMAT = 3
-"""The version of records. It goes up when the same cell gives another record, so that old records are not used."""
+"""The version of records. Increment it when the same cell gives another record, so that old records are not used."""
 
 Number = Annotated[float, Strict()] | Literal["nan", "inf", "-inf"]
 """A number, or the text that represents an infinity or NaN in JSON."""

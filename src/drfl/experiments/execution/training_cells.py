@@ -136,7 +136,8 @@ def run_job(ready: Job) -> Record:
 
 
 def rollback_text(record: Record) -> str:
-    """Say how many rounds of a run count, as in "2 of 15 rounds count"; return "" if all do and it was not rolled back.
+    """Describe how many rounds of a run count, as in "2 of 15 rounds count"; return "" if all do and it was not rolled
+    back.
 
     The record of a failed run, or an old one, may lack these numbers.
     """

@@ -51,8 +51,8 @@ def sweep(
             model, or lacks runs because it was interrupted.
 
     Raises:
-        InputError: A setting is impossible, or ``out`` holds something else.
-        DrflError: A worker process died, or nothing had ended when the sweep was interrupted.
+        InputError: If a setting is invalid, or ``out`` contains something else.
+        DrflError: If a worker process died, or no run had ended when the sweep was interrupted.
 
     Example:
         >>> import drfl, tempfile

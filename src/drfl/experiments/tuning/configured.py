@@ -85,7 +85,7 @@ class Configured:
         return SearchPoint(values, table, spaces.places(self.space) if values else {})
 
     def check_step_size(self) -> None:
-        """Check that runs choose η themselves, as multiples of their choice are searched for."""
+        """Check that runs choose η themselves, because the search is over multiples of their choice."""
         name = self.method.algorithm
         if spaces.MULTIPLE not in self.space or own_spaces.space_of(name, self.space_reference) is not None:
             return

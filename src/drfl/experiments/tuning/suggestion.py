@@ -77,7 +77,7 @@ class Trial(NamedTuple):
 
 
 def best(trials: Sequence[Trial], *, smaller: bool = False) -> Trial:
-    """Return the trial with the best score, the largest or, with ``smaller``, the least; of equal ones the earliest."""
+    """Return the trial with the best score, the largest or, with ``smaller``, the smallest; if equal, the earliest."""
     sign = -1 if smaller else 1
     # Equal scores go to the earliest trial, so a longer search changes the choice only for a better score.
     return max(trials, key=lambda trial: (sign * trial.score, -trial.number))

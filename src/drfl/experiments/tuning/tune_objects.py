@@ -64,7 +64,7 @@ def _algorithm_at(name: str, space: AlgorithmSpace, table: Mapping[str, Value]) 
 
 @dataclass(frozen=True)
 class ObjectRuns:
-    """Builds and runs the runs of a search; worker processes get it.
+    """Builds and executes the runs of a search, also in worker processes.
 
     Args:
         space: Returns the algorithm of a point.
@@ -240,7 +240,7 @@ def tune_objects(
         )
     name = name if name.isidentifier() else "algorithm"
     check_algorithms({name: algorithm})
-    # Build the first trial at every seed before anything is written, as it may be unable to start.
+    # Build the first trial at every seed before anything is written, because it may be unable to start.
     job = runs.job(name, algorithm, FIRST_SEED)
     confirmed = confirm_seeds if first is not None else 0
     known = {FIRST_SEED: job.digests}
