@@ -552,7 +552,7 @@ class ClientData:
                 0..C-1 in sorted order, with their names in `classes`. Several columns are read as numbers (n, k), such
                 as the labels 0 and 1 of a multi-label task. A condition such as "price > 100000" makes the classes "no"
                 and "yes", or a label, of a column.
-            features: Columns to learn from; None uses all other columns. Numbers are features as they are. A text or a
+            features: Columns to learn from; None uses all other columns. Numbers are used unchanged. A text or a
                 category becomes a column of 0 and 1 for each of its values except the first.
             schema: Meaning of each column, or the path of a schema file. It names the client, the target and the
                 features, and encodes categories, dates and missing values.
@@ -579,7 +579,7 @@ class ClientData:
             if getattr(reading, name) is not None:
                 raise InputError(f"{name} has no effect on a data frame: remove it", code="unused-option", field=name)
         table, proposed = Table("the table", frame, frame_row), tuple[Notice, ...]()
-        # Without options, a data frame is taken as its user has read it.
+        # Without options, a data frame is used as the user has read it.
         if schema is None and reading != DETECT and group is not None:
             names = roles.texts
             if features is not None:

@@ -22,11 +22,12 @@ def data_warnings(data: ClientData, by_class: bool = False) -> tuple[Notice, ...
     Args:
         data: The clients.
         by_class: Whether a partition gave the rows to clients by class. Differences between clients are then intended,
-            and the checks that compare clients are left out.
+            and the checks that compare clients are skipped.
 
     Returns:
         One sentence per kind of problem, without a full stop. It names up to :data:`drfl.core.errors.MAX_LISTED`
-        clients or columns. Each has a code, and if it concerns a single client or column, that is its field.
+        clients or columns. Each has a code. If it concerns a single client or column, its field is that client or
+        column.
     """
     found = [*data.notices, *client_warnings(data, by_class), *unlabelled_rows(data), *label_warnings(data)]
     table = RawTable.of(data)

@@ -9,7 +9,7 @@ from drfl.core.key import Key
 from drfl.data.checks.raw_table import FEW, RawTable, warning
 
 LEAST = 3
-"""Least number of pairs of copies for a warning."""
+"""Smallest number of pairs of copies for a warning."""
 
 EXCESS, ROOM = 5.0, 0.5
 """Pairs of copies are reported if they are this many times the expected number and ROOM more: coarse rows coincide."""
@@ -21,10 +21,10 @@ NEAR, SHARE = 0.1, 0.3
 """A client has near-copies if this share of its test rows is this much nearer to a training row than expected."""
 
 MOST_ROWS = 2500
-"""Rows of a client, the first of its file, among which near-copies are looked for."""
+"""Number of rows of a client, from the start of its file, that are searched for near-copies."""
 
 MOST_CLIENTS = 100
-"""Clients at which near-copies are looked for."""
+"""Number of clients that are searched for near-copies."""
 
 
 def copy_warnings(table: RawTable) -> list[Notice]:

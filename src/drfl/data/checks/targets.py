@@ -19,13 +19,13 @@ CORRELATED = 0.975
 """A column gives a number away if its ranks correlate with the target's by this much."""
 
 VALUES = 20
-"""Different values of a column up to which each has a class of its own in such a rule."""
+"""Number of distinct values of a column up to which such a rule has a class for each."""
 
 GROUPS, MOST_CLASSES = 1000, 20
-"""Groups of neighbouring values, and classes, up to which a rule of several thresholds is looked for."""
+"""Number of groups of neighbouring values, and of classes, up to which drfl seeks a rule of several thresholds."""
 
 COLUMNS, CLIENTS = 300, 100
-"""Columns and clients up to which targets are checked for an opposite meaning."""
+"""Number of columns and of clients up to which targets are checked for an opposite meaning."""
 
 RIDGE = 1e-2
 """Regularisation of the linear models by which clients are compared."""

@@ -115,7 +115,7 @@ class Backbone:
 
     @staticmethod
     def of(name: str, state: Mapping[str, Tensor]) -> Backbone:
-        """Build the frozen network that weights belong to, which the names of the parameters tell."""
+        """Build the frozen network of these weights, which their parameter names identify."""
         try:
             # Shapes are compared before memory is allocated, because a small file may claim a huge network.
             with torch.device("meta"), warnings.catch_warnings(action="ignore"):  # empty weights are refused below

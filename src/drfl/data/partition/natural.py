@@ -92,11 +92,11 @@ def client_order(names: Sequence[str]) -> list[int]:
 
 
 LEFT_OUT = "left-out"
-"""Code of the notice that names the clients left out by their size."""
+"""Code of the notice that names the clients excluded for their size."""
 
 
 def without_small_groups(dataset: Dataset, least: int) -> Dataset:
-    """Leave out groups with fewer rows, and with patients those with a single patient, which cannot be split.
+    """Exclude groups with fewer rows and, if there are patients, groups with a single patient, which cannot be split.
 
     The data set gets a notice that names them.
     """

@@ -215,7 +215,7 @@ def _apart(table: pd.DataFrame, owners: Sequence[str]) -> list[tuple[str, list[t
     names = np.array(owners)
     found = []
     for name, (values, codes) in _text_columns(table).items():
-        # Numbers of classes may well differ between clients, as with the digits that somebody writes.
+        # Numbers of classes may well differ between clients, as with the digits that a person writes.
         if pd.to_numeric(pd.Series(values, dtype=object), errors="coerce").notna().all():
             continue
         groups, count = list[tuple[list[str], set[int]]](), 0

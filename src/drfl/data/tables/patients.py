@@ -89,7 +89,7 @@ def repeated_ids(frame: pd.DataFrame, owners: Sequence[str] | None, used: Collec
 def shared_ids(owners: Sequence[str], patients: Sequence[str]) -> tuple[Notice, ...]:
     """Warn of the two clients that share the most patients' identifiers, which count as different patients.
 
-    A client that numbers its patients consecutively is left out, because others may use the same numbers.
+    A client that numbers its patients consecutively is ignored, because others may use the same numbers.
     """
     from scipy.sparse import csr_array, triu
 

@@ -235,7 +235,7 @@ def _feature(name: str, values: _Values, parts: Sequence[pd.Series], notices: li
     if values.share(is_date) >= SHARE_OF_NUMBERS:
         dates = pd.Series([*values.texts], dtype=object)
         marks = dates.str.extract(rf"^{LIKE_DATE.pattern}$")[1]
-        # Where some write 3/4/2021 and others 31.3.2021, the others' dates do not say what the slashes mean.
+        # If some rows have 3/4/2021 and others 31.3.2021, the latter do not determine the order in the former.
         orders = {days_of(dates[marks == mark]).orders for mark in marks.dropna().unique()} - {()}
         # If the dates allow both orders, the user must say which.
         order = orders.pop() if len(orders) == 1 else ()

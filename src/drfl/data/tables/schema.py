@@ -387,7 +387,7 @@ class TableSchema:
                     raise InputError(f"{place}: {key} must be {what}", code="wrong-type", field=name)
             if "type" not in values:
                 raise InputError(f"{place} has no type", code="missing-option", field=name)
-            # Lists of a file are tuples here, as a frozen dataclass must not change.
+            # Lists of a file are tuples here, because a frozen dataclass must not change.
             plain: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
             parts.append(Column(name, **plain))
         return cls(tuple(parts), reading=reading, **head)

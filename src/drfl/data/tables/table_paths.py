@@ -19,9 +19,8 @@ SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".npz", ".xlsx")
 
 
 def files_of(paths: Sequence[Path]) -> list[Path]:
-    """List the files. A folder is replaced by the files in it that drfl reads, sorted by name, or is one of arrays.
-
-    Workbooks next to other tables are left out, because they are often the originals of these tables.
+    """List the files. A folder is replaced by the files in it that drfl reads, sorted by name, or is itself a folder of
+    arrays. Workbooks next to other tables are ignored, because they are often the originals of these tables.
     """
     found: list[Path] = []
     for path in paths:

@@ -83,7 +83,7 @@ def may_mix_thousands(cells: pd.Series) -> bool:
 
 
 class Undecided(NamedTuple):
-    """A number that can be read in several ways; in none if it contradicts the declared marks."""
+    """A number that can be read in several ways, or in none because it contradicts the declared marks."""
 
     text: str
     readings: tuple[str, ...]
@@ -155,7 +155,7 @@ def days_of(texts: pd.Series, order: str | None = None) -> Days:
     orders = tuple(name for name, days in zip(ORDERS, readings, strict=True) if not np.isnan(days[exists]).any())
     if order is None and len(orders) == 2 and not np.array_equal(*readings, equal_nan=True):
         return Days(values, orders, open_ones)
-    # Of a column that mixes both orders, the dates of the rarer one are wrong.
+    # If a column mixes both orders, the dates in the rarer one are wrong.
     most = int(np.isnan(readings).sum(axis=1).argmin()) if order is None else ORDERS.index(order)
     return Days(np.where(open_ones, readings[most], values), orders, np.zeros(len(values), bool))
 
