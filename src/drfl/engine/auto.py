@@ -39,7 +39,7 @@ def choice(problem: PooledData, clients: int, batch: int) -> Engine:
     """Choose an engine for local steps.
 
     On a CUDA device that is the stacked engine, with one client per stack if the model cannot be stacked. On a CPU it
-    is the one with the smaller predicted time, and threads if the times are level. The prediction counts the model's
+    is the one with the smaller predicted time, and threads if the times are similar. The prediction counts the model's
     work and measures nothing, because a run must give the same numbers on a busy machine.
 
     Args:
@@ -94,7 +94,7 @@ def _explained(
 def pass_choice(problem: PooledData, rows: int) -> Engine:
     """Choose an engine for losses, gradients and tests at given models.
 
-    On a CPU that is threads if the pass is large or the model cannot be stacked, and stacks otherwise.
+    On a CPU, use threads if the pass is large or the model cannot be stacked, and stacks otherwise.
 
     Args:
         problem: Task and samples.

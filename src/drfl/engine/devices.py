@@ -40,5 +40,5 @@ def make_deterministic() -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # TF32 has 10 of the 23 bits of float32. By default torch uses it in convolutions, but not in products.
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    # Otherwise cuDNN may add in any order, and choose its algorithms by measurements.
+    # Otherwise cuDNN may sum in any order, and choose its algorithms by benchmarks.
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False

@@ -25,7 +25,7 @@ _pixels: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
 def gatherer(pool: Tensor) -> Callable[[Tensor, Tensor], object]:
-    """Return (index (n,), out (n, …)) → writes these rows of the pool (N, …) to ``out``, always with the same bits."""
+    """Return a function (index (n,), out (n, …)) that writes these rows of the pool (N, …) to ``out`` bit for bit."""
     pixels = pixels_of(pool)
     if pixels is None:
         return lambda index, out: torch.index_select(pool, 0, index, out=out)
@@ -33,14 +33,14 @@ def gatherer(pool: Tensor) -> Callable[[Tensor, Tensor], object]:
 
     def gather(index: Tensor, out: Tensor) -> None:
         torch.index_select(pixels, 0, index, out=room.resize_(out.shape))
-        # Converted first and then divided in place, because dividing bytes by a number takes longer than both.
+        # Convert first and then divide in place, because dividing bytes by a number takes longer than both.
         out.copy_(room).div_(WHITE)
 
     return gather
 
 
 def pixels_of(pool: Tensor) -> Tensor | None:
-    """Return the (N, …) uint8 that give the pool bitwise if divided by 255; None if there are none or no use for them.
+    """Return the (N, …) uint8 tensor that gives the pool bitwise if divided by 255; None if impossible or useless.
 
     Each pool is examined once. A large pool is read only up to the first value that is not a pixel.
     """

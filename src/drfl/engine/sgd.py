@@ -70,7 +70,7 @@ def functional(problem: PooledData, w: Tensor) -> Model:
     """Return the task's model at w (d,), for one thread at a time: during a call the module holds other parameters."""
     parameters = problem.task.layout.views(w)
     if has_images(problem):
-        # Weights in the layout of the images, or every pass would convert them.
+        # Store the weights in the layout of the images, because every pass would otherwise convert them.
         parameters = {name: channels_last(p) if p.dim() == 4 else p for name, p in parameters.items()}
     return lambda x: problem.task.outputs(parameters, x)
 

@@ -220,8 +220,8 @@ def _graph_steps(
 ) -> Sequence[Tensor]:
     """Return the results of :func:`_local_steps` for padded batches, as a CUDA graph.
 
-    Everything that changes between rounds is an argument, also the step size, the proximal weight and the step of the
-    snapshot. All else is fixed in the graph and part of its name. So a run needs one graph per size of its padded
+    Everything that changes between rounds is an argument, including the step size, the proximal weight and the step of
+    the snapshot. All else is fixed in the graph and part of its name. So a run needs one graph per size of its padded
     cohorts.
     """
     w, numbers = request.w, step_numbers(request)

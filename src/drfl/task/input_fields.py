@@ -93,7 +93,7 @@ class InputFields:
         Raises:
             InputError: If the inputs have other fields, their lengths differ, or an integer cannot be stored exactly.
         """
-        # The order of a dictionary has no meaning, but that of the numbers in a row has.
+        # The order of a dictionary is irrelevant, but the order of the numbers in a row is not.
         if isinstance(x, Mapping) and self.names is not None and set(x) == set(self.names):
             x = {name: x[name] for name in self.names}
         other = InputFields.of(x, what) if isinstance(x, Mapping | tuple) else f"a {type(x).__name__}"
