@@ -99,7 +99,7 @@ def _shortened(U: Tensor, radius: Tensor) -> Tensor:
 
 
 def _coordinate_median(U: Tensor) -> Tensor:
-    """Return the median (d,); for even k the mean of the middle two, as torch's lower one is biased downwards."""
+    """Return the median (d,); for even k the mean of the middle two, because torch's lower one is biased downwards."""
     ordered, k = U.sort(0).values, len(U)
     return (ordered[(k - 1) // 2] + ordered[k // 2]) / 2
 
@@ -130,7 +130,7 @@ class MedianClip(_Rule):
 
     def bound(self, U: Tensor, centre: Tensor | None = None) -> Tensor:
         """See :class:`drfl.resilience.Aggregator`."""
-        # The median, because malicious clients would raise a mean length at will.
+        # Use the median, because malicious clients could raise a mean length at will.
         return _shortened(U, self.factor * _norms(U).median())
 
 

@@ -127,7 +127,7 @@ def validate_reply(
     codes = torch.tensor(first_codes, dtype=torch.int64)
     if not k:
         return ValidationResult(reply, clients, codes)
-    # A row of a stranger and a second answer keep their code, whatever they contain.
+    # Rows of unknown senders and second answers keep their code, whatever they contain.
     expected = _expected(request)
     reason = _unfit(expected, reply[1:], k)
     if reason is not None:
