@@ -90,7 +90,7 @@ def _read(received: ReceivedReply, node: int, roster: Roster, client: int, kind:
         raise ProtocolError(error_reason(reply))
     if reply is None or not reply.has_content() or reply.metadata.src_node_id != node:
         raise ProtocolError(received.problem or "it is empty, or another node sent it")
-    # Check the size before parsing, as a site may send anything.
+    # Check the size before parsing, because a site may send anything.
     if payload_size(reply.content) > kind.limit + 2**12:
         raise ProtocolError("it is too long")
     try:

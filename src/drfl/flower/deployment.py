@@ -105,7 +105,7 @@ class Sites(NamedTuple):
         return digests + ([] if applied is None else [applied.mean, applied.scale])
 
     def test_digest(self) -> str:
-        """Return a digest of the sites' data, as the server does not know which rows are test rows."""
+        """Return a digest of the sites' data, because the server does not know which rows are test rows."""
         return digest_of(self.tensors())
 
 

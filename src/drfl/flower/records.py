@@ -147,7 +147,7 @@ def read(content: RecordDict, kind: type[M]) -> M:
         raise ProtocolError("a message is nested too deeply") from None
     except (msgspec.MsgspecError, ValueError) as error:
         text, _, field = str(error).partition(" - at `$")
-        # Shorten the text, as msgspec may quote a name or a value of the message.
+        # Shorten the text, because msgspec may quote a name or a value of the message.
         reason = f"cannot read {field.strip('.`') or 'a message'}: {text[:1].lower()}{text[1:]}"
         raise ProtocolError(printable(reason, MOST_SHOWN)) from None
     if unread:

@@ -337,7 +337,7 @@ class Transport:
         if self.audit is not None:
             self.roster.check_head(ask.client, read_head(content))
         if answer.lacking:
-            if pending.has_shift or ask.version in ("", "zero"):  # the site would be asked for ever
+            if pending.has_shift or ask.version in ("", "zero"):  # the site would be asked forever
                 raise ProtocolError("it claims to lack the shift, which was sent with the request")
             return answer
         answer = msgspec.structs.replace(answer, parts=_with_private(request, answer.parts))

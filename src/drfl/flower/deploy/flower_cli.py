@@ -48,7 +48,7 @@ def require_flower() -> None:
 
 def is_supported(version: str) -> bool:
     """Return whether a version of Flower is supported."""
-    # Compare only major and minor version, as the third part may contain letters, as in a release candidate.
+    # Compare only major and minor version, because the third part may contain letters, as in a release candidate.
     numbers = [int(part) if part.isdecimal() else 0 for part in version.split(".")[:2]]
     return OLDEST <= tuple(numbers) < NEWEST
 
