@@ -223,7 +223,7 @@ def penalty_fits_its_gradient(subject: AmbiguitySubject) -> None:
         require(plain and subject.ambiguity.strong_convexity(subject.n) == 0, "penalised is False, but ψ is not 0")
         return
     for end in subject.members:
-        # Halfway, because ψ may have no gradient at the end, on the boundary of the set.
+        # Compare halfway, because ψ may have no gradient at the end, on the boundary of the set.
         middle, h = (centre + end) / 2, 1e-5
         ahead, behind = (subject.ambiguity.penalty(middle + sign * h * (end - centre)) for sign in (1, -1))
         slope = (ahead - behind) / (2 * h)
@@ -272,7 +272,7 @@ def order_is_irrelevant(subject: AmbiguitySubject) -> None:
         raise NotApplicable("the prior distinguishes clients")
     order = torch.randperm(subject.n, generator=torch.Generator().manual_seed(subject.seed))
     for v, step in zip(subject.vectors, subject.steps, strict=True):
-        # Projection and prox only: the worst case of tied losses need not be unique.
+        # Check only projection and prox, because the worst case of tied losses need not be unique.
         here, there = list(_answers(subject, v, step))[:2], list(_answers(subject, v[order], step))[:2]
         for (name, lam), (_, moved) in zip(here, there, strict=True):
             off = float((lam[order] - moved).abs().max())

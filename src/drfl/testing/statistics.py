@@ -248,7 +248,7 @@ def mixture_follows_the_losses(subject: Subject) -> None:
 def nonfinite_losses_are_refused(subject: Subject) -> None:
     """Check that a reported loss of NaN or ±∞ raises NonFiniteError or is ignored, and never stays in the state.
 
-    Catches reports of which only the type is checked: a single NaN makes λ NaN for good.
+    Catches checks of only the type of a report: a single NaN makes λ NaN permanently.
     """
     recording = Recording(subject.exact)
     clean = last_of(subject.variant(full_participation=True, full=True, gamma=0.1), recording, 1)

@@ -163,7 +163,7 @@ class Subject:
         return frozenset(f.name for f in dataclasses.fields(self.algorithm) if f.init)  # pyright: ignore
 
     def has(self, *names: str) -> bool:
-        """Whether the algorithm has a hyperparameter with one of these names."""
+        """Return whether the algorithm has a hyperparameter with one of these names."""
         return not self.fields.isdisjoint(names)
 
     def needs(self, *names: str) -> None:
@@ -221,7 +221,7 @@ class Subject:
 
     @property
     def exact(self) -> Federation:
-        """Clients that compute with all their data; made once, as they keep nothing between runs."""
+        """Clients that compute with all their data; made once, because they keep nothing between runs."""
         if "exact" not in self.cache:
             self.cache["exact"] = self.exact_in(torch.float64)
         return self.cache["exact"]
