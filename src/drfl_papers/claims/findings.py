@@ -137,7 +137,7 @@ class EverySeed(NamedTuple):
 
     @property
     def p_claim(self) -> float:
-        """0 if the outcome is significant, else 1, as seeds are counted and not tested; NaN if it is not decided."""
+        """0 if the outcome is significant, else 1 (seeds are counted, not tested); NaN if it is not decided."""
         return math.nan if self.outcome == UNDECIDED else float(self.outcome != SIGNIFICANT)
 
     @property
