@@ -78,7 +78,7 @@ def dropout_equals_absence(subject: Subject) -> None:
     if key is None:
         raise NotApplicable(f"none of {TRIES} keys draws the cohort {sorted(clients)}")
     alone, _ = few.round(state, fed, key)
-    # Compare models and their tables only: other fields may say which clients were asked.
+    # Compare models and their tables only: other fields may depend on which clients were asked.
     mine, theirs = of_model_shape(with_silent), of_model_shape(alone)
     same = leaves(with_silent)
     far = far_apart(rebuild(with_silent, same | mine), rebuild(with_silent, same | theirs), 1e-9)

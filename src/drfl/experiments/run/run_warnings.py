@@ -40,8 +40,8 @@ def warnings_of(job: Running) -> tuple[Notice, ...]:
     """Return the warnings of :func:`drfl.data.checks.data_warnings` on a run's clients, and one on data without a
     revision.
 
-    There are none on a data set that drfl knows and has divided itself, as in the papers. Of a deployment, only what
-    its server noticed is known.
+    There are none on a data set that drfl knows and has divided itself, as in the papers. For a deployment, only the
+    warnings of its server are known.
     """
     if not isinstance(job.data, ClientData):
         return job.data.notices
@@ -91,7 +91,7 @@ def check_strict(strict: bool | None, notices: Sequence[Notice]) -> None:
 class EndChecks(NamedTuple):
     """The results of the checks.
 
-    ``failure`` says why the run counts as failed; None if it does not.
+    ``failure`` is the reason why the run counts as failed; None if it does not.
     """
 
     failure: Notice | None = None
