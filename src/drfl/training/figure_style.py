@@ -91,7 +91,7 @@ def panels_of(panels: int) -> Iterator[tuple[Figure, Sequence[Axes]]]:
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     class Shown(Figure):
-        """A figure that notebooks display without pyplot, which would keep it in memory for ever."""
+        """A figure that notebooks display without pyplot, which would keep it in memory forever."""
 
         def _repr_png_(self) -> bytes:
             buffer = io.BytesIO()

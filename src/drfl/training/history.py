@@ -200,7 +200,7 @@ CERTIFICATE_COLUMNS = ("primal", "lower", "gap")
 """Additional columns of a history with certificates."""
 
 DIGITS = 6
-"""Decimals in files: enough to tell clients apart, few enough that engines agree to the byte in float64."""
+"""Decimals in files: enough to distinguish clients, few enough that engines agree to the byte in float64."""
 
 GAP_DIGITS = 9
 """Decimals of certificates, whose gap approaches 0."""

@@ -141,7 +141,7 @@ class Result(NamedTuple):
         )
 
     def plot(self) -> Figure:
-        """Score and loss over the rounds, see :func:`drfl.training.plots.plot_history`."""
+        """Plot score and loss over the rounds, see :func:`drfl.training.plots.plot_history`."""
         return self.history.plot()
 
     def _repr_html_(self) -> str:

@@ -210,7 +210,7 @@ def fallback(
     if not bool(counted.any()):
         return None
     is_too_large = not is_clear and limit(select(end, counted)) > limit(select(start, counted))
-    # The losses of the last check tell whether the best model is worth a request.
+    # The losses of the last check show whether the best model is worth a request.
     checked = counted & ~safe.losses.isnan() & ~start.isnan()
     values = [objective(select(v, checked)) for v in (start, safe.losses, end)] if bool(checked.any()) else [0.0] * 3
     has_risen = not is_selected and values[2] > values[1] + tolerance(values[0], values[1])

@@ -118,8 +118,8 @@ class StepSizeController:
         in that a smaller step size helps the honest client. So the round is repeated with smaller step sizes. Each
         attempt starts from the same state, because the rejected reply was not used.
 
-        A client that a smaller step size did not help is ignored from then on. If η is at most half of what the
-        curvature allows, it is not lowered further: no local step diverges with it, so it is not the cause, and no
+        A client that a smaller step size did not help is ignored from then on. If η is at most half of the value that
+        the curvature allows, it is not lowered further. No local step diverges with it, so it is not the cause, and no
         malicious client can lower it further.
 
         Args:

@@ -153,7 +153,7 @@ def _leaves(part: object, name: str) -> Iterator[tuple[str, Tensor | ClientTable
 def tensors_of(state: object, name: str = "state") -> dict[str, Tensor]:
     """List the tensors of a state: a tensor, a client table, None, or a NamedTuple of these.
 
-    Each part is named by its path. Of a table, only the rows that have been written are included.
+    Each part is named by its path. Only the rows of a table that have been written are included.
 
     Raises:
         TypeError: If a part is something else, which cannot be saved.
