@@ -108,7 +108,8 @@ class StepContext:
 
 
 class LocalMethod:
-    """The local steps of a client-side method. Every method of this class has a default, so override what differs.
+    """The local steps of a client-side method. Every method of this class has a default, so override only those that
+    differ.
 
     A client starts from the global model, or from its start model if the request has one, with its private parameters.
     It takes the steps of :class:`drfl.optim.local.LocalSGD` along the gradient of :meth:`loss`, and sends its model
