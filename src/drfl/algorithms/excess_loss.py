@@ -47,7 +47,7 @@ def excess(
         reports: Reported losses.
         references: The references so far; None = losses are not compared.
         fed: The clients.
-        local: Local solver of the clients' own models, apart from the number of steps.
+        local: Local solver of the clients' own models, except for the number of steps.
         key: The round's key.
 
     Returns:
