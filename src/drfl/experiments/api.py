@@ -353,8 +353,8 @@ def tune(
         seeds: Number of runs of each trial, whose mean is its value.
         confirm_seeds: Seeds after those of the search at which the best trial and ``first`` run again, to test whether
             the best trial is better; 0 for no confirmation. It needs ``first``.
-        criterion: "worst", "worst20" or "average" (score over clients), or "loss", the worst client's. The score says
-            whether more is better. A run that fails has the worst value.
+        criterion: "worst", "worst20" or "average" (score over clients), or "loss", the worst client's. The score
+            defines whether more is better. A run that fails has the worst value.
         validation: Share of each client's training rows to judge on, if ``data`` has no validation rows.
         first: The parameters of the first trial, by their names in the space, such as the defaults, so that the best
             trial is never worse than these. None draws it like the others.

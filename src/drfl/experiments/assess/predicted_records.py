@@ -141,7 +141,7 @@ def predictions_file(records: Sequence[RunRecord]) -> bytes:
         columns = record.clients.drop(columns="client")
         tensors |= {f"{i}.{name}": torch.tensor(columns[name].to_numpy(float)) for name in columns}
         tensors |= {f"{i}.{ROWS}{name}": values for name, values in test_rows.tensors_of(scores).items()}
-    # Copies, because safetensors refuses tensors that share memory.
+    # Copies, because safetensors rejects tensors that share memory.
     return save({name: values.clone() for name, values in tensors.items()}, {ABOUT: json_text({"predictions": about})})
 
 

@@ -122,7 +122,7 @@ class StoredOutcomes(BaseModel):
         """Read the file of a folder of results.
 
         Raises:
-            InputError: If it is missing or damaged; ``remedy`` says what to do.
+            InputError: If it is missing or damaged; ``remedy`` is the advice in the message.
         """
         path = directory / OUTCOMES
         content = read_json(path, follow=False, remedy=remedy)

@@ -17,7 +17,7 @@ class Latest(Generic[T]):
     def get(self, key: object, make: Callable[[], T]) -> T:
         """Return the value of a key, made by ``make`` unless it is the last one."""
         if self._entry is None or self._entry[0] != key:
-            self._entry = None  # free the old value first, as there may be no memory for both
+            self._entry = None  # free the old value first, because there may be no memory for both
             self._entry = key, make()
         return self._entry[1]
 

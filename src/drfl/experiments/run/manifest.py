@@ -187,10 +187,10 @@ def foreign_names(folder: Path, manifest: Manifest) -> list[str]:
 
 
 def is_finished(folder: Path) -> bool:
-    """Return whether the record in a folder says that its work reached its end, and no work is unfinished.
+    """Return whether the work in a folder reached its end according to its record, and no work is unfinished.
 
-    The configuration in ``checkpoint/`` exists from the start of work until its results are complete. Only this decides
-    what ``--resume`` continues.
+    The configuration in ``checkpoint/`` exists from the start of work until its results are complete. Only this file
+    decides what ``--resume`` continues.
     """
     # Only this file marks unfinished work, because results may be from an earlier run.
     if is_file(folder / CHECKPOINT / CONFIG):

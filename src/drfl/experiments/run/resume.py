@@ -174,7 +174,7 @@ def check_folder(
             code="conflicting-options",
             field="resume",
         )
-    # The folder may come from someone else: a module in it must not be imported in place of another one.
+    # The folder may come from another person: a module in it must not be imported in place of another one.
     if not trust:
         block_folder(directory)
     # Check all signatures before any file of the folder is parsed.

@@ -91,7 +91,7 @@ def round_value(value: float) -> float:
 def fixed_parameters(algorithm: str, table: Mapping[str, Value], clients: int) -> dict[str, Value]:
     """Return the parameters that all trials of an algorithm share."""
     everybody = {"m": clients} if issubclass(algorithm_class(algorithm), FULL_PARTICIPATION) else {}
-    return {**everybody, **table}  # unless the job says otherwise
+    return {**everybody, **table}  # unless the job sets another value
 
 
 def space_around(algorithm: str, eta: float | None) -> Space:

@@ -56,9 +56,9 @@ if TYPE_CHECKING:
 
 def _algorithm_at(name: str, space: AlgorithmSpace, table: Mapping[str, Value]) -> tuple[Algorithm, optuna.Trial]:
     """Call a space with these values as suggestions; return the algorithm, and the trial that it was made from."""
-    trial = cast("optuna.Trial", import_optuna().trial.FixedTrial(dict(table)))  # spaces cannot tell it from a trial
+    trial = cast("optuna.Trial", import_optuna().trial.FixedTrial(dict(table)))  # spaces take it for a trial
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".* out of the range of the distribution")  # refused later
+        warnings.filterwarnings("ignore", message=".* out of the range of the distribution")  # rejected later
         return own_spaces.call_space(name, space, trial), trial
 
 
