@@ -223,7 +223,7 @@ class ClientData:
     def shares_test_rows(self) -> bool:
         """Whether a test row belongs to two clients, or is listed twice for one client."""
         rows = torch.cat(self.test)
-        # A partition may lend a test row to a client that would otherwise have none.
+        # A partition may give another client's test row to a client that would otherwise have none.
         return len(rows.unique()) < len(rows)
 
     @cached_property
@@ -628,7 +628,7 @@ class ClientData:
 
 
 def group_of(schema: TableSchema, features: Sequence[str] | None) -> str:
-    """The column of a schema that names the client."""
+    """Return the column of a schema that names the client."""
     if features is not None:
         raise InputError(
             "`features` and `schema` are both given: remove `features`", code="conflicting-options", field="features"

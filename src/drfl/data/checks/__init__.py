@@ -16,8 +16,8 @@ def data_warnings(data: ClientData, by_class: bool = False) -> tuple[Notice, ...
 
     All data are checked for clients with few test rows, with few rows of a class, with unknown labels, and with similar
     names. Tables, that is inputs (n, p) of at most :data:`drfl.data.checks.raw_table.MOST` numbers, are also checked
-    for columns in another unit, codes for missing values, columns that number the rows or give the target away, copies
-    of rows, and targets that mean the opposite at a client.
+    for columns in another unit, codes for missing values, and columns that number the rows or give the target away. The
+    checks also find copies of rows, and targets that mean the opposite at a client.
 
     Args:
         data: The clients.

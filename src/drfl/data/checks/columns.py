@@ -233,7 +233,7 @@ def _swapped(table: RawTable) -> list[Notice]:
 
 
 def code_warning(table: RawTable, coded: Sequence[tuple[int, float, str]], advice: str) -> list[Notice]:
-    """Warn of what :func:`codes` has found."""
+    """Warn of a case that :func:`codes` has found."""
     cases = [(k, f"{where} ({table.shown(k, value)})") for k, value, where in coded]
     return column_warning(
         table, "missing-code", "numbers that look like codes for missing values", cases, "case", advice
@@ -426,7 +426,8 @@ def _factor(distance: float) -> tuple[str, bool]:
 
 
 def _other_unit(logs: np.ndarray) -> tuple[Sequence[int], str]:
-    """Return the smaller of two groups of clients whose medians are apart by the factor of two units, and describe it.
+    """Return the smaller of two groups of clients whose medians differ by the factor between two units, and describe
+    it.
 
     Each group has several clients, whose logarithms of medians (k,) are close together.
     """

@@ -15,7 +15,7 @@ from drfl.data.standardisation import is_table
 from drfl.data.tables.schema import MISSING
 
 FEW = 20
-"""Number of rows below which a client's quartiles say little, and one test row is over 5 points of accuracy."""
+"""Number of rows below which a client's quartiles are unreliable, and one test row is over 5 points of accuracy."""
 
 MOST = 2**24
 """Numbers in a table beyond which its columns are not checked: it may be a file mapped into memory."""
@@ -178,7 +178,7 @@ def plain_name(column: str) -> str:
 def column_warning(
     table: RawTable, code: str, problem: str, cases: Sequence[tuple[int, str]], what: str, advice: str
 ) -> list[Notice]:
-    """Warn of columns, by their positions and what to say behind their names."""
+    """Warn of columns, given by their positions and the text after their names."""
     texts = [f"{table.columns[k]}{text}" for k, text in cases]
     names = [plain_name(table.columns[k]) for k, _ in cases]
     return warning(code, problem, texts, names, what, advice)

@@ -124,7 +124,7 @@ def near_copy_warnings(table: RawTable) -> list[Notice]:
         # Shuffled columns: rows with the same values, none of which was derived from another row.
         shuffled = Key(0).fold("near copies", table.names[i]).generator().permuted(train, axis=0)
         near, far = _nearest(values[is_test], train), _nearest(values[is_test], shuffled)
-        # Equal rows are copies, or answers too coarse to tell rows apart.
+        # Equal rows are copies, or answers too coarse to distinguish rows.
         share = float(((near > 0) & (near < NEAR * far)).mean())
         if share >= SHARE:
             odd.append((share, table.names[i]))
@@ -151,7 +151,7 @@ def canonical_rows(values: np.ndarray, targets: np.ndarray) -> np.ndarray:
 
 def _hashes(rows: np.ndarray) -> np.ndarray:
     """Return (n,) uint64 hashes of canonical rows. Different rows collide with probability 2^-64 per pair."""
-    # Sorting whole rows takes a minute for a million, and pandas, which has such a function, a second to load.
+    # Sorting a million whole rows takes a minute, and pandas, which has such a function, takes a second to load.
     found = np.zeros(len(rows), np.uint64)
     for column in rows.T:
         found = (found ^ np.ascontiguousarray(column).view(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)

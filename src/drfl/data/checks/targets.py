@@ -202,7 +202,7 @@ def _opposite(table: RawTable) -> list[Notice]:
     x = (table.values[:, columns] - table.values[:, columns].mean(0)) / scale[columns]
     x = np.column_stack((np.clip(x, -5, 5), np.ones(len(x))))
     y = 2 * table.targets - 1.0
-    # Each client's weight is the same, so that a large one does not decide what the others' model is.
+    # Each client's weight is the same, so that a large one does not dominate the others' model.
     parts = {}
     for i in large:
         rows = labelled[i]
@@ -216,7 +216,7 @@ def _opposite(table: RawTable) -> list[Notice]:
         others = [_auc(x[labelled[j]] @ w, table.targets[labelled[j]])[0] for j in large if j != i]
         if auc + 3 * error < 0.5 and np.median(others) > 0.6:
             odd.append((auc, table.names[i]))
-    # If most clients are odd, the columns tell nothing in common.
+    # If most clients are odd, they share no relation between columns and target.
     if len(odd) > len(large) // 2:
         return []
     cases, names = [f"{name} (AUC {auc:.2f})" for auc, name in sorted(odd)], [name for _, name in odd]

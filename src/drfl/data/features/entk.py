@@ -102,7 +102,7 @@ def choose(backbone: Backbone, images: Tensor, count: int, key: Key, resize: int
     The output is the product of the logits and a random direction on the unit sphere. It is one network output for all
     classes, like the fresh last layer with one unit in TCT. Coordinates are drawn from the active ones, which are
     nonzero on at least `ALIVE` of some random training images. ReLUs make many coordinates 0 for nearly all images;
-    standardised, such a coordinate would be a single huge number.
+    after standardisation, such a coordinate would be a single huge number.
     """
     weight = next(backbone.model.parameters())
     rng = key.fold("direction").generator()

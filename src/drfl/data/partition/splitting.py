@@ -187,11 +187,10 @@ def most_frequent(units: np.ndarray, targets: np.ndarray) -> np.ndarray:
 def share_test_set(counts: np.ndarray, test_targets: np.ndarray, key: Key) -> tuple[np.ndarray, ...]:
     """Give each client test samples of the classes that it trains on, from the numbers (N, C) that it trains on.
 
-    The test samples of a class go to the clients in proportion to the training samples of this class that
-    they hold, so that each is tested on its own mix and every test sample is used once. Test samples of a
-    class that no client trains on are shared in proportion to the clients' sizes. A client that would be left
-    without any gets one sample, drawn at random, of its most common class that has test samples; another
-    client holds it too.
+    The test samples of a class are divided in proportion to the clients' training samples of this class. Each client is
+    thus tested on its own mix, and every test sample is used once. Test samples of a class that no client trains on are
+    shared in proportion to the clients' sizes. A client that would be left without any gets one sample, drawn at
+    random, of its most common class that has test samples; another client holds it too.
 
     Returns:
         Per client, sorted int64 indices into the test pool, at least one.

@@ -218,7 +218,7 @@ def check_forms(tables: Mapping[str, Sequence[str]]) -> None:
     for place, columns in tables.items():
         for name in columns:
             first = names.setdefault(visible_form(name), name)
-            # A table that has both, such as "x²" and "x2", tells them apart.
+            # A table that has both, such as "x²" and "x2", distinguishes them.
             if first != name and not any({first, name} <= set(others) for others in tables.values()):
                 raise InputError(
                     f"{place}: column '{name}' and column '{first}' of other tables differ only in "

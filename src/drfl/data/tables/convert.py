@@ -334,7 +334,7 @@ def encode_frame(frame: pd.DataFrame, roles: Columns, features: Sequence[str] | 
     notices = level_notices(chosen[list(words)], chosen.iloc[:, :0], owners)
     inputs = one_hot(chosen, "the table")
     names = inputs.columns.tolist()
-    # The schema tells how new rows are encoded.
+    # The schema defines how new rows are encoded.
     kind: TaskName = "classification" if classes is not None else "regression" if y.ndim == 1 else "multi-label"
     schema = inferred_schema(chosen, roles.targets, roles._replace(task=kind), classes)
     return FrameRows(tuple(names), feature_matrix(inputs, names), y, classes, schema, tuple(notices))

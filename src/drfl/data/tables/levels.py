@@ -36,7 +36,7 @@ MISSING_WORDS = {word.casefold() for word in (*NA_WORDS, "?", "-", ".", "missing
 """Words in lower case that are rarely the name of a class."""
 
 MISSING_CODES = {sign * code for code in (9, 99, 999, 9999, 99999) for sign in (1, -1)} | {-1}
-"""Numbers that often stand for a missing class."""
+"""Numbers that often represent a missing class."""
 
 
 def words_of(cells: pd.Series, missing: Collection[str] = ()) -> pd.Series:

@@ -113,7 +113,7 @@ def read_arrays(files: Sequence[Path], columns: Columns) -> tuple[TableRows, dic
         for name, values in ys.items():
             check_values(name, values, columns.task, row_names_of(str(path)))
             found.setdefault(name, []).append(values)
-        # Without a copy, because the array may be mapped from a file.
+        # Do not copy, because the array may be mapped from a file.
         inputs.append(x.astype(np.float32, copy=False))
         groups += who
         patients += units

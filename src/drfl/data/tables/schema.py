@@ -66,7 +66,7 @@ class Column:
         type: Type of its values.
         unit: Unit of measurement, for people; sites must agree on it.
         range: Smallest and largest valid number; None for no limits.
-        missing: Cell contents that mean "missing"; "" stands for a blank cell.
+        missing: Cell contents that mean "missing"; "" is a blank cell.
         levels: Values of a category or yes/no column, in their order; the first one is the reference.
         role: Use of the column.
         other: Whether a category may have other values than its levels. They share one feature.

@@ -253,7 +253,7 @@ def _check_line_breaks(path: Path, frame: pd.DataFrame, form: TextForm) -> None:
         for row, cell in zip(np.flatnonzero(has_break).tolist(), cells[has_break].tolist(), strict=True):
             if not holds_rows(cell, k, count, form.delimiter, numeric):
                 continue
-            # The cell ends in another row, of whose delimiters it has those to the left.
+            # The cell ends in another row, and contains the delimiters of that row to the left of its end.
             surplus = LINE_BREAK.split(cell)[-1].count(form.delimiter) - k
             if surplus >= 0 and frame.iloc[row, count - surplus :].isna().all():
                 line = next((line for line, _ in islice(form.records(path), row + 1, None)), 0)

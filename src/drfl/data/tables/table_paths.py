@@ -39,7 +39,7 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
                 raise InputError(text, code="file-not-found", field=str(path))
             found += [file for file in inside if not file.name.lower().endswith(".xlsx")] or inside
         elif not os.path.isfile(workbook(path)[0]):
-            open_file(workbook(path)[0]).close()  # which says what is there instead
+            open_file(workbook(path)[0]).close()  # raises an error about what is there instead
         else:
             check_format(path)
             found.append(path)
