@@ -122,7 +122,7 @@ class _StructurePickler(cloudpickle.Pickler):
         """Return a substitute for a tensor; None = the object itself is written."""
         if not isinstance(obj, Tensor):
             return None
-        # The position tells which layers share a parameter, which is part of the function.
+        # The position shows which layers share a parameter, which is part of the function.
         place = self._places.get(id(obj))
         # torch would also write the memory address of a tensor.
         described = (tuple(obj.shape), str(obj.dtype), str(obj.device), obj.requires_grad)

@@ -76,7 +76,7 @@ class LinearWeights:
 
     @contextmanager
     def collected(self) -> Iterator[dict[Tensor, list[OuterProduct]]]:
-        """While active, backward passes store products here; a weight gets the rest of its gradient, or None."""
+        """Store products of backward passes in the yielded mapping; a weight gets the rest of its gradient, or None."""
         self._products = products = {}
         try:
             yield products

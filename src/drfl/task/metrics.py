@@ -624,7 +624,6 @@ def resolved(metric: Metric, outputs: Tensor, targets: Tensor, ignored: float | 
     classes = are_classes(outputs, targets)
     many = classes and outputs.shape[1] > 2
     labels = targets[:1].numel() > 1 or (not classes and outputs[:1].numel() > 1)
-    # A row of a single label, if it is left, has it.
     excludes = is_of_classes(metric.function) if classes else labels and metric.function in BUILT_IN
     if ignored is not None and excludes:
         rows = Rows.REAL if labels and metric.rows.mean else metric.rows
