@@ -85,7 +85,7 @@ class Sites(NamedTuple):
 
     @property
     def shares_test_rows(self) -> bool:
-        """Whether two sites have equal rows, as far as their hashes say, so that test rows may be among them."""
+        """Whether two sites have equal rows, according to their hashes, so that test rows may be among them."""
         return any(notice.code == "shared-rows" for notice in self.notices)
 
     @property

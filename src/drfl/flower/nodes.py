@@ -369,7 +369,7 @@ def gather_sites(grid: Grid, count: int, wait: float, timeout: float) -> dict[in
         present = set(grid.get_node_ids())
         # Nodes may leave before enough have joined, so count only those that are online.
         members = {node: member for node, member in members.items() if node in present}
-        # At least one pause, so that nodes that joined at the last moment are asked too.
+        # Pause at least once, so that nodes that joined at the last moment are asked too.
         remaining = max(PAUSE, min(timeout, end - time.monotonic()))
         # Ask only nodes that have not answered yet.
         members |= query_identities(grid, sorted(present - members.keys()), remaining)

@@ -140,7 +140,7 @@ class Transport:
             arrived = list(pull_replies(self.grid, list(in_transit)))
             for received_reply in arrived:
                 self._receive(received_reply, in_transit.pop(received_reply.message), waiting, exchanged)
-            # Once only: the deadline moves to the end of the grace period. Replies until then still count.
+            # Do this only once: the deadline moves to the end of the grace period. Replies until then still count.
             if quorum is not None and len(counting & exchanged.answers.keys()) >= quorum:
                 end, quorum = min(end, time.monotonic() + self.deadline.grace), None
                 period = f"{self.deadline.grace:g} s after enough others had answered"

@@ -162,7 +162,7 @@ def write(plan: DeploymentPlan, path: Path, keys: bool = False) -> None:
             code="invalid-name",
             field=str(root),
         )
-    # Write all files or none: an incomplete folder would be hard to tell from a complete one.
+    # Write all files or none: an incomplete folder would be hard to distinguish from a complete one.
     with new_folder(root) as stage:
         write_files(stage, files(plan, root))
         for name in plan.sites:
