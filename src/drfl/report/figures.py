@@ -274,7 +274,7 @@ def _chart(
             continue
         parts = [hint(f"{group.label}: {middle[shown[-1]]:{digits}} in round {rounds[shown[-1]]}")]
         if len(values) > 1:
-            # The outline of the band goes forth along the largest values and back along the smallest.
+            # The outline of the band follows the largest values, then returns along the smallest.
             tops, bottoms = (_thin_out(rounds[shown], end[shown]) for end in (values.max(0), values.min(0)))
             edge = [(x.at(r), y.at(value)) for r, value in (*tops, *reversed(bottoms))]
             parts.append(element("path", d=f"{path(edge)}z", fill_opacity=0.16))

@@ -137,7 +137,7 @@ class Group:
 
     @property
     def score(self) -> Measure:
-        """The measure that says how well a client is served."""
+        """The measure of how well a client is served."""
         return self.measures[0]
 
     @property
