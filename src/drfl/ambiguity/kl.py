@@ -53,7 +53,7 @@ class FromPrior:
                 field="prior",
             )
         total = math.fsum(p.tolist())
-        # The tolerance accepts a prior that was normalised in single precision. The condition refuses NaN, too.
+        # The tolerance accepts a prior that was normalised in single precision. The condition also rejects NaN.
         if not abs(total - 1) <= 1e-6:
             raise InputError(
                 f"the prior must sum to 1, but its sum is {total}. Divide it by its sum.",

@@ -146,7 +146,7 @@ def late_rollbacks(which: Sequence[str]) -> list[Notice]:
     """Warn if models were reset in the second half of their runs.
 
     Args:
-        which: One text per affected run that says how many of its rounds count.
+        which: One text per affected run that states how many of its rounds count.
     """
     if not which:
         return []

@@ -1,7 +1,7 @@
 """The conformance checks for ambiguity sets.
 
 The checks do not know how a set is made. They compare the set's answers with each other: by duality, the worst case
-says how far a prox is from optimal, and mixtures accepted by ``contains`` say whether a worst case is the worst.
+shows how far a prox is from optimal, and mixtures accepted by ``contains`` show whether a worst case is the worst.
 """
 
 from __future__ import annotations

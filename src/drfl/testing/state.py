@@ -55,7 +55,7 @@ def rebuild(like: State, tensors: Mapping[str, Tensor]) -> State:
         dense = tensors[path]
         if isinstance(leaf, Tensor):
             return dense
-        # A dense tensor does not tell unwritten rows from rows of zeros.
+        # A dense tensor does not distinguish unwritten rows from rows of zeros.
         clients = (dense != 0).any(1).nonzero().flatten()
         return ClientTable.of(len(dense), clients, dense[clients], leaf.folder)
 
@@ -97,7 +97,7 @@ def through_a_file(state: State) -> State:
         if isinstance(leaf, ClientTable):
             tensors |= {path + CLIENTS: leaf.clients, path + ROWS: leaf[leaf.clients]}
         else:
-            # safetensors refuses tensors that share memory or have gaps.
+            # safetensors rejects tensors that share memory or have gaps.
             tensors[path] = leaf.detach().clone().contiguous()
     loaded = load(save(tensors))
 
