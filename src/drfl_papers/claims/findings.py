@@ -4,7 +4,7 @@
   from six pairs on, by the sign-flip test (:mod:`drfl.assessment.seeds`). If some seed never reaches a level, its
   rounds count as later than any number, and only the signs are tested (exact binomial test that leads and lags are
   equally likely).
-- Two methods are level if the 95 % t-interval of the lead lies within a margin. They are apart if a paired t-test finds
+- Two methods are level if the 95 % t-interval of the lead lies within a margin. They differ if a paired t-test finds
   the lead to be significantly beyond the margin.
 - A statement about every seed is significant if all of at least five seeds agree, and its opposite if none agrees.
 - A claim as worded needs all its findings in a setting at once. Its p-value there is the largest of theirs (an
