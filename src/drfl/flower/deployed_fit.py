@@ -161,7 +161,7 @@ def fit_sites(grid: Grid, path: Path, wait: float | None = None) -> Path:
         if notice is not None:
             LOG.warning(notice)
         prepared = Preparation.of(joined)
-        scored_by_loss(prepared.task)  # refuses a loss without values of rows
+        scored_by_loss(prepared.task)  # rejects a loss without values of rows
         jobs = DeployedFit(prepared, holdout)
         check_members(jobs, lambda line: None)  # the warnings about the sites' data are in the log already
         with claim_folder(out, "fit", resume=True, config=tomli_w.dumps(jobs.config), warn=LOG.warning) as claim:
