@@ -48,7 +48,7 @@ LARGEST = 1e100
 """Largest number in a history. No finite loss of a run approaches it, and the report rejects larger ones."""
 
 ROUNDING = 1e-6
-"""Tolerance by which a sum of client weights may differ from 1, and a fraction may exceed [0, 1]."""
+"""Tolerance for the sum of client weights to differ from 1, and for a fraction to exceed [0, 1]."""
 
 PIECE = 2**22
 """Numbers checked at a time, because a table may fill most of the memory."""
