@@ -137,7 +137,7 @@ CHUNK_CUDA = 2**26
 """Number of entries that it copies at a time on a GPU."""
 
 LARGE = 2**28
-"""Bytes of the rows up to which a table is in memory, however little memory is free."""
+"""A table of at most this many bytes is in memory, however little memory is free."""
 
 LOG = logging.getLogger("drfl.federation")
 
