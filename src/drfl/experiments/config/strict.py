@@ -31,7 +31,7 @@ class StrictSettings(BaseModel):
 
 
 def one_or_more(value: object) -> object:
-    """Return the value of a setting that takes several, of which the user may give a single one."""
+    """Return the values of a setting that takes several, for which the user may give a single one."""
     return [value] if isinstance(value, str | Path) else value
 
 

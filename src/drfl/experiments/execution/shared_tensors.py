@@ -16,7 +16,7 @@ from torch import Tensor
 from drfl.core.mapped_files import is_mapped, scratch_folder
 
 LARGE = 2**20
-"""The size in bytes from which a tensor gets a file."""
+"""The minimum size in bytes of a tensor that gets a file."""
 
 
 class SharedTensors:

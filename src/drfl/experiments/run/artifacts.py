@@ -44,7 +44,7 @@ from drfl.training.history import (
 )
 
 LARGEST_PATIENT = "largest_patient"
-"""Column of clients.csv: test rows of the patient with the most; absent if rows are independent."""
+"""Column of clients.csv with the test rows of the patient who has the most; absent if rows are independent."""
 
 FREE = ("init_from", "data_dir", "data", "data_schema", "strict", "table_dir", "checkpoint_every", "checkpoint_key")
 """Keys of a configuration that do not affect the results."""
