@@ -448,7 +448,7 @@ class ClientData:
             standardise: Whether to standardise inputs (n_i, p), see :meth:`standardised`.
             columns: Names of the columns of inputs (n_i, p), for messages and reports.
             classes: Distinct names of the classes 0 to C - 1.
-            schema: The schema by which a table was encoded. If it allows missing values, inputs may be NaN.
+            schema: The schema that encoded the table. If it allows missing values, inputs may be NaN.
             notices: Warnings about the data, see :func:`drfl.data.data_warnings`.
             patients: Patient of each row (n_i,) in the same form, if `test` is None. All rows of a patient are on one
                 side of the split.

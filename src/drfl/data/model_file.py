@@ -109,7 +109,7 @@ def model_bytes(
         preparation["fields"] = asdict(fields)
     # The document is in the file's metadata, because a second file could get lost.
     document = {"format_version": FORMAT, **about, "preparation": preparation}
-    # NaN is not JSON, and other readers would refuse it.
+    # NaN is not JSON, and other readers would reject it.
     metadata = {KEY: json.dumps(document, allow_nan=False)}
     return save({name: value.contiguous() for name, value in state.items()}, metadata)
 

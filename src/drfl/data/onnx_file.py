@@ -21,7 +21,7 @@ TOLERANCE = 1e-5
 """Largest difference, relative to the largest result, between the file and the model."""
 
 ROWS = 7
-"""Number of rows with which the file is checked."""
+"""Number of rows for checking the file."""
 
 
 def write_onnx(module: nn.Module, output: str, example: Tensor, path: Path) -> None:

@@ -55,7 +55,7 @@ class SiteSummary(NamedTuple):
 
 
 class Description(NamedTuple):
-    """The description of tables: per client, errors that drfl would refuse, likely errors, and how each file was read.
+    """The description of tables: per client, errors that drfl would reject, likely errors, and how each file was read.
 
     The schema is None if no file could be read or none can be proposed. Files whose cells have types have no form.
     """

@@ -10,7 +10,7 @@ from drfl.data.client_data import ClientData
 from drfl.data.tables.columns import folded
 
 FEW_OF_A_CLASS = 10
-"""Rows of a class below which a client's rates for that class are very uncertain."""
+"""With fewer rows of a class, a client's rates for that class are very uncertain."""
 
 
 def client_warnings(data: ClientData, by_class: bool) -> list[Notice]:

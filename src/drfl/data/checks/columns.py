@@ -12,16 +12,16 @@ from drfl.data.checks.raw_table import SAMPLE, RawTable, column_warning, plain_n
 from drfl.data.tables.schema import TableSchema
 
 FAR = 1e4
-"""A value this many interquartile ranges from the median of its column is taken to be an error."""
+"""A value this many interquartile ranges from the median of its column is probably an error."""
 
 COARSE = 0.5
-"""Resolution of a column, which an outlier makes coarse, from which whole numbers cannot be distinguished."""
+"""An outlier makes the resolution of its column coarse; at this resolution, whole numbers cannot be distinguished."""
 
 FINER = 1e-3
 """Fraction of the resolution that the differences between most values of a column with an outlier exceed."""
 
 ABSURD = 1e9
-"""Larger values are taken to be errors if most of their column is one value and has no interquartile range."""
+"""Larger values are probably errors if most of their column is one value and has no interquartile range."""
 
 LARGE = 1e6
 """Columns with larger values have no suitable step size unless they are standardised."""
@@ -74,7 +74,7 @@ USUAL_CODE = re.compile(r"-?(9*[789]|8+|7+|66|([1-6])\2{2,})")
 """Whole numbers that often represent missing values: 7, 88, 998, 9999, 1111, also with a minus sign."""
 
 GAP = 3.0
-"""Gap to all others, in multiples of their range, from which any repeated number looks like a code."""
+"""A repeated number looks like a code if its gap to all others exceeds this multiple of their range."""
 
 MOST_CODES = 3
 """Number of codes to search for at each end of a column's range, such as 997, 998 and 999."""
@@ -86,10 +86,10 @@ DATES = tuple(
 """Dates that represent missing or open ones, as days since 1970-01-01."""
 
 FREQUENT = 0.05
-"""Share of a client's rows from which one of these dates is a code, if it is within the range of the others."""
+"""One of these dates within the range of the others is a code if at least this share of a client's rows has it."""
 
 SEVERAL = 10
-"""A column with more distinct values is taken to be a quantity, not a code of a few levels."""
+"""A column with more distinct values is treated as a quantity, not as a code of a few levels."""
 
 
 def column_warnings(table: RawTable, raw: bool, by_class: bool, schema: TableSchema | None = None) -> list[Notice]:

@@ -18,7 +18,7 @@ FEW = 20
 """Number of rows below which a client's quartiles are unreliable, and one test row is over 5 points of accuracy."""
 
 MOST = 2**24
-"""Numbers in a table beyond which its columns are not checked: it may be a file mapped into memory."""
+"""Columns of a table with more numbers are not checked, because it may be a file mapped into memory."""
 
 SAMPLE = 100_000
 """Number of evenly spaced rows from which the quartiles over all clients are computed."""

@@ -15,7 +15,7 @@ EXCESS, ROOM = 5.0, 0.5
 """Pairs of copies are reported if they are this many times the expected number and ROOM more: coarse rows coincide."""
 
 SHUFFLES = 5
-"""How often columns are shuffled to count coincidences."""
+"""Number of shuffles of the columns to count coincidences."""
 
 NEAR, SHARE = 0.1, 0.3
 """A client has near-copies if this share of its test rows is this much nearer to a training row than expected."""
@@ -121,7 +121,7 @@ def near_copy_warnings(table: RawTable) -> list[Notice]:
             continue
         values = values[:, columns] / scale[columns]
         train = values[~is_test]
-        # Shuffled columns: rows with the same values, none of which was derived from another row.
+        # Shuffle the columns, which gives rows with the same values that were not derived from another row.
         shuffled = Key(0).fold("near copies", table.names[i]).generator().permuted(train, axis=0)
         near, far = _nearest(values[is_test], train), _nearest(values[is_test], shuffled)
         # Equal rows are copies, or answers too coarse to distinguish rows.

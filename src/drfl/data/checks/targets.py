@@ -19,16 +19,16 @@ CORRELATED = 0.975
 """A column gives a number away if its ranks correlate with the target's by this much."""
 
 VALUES = 20
-"""Number of distinct values of a column up to which such a rule has a class for each."""
+"""Maximum number of distinct values of a column for a rule with one class per value."""
 
 GROUPS, MOST_CLASSES = 1000, 20
-"""Number of groups of neighbouring values, and of classes, up to which drfl seeks a rule of several thresholds."""
+"""Maximum number of groups of neighbouring values, and of classes, for a rule of several thresholds."""
 
 COLUMNS, CLIENTS = 300, 100
-"""Number of columns and of clients up to which targets are checked for an opposite meaning."""
+"""Maximum number of columns and of clients for checking whether targets have an opposite meaning."""
 
 RIDGE = 1e-2
-"""Regularisation of the linear models by which clients are compared."""
+"""Regularisation of the linear models that compare clients."""
 
 
 def target_warnings(data: ClientData, table: RawTable | None) -> list[Notice]:

@@ -63,7 +63,8 @@ BYTES = 2**26
 """Bytes of gradients with respect to all parameters that are stored at a time; more are not faster on CPUs."""
 
 LARGE = 2**24
-"""Bytes of parameters from which whole gradients (which show the active coordinates) are computed one by one on a CPU.
+"""With at least this many bytes of parameters, whole gradients (which show the active coordinates) are computed one by
+one on a CPU.
 
 ``vmap`` turns convolutions into grouped ones, which take four times as long for ResNet-18. For small networks it saves
 function calls and takes a third of the time.
@@ -73,7 +74,7 @@ PROBES = 512
 """Number of training images that show which coordinates are active."""
 
 ALIVE = 8
-"""Number of probes, or one in 64 if there are fewer, on which a coordinate must be nonzero to be drawn."""
+"""A coordinate is drawn only if it is nonzero on this number of probes, or one in 64 if there are fewer."""
 
 EVERY = 10.0
 """Seconds between two lines on progress."""

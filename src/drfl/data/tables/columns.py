@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from drfl.data.tables.schema import TableSchema
 
 CATEGORIES = 50
-"""Maximum number of values of a text column. A column with more is taken to be a name or a note."""
+"""Maximum number of values of a text column. A column with more is treated as a name or a note."""
 
 RARE = 5
 """A value with fewer rows might identify a person, so its name must not leave a site."""
@@ -118,7 +118,7 @@ def check_blanks(frame: pd.DataFrame, row_name: RowName, remedy: str = BLANK_REM
 
 
 SHARE_OF_NUMBERS = 0.6
-"""A text column with at least this share of numbers is taken to be a column of numbers with errors."""
+"""A text column with at least this share of numbers is treated as a column of numbers with errors."""
 
 NA_WORDS = ("NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "#N/A", "<NA>")
 """Words that mean "missing" in columns of numbers."""

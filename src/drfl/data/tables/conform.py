@@ -56,7 +56,7 @@ class SchemaRows(NamedTuple):
 
 
 def conform(schema: TableSchema, table: Table) -> SchemaRows:
-    """Encode a table, and refuse values that the schema does not allow."""
+    """Encode a table, and reject values that the schema does not allow."""
     found = encode(schema, table)
     if found.problems:
         raise found.problems[0]

@@ -326,7 +326,7 @@ def encode_frame(frame: pd.DataFrame, roles: Columns, features: Sequence[str] | 
                     field=name,
                 )
     if others := [name for name in names if name not in words]:
-        feature_matrix(chosen, others)  # refuses dates, which would be encoded like words
+        feature_matrix(chosen, others)  # rejects dates, which would be encoded like words
     chosen, owners = chosen.assign(**words), [*map(str, frame[roles.group])]
     # Numbers in a column of categories are names.
     check_numbers(chosen[texts], frame_row)

@@ -24,7 +24,7 @@ LEVELS = 1000
 """A column with more values is not compared value by value."""
 
 CLOSE = 0.8
-"""Similarity (of `difflib`) from which a value at one client looks like a typing error of another."""
+"""A value at one client looks like a typing error of another at this similarity (of `difflib`)."""
 
 LETTERS = 20
 """More classes of one character each are letters, not codes such as y and n."""
@@ -70,7 +70,7 @@ def check_levels(table: pd.DataFrame, owners: Sequence[str] | None) -> None:
 
 
 def level_notices(features: pd.DataFrame, classes: pd.DataFrame, owners: Sequence[str] | None) -> list[Notice]:
-    """Warn of text columns, and refuse classes, that clients write differently."""
+    """Warn of text columns, and reject classes, that clients write differently."""
     if owners is None or len(set(owners)) < 2:
         return []
     found = []

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NEARLY_ALL = 0.98
-"""A column is taken to be an identifier if the number of its values is at least this share of its rows."""
+"""A column is treated as an identifier if the number of its values is at least this share of its rows."""
 
 FEW, SEVERAL = 20, 50
-"""Numbers of rows below which distinct words, and distinct whole numbers, are not taken to be identifiers."""
+"""Minimum numbers of rows for treating distinct words, and distinct whole numbers, as identifiers."""
 
 GRADE = re.compile(r"\d+[^\W\d_]")
 """A word such as 4A."""

@@ -317,7 +317,7 @@ class TableSchema:
         """
         own_targets = tuple(column.name for column in self.targets)
         roles = {column.name: column.role for column in self.columns}
-        # Options that repeat the schema are harmless, so only other values are refused.
+        # Options that repeat the schema are harmless, so only other values are rejected.
         for option, value, own in (
             ("target", None if targets is None else tuple(targets), own_targets),
             ("group", group, self.client),

@@ -136,8 +136,8 @@ def read_site_table(
 ) -> SiteRows:
     """Read the table of one site of a deployment, and perhaps a second file with test rows.
 
-    Without a schema, features are in the order of the file, and text is refused, because each site would encode its own
-    words.
+    Without a schema, features are in the order of the file, and text is rejected, because each site would encode its
+    own words.
     """
     files = files_of([train] if test is None else [train, test])
     targets = None if target is None else (target,)

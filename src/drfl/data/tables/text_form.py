@@ -22,10 +22,10 @@ THOUSANDS = {",": "commas", ".": "points", "'": "apostrophes", " ": "blanks"}
 """Characters between thousands, and their names in messages."""
 
 ROWS = 200
-"""Rows from which the decimal mark is recognised."""
+"""Number of rows for detecting the decimal mark."""
 
 FIRST_LINES = 10
-"""Lines from which the delimiter is recognised."""
+"""Number of lines for detecting the delimiter."""
 
 SIMILAR_ROWS = 50
 """Rows that decide whether one row or all rows have more cells than the header."""
