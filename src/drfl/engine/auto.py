@@ -20,15 +20,14 @@ from drfl.federation.requests import TrainRequest
 from drfl.task.task import Task
 
 SMALL = 4096
-"""Numbers in the rows of a pass below which convolutions are so short that the calls take most of the time."""
+"""With fewer numbers in the rows of a pass, convolutions are so short that the calls take most of the time."""
 
 LARGE, PASSES = 10**8, 64
-"""Multiplications per row × (rows + PASSES) above which passes over rows keep several threads busy."""
+"""Passes over rows keep several threads busy if multiplications per row × (rows + PASSES) exceed this."""
 
 LEVEL = 1.12
-"""Ratio of predicted times up to which threads are chosen although a stack may be faster.
-
-The prediction is not more exact, and beside busy processes a stack that uses all cores waits for its slowest thread.
+"""Maximum ratio of predicted times at which threads are chosen although a stack may be faster. The prediction is not
+more exact, and beside busy processes a stack that uses all cores waits for its slowest thread.
 """
 
 _stackable: WeakKeyDictionary[Task, bool] = WeakKeyDictionary()

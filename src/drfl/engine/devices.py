@@ -22,7 +22,7 @@ def device_of(name: str) -> torch.device:
         # A valid name does not mean that the device exists; only an allocation shows that.
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        # For an unknown type torch lists twenty, most of which its build lacks.
+        # For an unknown type torch lists twenty types, most of which this build lacks.
         reason = str(error).strip().splitlines()[0]
         reason = "torch has no such device" if reason.startswith("Expected one of") else reason
         raise InputError(

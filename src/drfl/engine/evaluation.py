@@ -18,7 +18,7 @@ from drfl.task.measure import Rows
 from drfl.task.task import Task
 
 MIN_TRACED = 2**26
-"""Multiplications of a test above which tracing pays off: they take a few milliseconds, a trace a tenth of a second."""
+"""Minimum multiplications of a test for which tracing pays off; a trace takes a tenth of a second."""
 
 
 def evaluate_models(problem: PooledData, rows: ClientRows, models: Sequence[Model], apply: Apply = map) -> list[Tests]:

@@ -12,10 +12,10 @@ WHITE = 255
 """Value of a fully lit 8-bit pixel: images are integers from 0 to WHITE, divided by WHITE."""
 
 CACHED = 32 * 2**20
-"""Bytes of a pool up to which it fits into a processor's caches, so that its rows are gathered fast without a copy."""
+"""A pool of at most this many bytes fits into a processor's caches, and its rows are gathered fast without a copy."""
 
 LARGEST = 2**30
-"""Bytes of a pool above which no copy is made: it may be a memory-mapped file that does not fit into memory."""
+"""Larger pools, in bytes, are not copied, because they may be memory-mapped files that do not fit into memory."""
 
 CHUNK = 2**18
 """Numbers compared at a time, which fit into the cache of a core."""

@@ -36,7 +36,7 @@ ROOM = 256 * 2**20
 that are sent instead of summed."""
 
 RESTARTS = 20
-"""How often a worker is restarted in a run, which may take long."""
+"""Number of times that a worker is restarted in a run, which may take long."""
 
 Array = np.ndarray
 

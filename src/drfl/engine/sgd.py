@@ -47,7 +47,7 @@ GATHERED = 6
 """Multiplications of a forward pass that take as long as gathering one number of an input."""
 
 IMAGES = 128
-"""Most samples per pass through convolutions on a CPU."""
+"""Maximum number of samples per pass through convolutions on a CPU."""
 
 STORED, FEWEST = 16 * 2**20, 16
 """Bytes of activations per pass on a CPU, in the count of a training step; but passes have at least ``FEWEST`` samples.

@@ -222,7 +222,7 @@ _ATEN = torch.ops.aten
 _VIEWS = (_ATEN.view.default, _ATEN.expand.default, _ATEN._unsafe_view.default)
 _CONSTANTS = (_ATEN.scalar_tensor.default,)
 _FEW = 32
-"""Number of classes up to which softmax along the last dimension is several times slower than along another dimension,
+"""Maximum number of classes for which softmax along the last dimension is several times slower than along another one,
 for which torch's kernel computes neighbouring rows side by side."""
 
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 from drfl.engine.image_layers import is_transformed
 
 LARGE = 2**19
-"""Entries of a weight above which its gradient stays factored; below, the Python function costs more than it saves."""
+"""Gradients of weights with at least this many entries stay factored. Below, the Python function costs too much."""
 
 
 class OuterProduct(NamedTuple):

@@ -135,7 +135,7 @@ class InputFields:
         Raises:
             Exception: Of any kind, if they are damaged.
         """
-        # The values come from a file of unknown origin: index() refuses everything but whole numbers.
+        # The values come from a file of unknown origin: index() rejects everything but whole numbers.
         names, kinds = plain["names"], tuple(map(KINDS.index, plain["kinds"]))
         shapes = tuple(tuple(map(index, shape)) for shape in plain["shapes"])
         if len({len(shapes), len(kinds), len(shapes if names is None else set(names))}) > 1:
