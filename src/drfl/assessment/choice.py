@@ -31,7 +31,7 @@ FEW = 20
 """Clients with fewer validation rows, or patients, are judged together: a mean of few losses decides nothing."""
 
 ERRORS = 2.0
-"""Standard errors by which a client's personal model must be better than the global one."""
+"""Minimum gain of a client's personal model over the global one, in standard errors."""
 
 
 class Choice(NamedTuple):
