@@ -1,6 +1,6 @@
 """Write messages to Flower's records and read them: fields in MessagePack, vectors as arrays beside them.
 
-A vector is sent in its own data type and never pickled. A message has one valid encoding; all others are refused.
+A vector is sent in its own data type and never pickled. A message has one valid encoding; all others are rejected.
 """
 
 from __future__ import annotations
