@@ -643,7 +643,7 @@ class Arrays:
         return shape, is_fortran, kind
 
     def read(self, names: Sequence[str]) -> list[np.ndarray]:
-        """Read arrays by name. Arrays of Python objects are refused, because unpickling them could run code.
+        """Read arrays by name. Arrays of Python objects are rejected, because unpickling them could run code.
 
         Raises:
             InputError: If a header declares more data than the file holds, or the arrays need too much memory.

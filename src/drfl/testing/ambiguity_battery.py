@@ -255,7 +255,7 @@ def nonfinite_input_is_refused(subject: AmbiguitySubject) -> None:
     for value in (math.nan, math.inf, -math.inf):
         v = torch.zeros(subject.n, dtype=torch.float64)
         v[subject.n // 2] = value
-        # Methods that take a mixture must refuse it too.
+        # Methods that take a mixture must also reject it.
         others = (ambiguity.contains, ambiguity.penalty, ambiguity.penalty_gradient)
         for name, call in (*_calls(subject, v, 1.0), *((f.__name__, partial(f, v)) for f in others)):
             try:
@@ -284,7 +284,7 @@ def order_is_irrelevant(subject: AmbiguitySubject) -> None:
 
 
 def one_client(subject: AmbiguitySubject) -> None:
-    """Check that λ = (1) for one client, unless the set refuses one client with InputError."""
+    """Check that λ = (1) for one client, unless the set rejects one client with InputError."""
     for value in (0.0, -3.0, 1e300):
         for name, call in _calls(subject, torch.tensor([value], dtype=torch.float64), 1.0):
             try:
@@ -326,7 +326,7 @@ def examine_ambiguity(
     checks.integer("n", n)
     checks.integer("draws", draws, low=50)
     try:
-        # A set whose numbers are impossible for n refuses it at the first use.
+        # A set whose numbers are impossible for n rejects it at the first use.
         ambiguity.project(torch.zeros(n))
     except InputError as error:
         raise InputError(

@@ -55,7 +55,7 @@ def converges_on_other_sets(subject: Subject) -> None:
         try:
             _require_solved(subject, subject.variant(full_participation=True, full=True, ambiguity=chosen), f"{chosen}")
         except InputError:
-            continue  # the algorithm refuses this penalty
+            continue  # the algorithm rejects this penalty
 
 
 class _SilentOnce(WrappedFederation):
