@@ -29,7 +29,7 @@ SIGNIFICANT, NOT_SIGNIFICANT, OPPOSITE, UNDECIDED = (
     "not decided",
 )
 SIGNS_FROM = 6
-"""Fewest pairs with which the sign test can reach LEVEL: 2/2ⁿ is 0.0625 at n = 5."""
+"""Smallest number of pairs for which the sign test can reach LEVEL: 2/2ⁿ is 0.0625 at n = 5."""
 
 
 class MeasureLike(Protocol):
