@@ -135,7 +135,8 @@ class DeployedFit:
 
     def test(self, models: Sequence[Tensor]) -> list[Evaluation]:
         """See :class:`drfl.experiments.fit.members.FitRuns`."""
-        # A federation per model: one that has tested another model would use its result for a site that is offline.
+        # Use one federation per model, because one that has tested another model would use its result for an offline
+        # site.
         return [self.prepared.federation(None).evaluate(w) for w in models]
 
 

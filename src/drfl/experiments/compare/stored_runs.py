@@ -212,7 +212,7 @@ def frame_of(runs: Sequence[StoredRun]) -> pd.DataFrame:
             score = run.record.score.name
             ends = outcome.worst_interval or (math.nan, math.nan)
             named = dict(zip((f"worst_{score}_low", f"worst_{score}_high"), ends, strict=True))
-            # The digits of files, so that a result has the same frame before and after it is read again.
+            # Round to the digits of files, so that a result has the same frame before and after it is read again.
             row |= round_metrics({**outcome.metrics.as_dict(score), **named, **outcome.others})
             row |= {name: run.record.ledger(name) for name in LEDGER_COLUMNS}
             row["wall_seconds"] = number(summary, "wall_seconds")
