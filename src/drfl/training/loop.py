@@ -174,7 +174,7 @@ def run(
                 evaluation = _test(fed, progress, log)
             progress = log.add(progress, evaluation, cost)
         progress = log.booked(progress, cost)
-        # Collected in a list, so that every callback sees every round, even if an earlier callback asked to stop.
+        # Collect in a list, so that every callback sees every round, even if an earlier callback asked to stop.
         flags = [_is_stop(callback(progress)) for callback in callbacks]
         stop = selection.stops(progress.selected, progress.round, progress.row) or ("callback" if any(flags) else None)
         # Write no checkpoint of the round at which the run starts. That state already has one, or is the initial state.
@@ -309,7 +309,7 @@ def _advance(progress: RunState, ahead: RunState | DrflError | None, after: Call
     """Return the run after one more round, which :func:`_test_and_play` may have played already."""
     if ahead is None:
         return after(progress)
-    # Raised only now, because a callback may have ended the run before this round.
+    # Raise it only now, because a callback may have ended the run before this round.
     if isinstance(ahead, DrflError):
         raise ahead
     # The round was played before the test results arrived, so they are added here.

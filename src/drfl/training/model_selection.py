@@ -143,7 +143,7 @@ class Selected(NamedTuple):
     def start(cls, w: Tensor, lam: Tensor, models: ClientTable | None = None) -> Selected:
         """Return the state without a selected round; the arguments are placeholders of the right size."""
         zero, least = torch.zeros((), dtype=torch.int64), torch.tensor(-math.inf, dtype=torch.float64)
-        # Copies, because a checkpoint rejects two tensors that share memory.
+        # Copy, because a checkpoint rejects two tensors that share memory.
         return cls(w.clone(), lam.clone(), zero, least, least.clone(), zero.clone(), models)
 
     def describe_fault(self) -> str | None:

@@ -104,7 +104,7 @@ class StepSize(NamedTuple):
         """Return the state before the step size has been determined, for n clients."""
         nan, unit = torch.tensor(torch.nan, dtype=torch.float64), torch.tensor(1)
         unaffected = torch.zeros(n, dtype=torch.bool)
-        # Separate tensors, because a checkpoint rejects tensors that share memory.
+        # Make separate tensors, because a checkpoint rejects tensors that share memory.
         moved = torch.zeros((), dtype=torch.float64)
         return cls(nan, nan, -unit, 0 * unit, moved, nan.repeat(n), unaffected, 0 * unit, 0 * unit, 0 * unit)
 
@@ -238,7 +238,7 @@ def find(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key, *, is_check
         InputError: If no client has a finite gradient, or the curvature is too large for any step size.
     """
     LOG.info("finding the step size: up to %d requests to each client", REQUESTS)
-    # Ascending, because searchsorted matches replies to clients.
+    # Sort, because searchsorted matches replies to clients.
     clients = sampling.uniform(fed.n, min(fed.n, CLIENTS), key.fold("clients")).clients.sort().values
     # Use as many samples as a local step, because the curvature of one minibatch can be far above that of all data.
     replies = fed.gradients(clients, w, key, batch=samples(algorithm.local))
@@ -349,7 +349,7 @@ def _curvature(fed: Federation, w: Tensor, gradients: Gradients, key: Key, batch
     if not v.any():
         v = torch.from_numpy(key.fold("direction").generator().standard_normal(w.numel())).to(w)
     for _ in range(iterations):
-        # A direction of length 1, so that every difference of gradients is taken at the same distance.
+        # Normalise the direction, so that every difference of gradients is taken at the same distance.
         v = v / v.norm()
         shifted = _finite(fed.gradients(gradients.clients, w + DISTANCE * v, key, batch=batch))
         rows = torch.searchsorted(gradients.clients, shifted.clients)  # clients that replied again, ascending

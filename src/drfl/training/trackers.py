@@ -83,7 +83,7 @@ class Tracker(ABC):
                 f"this {type(self).__name__} was closed with its run. Create a new one for each run.",
                 code="already-closed",
             )
-        # Opened with the first call, so that a run with invalid settings leaves no empty store.
+        # Open with the first call, so that a run with invalid settings leaves no empty store.
         if self._store is None:
             self._store = self.open(progress.round)
         if progress.row is not None:

@@ -307,7 +307,7 @@ class Checkpoints:
     def write(self, progress: RunState) -> None:
         """Write a checkpoint now."""
         began = self._clock()
-        # Computed with the first checkpoint, because digests of the data may take a while.
+        # Compute it with the first checkpoint, because digests of the data may take a while.
         self._values = self._values or self._identity()
         replies = None if self._replies is None else self._replies()
         try:

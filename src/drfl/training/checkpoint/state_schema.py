@@ -89,7 +89,7 @@ def check(specs: Mapping[str, Spec], tensors: Mapping[str, Tensor]) -> None:
         DamagedError: If a tensor is missing, is not described, has the wrong type or shape, or holds a number out of
             range. The message names the first one.
     """
-    # Sorted names, so that the same fault always gives the same message.
+    # Sort the names, so that the same fault always gives the same message.
     for name in sorted(tensors.keys() - specs.keys()):
         raise DamagedError(f"{name} is not part of this algorithm's state", field=name)
     lengths: dict[str, int] = {}
@@ -164,7 +164,7 @@ def tensors_of(state: object, name: str = "state") -> dict[str, Tensor]:
             tensors[path] = part.detach().cpu().contiguous()
         else:
             clients = part.clients
-            # A copy, because two tables may return the same tensor, and safetensors rejects shared memory.
+            # Copy, because two tables may return the same tensor, and safetensors rejects shared memory.
             tensors |= {f"{path}.clients": clients.clone(), f"{path}.rows": part[clients].cpu()}
     return tensors
 
