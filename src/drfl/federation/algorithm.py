@@ -208,7 +208,7 @@ class Personal(Protocol):
 
 
 def is_separate(algorithm: Algorithm) -> bool:
-    """Return whether only the clients' own models are of use, so that the loss of the global model is irrelevant.
+    """Return whether only the clients' own models are useful, so that the loss of the global model is irrelevant.
 
     An algorithm states this with a class attribute ``separate``.
     """

@@ -283,7 +283,7 @@ class ClientTable:
             ValueError: If a client appears twice or is not in the table, or the rows do not fit.
             InputError: If the file of the rows cannot grow.
         """
-        # A copy, because rows never change and the caller may reuse its tensor.
+        # Copy, because rows never change and the caller may reuse its tensor.
         return self._with(clients, rows, lambda _, row: row.detach().clone())
 
     def add(
@@ -308,7 +308,7 @@ class ClientTable:
                 row.file.read(row, new)
             old = new if isinstance(row, Slot) else row
 
-            # In pieces, so that the difference is never written to memory.
+            # Work in pieces, so that the difference is never written to memory.
             def add_part(part: slice) -> None:
                 difference = term[part] if origin is None else term[part] - origin[part]
                 torch.add(zero if old is None else old[part], difference, alpha=alpha, out=new[part])
@@ -332,7 +332,7 @@ class ClientTable:
         wanted = self.clients[(weights[self.clients.to(weights.device)] != 0).cpu()].tolist()
         on_cpu = self.device.type == "cpu"
         if self._file is None and 2 * d > CHUNK and on_cpu:
-            # Side by side, so that the sum is written once; products of a row with its weight round as below.
+            # Add the rows piece by piece, so that the sum is written once. Products with weights round as below.
             rows = [(cast_weights[client], row) for client in wanted if isinstance(row := self._row(client), Tensor)]
 
             def mix_part(part: slice) -> None:

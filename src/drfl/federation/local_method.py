@@ -250,7 +250,7 @@ class MethodLayout(NamedTuple):
                     code="wrong-type",
                     field=name,
                 )
-        # One mask over the model's vector, because a row of the client store has the private entries in its order.
+        # Use one mask over the model's vector, because a row of the client store has the private entries in its order.
         mask = torch.cat([torch.full((model.parameters[name].numel(),), name in private) for name in model.names])
         shapes = {name: tuple(value.shape) for name, value in state.items()}
         names = tuple(name for name in model.names if name in private)
@@ -274,7 +274,7 @@ class MethodLayout(NamedTuple):
             return w, {name: value.detach().clone() for name, value in method.state(received).items()}
         count = 1 + int(self.private.sum())
         if count > 1:
-            # A copy, because all clients of the cohort start from the same vector.
+            # Copy, because all clients of the cohort start from the same vector.
             w = w.clone()
             w[self.private.to(w.device)] = row[1:count]
         return w, unflatten(row[count:], self.state)
@@ -305,7 +305,7 @@ def flatten(tensors: Named, shapes: Shapes, like: Tensor) -> Tensor:
                 code="wrong-shape",
                 field=name,
             )
-    # The empty vector first, because torch.cat needs at least one tensor.
+    # Begin with the empty vector, because torch.cat needs at least one tensor.
     return torch.cat([like.new_empty(0), *(tensors[name].detach().reshape(-1).to(like) for name in shapes)])
 
 
