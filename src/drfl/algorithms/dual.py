@@ -207,7 +207,7 @@ class SnapshotMethod:
         f, reference = excess(f, reference, fed, self.local, key)
         if not f.clients.numel():
             return Ascent(lam, squares, f, lam, reference)
-        # A sparse vector, because only the m clients that report, out of perhaps a million, differ from the rest.
+        # Use a sparse vector, because only the m clients that report, out of perhaps a million, differ from the rest.
         v = SparseVector(fed.n, f.clients, f.scaled(fed.n, centred=self.centred))
         gamma = None if self.gamma is None else self.local.tau * self.gamma
         step, squares = step_size(gamma, v, squares)

@@ -64,7 +64,7 @@ def excess(
         # Do not use fed.train, which may also request means for the averaged solution.
         up = fed.ask(TrainRequest(missing, fed.w0, key, own_local))
         values, known = references.values.clone(), references.known.clone()
-        # One request per client, because each has its own model.
+        # Send one request per client, because each has its own model.
         for client, w in zip(up.clients, up.w, strict=True):
             f = fed.losses(client[None], w, key.fold("loss"))
             if not bool(torch.isfinite(f.values).all()):

@@ -94,7 +94,7 @@ class QFedAvg:
                 code="out-of-range",
                 field="losses",
             )
-        # Indexed by client, because models may arrive in another order than losses, or not at all.
+        # Index by client, because models may arrive in another order than losses, or not at all.
         F = torch.zeros(N, dtype=torch.float64).index_copy(0, f.clients, f.values)
         # Train only clients that reported: without a loss a client has no weight.
         up = fed.train(f.clients.sort().values, w, self.local, key.fold("sgd"))
