@@ -54,8 +54,8 @@ def tested_predictions(frame: pd.DataFrame, fed: Simulation) -> tuple[Evaluation
         fed: The simulation with the clients.
 
     Raises:
-        InputError: If a column or a test row is missing, a row is there twice or belongs to another client, or a value
-            is not a class, a number or a probability.
+        InputError: If a column or a test row is missing, a row occurs twice or belongs to another client, or a value is
+            not a class, a number or a probability.
     """
     import pandas as pd
 

@@ -101,7 +101,7 @@ class Cell(NamedTuple):
     @property
     def key(self) -> str:
         """The name of the cell's record: a digest of the job."""
-        # Sorted: equal jobs have equal digests for any order of their keys.
+        # Sort the keys, so that equal jobs have equal digests for any order of their keys.
         text = json.dumps([FORMAT, self.kind, self.job], sort_keys=True, ensure_ascii=False)
         # 96 bits: two of a million jobs have the same digest with a probability below 1e-17.
         return hashlib.sha256(text.encode()).hexdigest()[:24]

@@ -142,6 +142,6 @@ def personal_bytes(fitted: Fitted) -> bytes:
     for i, (client, used) in enumerate(zip(job.data.names, personal.used, strict=True)):
         if used != GLOBAL:
             views = job.task.layout.views(personal.models[torch.tensor([i])][0])
-            # Copies, because safetensors rejects tensors that share memory.
+            # Copy, because safetensors rejects tensors that share memory.
             tensors |= {f"{client}/{name}": view.contiguous().clone() for name, view in views.items()}
     return save(tensors)

@@ -384,7 +384,7 @@ def fill_folder(claim: ClaimedFolder) -> Iterator[Path]:
                 )
         for name in {CONFIG, OUTCOMES, SUMMARY}.intersection(names):  # files that resuming reads
             (stage / name).write_bytes(sign(claim.key, name, (stage / name).read_bytes()))
-        # Listed first, so that a process that is killed leaves no unknown file.
+        # List them first, so that a process that is killed leaves no unknown file.
         claim.write(Manifest.new(before.kind, tuple({*before.files, *names}), before.cells))
         for name in names:
             # This is atomic, because both paths are on the same file system.

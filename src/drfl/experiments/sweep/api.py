@@ -123,8 +123,8 @@ def load_comparison(*patterns: str | Path, **settings: object) -> Comparison:
             ``seed``.
 
     Raises:
-        InputError: See :func:`load_runs`; or if no run has these settings, all failed, one is there twice, or runs at
-            one seed have different test rows.
+        InputError: See :func:`load_runs`; or if no run has these settings, all failed, one occurs twice, or runs at one
+            seed have different test rows.
     """
     from drfl.experiments.compare.stored_runs import comparison_of, find_runs, where
 

@@ -112,7 +112,7 @@ class TrialStore:
         optuna = import_optuna()
         counts = trial.undefined, trial.clients, trial.set_back
         content = [trial.number, trial.table, trial.scores, trial.stopped, *counts]
-        # One transaction, so that a killed process leaves no trial without its score.
+        # Use one transaction, so that a killed process leaves no trial without its score.
         frozen = optuna.trial.create_trial(
             value=trial.score,
             params=trial.point,

@@ -119,7 +119,7 @@ def suggest(
         # Trials of an algorithm run one after another, so there are no pending trials to guess values for.
         constant_liar=False,
     )
-    # A new study for every point, so that the sampler keeps no state.
+    # Create a new study for every point, so that the sampler has no state.
     study = optuna.create_study(direction=direction(smaller), sampler=sampler)
     for trial in trials:
         if trial.point:
