@@ -90,7 +90,7 @@ class ClientData:
         schema: The schema that encoded the table, or that drfl inferred from it; None if there is none. If it allows
             missing values, inputs may be NaN until they are standardised.
         patients: (n,) int64 Number of the patient of each row, if training and test rows share one pool; None if rows
-            are independent. A number names one patient of a client; at another client it is another patient.
+            are independent. The same number at two clients denotes two patients.
         fields: The tensors that each row of the inputs (n, p) holds, if the model takes a dictionary or tuple; None if
             the inputs are one tensor.
 

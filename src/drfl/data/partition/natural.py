@@ -111,7 +111,7 @@ def without_small_groups(dataset: Dataset, least: int) -> Dataset:
         small |= each[np.searchsorted(units, names)] < 2
     few = f"fewer than {least} rows" + ("" if dataset.patients is None else ", or with one patient")
     if np.count_nonzero(~small) < 2:
-        # The two largest, because two clients are needed.
+        # Name the two largest, because two clients are needed.
         largest = " and ".join(f"{count:,}" for count in np.sort(counts)[:-3:-1])
         raise InputError(
             f"`min_rows` leaves out clients with {few}, and {np.count_nonzero(~small)} of {len(names)} "

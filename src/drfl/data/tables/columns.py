@@ -191,7 +191,7 @@ def check_size(features: pd.DataFrame, row_name: RowName) -> None:
     from pandas.api.types import is_numeric_dtype
 
     for name in (name for name in features if is_numeric_dtype(features[name])):
-        # Negated, so that a value that is not a number fails too.
+        # Negate the comparison, so that NaN fails too.
         bad = ~(np.abs(features[name].to_numpy(dtype=np.float64)) < LARGEST)
         if bad.any():
             raise InputError(

@@ -218,7 +218,7 @@ class _Cells(NamedTuple):
 
         is_number = is_numeric_dtype(cells) and not is_bool_dtype(cells) and not is_complex_dtype(cells)
         if is_datetime64_any_dtype(cells):
-            # As text, so that dates in typed files are read like those in text files.
+            # Convert to text, so that dates in typed files are read like those in text files.
             cells = cells.dt.strftime("%Y-%m-%dT%H:%M:%S.%f%z").astype(object)
         if not is_number:
             cells = stripped(cells)

@@ -236,7 +236,7 @@ def _as_pair(name: str, pair: Pair, part: str) -> tuple[Tensor, Tensor]:
 
 def check_not_ragged(name: str, what: str, values: object) -> None:
     """Raise InputError for a list of samples of different lengths, such as tokens; the message names the lengths."""
-    # Of rows of different lengths numpy makes an array of objects, or fails without naming the lengths.
+    # For rows of different lengths, numpy makes an array of objects, or fails without naming the lengths.
     if isinstance(values, np.ndarray) and values.dtype == object:
         values = list(values)
     if not isinstance(values, list | tuple):

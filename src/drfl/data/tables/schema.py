@@ -95,7 +95,7 @@ class Column:
                 synonyms = SYNONYMS if name == "type" else None
                 raise _at(place, unknown(name, str(values), known, field=self.name, synonyms=synonyms))
         if self.range is not None:
-            # As floats, so that the bounds 0 and 0.0 give equal columns.
+            # Convert to floats, so that the bounds 0 and 0.0 give equal columns.
             low, high = map(float, self.range)
             object.__setattr__(self, "range", (low, high))
             if self.type not in NUMBERS or not (math.isfinite(low) and math.isfinite(high) and low <= high):

@@ -348,8 +348,8 @@ def _read_sheet(path: Path, drop: Sequence[str]) -> pd.DataFrame:
             # pandas renames the second of two columns with one name.
             head = pd.read_excel(book, sheet_name=sheet or 0, header=None, nrows=1, dtype=object)
             check_unique([str(name).strip() for name in head.iloc[0].dropna()] if len(head) else [], str(path))
-            # As objects, because pandas would read the text "007" as the number 7.
+            # Read as objects, because pandas would read the text "007" as the number 7.
             cells = pd.read_excel(book, sheet_name=sheet or 0, dtype=object, keep_default_na=False, na_values=[""])
             frame = cells.infer_objects()
-    # As in Parquet files, dropped columns are there, but blank.
+    # As in Parquet files, dropped columns are present, but blank.
     return frame.assign(**{str(name): np.nan for name in frame if str(name).strip() in drop})
