@@ -41,7 +41,7 @@ def evaluate_together(problem: PooledData, rows: ClientRows, models: Tensor) -> 
     agree with :func:`evaluate_models` up to rounding.
     """
     task, (pool, places) = problem.task, rows.distinct
-    # Contiguous parameters, because otherwise every pass would copy them.
+    # Make the parameters contiguous, because every pass would otherwise copy them.
     of, views = _functions(task), [view.contiguous() for view in task.layout.views(models).values()]
 
     def tested(x: Tensor, y: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:

@@ -82,11 +82,12 @@ def per_sample(problem: PooledData, index: Tensor, model: Model, of: Sequence[Sa
     relaid = has_images(problem)
 
     def evaluate_part(part: slice | Tensor) -> list[Tensor]:
-        # Inside the function, because grad mode belongs to a thread, and `apply` may use other threads.
+        # Disable gradients inside the function, because grad mode belongs to a thread, and `apply` may use other
+        # threads.
         with torch.no_grad():
             x, y = take_rows(problem.x, part), take_rows(problem.y, part)
             outputs = problem.forward(model, channels_last(x) if relaid else x)
-            # From here on float64 on the CPU, like reported losses and λ.
+            # From here on, values are float64 on the CPU, like reported losses and λ.
             return [function(outputs, y).double().cpu() for function in of]
 
     columns = [torch.cat(values) for values in zip(*apply(evaluate_part, parts), strict=True)]

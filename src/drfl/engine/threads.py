@@ -211,7 +211,7 @@ class Threads:
 
         def take() -> int | None:
             try:
-                # Atomic, so two threads never get the same client.
+                # This is atomic, so two threads never get the same client.
                 return waiting.popleft()
             except IndexError:
                 return None

@@ -160,7 +160,7 @@ def _attempt(
     # A model may contain anything, and tracing it may raise anything: the function itself still works.
     except Exception as error:
         reason = first_line(error)
-    # One warning for each task and name, not one for each shape.
+    # Warn once for each task and name, not once for each shape.
     if name not in (warned := _warned.setdefault(task, set())):
         warned.add(name)
         text = f"{model_of(task)} cannot be {make.__name__}d ({reason}), so its steps run unoptimised and slower"
@@ -249,7 +249,7 @@ def _argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
 
 
 REPLACEMENTS = {
-    # A copy, because the function may write to a tensor that it has made from numbers.
+    # Copy, because the function may write to a tensor that it has made from numbers.
     _ATEN.lift_fresh.default: _ATEN.clone.default,
     _ATEN.argmax.default: _argmax,
     _ATEN._log_softmax.default: _log_softmax,

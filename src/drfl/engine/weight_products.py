@@ -49,7 +49,7 @@ def total(p: Tensor, rest: Tensor | None, products: Sequence[OuterProduct]) -> G
         return rest
     if len(products) == 1 and rest is None:
         return products[0]
-    # New memory, because two parameters may have the same tensor as their gradient.
+    # Allocate new memory, because two parameters may have the same tensor as their gradient.
     gradient = torch.zeros_like(p) if rest is None else rest.clone()
     for product in products:
         product.add_to(gradient)
@@ -88,7 +88,7 @@ class LinearWeights:
         # A factor that shares memory with a parameter would change with it before the product is added.
         if self._products is None or not self._memory.isdisjoint(map(_memory, product)):
             return False
-        # Detached, so that the graph behind the factors is freed.
+        # Detach, so that the graph behind the factors is freed.
         self._products.setdefault(weight, []).append(OuterProduct(*(factor.detach() for factor in product)))
         return True
 
