@@ -49,7 +49,7 @@ def ask_once(session: Session, contents: Mapping[int, RecordDict], what: str, re
     reasons = {client: "it is offline" for client in contents if client not in nodes}
     lines, messages = dict[int, int](), []
     for client, node in nodes.items():
-        # A copy, because clients may share a content, and each gets another head.
+        # Copy, because clients may share a content, and each gets another head.
         content = RecordDict(dict(contents[client]))
         if audit is not None:
             values = {"what": what, "stream": None, "digest": digest_of_content(content)}

@@ -180,7 +180,7 @@ class FlowerFederation(Federation):
 
         The first two models are tested in one message, each further model in a separate message.
         """
-        # Two models at most, because a message has one field for a second model.
+        # Test at most two models, because a message has one field for a second model.
         self._late = late = _LateTest(models[:2])
 
         def result() -> list[Evaluation]:

@@ -127,7 +127,7 @@ class SiteStates:
     """
 
     def __init__(self, folder: Path, site: str) -> None:
-        # Quoted, because a name such as "../x" must not lead out of the folder.
+        # Quote the name, because a name such as "../x" must not lead out of the folder.
         self.site, self.folder = site, folder / STATES / quote(site, safe="")
 
     def read(self, number: int, like: Tensor) -> Tensor:
