@@ -128,7 +128,7 @@ def client_scores(groups: Sequence[Group]) -> str:
                     f"{count(samples)} test, {count(trained)} training samples, λ = {percent([lam], 2)} %",
                 )
                 place = x.at(rank + 1), y.at(score.scale * value)
-                # Smaller marks for many clients, so that they do not hide each other.
+                # Use smaller marks for many clients, so that they do not hide each other.
                 dots.append(mark(group.mark, *place, tooltip, scale=1.3 if len(run.clients) <= 200 else 0.6))
         opacity = 0.9 if alone else 0.4
         picture.draw("g", "".join(dots), data_group=group.key, fill=group.colour, fill_opacity=opacity)
