@@ -227,7 +227,7 @@ class KLBall(FromPrior, Constraint):
         direction = Direction(p.numpy(), g / scale, 0.25 / scale, divergence(lam, p), float(lam.max()))
         if direction.pull <= self.radius:
             return lam
-        # A copy, because the prior is cached and the caller may change its result in place.
+        # Return a copy, because the prior is cached and the caller may change the result in place.
         return p.clone() if self.radius < NO_BALL else self._on_sphere(direction)
 
     def worst_case(self, losses: Tensor) -> WorstCase:

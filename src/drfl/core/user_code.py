@@ -336,7 +336,7 @@ def _is_installed(file: Path) -> bool:
 
 @functools.cache
 def _resolved(file: str) -> Path:
-    # Cached, because a process has thousands of modules and their paths are resolved for every run.
+    # This is cached, because a process has thousands of modules and their paths are resolved for every run.
     return Path(file).resolve()
 
 

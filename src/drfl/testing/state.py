@@ -152,7 +152,7 @@ def far_apart(a: State, b: State, tolerance: float) -> list[str]:
     first, second = leaves(a), leaves(b)
 
     def close(x: Tensor, y: Tensor) -> bool:
-        # Relative to the largest entry, because the rounding of a sum grows with its largest term.
+        # Compare relative to the largest entry, because the rounding of a sum grows with its largest term.
         size = float(x.double().nan_to_num().abs().max()) if x.numel() else 0.0
         return gap(x, y) <= tolerance * (1 + size)
 

@@ -141,7 +141,7 @@ class Subject:
 
     def constant_losses(self) -> ConstantFederation:
         """Make as many clients with different constant losses; models have 3 parameters."""
-        # Shuffled, so that confusing clients with positions shows.
+        # Shuffle, so that confusing clients with positions shows.
         values = np.random.default_rng(self.n).permutation(np.linspace(0.1, 2, self.n))
         if isinstance(self.algorithm, LocalMethod):
             return ConstantFederation(torch.from_numpy(values), model=self.exact.model)
