@@ -114,7 +114,7 @@ def _by_seed(found: Runs, setting: str, metric: str, reference: str, method: str
 
 def _family(compared: Iterable[tuple[Names, list[float]]]) -> tuple[MethodDifference, ...]:
     tested = [(names, seed_difference(values)) for names, values in compared]
-    # One family, because a reader looks at all differences and picks the striking ones.
+    # Correct all as one family, because a reader looks at all differences and picks the striking ones.
     corrected = holm_family([difference for _, difference in tested])
     return tuple(MethodDifference(*names, d, float(p)) for (names, d), p in zip(tested, corrected, strict=True))
 

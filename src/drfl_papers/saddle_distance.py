@@ -74,7 +74,7 @@ FAR = 1e12
 """A squared distance above this counts as diverged."""
 
 REACH = "reach"
-"""Name in a grid for steps·lr·L: how far a round's local steps go together, for any number of steps and any L."""
+"""Name in a grid for steps·lr·L: how far a round's local steps go in total, for any number of steps and any L."""
 
 
 class Distance(BaseModel):
