@@ -45,7 +45,7 @@ def overrides(
 
     Raises:
         InputError: If a ``--param`` is not of the form NAME=VALUE, is for an algorithm that does not run, or is given
-        twice, or if an option has no effect on any algorithm that runs or is overridden by ``--param`` in all.
+            twice, or if an option has no effect on any algorithm that runs or is overridden by ``--param`` in all.
     """
     names = [algorithm_name(name) for name in algorithms]
     values = dict(given)

@@ -256,7 +256,7 @@ def comparison_of(runs: Sequence[StoredRun]) -> Comparison:
 
     Raises:
         InputError: If no run has results, two runs have the same settings, or runs at one seed have different test
-        rows.
+            rows.
     """
     ended = [run for run in runs if run.record is not None]
     if all(run.is_predicted for run in ended):
