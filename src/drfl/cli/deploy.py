@@ -402,7 +402,7 @@ def _require() -> None:
 
 def _deployment(directory: Path) -> DeploymentFolder:
     """Find the deployment of a command that needs Flower."""
-    # First, so that a missing Flower is reported before the folder is read.
+    # Check this first, so that a missing Flower is reported before the folder is read.
     _require()
     from drfl.flower.deploy.paths import find_deployment
 
@@ -471,6 +471,6 @@ def _follow(directory: Path, number: str, *, is_task: bool = False, commands: tu
         return 1
     say(f"run {number} completed", err=True)
     if not is_task:
-        # The SuperLink does not say what a run was, so print what was written last.
+        # The SuperLink does not report the type of a run, so print the results that were written last.
         print_result(max(folder.summaries().values(), key=lambda path: path.stat().st_mtime if path.exists() else 0))
     return 0

@@ -334,8 +334,8 @@ def client_app(load: Callable[[Context], Site]) -> ClientApp:
     def close(message: Message, context: Context) -> Message:
         site = load(context)
         site.policy.check_run(context.run_id, site.folder)
-        # No count here: the answer discloses nothing about the data, and refusing it would leave the logs without an
-        # end.
+        # Do not count this request: the answer discloses nothing about the data, and refusing it would leave the logs
+        # without an end.
         content = RecordDict()
         if site.audit is not None:
             server = server_head(message, site)

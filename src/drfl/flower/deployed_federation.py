@@ -182,7 +182,7 @@ class FlowerFederation(Federation):
         sent with a request, a client that does not answer keeps its last result. A test that is sent separately, such
         as the one after the last round, asks every site that is online, and those that do not answer have no result.
         """
-        # Two models at most, because a message has one field for a second model.
+        # Test at most two models, because a message has one field for a second model.
         self._late = late = _LateTest(models[:2])
 
         def result() -> list[Evaluation]:

@@ -146,7 +146,7 @@ class Transport:
             arrived = list(pull_replies(self.grid, list(in_transit)))
             for received_reply in arrived:
                 self._receive(received_reply, in_transit.pop(received_reply.message), waiting, exchanged)
-            # Once only: the deadline moves to the end of the grace period. Replies until then still count.
+            # Do this only once: the deadline moves to the end of the grace period. Replies until then still count.
             if quorum is not None and len(counting & exchanged.answers.keys()) >= quorum:
                 end, quorum = min(end, time.monotonic() + self.deadline.grace), None
                 period = f"{self.deadline.grace:g} s after enough others had answered"
@@ -343,7 +343,7 @@ class Transport:
         if self.audit is not None:
             self.roster.check_head(ask.client, read_head(content))
         if answer.lacking:
-            if pending.has_shift or ask.version in ("", "zero"):  # the site would be asked for ever
+            if pending.has_shift or ask.version in ("", "zero"):  # the site would be asked forever
                 raise ProtocolError("it claims to lack the shift, which was sent with the request")
             return answer
         answer = msgspec.structs.replace(answer, parts=_with_private(request, answer.parts))
