@@ -25,14 +25,14 @@ from drfl.data.tables.text_form import ReadOptions
 
 
 def clients(sizes=(120, 120, 120), classes=2, p=2):
-    """Clients with a third as many test rows, of normal columns and mixed classes."""
+    """Make clients with normal columns and mixed classes; a third of the rows are test rows."""
     g = torch.Generator().manual_seed(0)
     pairs = {f"site {k}": (torch.randn(n, p, generator=g), torch.arange(n) % classes) for k, n in enumerate(sizes)}
     return ClientData.from_arrays(pairs, test_fraction=1 / 3)
 
 
 def about(notices):
-    """Codes and fields."""
+    """Return codes and fields of notices."""
     return [(notice.code, notice.field) for notice in notices]
 
 
@@ -60,7 +60,7 @@ def test_clients_with_one_class_are_listed():
     one = with_test_targets(data, lambda y: y.index_fill_(0, data.test[1], 1))
     assert about(data_warnings(one)) == [("one-class-test", "site 1")]
     assert data_warnings(one, by_class=True) == ()
-    assert data_warnings(with_test_targets(data, lambda y: y.fill_(1))) == ()  # where all are so, it is the design
+    assert data_warnings(with_test_targets(data, lambda y: y.fill_(1))) == ()  # intended if it is so at all clients
     floats = dataclasses.replace(data, targets=data.targets.double(), test_targets=data.targets.double() * 0)
     assert data_warnings(floats) == ()
 
@@ -82,11 +82,11 @@ def test_outlier_in_a_column_is_found_at_any_scale():
         (line,) = data_warnings(found)
         assert about([line]) == [("outlier", "dose")]
         assert "'dose' at site 2" in line
-    # a column that is mostly one value has no spread to go by
+    # a column that is mostly one value has no spread to compare with
     inputs[:, 1] = 0
     inputs[slip, 1] = 80.0
     assert data_warnings(dataclasses.replace(data, inputs=inputs, test_inputs=inputs)) == ()
-    # unless it is absurd; here in a test row
+    # an absurd value is still reported, here in a test row
     row = int(data.test[1][3])
     inputs[slip, 1], inputs[row, 1] = 0, 1e12
     data = dataclasses.replace(data, inputs=inputs, test_inputs=inputs)
@@ -137,7 +137,7 @@ def test_large_unstandardised_columns():
 def test_column_that_is_constant_at_one_client():
     data = clients((120, 120, 30))
     inputs = data.inputs.clone()
-    inputs[:, 0] = (inputs[:, 0] > 0).float()  # of two values: often all alike somewhere
+    inputs[:, 0] = (inputs[:, 0] > 0).float()  # a column of two values is often constant at a client
     inputs[torch.cat((data.train[0], data.test[0])), 0] = 0
     inputs[torch.cat((data.train[1], data.test[1])), 1] = -1
     inputs[torch.cat((data.train[2], data.test[2])), 1] = 0.5
@@ -255,7 +255,7 @@ def test_codes_that_are_far_from_all_others(code, sites):
 
 
 def with_dates(born, admitted, rows):
-    """Warnings about a table with two columns of dates, of which some rows of client b have other ones."""
+    """Return warnings about a table with two columns of dates; some rows of client b have other dates."""
     frames = []
     for site in "abcd":
         g = np.random.default_rng(ord(site))
@@ -272,7 +272,7 @@ def with_dates(born, admitted, rows):
     "code",
     long_except(["1900-01-01", "9999-12-31"], ["1900-01-01", "1970-01-01", "2099-12-31", "9999-12-31"]),
 )
-def test_dates_that_stand_for_missing_ones(code):
+def test_dates_used_as_codes_for_missing_values(code):
     usual = "1961-05-02", "2021-02-03"
     assert with_dates(*usual, 10) == ()
     for born, admitted, field in ((code, usual[1], "born"), (usual[0], code, "admitted")):
@@ -342,7 +342,7 @@ def test_column_that_reveals_the_target():
 
 
 def with_discharge(site):
-    """A table in which the first level of a category is the outcome."""
+    """Return a table in which the first level of a category is the outcome."""
     random = np.random.default_rng(ord(site))
     died = random.random(60) < 0.3
     ward = np.where(died, "deceased", random.choice(["home", "rehab"], 60))
@@ -356,7 +356,7 @@ def test_category_that_reveals_the_target_by_its_first_level():
 
 
 def with_blanks(change, target="died", task=None):
-    """Warnings about a table whose columns ``change`` draws; an empty cell is a missing value."""
+    """Return warnings about a table whose columns ``change`` draws; an empty cell is a missing value."""
     frames = []
     for site in "abcd":
         random = np.random.default_rng(ord(site))
@@ -433,7 +433,7 @@ def test_run_without_a_schema_checks_categories_as_a_whole(tmp_path, monkeypatch
     assert "columns that nearly determine the target: column 'ward' (right in 100.0%" in capsys.readouterr().err
 
 
-def test_constant_targets_and_many_classes_are_no_leak():
+def test_constant_targets_and_many_classes_are_not_a_leak():
     x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
     constant = ClientData.from_arrays([(x[:20], torch.zeros(20, dtype=torch.int64))] * 2)
     assert "leak" not in [code for code, _ in about(data_warnings(constant))]
@@ -513,7 +513,7 @@ def test_outlier_among_targets():
     assert "column 'y' at site 1 (1e+08)" in line
 
 
-def test_costs_of_which_many_are_zero_are_no_codes():
+def test_costs_with_many_zeros_are_not_codes():
     def cost(g, site, values):
         return np.where(g.random(120) < 0.4, 0, g.lognormal(7, 1.5, 120).round(2))
 
@@ -597,9 +597,9 @@ def test_command_warns_before_training_and_in_its_files(capsys):
     assert [any(line.startswith(start) for line in told) for start in LINES] == [True, True]
     assert call(f"compare {words} --algorithms FedAvg,DRFA --seeds 2 --out c --json".split()) in (0, 1)
     out, err = capsys.readouterr()
-    assert [err.count(line) for line in LINES] == [1, 1]  # once, not once a run
+    assert [err.count(line) for line in LINES] == [1, 1]  # once, not once per run
     assert json.loads(out)["warnings"] == json.loads(Path("c/summary.json").read_text())["warnings"]
-    # and once in the report, with whose it is
+    # once in the report, with the algorithms concerned
     report = Path("c/report.html").read_text()
     assert report.count(LINES[1][:-1]) == 1
     assert "FedAvg and DRFA: all test rows are of one class at A" in report
@@ -676,7 +676,7 @@ def test_target_of_many_numbers_may_be_a_quantity(count, is_quantity):
     frame["age"] = np.tile(np.arange(count), 4)
     codes = about(data_warnings(ClientData.from_frame(frame, group="site", target="age")))
     assert [code for code, _ in codes if code == "many-classes"] == ["many-classes"] * is_quantity
-    # Words are classes, and numbers with a decimal point are a quantity already.
+    # Words are always classes, and numbers with a decimal point are always a quantity.
     for values in (frame["age"].map("class {}".format), frame["age"].astype(float)):
         found = data_warnings(ClientData.from_frame(frame.assign(age=values), group="site", target="age"))
         assert "many-classes" not in [notice.code for notice in found]

@@ -146,7 +146,7 @@ def encrypted():
 
 
 def flipped():
-    """The zip file with one byte of a stored file changed."""
+    """Return the zip file with one byte of a stored file changed."""
     raw = bytearray(ZIP)
     raw[raw.find(FILES["wnids.txt"]) + 3] ^= 1
     return bytes(raw)
