@@ -24,7 +24,7 @@ METRICS = ["--metric", "auc", "--metric", "log-loss", "--metric", "sensitivity",
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
-    """A comparison, and the predictions of its first model in the file p.csv."""
+    """Make a comparison, and write the predictions of its first model to p.csv."""
     monkeypatch.chdir(tmp_path)
     frame = table().drop(columns=["note", "seen"]).dropna()
     frame.to_csv("t.csv", index=False)

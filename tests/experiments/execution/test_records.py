@@ -37,7 +37,7 @@ def test_link_counts_as_missing(tmp_path):
     assert records.read(tmp_path / "store", "a") is None
 
 
-def test_key_accepts_only_records_that_it_signed(tmp_path):
+def test_key_accepts_only_records_signed_with_it(tmp_path):
     signed, unsigned = tmp_path / "signed", tmp_path / "unsigned"
     records.write(signed, "a", {"rounds": 3}, KEY)
     records.write(unsigned, "a", {"rounds": 3})
