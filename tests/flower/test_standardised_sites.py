@@ -112,7 +112,7 @@ def test_tables_in_any_units_train_as_in_a_simulation(algorithm, tmp_path):
 
 def test_standardisation_can_be_switched_off(tmp_path):
     sites = written(tmp_path, frame())
-    for site in sites.values():  # so that nothing diverges
+    for site in sites.values():  # small inputs, so that the run converges
         object.__setattr__(site.data, "inputs", site.data.inputs / torch.tensor(SCALES).float() / 100)
         object.__setattr__(site.data, "test_inputs", site.data.inputs)
     out = server_app.serve(grid_of(sites), server(tmp_path, sites, more="standardise = false", rounds=1))
