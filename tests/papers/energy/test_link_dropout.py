@@ -47,7 +47,7 @@ def test_ledger_counts_downloads_but_not_lost_uploads():
     )
     found = fed.ledger
     assert (found.bytes_down, found.bytes_up, found.messages) == (8 * 2 * VECTOR, 6 * 2 * VECTOR, 14)
-    assert found.gradient_evaluations == 8 * 2 * 8  # the absent worked all the same
+    assert found.gradient_evaluations == 8 * 2 * 8  # absent clients computed, too
     UnreliableFederation(fed, lost=LostReplies(absent(2, 5))).losses(EVERYBODY, fed.w0, Key(1), batch=4)
     assert found.bytes_up == 6 * 2 * VECTOR + 6 * 8
     UnreliableFederation(fed, lost=LostReplies(absent(*range(8)))).gradients(EVERYBODY, fed.w0, Key(1), batch=4)
@@ -95,7 +95,7 @@ def test_every_algorithm_continues_with_absent_clients(name):
 def test_draw_holds_for_the_whole_round():
     recording = Recording(digits())
     run(OverChannel(ALGORITHMS["DRDM"], some_fading()), recording, rounds=5, seed=1)
-    assert [call.kind for call in recording.calls].count("losses") == 5  # they were asked, and answer below the wrapper
+    assert [call.kind for call in recording.calls].count("losses") == 5  # requests reach the inner federation
 
     class Spy:
         """Record which clients answer which requests."""
