@@ -81,7 +81,7 @@ def test_models_and_gradients_are_false_and_losses_true(attack, factor):
 
 
 def vectors(up, g):
-    """Moves w − w_i of the models, snapshots and means, and gradients."""
+    """Return updates w − w_i of the models, snapshots and means, and gradients."""
     return [*(CLEAN.w0 - U for U in up.models), g.values]
 
 
