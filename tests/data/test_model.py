@@ -289,7 +289,7 @@ def test_code_named_in_a_file_is_not_executed(tmp_path, monkeypatch):
         drfl.load_model(path, trusted=[digest])
 
 
-def test_file_with_only_a_digest_takes_the_schema(tmp_path):
+def test_file_with_only_a_digest_requires_its_schema(tmp_path):
     import json
 
     from safetensors.torch import save_file

@@ -136,7 +136,7 @@ def test_standardisation_is_kept_with_the_data():
     assert torch.equal(held_out_training(data, 0.3, Key(0)).inputs, data.inputs)
 
 
-def test_model_behind_the_layer_takes_raw_rows():
+def test_model_behind_the_layer_accepts_raw_rows():
     data, raw = load(), load(standardise=False)
     model = torch.nn.Linear(5, 2)
     whole = data.standardisation.before(model)
@@ -154,7 +154,7 @@ def test_model_behind_the_layer_takes_raw_rows():
     assert data.standardisation.before(model)(torch.ones(2, 5, dtype=torch.int64)).dtype == torch.float32
 
 
-def test_model_file_takes_raw_rows(tmp_path):
+def test_model_file_accepts_raw_rows(tmp_path):
     job = build(Config(dataset="heart-disease", algorithm="FedAvg", rounds=2))
     result = drfl.run(job.algorithm, job.fed, rounds=2)
     write_run(tmp_path, FinishedRun(job, result))
