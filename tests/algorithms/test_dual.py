@@ -128,7 +128,7 @@ def rule(paths, theta):
 
 
 @every_method
-def test_path_of_lambda_in_closed_form(make):
+def test_path_of_lambda_has_the_closed_form(make):
     """With all clients, v is the vector of losses, and SCAFF-PD moves along 2ℓ_r − ℓ_{r−1}."""
     expected = rule(paths(), theta=1.0 if make is ScaffPD else 0.0)
     for lam, by_formula in zip(mixtures(make, paths()), expected, strict=True):

@@ -54,7 +54,7 @@ def test_round_matches_the_paper(beta):
     assert info.answered.numel() == N
 
 
-def test_it_differs_from_fedavg_with_epochs_and_equals_it_with_steps():
+def test_fednova_differs_from_fedavg_with_epochs_and_equals_it_with_steps():
     for local, same in ((LocalSGD(epochs=1, lr=0.1, batch=8), False), (LocalSGD(steps=3, lr=0.1), True)):
         fed = federation()
         a, b = (make(m=N, local=local).round(make().init(fed), fed, Key(0))[0].w for make in (FedNova, FedAvg))

@@ -111,7 +111,7 @@ def test_tasks_with_user_code_have_their_own_traces():
 
 
 @pytest.mark.long
-def test_cache_is_small_and_holds_no_data():
+def test_cache_is_small_and_contains_no_data():
     pools = []
     for n in range(2, 3 + tracing.MAX_STRUCTURES):
         fed = federation(
