@@ -123,7 +123,7 @@ def test_clear_gain_needs_two_standard_errors_and_enough_rows():
     assert not is_clear_gain(np.zeros(100))
 
 
-def test_model_with_an_infinite_loss_is_no_clear_gain():
+def test_model_with_an_infinite_loss_is_not_a_clear_gain():
     gains = np.append(np.ones(30), -np.inf)  # the candidate overflows on the last row
     assert not is_clear_gain(gains)
 

@@ -99,7 +99,7 @@ def test_killed_and_interrupted_search_ends_with_the_same_bytes(tmp_path, capsys
 
 
 @pytest.mark.long
-def test_search_in_which_every_run_diverges(here, tmp_path, capsys):
+def test_search_fails_if_every_run_diverges(here, tmp_path, capsys):
     (tmp_path / "job.toml").write_text("lr = 1.0\n" + JOB + "[algorithms.FedAvg]\nweight_decay = 1e38\n")
     options = ["--trials", "1", "--seeds", "1", "--jobs", "1", "--absolute-step-size", "--out", "a"]
     assert call(["tune", "job.toml", *options]) == 1

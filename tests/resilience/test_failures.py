@@ -152,7 +152,7 @@ class AsksForEverything:
 
 
 @pytest.mark.parametrize("kind", ["drop", "crash"])
-def test_dropout_holds_for_a_round_and_crash_for_training(kind):
+def test_dropout_applies_to_a_round_and_crash_to_training(kind):
     found = [answered for _, answered, _ in rounds(Faulty(AsksForEverything(), FAULTS[kind]), small(), 6)]
     for train, losses, gradients in (state.inner.answered for state in found):
         assert losses == gradients

@@ -110,7 +110,7 @@ def test_probe_replaces_reports_that_are_too_large():
     assert found.values.tolist() == [2.5, 2.0, 99.0, 1.0]
 
 
-def test_probe_holds_a_few_training_rows_of_each_client():
+def test_probe_has_a_few_training_rows_of_each_client():
     data, task = pools((3, 40, 50)), task_of()
     probe, again = (ServerProbe.of(data, task, rows=8, engine=Loop()) for _ in range(2))
     w, clients = task.w0, torch.tensor([2, 0])

@@ -232,7 +232,7 @@ def test_client_with_most_weight_for_long_is_reported(caplog):
         assert caplog.messages == []  # FedAvg has shares, but no λ
 
 
-def test_one_of_few_clients_can_hold_half():
+def test_one_of_few_clients_can_have_more_than_half_the_weight():
     concentration, none = LambdaConcentration(long=1), torch.zeros(4, dtype=torch.int64)
     assert concentration.newly_dominant(concentration.after(none, torch.tensor([0.7, 0.1, 0.1, 0.1]))) == []
     assert concentration.newly_dominant(concentration.after(none, torch.tensor([0.1, 0.8, 0.1, 0.0]))) == [1]
@@ -252,7 +252,7 @@ def test_run_resumes_from_a_file():
     assert state.memory.guards.isnan().nonzero().flatten().tolist() == [0]  # all its reports were rejected
 
 
-def test_caps_on_lambda_hold_without_a_guard():
+def test_caps_on_lambda_apply_without_a_guard():
     state = states_of(algorithm_of("DRFA", gamma=0.5, ambiguity=CVaR(0.5)), ConstantLosses(fed_of(), [0], 1e6), 6)[-1][
         0
     ]

@@ -75,7 +75,7 @@ def simulation():
     return drfl.Simulation(data, drfl.Task(drfl.models.linear((2,), 2)))
 
 
-def test_python_takes_data_frames():
+def test_python_accepts_data_frames():
     fed = simulation()
     w = torch.randn(fed.w0.shape, generator=torch.Generator().manual_seed(0))
     weight, bias = w[:4].reshape(2, 2), w[4:]

@@ -142,7 +142,7 @@ def test_own_predictions_get_the_row_of_the_model(frame, capsys):
     assert {row["algorithm"] for row in rows("c/compare.csv")} == {"FedAvg", "DRFA"}
 
 
-def test_python_takes_data_frames_and_files(frame):
+def test_python_accepts_data_frames_and_files(frame):
     data = drfl.ClientData.from_frame(frame.drop(columns="stage"), group="site", target="ill")
     task = drfl.Task(drfl.models.linear(data.shape, 2))
     right = pd.DataFrame({"row": range(1, len(frame) + 1), "prediction": frame["ill"].to_numpy()})

@@ -89,7 +89,7 @@ def test_honest_logs_pass(deployed, capsys):
     assert [r["event"] for r in deployed.records("server")][-5:] == ["closing", *["parted"] * 3, "finished"]
 
 
-def test_the_order_of_the_logs_does_not_matter(deployed, capsys):
+def test_order_of_the_logs_does_not_matter(deployed, capsys):
     assert problems(capsys, *reversed(deployed.logs())) == set()
 
 
