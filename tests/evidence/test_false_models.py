@@ -15,7 +15,7 @@ from tests.support.scripts import ROOT, script
 from drfl.assessment.seeds import seed_difference
 from evidence import false_model_tables
 
-sys.path.insert(0, str(ROOT / "evidence"))  # it imports a script beside it
+sys.path.insert(0, str(ROOT / "evidence"))  # it imports a script from the same folder
 SCRIPT = script("evidence/false_models.py")
 sys.path.pop(0)
 

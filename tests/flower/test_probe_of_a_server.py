@@ -1,4 +1,4 @@
-"""Test rows that a server holds for its sites: a rule and a guard that judge each site by its own rows."""
+"""Test a rule and a guard that judge each site by its own rows, which the server has."""
 
 import json
 

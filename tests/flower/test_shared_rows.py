@@ -1,4 +1,4 @@
-"""Test the detection of rows that several sites hold, by keyed hashes."""
+"""Test the detection of rows that several sites have, by keyed hashes."""
 
 from __future__ import annotations
 

@@ -315,7 +315,7 @@ def test_majorities_are_known_if_all_sites_report_them():
 
 
 def with_gaps(folder, more=""):
-    """Make three sites with a schema, of which one lacks a column; return the sites and the whole table."""
+    """Make three sites with a schema, one of which lacks a column; return the sites and the whole table."""
     whole = frame().rename(columns={"ill": "sick"})
     whole["sick"] = np.where(whole["sick"] == 1, "yes", "no")
     rng = np.random.default_rng(1)

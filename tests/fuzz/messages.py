@@ -212,7 +212,7 @@ def use(content: RecordDict) -> None:
         health.record_usable()
     everybody, local = torch.arange(3), LocalSGD(steps=1, lr=0.1, batch=4)
     log = logging.getLogger("drfl.flower")
-    log.disabled = True  # a line for every input would be too many
+    log.disabled = True  # avoid a log line for every input
     try:
         reply = fed.train(everybody, fed.w0, local, Key(0))
     finally:

@@ -52,7 +52,7 @@ def test_five_seeds_show_large_but_not_small_differences(groups):
 
 
 def test_best_of_all_needs_no_pairwise_correction():
-    """Their p-values would be too large after a correction for all six pairs of four algorithms."""
+    """The p-values would be too large after a correction for all six pairs of four algorithms."""
     own = [seed_difference(np.array([1.0, 1.3, 0.8, 1.2, 0.7]) * scale) for scale in (1, 2, 3)]
     weak = own[0]._replace(p_t=0.012)
     others = [weak._replace(p_t=0.5)] * 3

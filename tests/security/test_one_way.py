@@ -120,7 +120,7 @@ def test_only_one_module_prints():
         "drfl/cli/command_help.py",  # prints typer's help
         "drfl/core/screen.py",
         "drfl/training/callbacks.py",
-    }  # callbacks filter their own output, because notebooks use them, too
+    }  # callbacks filter their own output, because notebooks also use them
     folders = ("drfl/testing/", "drfl/cli/new/templates/", "drfl/data/datasets/embedded/")
     for name, all_calls in calls().items():
         if name in allowed or name.startswith(folders):

@@ -124,8 +124,8 @@ def test_pushers_push_in_one_direction_at_the_length_of_others():
 
 
 def test_size_of_the_small_perturbation():
-    """With three attackers of ten, two honest clients must lie farther away, so that the attackers are in a
-    majority of six.
+    """With three attackers of ten, two honest clients must be farther away, so that the attackers are in a majority
+    of six.
     """
     fed = exact(least_squares((5,) * 10))
     clean = fed.gradients(torch.arange(10), fed.w0, KEY).values[3:]

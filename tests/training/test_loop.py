@@ -44,7 +44,7 @@ class Counted(NamedTuple):
 
 @dataclass
 class Counter:
-    """An algorithm whose w counts the rounds, and which fails in a given one."""
+    """An algorithm whose w counts the rounds, and which fails in a given round."""
 
     breaks: dict = field(default_factory=dict)
     empty: tuple = ()

@@ -150,7 +150,7 @@ def test_class_has_one_name_in_files_of_different_types(others):
     data = read_tables([Path("in")], "ill")
     assert data.class_names == (("0", "1", "x") if len(others) > 1 else ("0", "1"))
     assert data.columns == ("age", "flag")
-    # The second file holds 0 and 1 in turn.
+    # In the second file, 0 and 1 alternate.
     assert data.targets[20:24].tolist() == [0, 1, 0, 1]
     assert data.inputs[20:24, 1].tolist() == [0, 1, 0, 1]
 

@@ -416,7 +416,7 @@ class Flaky(InProcessGrid):
         found = super().answer(message, context)
         node = message.metadata.dst_node_id
         if self.left in (4, 6) and node == 1:
-            super().answer(message, context)  # delivered twice
+            super().answer(message, context)  # the message is delivered twice
         if self.left == 4 and node == 2:  # done, and the reply lost
             return Message(Error(5, "lost"), reply_to=message)
         if self.left == 6 and node == 3:

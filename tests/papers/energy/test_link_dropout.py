@@ -47,7 +47,7 @@ def test_ledger_counts_downloads_but_not_lost_uploads():
     )
     found = fed.ledger
     assert (found.bytes_down, found.bytes_up, found.messages) == (8 * 2 * VECTOR, 6 * 2 * VECTOR, 14)
-    assert found.gradient_evaluations == 8 * 2 * 8  # absent clients computed, too
+    assert found.gradient_evaluations == 8 * 2 * 8  # absent clients also computed
     UnreliableFederation(fed, lost=LostReplies(absent(2, 5))).losses(EVERYBODY, fed.w0, Key(1), batch=4)
     assert found.bytes_up == 6 * 2 * VECTOR + 6 * 8
     UnreliableFederation(fed, lost=LostReplies(absent(*range(8)))).gradients(EVERYBODY, fed.w0, Key(1), batch=4)
