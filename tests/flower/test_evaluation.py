@@ -100,7 +100,7 @@ def binary(n, seed):
 def test_site_evaluates_its_own_score_column(tmp_path):
     train = {name: binary(20, seed) for seed, name in enumerate("abcd")}
     test = {name: binary(15, 10 + seed) for seed, name in enumerate("abcd")}
-    # the scores of site a are right at all rows, with high confidence; b has none that can be used; c and d have none
+    # Site a's scores are confident and right on all rows. Site b's are unusable; c and d have none.
     perfect = test["a"][1].double() * 0.98 + 0.01
     sites = {
         name: Site(

@@ -47,7 +47,7 @@ class Spoiling(InProcessGrid):
 
 
 class SpoilingTests(InProcessGrid):
-    """Node 2 reports another test result."""
+    """Change node 2's test result."""
 
     claim = None
 
@@ -145,11 +145,11 @@ def test_shift_is_sent_once_and_again_if_lost():
     state, _ = drdm.round(state, fed, Key(0).fold("round", 2))
     kept = fed.traffic.bytes_down - before
     for context in grid.contexts.values():
-        context.state.clear()  # all SuperNodes were started anew
+        context.state.clear()  # as if all SuperNodes had restarted
     messages, before = fed.traffic.messages, fed.traffic.bytes_down
     state, _ = drdm.round(state, fed, Key(0).fold("round", 3))
     vector = state.w.numel() * 4
-    assert fed.traffic.bytes_down - before > kept + 4 * vector  # the vectors, and the requests that found nothing
+    assert fed.traffic.bytes_down - before > kept + 4 * vector  # the vectors, and the requests that found no shift
     assert fed.traffic.messages - messages == 2 * (4 + 4) + 2 * 4  # training twice, losses once
     alone = simulation()
     same = drdm.init(alone)
@@ -168,7 +168,7 @@ def test_absent_site_is_awaited_once_and_used_again(monkeypatch, caplog):
     monkeypatch.setattr(transport.time, "sleep", lambda seconds: pytest.fail("it waited"))
     assert trained(fed).clients.tolist() == [0, 1, 2]
     grid.offline.clear()
-    grid.contexts[9] = grid.contexts.pop(4)  # it comes back under another id
+    grid.contexts[9] = grid.contexts.pop(4)  # it returns under another id
     grid.contexts[9].node_id = 9
     assert trained(fed).clients.tolist() == [0, 1, 2, 3]
 

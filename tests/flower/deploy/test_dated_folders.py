@@ -28,7 +28,7 @@ def _no_pause(monkeypatch):
 
 
 def dated(folder, **job):
-    """A deployment with dated run folders."""
+    """Write the settings of a deployment with dated run folders."""
     path = settings(folder, **job)
     path.write_text(path.read_text().replace('out = "run"', 'out = "runs/DATE"'))
     return path
@@ -70,7 +70,7 @@ def test_next_run_starts_from_the_newest_model(tmp_path, caplog):
     assert about["training"]["init_from"] == sha256_of(first / "model.safetensors")
     assert about["training"]["test_rows"]
     assert ("seen-test-rows", "init_from") not in logged(caplog)
-    # One site has other rows now, so its test rows may be old training rows.
+    # One site's rows have changed, so its test rows may be former training rows.
     train, test = clients()
     train["a"] = tuple(values[1:] for values in train["a"])
     sites = {name: Site(name, ClientData.from_arrays({name: train[name]}, {name: test[name]})) for name in "abcd"}
@@ -115,7 +115,7 @@ def test_folder_names_with_date(tmp_path, out):
     for folder in (new, old, tmp_path / out.replace("DATE", "other")):
         folder.mkdir(parents=True)
     assert dated_folders.run_folders(tmp_path, path) == [old, new]
-    # an empty folder is that of a run that has just begun
+    # an empty folder belongs to a run that has just started
     assert dated_folders.folder_to_fill(tmp_path, path) == new
 
 
