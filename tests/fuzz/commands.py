@@ -96,7 +96,7 @@ MISTAKES = (("--jobs", "0"), ("--x",), ("--out", "file.bin"))
 
 @composite
 def arguments(draw):
-    """Draw a command with up to five options; valid ones take no time."""
+    """Draw a command with some options; valid ones take no time."""
     command = draw(sampled_from(COMMANDS))
     words = [command]
     if command in ("run", "compare", "energy") and draw(chance(30)):

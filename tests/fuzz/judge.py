@@ -54,7 +54,7 @@ class Tally:
 
     @property
     def inputs(self) -> int:
-        """Draw all inputs."""
+        """Return the number of inputs."""
         return self.accepted + self.refused + len(self.failures)
 
 

@@ -174,7 +174,7 @@ class Swapping(InProcessGrid):
     content: RecordDict | None = None
 
     def answer(self, message: Message, context) -> Message:
-        """Read and use an answer."""
+        """Answer a message."""
         reply = super().answer(message, context)
         if self.content is not None and context.node_id == 2 and message.metadata.message_type == "train":
             reply.content = self.content

@@ -18,5 +18,5 @@ ALL_ENGINES = {
 
 
 def same(a, b, close=1e-12):
-    """Return whether tensors are equal up to rounding."""
+    """Assert that tensors are equal up to rounding."""
     torch.testing.assert_close(a, b, rtol=close, atol=close)

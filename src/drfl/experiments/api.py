@@ -195,10 +195,10 @@ def fit(
 ) -> Fitted:
     """Train several algorithms, choose the best one for the worst client, and return its model, as ``drfl fit`` does.
 
-    Six algorithms train on four fifths of each client's training rows. The other rows choose one of them: the one with
-    the smallest loss of the worst client, among FedAvg and those that improve on it. An algorithm improves on FedAvg if
+    Six candidates train on four fifths of each client's training rows. The other rows choose one of them: the one with
+    the smallest loss of the worst client, among FedAvg and those that improve on it. A candidate improves on FedAvg if
     its loss is smaller both for the worst client and on average, or significantly smaller for the worst client. The
-    chosen algorithm then trains on all training rows. Test rows do not influence the choice.
+    chosen candidate then trains on all training rows. Test rows do not influence the choice.
 
     Args:
         data: See :func:`compare`. If the clients have validation rows, these are used.

@@ -32,7 +32,7 @@ QUOTED = {"ExecStart", "ReadWritePaths"}
 
 @pytest.fixture(params=["fl", "a folder", "folder/../up"])
 def deployed(request, tmp_path):
-    """Return a folder as it is named, and its real path."""
+    """Write a deployment into a folder, and return its real path."""
     (tmp_path / "folder").mkdir()
     write(PLAN, tmp_path / request.param)
     return (tmp_path / request.param).resolve()

@@ -295,7 +295,7 @@ def _far_codes(column: np.ndarray, resolution: float, by_class: bool) -> Iterato
             is_end = rest >= end - resolution
             ends.append((sign * end, int(is_end.sum())))
             rest = rest[~is_end]
-            if 2 * len(rest) < 0.8 * len(column):  # a code in most rows would be the column's usual value
+            if 2 * len(rest) < 0.8 * len(column):  # codes that fill most rows are the column's usual values
                 break
             width, gap = float(np.ptp(rest)), end - float(rest.max())
             # Usual codes need no gap if they are the only negative numbers of their column.

@@ -27,7 +27,7 @@ STRIDE = 10
 same text."""
 
 SHORTEST = 2000
-"""Smallest number of characters of a role, which gives 33 test rows. Shorter roles are not used."""
+"""Smallest number of characters of a role, which gives 32 test rows. Shorter roles are not used."""
 
 TRAINING = 0.8
 """Share of each role's text, from its beginning, for training."""
