@@ -560,7 +560,7 @@ def test_seeds_are_keys():
 @pytest.mark.parametrize(
     ("item", "quoted"),
     [
-        ({"x": torch.zeros(3), "y": 1}, ("keys x, y", "dict")),
+        ({"x": torch.zeros(3), "y": 1}, ("keys x, y", "dict", "to_pandas", "with_format")),
         ((torch.zeros(3),), ("tuple of 1",)),
         (torch.zeros(2), ("Tensor",)),
     ],
