@@ -438,7 +438,7 @@ class ClientData:
         Args:
             train: Training pairs by client name, or in order: inputs (n_i, ...) and targets (n_i, ...). Inputs may be a
                 dictionary or a tuple of arrays, which the model gets as ``model(**x)`` or ``model(*x)``; see
-                :class:`drfl.task.input_fields.InputFields`.
+                :class:`drfl.task.input_fields.InputFields`. Masked values of NumPy are NaN.
             test: Test pairs in the same form; None splits each client's rows, by class if the targets are labels.
             test_fraction: Share of the rows for testing if `test` is None.
             key: Key of that split, or a seed. A client's split depends only on its name and its rows.

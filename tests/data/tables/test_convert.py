@@ -168,7 +168,12 @@ def test_missing_values_and_dates_are_read_as_the_message_says():
 
 def test_levels_of_the_index_are_no_columns():
     schema = load(table()).schema
-    for name, options in (("hospital", {}), ("ill", {}), ("age", {"features": ["age"]}), ("age", {"target": "age > 5"})):
+    for name, options in (
+        ("hospital", {}),
+        ("ill", {}),
+        ("age", {"features": ["age"]}),
+        ("age", {"target": "age > 5"}),
+    ):
         for frame in (table().set_index(name), table().set_index([name, table().index])):
             with refused("unknown-name", name, "reset_index"):
                 load(frame, **options)

@@ -386,7 +386,8 @@ def numeric(column: pd.Series, name: str, *, missing: bool = False) -> np.ndarra
     bad = np.flatnonzero(np.isinf(values))
     if len(bad):
         raise InputError(
-            f"column '{name}' has {len(bad)} infinite value{'s' * (len(bad) > 1)}, the first in row {bad[0]}. Drop or cap them",
+            f"column '{name}' has {len(bad)} infinite value{'s' * (len(bad) > 1)}, the first in row {bad[0]}. Drop "
+            "or cap them",
             code="not-finite",
             field=name,
         )

@@ -97,7 +97,12 @@ class Fitted:
 
     @cached_property
     def assessment(self) -> Assessment:
-        """Intervals of the clients' true scores on the test rows, and of the worst client's."""
+        """Intervals of the clients' true scores on the test rows, and of the worst client's.
+
+        Raises:
+            InputError: If the score has no interval, such as RMSE. Add a metric to the task, and name it:
+                ``drfl.assess(fitted, measure="mae")``.
+        """
         job, patients = self.finished.job, None
         if isinstance(job.data, ClientData) and job.data.patients is not None:
             patients = job.data.patient_counts(job.data.test).tolist()
