@@ -167,7 +167,7 @@ def tensor_of(values: object) -> Tensor:
     array = np.ma.array(values) if is_masked else np.asarray(values)
     # numpy's conversion would turn the hidden values into data.
     if np.ma.is_masked(array):
-        array = array.astype(np.result_type(array.dtype, np.float32)).filled(np.nan)
+        array = np.ma.filled(array.astype(np.result_type(array.dtype, np.float32)), np.nan)
     if array.dtype.kind not in "biufc":
         # NumPy's texts have another repr.
         others = (str(value) if isinstance(value, str) else value for value in array.flat)
