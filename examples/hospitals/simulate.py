@@ -38,7 +38,7 @@ HERE = Path(__file__).parent
 MODELS = ("linear", "mlp")
 RUNS: dict[str, tuple[str, dict[str, float]]] = {
     "FedAvg": ("FedAvg", {}),
-    "FedAvg, sites alike": ("FedAvg", {"by_samples": False}),  # equal weights without robustness
+    "FedAvg, equal weights": ("FedAvg", {"by_samples": False}),  # without robustness
     "DRFA": ("DRFA", {}),
     "DRFA, γ = 0.01": ("DRFA", {"gamma": 0.01}),  # a larger dual step size than the chosen one
     "ScaffPD": ("ScaffPD", {}),

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy import sparse
 from tests.support.refusals import refused
 from torch.utils.data import IterableDataset, TensorDataset
 
@@ -167,11 +168,41 @@ def with_value(value):
         ({"a": (np.ones((2, 1)) + 1j, np.array([0, 1]))}, ("wrong-type", "a", "training inputs")),
         ({"a": (np.ones((2, 1)), np.array([0, 1j]))}, ("wrong-type", "a", "training targets")),
         ({"a": (np.zeros((2, 1)), np.array([0.0, np.inf]))}, ("not-finite", "training targets")),
+        ({"a": (sparse.csr_array(np.eye(4)), np.arange(4))}, ("wrong-type", "a", "training inputs", ".toarray()")),
+        ({"a": (torch.eye(4).to_sparse(), np.arange(4))}, ("wrong-type", "a", "training inputs", ".to_dense()")),
+        ({"a": ({"x": torch.eye(4).to_sparse()}, np.arange(4))}, ("wrong-type", "inputs", "field 'x'", ".to_dense()")),
     ],
 )
 def test_unusable_arrays_are_refused_by_name(train, error):
     with refused(*error):
         ClientData.from_arrays(train)
+
+
+def test_masked_values_are_missing():
+    x, y = pair(6)
+    hidden = np.arange(6) == 2
+    masked = np.ma.masked_array(x, mask=hidden[:, None] & [False, True, False])
+    lists = [*np.ma.masked_array(x)[:2], masked[2], *np.ma.masked_array(x)[3:]]
+    for values in (masked, lists, {"x": masked}):
+        with refused("not-finite", "training inputs", "(2, 1)"):
+            ClientData.from_arrays([(values, y)])
+    with refused("not-finite", "training inputs", "(2, 1)"):
+        ClientData.from_datasets([[*zip(lists, y, strict=True)]])
+    with refused("not-finite", "training targets", "(2,)"):
+        ClientData.from_arrays([(x, np.ma.masked_array(y, mask=hidden))])
+    # One of several labels may be unknown.
+    labels = ClientData.from_arrays([(x, np.ma.masked_array(np.ones((6, 2), int), mask=np.eye(6, 2)))]).targets
+    assert labels.isnan().sum(0).tolist() == [1, 1]
+    whole = ClientData.from_arrays([(np.ma.masked_array(x), np.ma.masked_array(y))])
+    assert whole.targets.equal(torch.tensor(y))
+
+
+def test_arrays_of_any_order_are_copied():
+    x, y = pair(6)
+    expected = ClientData.from_arrays([(x[::-1].copy(), y[::-1].copy())])
+    found = ClientData.from_arrays([(x.astype(">f8")[::-1], y.astype(">i4")[::-1])])
+    assert found.inputs.equal(expected.inputs)
+    assert found.targets.equal(expected.targets)
 
 
 @pytest.mark.parametrize(
@@ -221,6 +252,7 @@ def parts(**changes):
         ({"names": ("a",)}, ("count-mismatch", "names")),
         ({"targets": torch.tensor([0, 1])}, ("wrong-shape", "targets")),
         ({"targets": torch.zeros(3, dtype=torch.int32)}, ("wrong-type", "targets", "int64")),
+        ({"inputs": torch.zeros(3, 2).to_sparse()}, ("wrong-type", "inputs", ".to_dense()")),
     ],
 )
 def test_inconsistent_parts_are_refused(changes, error):
@@ -528,7 +560,7 @@ def test_seeds_are_keys():
 @pytest.mark.parametrize(
     ("item", "quoted"),
     [
-        ({"x": torch.zeros(3), "y": 1}, ("keys x, y", "dict")),
+        ({"x": torch.zeros(3), "y": 1}, ("keys x, y", "dict", "to_pandas", "with_format")),
         ((torch.zeros(3),), ("tuple of 1",)),
         (torch.zeros(2), ("Tensor",)),
     ],

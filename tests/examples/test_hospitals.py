@@ -81,7 +81,7 @@ def test_two_rounds_give_finite_numbers(model, name, dataset):
 
 
 def test_control_differs_from_fedavg_only_in_its_weights():
-    a, b = (simulate.config_of("linear", name, 0).parameters("FedAvg") for name in ("FedAvg", "FedAvg, sites alike"))
+    a, b = (simulate.config_of("linear", name, 0).parameters("FedAvg") for name in ("FedAvg", "FedAvg, equal weights"))
     assert {name for name in a if a[name] != b[name]} == {"by_samples"}
 
 

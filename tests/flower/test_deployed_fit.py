@@ -145,7 +145,7 @@ def test_three_sites_choose_the_member_of_a_simulation_with_its_p_values(two_mem
     monkeypatch.setattr(deployed_fit, "fit_jobs", recorded)
     out, here = fit_sites(grid_of(tmp_path), server(tmp_path)), simulated()
     assert here.chosen is PORTFOLIO[0]
-    assert here.candidates[0].group == "2 clients with fewer than 20 validation rows"  # c (9) and b
+    assert here.candidates[0].group == "2 clients with few validation rows, judged together"  # c has 9, and b joins it
     assert fitted[0].choice.p == pytest.approx(here.choice.p, rel=0, abs=1e-12, nan_ok=True)
     assert fitted[0].choice.p[1] < 0.05
     for one, other in zip(fitted[0].candidates, here.candidates, strict=True):

@@ -8,10 +8,10 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from tests.data.test_model import table
 from tests.pages.test_pages import PRINTING
 from tests.report.conftest import write_directory
+from tests.support.refusals import refused
 from tests.support.scripts import ROOT
 
 import drfl
@@ -56,32 +56,30 @@ def test_every_page_with_code_is_tested():
 
 
 @pytest.mark.long
-def test_checkpoints_example_of_the_library_page_runs(tmp_path, monkeypatch):
+def test_examples_of_the_library_page_run_in_order(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (code,) = blocks("library")
-    data = drfl.ClientData.from_arrays([(torch.randn(8, 3), torch.tensor([0, 1] * 4)) for _ in range(2)])
-    names: dict[str, object] = {
-        "drfl": drfl,
-        "algorithm": drfl.FedAvg(m=2),
-        "fed": drfl.Simulation(data, drfl.Task(torch.nn.Linear(3, 2))),
-    }
-    exec(code, names)
+    first, resumable = blocks("library")
+    names: dict[str, object] = {}
+    exec(first, names)
+    exec(resumable, names)
     assert isinstance(result := names["result"], drfl.Result)
     assert result.rounds == 500
-    exec(code, names)
+    exec(resumable, names)
     assert isinstance(again := names["result"], drfl.Result)
     assert again.model.equal(result.model)
 
 
 @pytest.mark.long
-def test_fit_example_runs(capsys):
-    (code,) = blocks("fit")
-    x = torch.randn(2, 90, 3)
-    data = drfl.ClientData.from_arrays([(rows, (rows.sum(1) > 0).long()) for rows in x])
-    names: dict[str, object] = {"drfl": drfl, "data": data, "task": drfl.Task(torch.nn.Linear(3, 2))}
-    exec(code.replace("budget=20", "budget=2"), names)
+def test_fit_examples_run_in_order(capsys):
+    names: dict[str, object] = {}
+    classes, numbers = blocks("fit")
+    exec(classes.replace("budget=20", "budget=2"), names)
     assert isinstance(fitted := names["fitted"], Fitted)
     assert f"{fitted.chosen.name} because {fitted.reason}" in capsys.readouterr().out
+    exec(numbers.replace("budget=20", "budget=2"), names)
+    assert "worst MAE" in capsys.readouterr().out
+    with refused("unsupported-metric", "rmse"):
+        _ = names["fitted"].assessment  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_report_example_runs(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 from types import ModuleType
 
 import pytest
@@ -13,6 +14,7 @@ from tests.support.scripts import ROOT
 
 from drfl.algorithms import ALGORITHMS, theory
 from drfl.ambiguity import AMBIGUITY_SETS, parse
+from drfl.core.errors import RunWarning
 from drfl_papers.specification import PAPERS
 
 PRINTING = (
@@ -43,7 +45,9 @@ def test_code_prints_the_shown_output(page, capsys, monkeypatch):
     names: dict[str, object] = {"__name__": "page"}
     shown = 0
     for code, printed in re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", PAGES[page], flags=re.DOTALL):
-        exec(code, names)
+        # A reader would see the warning instead of the shown output alone.
+        with warnings.catch_warnings(action="error", category=RunWarning):
+            exec(code, names)
         out = capsys.readouterr().out
         assert out == printed
         shown += bool(printed)

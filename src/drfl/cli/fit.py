@@ -88,7 +88,8 @@ def _print(fitted: Fitted) -> None:
             NOTHING if test is None else score.number(Metrics.of(test, score).worst_score),
         )
     console.out.print(view)
-    lines = [f"{c.member.name} {c.excluded}" for c in fitted.candidates if c.excluded]
+    lines = [f"validation losses: {group}" for group in fitted.pooled]
+    lines += [f"{c.member.name} {c.excluded}" for c in fitted.candidates if c.excluded]
     for text in (*lines, f"chosen: {fitted.reason}"):
         console.out.print(text, markup=False)
     view = ScreenTable(

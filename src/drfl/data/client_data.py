@@ -438,7 +438,7 @@ class ClientData:
         Args:
             train: Training pairs by client name, or in order: inputs (n_i, ...) and targets (n_i, ...). Inputs may be a
                 dictionary or a tuple of arrays, which the model gets as ``model(**x)`` or ``model(*x)``; see
-                :class:`drfl.task.input_fields.InputFields`.
+                :class:`drfl.task.input_fields.InputFields`. Masked values of NumPy are NaN.
             test: Test pairs in the same form; None splits each client's rows, by class if the targets are labels.
             test_fraction: Share of the rows for testing if `test` is None.
             key: Key of that split, or a seed. A client's split depends only on its name and its rows.
@@ -578,6 +578,9 @@ class ClientData:
         for name in ("delimiter", "encoding"):
             if getattr(reading, name) is not None:
                 raise InputError(f"{name} has no effect on a data frame: remove it", code="unused-option", field=name)
+        schema = TableSchema.read(schema) if isinstance(schema, str | Path) else schema
+        described = () if schema is None else [column.name for column in schema.columns]
+        convert.check_index(frame, [*roles.names, *used_columns(roles.targets), *(features or ()), *described])
         table, proposed = Table("the table", frame, frame_row), tuple[Notice, ...]()
         # Without options, a data frame is used as the user has read it.
         if schema is None and reading != DETECT and group is not None:
@@ -591,9 +594,13 @@ class ClientData:
                 features = None
             frame = table.with_numbers(names).frame
         if schema is not None:
-            schema = schema if isinstance(schema, TableSchema) else TableSchema.read(schema)
             schema.check_options(targets, group, patient=patient)
             group, patient = group_of(schema, features), schema.patient
+            for name in (group, patient):
+                if name is not None and name not in frame:
+                    raise InputError(
+                        f"the table has no column '{name}', which the schema needs", code="missing-column", field=name
+                    )
             table = table.prepared(schema.texts, reading.with_defaults(schema.reading))
             rows = conform(schema, table)
             columns, inputs, classes = schema.features, rows.inputs, schema.classes

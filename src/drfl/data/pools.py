@@ -42,6 +42,12 @@ def check_pool(
             field="targets",
         )
 
+    for what, values in (("inputs", inputs), ("targets", targets)):
+        if values.layout != torch.strided:
+            raise InputError(
+                f"{part} {what} are a sparse tensor. Convert it with .to_dense()", code="wrong-type", field=what
+            )
+
     def owner(row: int) -> tuple[str, int] | None:
         for name, *parts in zip(names, *lists, strict=False):  # the number of validation parts is checked later
             if any(bool((rows == row).any()) for rows in parts):

@@ -98,7 +98,7 @@ def compare(
             that the program is connected to, else that of RAY_ADDRESS, else this machine.
         resume: Continue the comparison in ``out``, or extend it: by algorithms, by seeds, or by ``rounds``. Finished
             runs are not repeated unless the number of rounds rises, and an interrupted one continues from its
-            checkpoint.
+            checkpoint. Without it, an ``out`` that holds a comparison is refused; :func:`tune` resumes by itself.
         overwrite: Replace the comparison in ``out``.
         evaluate_every: The number of rounds between tests.
         until: Stop when validation rows reach a target, such as ``"worst_accuracy=0.9"``; ``data`` must have such rows.
@@ -359,7 +359,8 @@ def tune(
         first: The parameters of the first trial, by their names in the space, such as the defaults, so that the best
             trial is never worse than these. None draws it like the others.
         out: The folder to fill: the trials as CSV and as an Optuna study, and the best parameters. If it holds an
-            earlier call of the same search, that search continues, also with more trials. None keeps no files.
+            earlier call of the same search, that search continues, also with more trials. Unlike :func:`compare`, this
+            needs no ``resume``. Another search in the folder is refused. None keeps no files.
         jobs: Number of parallel runs, each in its own process; at most ``seeds``, because a trial depends on those
             before it. See :func:`compare`.
         returned: Which model a run returns and is judged by, see :func:`drfl.run`.

@@ -180,6 +180,8 @@ def fit_sites(grid: Grid, path: Path, wait: float | None = None) -> Path:
         p = "" if row["p"] is None else f", p = {row['p']:.2g}"
         text = row["excluded"] or f"worst validation loss {row['worst_validation_loss']:.4g}{p}"
         LOG.info("%s: %s", row["name"], text)
+    for group in fitted.pooled:
+        LOG.info("validation losses: %s", group)
     LOG.info("chosen: %s", fitted.reason)
     LOG.info("there are no references: the sites' rows cannot be pooled, and models of single sites are not tested")
     log_end(final, out)

@@ -149,16 +149,25 @@ def fields_of(model: nn.Module) -> InputFields | None:
 
 
 def tensor_of(values: object) -> Tensor:
-    """Convert an array of numbers to a tensor that does not change with it.
+    """Convert an array of numbers to a tensor that does not change with it; masked values become NaN.
 
     Raises:
         TypeError: If a value is not a number, such as a text or None. The message names it and the remedy.
         ValueError: If the values do not form an array.
         RuntimeError: If torch cannot read them.
     """
+    if hasattr(values, "toarray") or (isinstance(values, Tensor) and values.layout != torch.strided):
+        way = ".to_dense()" if isinstance(values, Tensor) else ".toarray()"
+        raise TypeError(f"found a sparse {type(values).__name__}. Convert it with {way}")
     if isinstance(values, Tensor):
         return values.detach()
-    array = np.asarray(values)
+    is_masked = isinstance(values, np.ma.MaskedArray) or (
+        isinstance(values, list | tuple) and any(isinstance(value, np.ma.MaskedArray) for value in values)
+    )
+    array = np.ma.array(values) if is_masked else np.asarray(values)
+    # numpy's conversion would turn the hidden values into data.
+    if np.ma.is_masked(array):
+        array = np.ma.filled(array.astype(np.result_type(array.dtype, np.float32)), np.nan)
     if array.dtype.kind not in "biufc":
         # NumPy's texts have another repr.
         others = (str(value) if isinstance(value, str) else value for value in array.flat)
@@ -167,7 +176,8 @@ def tensor_of(values: object) -> Tensor:
             f"found {first}. Encode labels as integers, convert numbers with .astype(float), or use "
             "drfl.ClientData.from_frame for a table with text"
         )
-    return torch.tensor(array)
+    # A copy, in an order of bytes and values that torch reads.
+    return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
 
 
 def _tensors(x: object, what: str) -> list[Tensor]:

@@ -342,7 +342,7 @@ def _layer(model: nn.Module, call: Callable[[], object], changed: Callable[[], b
 def place_of(error: Exception) -> str:
     """Locate an error in the user's code, as ", FILE.py, line 3"; "" if it was raised elsewhere."""
     frames = traceback.extract_tb(error.__traceback__)
-    # Lines of torch and drfl do not help the user. A user's folder may have one of these names.
-    packages = [Path(__file__).parents[1], Path(torch.__file__).parent]
+    # Lines of drfl and of packages such as torch do not help the user. A user's folder may have one of these names.
+    packages = [Path(__file__).parents[1], Path(torch.__file__).parents[1]]
     frames = [frame for frame in frames if not any(Path(frame.filename).is_relative_to(own) for own in packages)]
     return f", {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""

@@ -9,7 +9,7 @@ import torch
 from tests.support.refusals import refused
 
 from drfl.core.key import Key
-from drfl.data import ClientData
+from drfl.data import ClientData, ReadOptions
 
 
 def table(**changes):
@@ -122,6 +122,8 @@ HOLES = [None, 1.0] + [2.0] * 8
         ({"dose": HOLES}, {}, ("missing-values", "dose", "1", "0")),
         ({"age": pd.Series(HOLES, dtype="Int64")}, {}, ("missing-values", "age", "1")),
         ({"dose": [np.inf] * 10}, {}, ("not-finite", "dose", "10")),
+        ({"ill": [0] * 10}, {}, ("constant-target", "ill", "'0'")),
+        ({"ill": ["no"] * 10}, {}, ("constant-target", "ill", "'no'")),
         ({"ill": ["a", None] * 5}, {}, ("missing-values", "ill", "5", "1")),
         ({"ill": HOLES}, {}, ("missing-values", "ill", "1")),
         ({"ill": pd.Series(["a", 1] * 5, dtype=object)}, {}, ("wrong-type", "ill")),
@@ -142,3 +144,47 @@ def test_repeated_columns_and_empty_tables_are_refused():
         load(table().rename(columns={"dose": "age"}))
     with refused("no-rows"):
         load(table().iloc[:0])
+
+
+def test_one_missing_or_infinite_value_is_counted_in_the_singular():
+    for value, counted in ((np.nan, "1 missing value,"), (np.inf, "1 infinite value,")):
+        with refused("missing-values" if np.isnan(value) else "not-finite", "dose") as caught:
+            load(table(dose=[value, *range(9)]))
+        assert counted in str(caught.value)
+
+
+def test_missing_values_and_dates_are_read_as_the_message_says():
+    frame = table(dose=[np.nan, *range(9)], day=[pd.NaT, *pd.date_range("2020-01-01", periods=9)])
+    with refused("missing-values", "dose", "reading=drfl.ReadOptions(missing=('',))"):
+        load(frame)
+    frame = pd.concat([frame] * 4, ignore_index=True)
+    data = load(frame, reading=ReadOptions(missing=("",)), standardise=True, dtype=torch.float64)
+    assert data.columns is not None
+    columns = dict(zip(data.columns, data.inputs.T, strict=True))
+    for name in ("dose", "day"):
+        assert columns[name][0] == 0  # the mean
+        assert (columns[f"{name} missing"] > 0).nonzero().flatten().tolist() == [0, 10, 20, 30]
+
+
+def test_levels_of_the_index_are_no_columns():
+    schema = load(table()).schema
+    for name, options in (
+        ("hospital", {}),
+        ("ill", {}),
+        ("age", {"features": ["age"]}),
+        ("age", {"target": "age > 5"}),
+    ):
+        for frame in (table().set_index(name), table().set_index([name, table().index])):
+            with refused("unknown-name", name, "reset_index"):
+                load(frame, **options)
+            with refused("unknown-name", name, "reset_index"):
+                ClientData.from_frame(frame, schema=schema)
+            load(frame.reset_index(name), **options)
+
+
+def test_column_of_clients_or_patients_that_a_schema_needs_is_refused_by_name():
+    frame = table(id=[*"abcdeabcde"])
+    schema = load(frame, patient="id").schema
+    for name in ("hospital", "id"):
+        with refused("missing-column", name):
+            ClientData.from_frame(frame.drop(columns=name), schema=schema)

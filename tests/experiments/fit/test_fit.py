@@ -151,7 +151,9 @@ def test_two_clients_with_one_very_small(two_members):
     found = fitted(tiny)
     assert {c.group for c in found.candidates} == {"site0"}  # the other client's only row is also a training row
     small = replace(data, train=(data.train[0], data.train[1][:10]))
-    assert {c.group for c in fitted(small).candidates} == {"2 clients with fewer than 20 validation rows"}
+    assert {c.group for c in fitted(small).candidates} == {
+        "all 2 clients, judged together because they have few validation rows"
+    }
 
 
 def test_client_with_contrary_labels_gets_its_own_model(two_members):
@@ -260,6 +262,38 @@ def test_impossible_arguments_are_refused(options, code, field):
         fitted(**options)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "groups"),
+    [
+        ((90, 80, 70), ["all 3 clients, judged together because they have few validation rows"]),
+        ((60, 70, 300), ["2 clients with few validation rows, judged together", "site2"]),
+        ((300, 310, 320), ["site0", "site1", "site2"]),
+    ],
+    ids=["one group", "one group and a client", "clients"],
+)
+def test_reason_names_who_was_judged(monkeypatch, sizes, groups):
+    data = clients(n=400)
+    data = replace(data, train=tuple(rows[:n] for rows, n in zip(data.train, sizes, strict=True)))
+    slow = Member("slow", "FedAvg", {"lr": 1e-4})
+    for portfolio in ((slow, PORTFOLIO[0]), (PORTFOLIO[0], slow._replace(parameters={"lr": 1e-3}))):
+        monkeypatch.setattr(fit_module, "PORTFOLIO", portfolio)
+        found = fitted(data)
+        assert found.chosen is PORTFOLIO[0]
+        assert list(found.groups) == groups
+        assert found.pooled == [group for group in groups if group not in data.names]
+        assert {candidate.group for candidate in found.candidates} <= set(groups)
+        # "The worst client" is right only if clients are judged one by one.
+        assert ("the worst client" in found.reason) == (len(groups) == 3)
+        assert ("the worst group of clients" in found.reason) == (len(groups) == 2)
+        assert (groups[0] in found.reason) == (len(groups) == 1) or portfolio[0] is slow
+    # A smaller loss that is not significant is compared in the same words.
+    for p, judged in ((0.01, "significantly"), (0.5, "smaller loss")):
+        choice = found.choice._replace(chosen=1, reference=0, p=np.array([np.nan, p]))
+        reason = replace(found, choice=choice).reason
+        assert judged in reason
+        assert all(candidate.group in reason for candidate in found.candidates)
+
+
 @pytest.mark.long
 def test_patients_count_instead_of_rows(two_members):
     data = clients(n=200)
@@ -267,7 +301,9 @@ def test_patients_count_instead_of_rows(two_members):
     rows = torch.arange(len(data.inputs))
     found = fitted(replace(data, patients=rows // 8))
     single = fitted(replace(data, patients=rows))
-    assert {c.group for c in found.candidates} == {"3 clients with fewer than 20 validation patients"}
+    assert {c.group for c in found.candidates} == {
+        "all 3 clients, judged together because they have few validation patients"
+    }
     assert {c.group for c in single.candidates} <= set(data.names)
 
 

@@ -103,7 +103,9 @@ def test_invalid_changes_are_refused(texts, error):
         (b"rounds = -1", ("invalid-value", "rounds")),
         (b"dataset = 'mnits'", ("unknown-name", "dataset", "'mnist'")),
         (b"colour = 1", ("unknown-name", "option", "'colour'")),
-        (b"algorithms = 3", ("invalid-value", "algorithms")),
+        (b"algorithms = 3", ("invalid-value", "algorithms", "[algorithms.FedAvg]")),
+        (b"algorithms = ['DRFA']", ("invalid-value", "algorithms", "[algorithms.FedAvg]")),
+        (b"algorithms.DRFA = 3", ("invalid-value", "algorithms", "[algorithms.DRFA]")),
         (b"validation = 1.5", ("invalid-value", "validation")),
     ],
 )

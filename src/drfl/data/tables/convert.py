@@ -17,6 +17,7 @@ from drfl.data.tables.conform import level_text
 from drfl.data.tables.levels import check_levels, level_notices
 from drfl.data.tables.propose import inferred_schema
 from drfl.data.tables.schema import TableSchema
+from drfl.data.tables.targets import check_varies
 from drfl.task.input_fields import InputFields, has_fields, tensor_of
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ def concatenate(
             if tensor.is_floating_point() != first.is_floating_point():
                 raise InputError(
                     f"{part} {what} have different types: {first.dtype} at client '{names[0]}', {tensor.dtype} at "
-                    f"client '{name}'",
+                    f"client '{name}'. Convert them to one type; missing values make integers real numbers",
                     code="wrong-type",
                     field=name,
                 )
@@ -197,6 +198,17 @@ def named_columns(frame: pd.DataFrame) -> pd.DataFrame:
     if not len(frame):
         raise InputError("the table has no rows. Each client needs at least two", code="no-rows")
     return frame.rename(columns=str)
+
+
+def check_index(frame: pd.DataFrame, names: Sequence[str]) -> None:
+    """Raise InputError if one of these columns is a level of the index."""
+    for name in names:
+        if name not in frame.columns and name in map(str, frame.index.names):
+            raise InputError(
+                f"'{name}' is a level of the data frame's index, not a column. Call reset_index() first",
+                code="unknown-name",
+                field=name,
+            )
 
 
 def _as_pair(name: str, pair: Pair, part: str) -> tuple[Tensor, Tensor]:
@@ -309,13 +321,14 @@ def encode_frame(frame: pd.DataFrame, roles: Columns, features: Sequence[str] | 
     from pandas.api.types import infer_dtype, is_numeric_dtype
 
     names = feature_columns(frame, roles, features)
+    for name in names:
+        require_present(frame[name], name, ", or read them as missing values: reading=drfl.ReadOptions(missing=('',))")
     # pandas keeps truth values as objects once a blank cell was among them.
     chosen, (y, classes) = frame[names].infer_objects(), encode_targets(frame, roles.targets)
     words, texts = dict[str, pd.Series](), list[str]()
     for name in names:
         is_category = isinstance(chosen[name].dtype, pd.CategoricalDtype)
         if is_category or (not is_numeric_dtype(chosen[name]) and infer_dtype(chosen[name]) in ("string", "boolean")):
-            require_present(chosen[name], name)
             words[name] = chosen[name].astype(object).map(level_text)
             texts += [] if is_category else [name]
             if not is_category and pd.to_numeric(words[name], errors="coerce").notna().all():
@@ -356,7 +369,7 @@ def feature_matrix(
         if not is_numeric_dtype(column) or is_complex_dtype(column):
             raise InputError(
                 f"{what.removesuffix('s')} column '{name}' is neither numeric nor text ({column.dtype}). Convert it, "
-                f"or name other columns in {what}",
+                f"name other columns in {what}, or give a schema, which encodes dates",
                 code="not-a-number",
                 field=name,
             )
@@ -373,20 +386,21 @@ def numeric(column: pd.Series, name: str, *, missing: bool = False) -> np.ndarra
     bad = np.flatnonzero(np.isinf(values))
     if len(bad):
         raise InputError(
-            f"column '{name}' is infinite in {len(bad)} rows, the first in row {bad[0]}. Drop or cap them",
+            f"column '{name}' has {len(bad)} infinite value{'s' * (len(bad) > 1)}, the first in row {bad[0]}. Drop "
+            "or cap them",
             code="not-finite",
             field=name,
         )
     return values
 
 
-def require_present(column: pd.Series, name: str) -> None:
-    """Raise InputError if values of a column are missing."""
+def require_present(column: pd.Series, name: str, remedy: str = "") -> None:
+    """Raise InputError if values of a column are missing; a further remedy ends the message."""
     bad = np.flatnonzero(column.isna().to_numpy(dtype=bool))
     if len(bad):
         raise InputError(
-            f"column '{name}' has {len(bad)} missing values, the first in row {bad[0]}. Drop these rows "
-            "(DataFrame.dropna) or fill them (DataFrame.fillna)",
+            f"column '{name}' has {len(bad)} missing value{'s' * (len(bad) > 1)}, the first in row {bad[0]}. Drop "
+            f"these rows (DataFrame.dropna), or fill them (DataFrame.fillna){remedy}",
             code="missing-values",
             field=name,
         )
@@ -417,4 +431,6 @@ def encode_targets(frame: pd.DataFrame, names: Sequence[str]) -> tuple[np.ndarra
         raise InputError(
             f"target column '{name}' mixes types. Convert it to strings or numbers", code="wrong-type", field=name
         ) from None
-    return codes.astype(np.int64), tuple(str(label) for label in labels.tolist())
+    names = tuple(str(label) for label in labels.tolist())
+    check_varies(name, codes, names)
+    return codes.astype(np.int64), names

@@ -78,7 +78,7 @@ def check_varies(name: str, values: np.ndarray, classes: Sequence[str] | None = 
     if not len(values):
         raise InputError(f"the target '{name}' is unknown in every row", code="constant-target", field=name)
     if (values == values[0]).all():
-        shown = values[0] if classes is None else classes[int(values[0])]
+        shown = values[0] if classes is None else f"'{classes[int(values[0])]}'"
         raise InputError(
             f"the target '{name}' is {shown} in every row, so there is nothing to learn",
             code="constant-target",

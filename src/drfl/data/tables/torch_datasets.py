@@ -114,7 +114,10 @@ def stack(name: str, dataset: TorchDataset[Item]) -> Pair:
 def _item(item: Item) -> tuple[dict[str | int | None, Tensor], Tensor]:
     """Return the inputs of an item by name, by number for a tuple, or by None for one tensor; and its target."""
     if isinstance(item, Mapping):
-        raise ValueError(f"items must be (x, y), got a dict with keys {', '.join(map(str, item))}")
+        raise ValueError(
+            f"items must be (x, y), got a dict with keys {', '.join(map(str, item))}. Convert Hugging Face data with "
+            "to_pandas() for from_frame, or pass with_format('torch') columns to from_arrays"
+        )
     if not isinstance(item, tuple | list) or len(item) not in (2, 3):
         size = f" of {len(item)}" if isinstance(item, tuple | list) else ""
         raise ValueError(f"items must be (x, y) or (x, y, metadata), got an object of type {type(item).__name__}{size}")

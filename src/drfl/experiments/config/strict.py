@@ -49,6 +49,14 @@ def input_error(error: ValidationError) -> InputError:
             code="wrong-type",
             field=f"{path[0]}.{path[1]}",
         )
+    if table == "algorithms" and first["type"] == "dict_type":
+        name = path[0] if path else "FedAvg"
+        return InputError(
+            f"`algorithms` needs a table of parameters for each algorithm, got {first['input']!r:.80}. Write "
+            f"[algorithms.{name}]; the table may be empty",
+            code="invalid-value",
+            field="algorithms",
+        )
     where = ".".join(str(part) for part in first["loc"][:1])
     return InputError(f"`{where}` {value_problem(error)}", code="invalid-value", field=where)
 

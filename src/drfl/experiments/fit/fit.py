@@ -89,7 +89,7 @@ def fit_jobs(jobs: FitRuns, judge: Judge, steps: Steps, *, personalise: Personal
     # All models are tested in one request. Those of candidates that diverged are missing.
     tests = iter(jobs.test([c.run.result.model for c in candidates if c.run is not None]))
     return Fitted(
-        final, tuple(candidates), choice, judge.total,
+        final, tuple(candidates), choice, judge.total, tuple(judge.names),
         tuple(None if c.run is None else next(tests) for c in candidates), models,
         {key: None if run is None else run.result.evaluation for key, run in runs.items()}, global_test=global_test,
     )  # fmt: skip

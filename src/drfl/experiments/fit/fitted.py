@@ -61,6 +61,7 @@ class Fitted:
         candidates: The portfolio after the selection stage, from simple to complex.
         choice: The choice among them.
         rows: Number of validation rows.
+        groups: Names of the groups of clients by which the candidates were judged: clients, or a text for several.
         tests: Test results of the candidates, for reports; the choice does not use them. None for diverged ones.
         personal: The clients' personal models; None if they were not requested.
         references: Test results of the references by key; None for one that diverged.
@@ -72,6 +73,7 @@ class Fitted:
     candidates: tuple[Candidate, ...]
     choice: Choice
     rows: int
+    groups: tuple[str, ...]
     tests: tuple[Evaluation | None, ...]
     personal: Personalisation | None
     references: dict[str, Evaluation | None]
@@ -95,7 +97,12 @@ class Fitted:
 
     @cached_property
     def assessment(self) -> Assessment:
-        """Intervals of the clients' true scores on the test rows, and of the worst client's."""
+        """Intervals of the clients' true scores on the test rows, and of the worst client's.
+
+        Raises:
+            InputError: If the score has no interval, such as RMSE. Add a metric to the task, and name it:
+                ``drfl.assess(fitted, measure="mae")``.
+        """
         job, patients = self.finished.job, None
         if isinstance(job.data, ClientData) and job.data.patients is not None:
             patients = job.data.patient_counts(job.data.test).tolist()
@@ -117,23 +124,37 @@ class Fitted:
         simple = self.candidates[simplest].member.name
         if not len(tested):
             return f"{simple} is the only member of the portfolio that is not excluded"
+        corrected = f"Holm-corrected for {len(tested)} comparisons"
+        is_one, units = len(self.groups) == 1, "groups" if self.pooled else "clients"
+        who = self.groups[0] if is_one else f"the worst {'group of clients' if self.pooled else 'client'}"
         if chosen == simplest:
             return (
-                f"no other member improves on {simple} on validation rows: none has a smaller loss both for the worst "
-                f"client and on average, and none is significantly better for the worst client (smallest p = "
-                f"{tested.min():.2g}, Holm-corrected for {len(tested)} comparisons)"
+                f"no other member has a smaller loss than {simple} on validation rows of {who}"
+                if is_one
+                else f"no other member improves on {simple} on validation rows: none has a smaller loss both for {who} "
+                f"and on average, and none is significantly better for {who} (smallest p = {tested.min():.2g}, "
+                f"{corrected})"
             )
         new, old = self.candidates[chosen], self.candidates[simplest]
-        worst = f"{new.worst:.4g} instead of {old.worst:.4g}"
+        worst = f"{new.worst:.4g} at {new.group} instead of {old.worst:.4g} at {old.group}"
+        if new.group == old.group:
+            worst = f"{new.worst:.4g} instead of {old.worst:.4g}{'' if is_one else f', at {old.group}'}"
         if p[chosen] <= LEVEL:
             return (
-                f"{new.member.name} is significantly better than {simple} for the worst client on validation rows: "
-                f"loss {worst} (p = {p[chosen]:.2g}, Holm-corrected for {len(tested)} comparisons)"
+                f"{new.member.name} is significantly better than {simple} on validation rows of {who}: loss {worst} "
+                f"(p = {p[chosen]:.2g}, {corrected})"
             )
+        if is_one:
+            return f"{new.member.name} has a smaller loss than {simple} on validation rows of {who}: {worst}"
         return (
-            f"{new.member.name} has a smaller loss than {simple} on validation rows, both for the worst client "
-            f"({worst}) and on average over clients ({new.average:.4g} instead of {old.average:.4g})"
+            f"{new.member.name} has a smaller loss than {simple} on validation rows, both for {who} ({worst}) and "
+            f"on average over {units} ({new.average:.4g} instead of {old.average:.4g})"
         )
+
+    @property
+    def pooled(self) -> list[str]:
+        """The groups of more than one client."""
+        return [group for group in self.groups if group not in self.finished.job.data.names]
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per member of the portfolio: its validation loss, p-value and exclusion, and its test results.

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from drfl.assessment.choice import FEW, group_clients, worst_group
+from drfl.assessment.choice import group_clients, worst_group
 from drfl.assessment.row_moments import RowMoments
 from drfl.core.errors import InputError
 from drfl.experiments.fit.validation_rows import ValidationRows
@@ -49,8 +49,13 @@ class Judge(NamedTuple):
         unit = "rows" if (losses.units == losses.rows).all() else "patients"
         groups = group_clients(losses.units.tolist())
         members = [clients[groups == group] for group in range(groups.max() + 1)]
+        # Among these, a client with enough rows may have joined the others, see `group_clients`.
         labels = [
-            str(names[own[0]]) if len(own) == 1 else f"{len(own)} clients with fewer than {FEW} validation {unit}"
+            str(names[own[0]])
+            if len(own) == 1
+            else f"all {len(own)} clients, judged together because they have few validation {unit}"
+            if len(own) == len(names)
+            else f"{len(own)} clients with few validation {unit}, judged together"
             for own in members
         ]
         worst = worst_group(losses.merged(groups))[1]

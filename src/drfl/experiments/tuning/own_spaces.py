@@ -10,6 +10,7 @@ from drfl.core import user_code
 from drfl.core.errors import InputError
 from drfl.experiments.config.hyperparameters import Value, algorithm_class
 from drfl.federation.algorithm import Algorithm
+from drfl.task.model_checks import place_of
 
 if TYPE_CHECKING:
     import optuna
@@ -101,7 +102,9 @@ def call_space(name: str, space: Callable[[optuna.Trial], T], trial: optuna.Tria
     except Exception as error:
         why = " ".join(str(error).split()) or "no reason given"
         raise InputError(
-            f"the space of {name}: {type(error).__name__}: {why}", code="user-code-failed", field="space"
+            f"the function of the space of {name} failed{place_of(error)}: {type(error).__name__}: {why}",
+            code="user-code-failed",
+            field="space",
         ) from error
     # The store holds plain values only.
     for parameter, value in trial.params.items():
