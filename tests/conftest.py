@@ -25,7 +25,7 @@ gc.disable()
 
 
 def pytest_collection_modifyitems(items):
-    # A test of many minutes that mostly waits runs beside all others if it starts first.
+    # A long test that mostly waits should start first, so that it runs beside all others.
     items.sort(key=lambda item: item.get_closest_marker("first") is None)
 
 
@@ -50,5 +50,5 @@ def global_generator_untouched():
 
 @pytest.fixture(params=ENGINES.values(), ids=ENGINES)
 def engine(request):
-    """Every engine."""
+    """Run the test with every engine."""
     return request.param

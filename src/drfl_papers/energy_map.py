@@ -85,7 +85,7 @@ def plans(collected: CollectedRuns) -> dict[str, LocalStepsPlan]:
 def payload_of(group: Sequence[Run]) -> Payload:
     """Average the costs of a round, from the ledgers of runs that differ in τ and seed only.
 
-    The ledgers do not say how the work was shared among clients, so the fields on which times depend are NaN. All
+    The ledgers do not record how the work was shared among clients, so the fields on which times depend are NaN. All
     counts are 0 if every run failed: then no τ reaches the target, and there is no energy to count.
     """
     ended = [run for run in group if run.has_ended and run.rounds]

@@ -102,7 +102,7 @@ def _comparisons(spec: Specification) -> list[tuple[str, str, str]]:
     """List metric, reference and other method of every comparison."""
     reference = spec.reference or spec.methods[0].name
     others = [method.name for method in spec.methods if method.name != reference]
-    # Only accuracies: tests of the spread and the losses too would triple the family and weaken every verdict.
+    # Test only accuracies, because tests of the spread and the losses would triple the family and weaken every verdict.
     return [(metric, reference, other) for metric in spec.metrics if metric.endswith("_accuracy") for other in others]
 
 
@@ -114,7 +114,7 @@ def _by_seed(found: Runs, setting: str, metric: str, reference: str, method: str
 
 def _family(compared: Iterable[tuple[Names, list[float]]]) -> tuple[MethodDifference, ...]:
     tested = [(names, seed_difference(values)) for names, values in compared]
-    # One family, because a reader looks at all differences and picks the striking ones.
+    # Correct all as one family, because a reader looks at all differences and picks the striking ones.
     corrected = holm_family([difference for _, difference in tested])
     return tuple(MethodDifference(*names, d, float(p)) for (names, d), p in zip(tested, corrected, strict=True))
 
@@ -143,7 +143,7 @@ def tables(plan: Plan, runs: Runs, stored: bool = True) -> tuple[ResultTable, ..
         less = " (lower is better)" if column(metric).small else ""
         title = f"Paired differences: {column(metric).name}{less}, points"
         shown.append(ResultTable(title, ("difference", *plan.settings), tuple(rows)))
-    # A method with more rounds may be better for this reason alone, which the note has to say.
+    # A method with more rounds may be better for this reason alone, which the note has to mention.
     equally_long = len({planned.cell.job.get("rounds") for planned in plan.cells}) == 1
     shown[-1] = replace(shown[-1], notes=(_note(compared, equally_long, stored),))
     together = over_settings(plan, runs)

@@ -176,7 +176,7 @@ def hyperparameters(folder: Path, name: str) -> dict[str, object]:
                 field=str(path),
             )
         for parameter, value in table.items():
-            # The file may come from somebody else, so it is read as numbers and names of drfl.
+            # The file may come from another person, so it is read as numbers and names of drfl.
             if reference_in(value) is not None:
                 raise InputError(
                     f"{path} names code in {algorithm}.{parameter} = '{value}', which drfl reproduce does not load. "

@@ -131,7 +131,7 @@ def runs(collected: CollectedRuns) -> dict[Place, tuple[Run, ...]]:
 
 
 def finals(group: Sequence[Run], metric: str) -> dict[int, float]:
-    """Return a metric of the last model by seed; empty if a run failed, as the others would flatter the method."""
+    """Return a metric of the last model by seed; empty if a run failed, because the others would flatter the method."""
     return {run.seed: run.final[metric] for run in group} if all(run.has_ended for run in group) else {}
 
 

@@ -74,7 +74,7 @@ FAR = 1e12
 """A squared distance above this counts as diverged."""
 
 REACH = "reach"
-"""Name in a grid for steps·lr·L: how far a round's local steps go together, for any number of steps and any L."""
+"""Name in a grid for steps·lr·L: how far a round's local steps go in total, for any number of steps and any L."""
 
 
 class Distance(BaseModel):
@@ -182,7 +182,7 @@ def cell(job: Job, method: MethodRow, seed: int, rounds: int) -> Cell:
         rounds=rounds,
     )
     points = _points(work)
-    # Check each value with the first values of the others, as there may be many combinations.
+    # Check each value with the first values of the others, because there may be many combinations.
     make_algorithm(algorithm, _values(work, points[0], 1.0))
     for name, choices in method.grid.items():
         for choice in choices:

@@ -1,4 +1,4 @@
-"""Test that arguments of a wrong type are one line when an algorithm is made, or at the latest when it runs."""
+"""Test that arguments of a wrong type give a one-line error when an algorithm is made, or when it runs."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_step_size_of_a_class_without_fields_is_refused(federation):
 
 
 @pytest.mark.parametrize("value", [drfl.DRFA, "DRFA", None, 3])
-def test_something_else_than_an_algorithm_is_refused(value, federation):
+def test_object_other_than_an_algorithm_is_refused(value, federation):
     with refused("wrong-type", "algorithm"):
         drfl.run(value, federation, rounds=1)
     with refused("wrong-type", "algorithm"):

@@ -1,7 +1,7 @@
-"""Test the averaged iterate:
+"""Test the averaged iterate.
 
-the mean of the virtual global models over all local steps, for any participation. SCAFF-PD instead averages the models
-and client weights after each round, weighted by σ_r.
+It is the mean of the virtual global models over all local steps, for any participation. SCAFF-PD instead averages the
+models and client weights after each round, weighted by σ_r.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ LOSSES = {"everybody answers": (), "two do not train": (1, 4), "nobody trains": 
     ("method", "momentum", "silent"), crossed(long_except(KEPT, METHODS.values(), METHODS), [0.0, 0.6], LOSSES)
 )
 def test_average_is_the_mean_over_local_steps(method, momentum, silent):
-    """The round of t steps from the same state ends where the round of four steps was after t steps."""
+    """A round of t steps ends at the model that a round of four steps from the same state has after t steps."""
     f = curved_quadratics().functions
     whole = QuadraticFederation(f.hessians, f.linear, f.losses(torch.zeros(f.d, dtype=torch.float64)))
     fed, local = (

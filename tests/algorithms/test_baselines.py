@@ -19,7 +19,7 @@ ENGINES = [drfl.Loop(), drfl.Stacked(), drfl.Threads()]
 
 
 def clients():
-    """Four clients of different sizes, each with its own rule."""
+    """Make four clients of different sizes whose labels follow different rules."""
     draw, made = torch.Generator().manual_seed(7), {}
     for i in range(4):
         x = torch.randn(40 + 10 * i, 4, generator=draw)
@@ -84,7 +84,7 @@ def test_fine_tuned_equals_fedavg_plus_local_steps():
     tuned = fed.train(torch.arange(4), found.model, drfl.LocalSGD(3, 0.3, 8), Key(0).fold("personal").fold("sgd"))
     expected = [float(fed.evaluate(w).score[i]) for i, w in enumerate(tuned.w)]
     assert found.evaluation.score.tolist() == expected
-    assert found.evaluation.score.min() > plain.evaluation.score.min()  # every client has a rule of its own
+    assert found.evaluation.score.min() > plain.evaluation.score.min()  # labels follow a different rule at every client
 
 
 @pytest.mark.long
@@ -118,7 +118,7 @@ def test_baselines_find_a_step_size_and_work_inside_wrappers():
     for algorithm in (drfl.LocalOnly(), drfl.FineTuned(), drfl.Pooled()):
         found = drfl.run(Protected(algorithm), simulation(), rounds=8)
         assert found.step_size is not None
-        # These clients conflict, so a roll-back may halve the step size; it stays a multiple of the one that was found.
+        # These clients conflict, so roll-backs may halve the determined step size.
         halvings = int(found.step_size.lowered)
         assert float(found.step_size.eta) == pytest.approx(1 / float(found.step_size.curvature) / 2**halvings)
     assert found.evaluation.score.shape == (4,)
@@ -145,7 +145,7 @@ def test_baselines_refuse_a_federation_that_is_not_simulated():
 
 
 def rare_column():
-    """Four regressions, of which the first has a column that is 0 in all but a few rows, where it is large."""
+    """Make four regressions. The first has a column that is large in a few rows and 0 in all others."""
     draw, made = torch.Generator().manual_seed(3), {}
     for i in range(4):
         x = torch.randn(300, 4, generator=draw)
@@ -156,7 +156,7 @@ def rare_column():
     return drfl.ClientData.from_arrays(made, test_fraction=0.3)
 
 
-def test_a_client_that_diverges_alone_is_set_back():
+def test_client_that_diverges_alone_is_rolled_back():
     # Most minibatches lack the rare rows, so the curvature at the start does not show the column.
     data, local = rare_column(), drfl.LocalSGD(steps=10, batch=20)
     fed = drfl.Simulation(data, drfl.Task(nn.Linear(4, 1), loss=nn.MSELoss(reduction="none")))

@@ -46,7 +46,7 @@ class Shrinking(ClientSide):
 
 BATCH_NORM = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 3)).double()
 MODEL = with_federated_batch_norm(BATCH_NORM)
-"""A model for all of them, FedBN included."""
+"""A model for all methods, including FedBN."""
 
 
 def simulation():
@@ -132,7 +132,7 @@ def test_method_from_a_users_file(tmp_path, monkeypatch, capsys):
 
 @dataclass(frozen=True)
 class Prototypes(PersonalClientSide):
-    """A method without shared parameters, as FedProto."""
+    """A method without shared parameters, like FedProto."""
 
     def private(self, model):
         return model.names
@@ -183,7 +183,7 @@ def test_method_loss_is_named_if_drfl_determines_the_step_size(caplog):
 
     own = penalised()
     cases = [own, Protected(penalised()), own, penalised(local=LOCAL), Prototypes(m=4), drfl.Ditto(m=4)]
-    # The second run of a class says nothing new.
+    # The second run of a class does not repeat the warning.
     for algorithm, named in zip(cases, (True, True, False, False, False, False), strict=True):
         caplog.clear()
         with caplog.at_level(logging.WARNING, "drfl"):

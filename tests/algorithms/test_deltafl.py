@@ -64,7 +64,7 @@ def test_only_the_tail_trains():
     assert info.losses.values.tolist() == [0.5, 3.0, 1.0, 2.0]
 
 
-def test_it_minimises_the_mean_over_the_tail():
+def test_limit_minimises_the_mean_over_the_tail():
     """For four clients on a line and θ = ½, the tail is the outer two, wherever the inner two are."""
     problem = Quadratics([[1.0], [1.0], [1.0], [2.0]], [[-8.0], [0.2], [0.5], [6.0]])
     w = last(DeltaFL(theta=0.5, local=LocalSGD(steps=1, lr=0.2, batch=None)), problem.federation(), 200)

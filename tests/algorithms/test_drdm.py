@@ -1,6 +1,6 @@
-"""Test DRDM and dual DRDM:
+"""Test the rounds and limits of DRDM and dual DRDM.
 
-their rounds and limits. DRDM ends at the average optimum for any λ, dual DRDM at the λ-weighted one.
+DRDM ends at the average optimum for any λ, dual DRDM at the λ-weighted one.
 """
 
 from __future__ import annotations
@@ -92,10 +92,7 @@ def exact(problem):
 @pytest.mark.long
 @pytest.mark.parametrize("ambiguity", [Simplex(), CVaR(0.4)], ids=repr)
 def test_only_dual_drdm_reaches_the_saddle_point_by_the_dual_update(ambiguity):
-    """For the simplex this is the centre of the smallest enclosing ball;
-
-    DRDM stays at the mean although λ has moved.
-    """
+    """For the simplex this is the centre of the smallest enclosing ball. DRDM stays at the mean although λ moves."""
     problem = quadratics()
     saddle, average, fed = problem.saddle(ambiguity).w, problem.average_optimum, exact(problem)
     options = {"m": fed.n, "mu": 2.0, "gamma": 0.02, "ambiguity": ambiguity}

@@ -74,7 +74,7 @@ def test_error_for_kl_in_drfa_ga_names_other_algorithms():
         run(algorithm, federation((1, 2, 31, 33, 7, 50)), rounds=5, seed=0)
 
 
-# ------------------------------------------------------------------------------------- as the authors' code has it
+# ------------------------------------------------------------------------------------------- the authors' code
 
 N, TAU, ETA, FLOOR = 5, 4, 0.1, 1e-3
 
@@ -89,9 +89,10 @@ def unequal():
 
 
 def authors_rounds(fed, calls, gamma):
-    """(w, λ) after each round: γ falls by 0.9 before each, all are drawn alike and weighted by λ, λ is lifted to 1e-3.
+    """Return (w, λ) after each round, computed as in the authors' code.
 
-    Told the step of the snapshot and who answered. The snapshot is the paper's.
+    Before each round γ is multiplied by 0.9. Clients are drawn uniformly and weighted by λ, whose smaller entries are
+    raised to 1e-3. Snapshot steps and answering clients come from ``calls``. The snapshot is the paper's.
     """
     A, b, s = (part.numpy() for part in (fed.A, fed.b, fed.s))
     w, lam, found = np.zeros(3), fed.shares.numpy(), []

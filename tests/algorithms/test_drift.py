@@ -21,7 +21,7 @@ def test_sums_in_pieces_equal_whole_sums(columns, weighted, monkeypatch):
 
 
 def test_pieces_stay_within_the_allowed_width(monkeypatch):
-    """A buffer for the whole matrix is what the pieces avoid."""
+    """Pieces avoid a buffer for the whole matrix."""
     monkeypatch.setattr(drift, "COLUMNS", 3)
     seen = []
 

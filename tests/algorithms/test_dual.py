@@ -60,7 +60,7 @@ def paths(rounds=6, seed=0, n=5):
     return np.random.default_rng(seed).uniform(0.2, 2.0, (rounds, n)).tolist()
 
 
-# ------------------------------------------------------------------------------------------------- where λ starts
+# ------------------------------------------------------------------------------------------------- initial λ
 
 
 def sized(shares):
@@ -128,7 +128,7 @@ def rule(paths, theta):
 
 
 @every_method
-def test_path_of_lambda_in_closed_form(make):
+def test_path_of_lambda_has_the_closed_form(make):
     """With all clients, v is the vector of losses, and SCAFF-PD moves along 2ℓ_r − ℓ_{r−1}."""
     expected = rule(paths(), theta=1.0 if make is ScaffPD else 0.0)
     for lam, by_formula in zip(mixtures(make, paths()), expected, strict=True):
@@ -230,7 +230,7 @@ def of(values, clients):
 @pytest.mark.parametrize(("n", "k"), [(n, k) for n in (2, 3, 5, 6) for k in range(1, n + 1)])
 @pytest.mark.parametrize("centred", [False, True])
 def test_estimate_is_unbiased_over_all_cohorts(n, k, centred):
-    """The centred estimate is unbiased up to the mean, because it lies in the plane of the simplex."""
+    """The centred estimate is in the plane of the simplex, so it is unbiased up to the mean."""
     losses = torch.from_numpy(np.random.default_rng(n).uniform(0.5, 3.0, n))
     drawn = [of(losses, cohort).unbiased(n, centred=centred) for cohort in itertools.combinations(range(n), k)]
     mean = torch.stack(drawn).mean(0)

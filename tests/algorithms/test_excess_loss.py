@@ -1,4 +1,4 @@
-"""Test excess losses: λ follows how much larger a client's loss is than that of its own model."""
+"""Test excess losses: λ follows the difference of a client's loss from that of its own model."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def subject(name):
     row = ROWS[name]
     solves = Solves("the saddle point of the excess losses", residual) if row.solves is SADDLE else row.solves
     own = dataclasses.replace(row.algorithm, reference="own")
-    # A reference implementation and other algorithms follow the losses themselves.
+    # The reference implementation and other algorithms use the losses, not the excess losses.
     return row._replace(solves=solves, rounds=1500, reference=None, reductions=lambda ours: []).subject(own)
 
 

@@ -40,7 +40,7 @@ def test_clients_receive_shift_and_proximal_weight():
     ("solver", "options"),
     long_beyond(1, [({}, {}), ({"momentum": 0.6}, {"m": 2, "mu": 3.0}), ({"weight_decay": 0.5}, {"m": 2})]),
 )
-def test_it_reaches_the_average_optimum(solver, options):
+def test_feddyn_reaches_the_average_optimum(solver, options):
     """This is the optimum of the mean of all f_i with weight decay, for any local steps and participation."""
     problem = Quadratics.random()
     algorithm = FedDyn(local=LocalSGD(steps=6, lr=0.1, batch=None, **solver), **options)
@@ -69,7 +69,7 @@ def test_smaller_mu_converges_more_slowly_with_long_local_training():
 
 @pytest.mark.long
 @pytest.mark.parametrize("m", long_beyond(1, [None, 3]))
-def test_with_a_radius_it_reaches_the_constrained_optimum(m):
+def test_feddyn_with_a_radius_reaches_the_constrained_optimum(m):
     problem = Quadratics.random()
     radius = 0.5 * float(np.linalg.norm(problem.optimum(problem.shares)))
     local = LocalSGD(steps=10, lr=0.1, batch=None, radius=radius)

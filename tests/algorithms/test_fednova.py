@@ -54,7 +54,7 @@ def test_round_matches_the_paper(beta):
     assert info.answered.numel() == N
 
 
-def test_it_differs_from_fedavg_with_epochs_and_equals_it_with_steps():
+def test_fednova_differs_from_fedavg_with_epochs_and_equals_it_with_steps():
     for local, same in ((LocalSGD(epochs=1, lr=0.1, batch=8), False), (LocalSGD(steps=3, lr=0.1), True)):
         fed = federation()
         a, b = (make(m=N, local=local).round(make().init(fed), fed, Key(0))[0].w for make in (FedNova, FedAvg))
@@ -65,7 +65,7 @@ def test_scaffold_divides_by_the_number_of_steps_of_each_client():
     fed, key = federation(), Key(2).fold("round", 1)
     algorithm = SCAFFOLD(m=N, local=LocalSGD(epochs=2, lr=0.1, batch=8))
     state, _ = algorithm.round(algorithm.init(fed), fed, key)
-    # Controls are 0 at first: option II gives each client the mean of its own gradients.
+    # Controls are initially 0, so option II gives each client the mean of its gradients.
     expected = torch.stack([gradients_on_the_way(fed.w0, i, key, 0.0).mean(0) for i in range(N)])
     torch.testing.assert_close(state.c_i[torch.arange(N)], expected, rtol=0, atol=1e-12)
     torch.testing.assert_close(state.c, expected.mean(0), rtol=0, atol=1e-12)

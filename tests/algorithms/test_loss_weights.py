@@ -93,7 +93,7 @@ def test_equal_or_zero_losses_leave_the_coefficients_uniform():
         assert state.lam.tolist() == pytest.approx([0.25] * 4)
 
 
-def test_aaggff_asks_all_clients_by_default():
+def test_aaggff_uses_all_clients_by_default():
     for m, expected in ((None, 5), (2, 2)):
         fed = Recording(ConstantFederation([1.0, 2.0, 3.0, 4.0, 5.0]))
         run(AAggFFS(m=m, local=ONE), fed, rounds=1)

@@ -55,7 +55,7 @@ def test_requests_are_losses_then_models():
 
 @pytest.mark.long
 @pytest.mark.parametrize("q", [0.5, 3.0])
-def test_it_is_stationary_for_its_objective(q):
+def test_limit_is_stationary_for_the_objective(q):
     """With one local step, Σ_k F_k^q ∇F_k = 0, and the worst loss is lower than at the average optimum."""
     problem = Quadratics.random(seed=3)
     w = last(QFedAvg(q=q, local=LocalSGD(steps=1, lr=0.2, batch=None)), problem.federation(), 1000)

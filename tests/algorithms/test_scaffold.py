@@ -51,7 +51,7 @@ def test_clients_receive_control_variates():
         ["plain", "momentum", "decay"],
     ),
 )
-def test_it_reaches_the_average_optimum(solver, options):
+def test_scaffold_reaches_the_average_optimum(solver, options):
     """This is the optimum of the mean of all f_i with weight decay, for any local steps and participation."""
     problem = Quadratics.random()
     algorithm = SCAFFOLD(local=LocalSGD(steps=6, lr=0.1, batch=None, **solver), **options)

@@ -45,7 +45,7 @@ def test_one_exact_step_equals_the_extrapolated_primal_dual_step():
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 @pytest.mark.long
-def test_with_weight_decay_it_ends_at_the_regularised_optimum(momentum):
+def test_limit_with_weight_decay_is_the_regularised_optimum(momentum):
     """With σ = 0, λ is fixed, and the λ-weighted gradient and the decay cancel for any participation."""
     problem = Quadratics.random()
     local = LocalSGD(steps=4, lr=0.1, batch=None, momentum=momentum, weight_decay=0.5)

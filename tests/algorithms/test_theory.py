@@ -265,7 +265,7 @@ def test_smoothness_bounds_the_hessians(bias):
             w = scale * torch.randn(task.layout.d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
             largest = float(torch.linalg.eigvalsh(torch.autograd.functional.hessian(loss, w))[-1])
             assert largest <= L * (1 + 1e-9)
-            assert scale or largest > L / 2  # at 0 the curvature is p(1 − p)-like: the bound is not idle
+            assert scale or largest > L / 2  # at 0 the bound is at most twice the curvature
 
 
 def test_smoothness_of_squared_loss_is_exact():

@@ -27,7 +27,7 @@ SETS = {
     "kl ball": KLBall(radius=0.3),
 }
 FULL = {"kl", "kl ball"}
-"""Those whose projection follows no law."""
+"""Sets whose projection follows no law."""
 
 
 class Walk:
@@ -55,7 +55,7 @@ class Walk:
         v, along = torch.zeros(N, dtype=torch.float64), None
         if before.along is None:
             v[reported] = self.normal(M)
-        else:  # as in SCAFF-PD: everybody moves along its newest loss
+        else:  # as in SCAFF-PD, every weight moves along the client's newest loss
             along = before.along.index_copy(0, clients, 1 + 0.1 * self.normal(len(clients)))
             v = 2 * along - before.along
         target = before.lam + self.step * v
@@ -92,7 +92,7 @@ def reads(monkeypatch):
 def test_updated_sums_equal_sums_over_all_rows(name, dtype, along, reads):
     """Clients reach bounds and leave them; the exact sum follows from few rows, for every set."""
     walk, left, returned = Walk(SETS[name], dtype, along=along), 0, 0
-    del reads[:]  # of the first round
+    del reads[:]  # reads of the first round
     for _ in range(40):
         bound = walk.now.lam <= walk.now.lam.min() + 1e-15
         walk.move()
@@ -101,7 +101,7 @@ def test_updated_sums_equal_sums_over_all_rows(name, dtype, along, reads):
         assert walk.error() < (1e-13 if name not in FULL or dtype == torch.float64 else 3e-7)
     if name not in FULL:
         assert left > 0 < returned
-        assert sum(n > 5 * M for n in reads) <= 2  # at the start
+        assert sum(n > 5 * M for n in reads) <= 2  # only in the first rounds
 
 
 @pytest.mark.long
@@ -128,7 +128,7 @@ def test_all_rows_are_read_after_the_maximum_number_of_updates(monkeypatch, read
     assert walk.error() < 1e-13
 
 
-def test_an_omitted_client_changes_the_sum(monkeypatch):
+def test_omitted_client_changes_the_sum(monkeypatch):
     """A client that is wrongly assumed to follow the law causes a detectable error."""
     monkeypatch.setattr(weighted_sum, "ROUNDING", 1.0)
     walk = Walk(Simplex(), torch.float64)
@@ -140,7 +140,7 @@ def test_an_omitted_client_changes_the_sum(monkeypatch):
 @pytest.mark.parametrize("ambiguity", [Simplex(), ChiSquare(0.2), Box(2 / N)], ids=repr)
 @pytest.mark.parametrize("first", [3.0, 0.0])
 def test_extreme_changes_of_lambda(ambiguity, first):
-    """These are a support of one client, an unchanged λ, and a return to all clients."""
+    """The changes are a support of one client, an unchanged λ, and a return to all clients."""
     walk = Walk(ambiguity, torch.float64)
     for way in (first, -1e-4, 0.0, -5.0, -5.0):
         before, v = walk.now, torch.zeros(N, dtype=torch.float64)

@@ -12,7 +12,7 @@ from drfl.ambiguity import AmbiguitySet
 
 
 class Residuals(NamedTuple):
-    """Residuals (draws,) of each operation, and the error of the worst case's value from Σλ_i f_i − ψ(λ)."""
+    """Residuals (draws,) of each operation, and the error of the worst case's value Σλ_i f_i − ψ(λ)."""
 
     project: np.ndarray
     prox: np.ndarray

@@ -57,7 +57,7 @@ CASES: dict[str, Callable[[int], AmbiguitySet]] = {
     "KLBall(0.3, uneven)": lambda n: KLBall(0.3, uneven(n)),
     "KLBall(1, steep)": lambda n: KLBall(1.0, steep(n)),
 }
-"""Sets by name, made for n clients; Simplex(0.01) for up to 100."""
+"""Functions by name that make a set for n clients; Simplex(0.01) allows up to 100."""
 ONE_OF_EACH = list({type(make(4)): name for name, make in reversed(CASES.items())}.values())
 """The first case of each kind of set."""
 

@@ -1,12 +1,12 @@
-"""The Karush-Kuhn-Tucker conditions of project, prox and worst_case, written down from the sets' definitions.
+"""The Karush-Kuhn-Tucker conditions of project, prox and worst_case, from the definitions of the sets.
 
-All three are a maximum over λ of v·λ − (q/2)‖λ‖² − c·ψ(λ), lo ≤ λ_i ≤ hi, Σλ = 1, and D(λ) ≤ radius in a ball: q = 1
-for a projection and a prox, 0 for a worst case; c is 0, the step, or 1. λ is the answer exactly where numbers θ and
-κ ≥ 0 exist such that
+All three maximise v·λ − (q/2)‖λ‖² − c·ψ(λ) over λ, subject to lo ≤ λ_i ≤ hi, Σλ = 1, and in a ball D(λ) ≤ radius.
+A projection and a prox have q = 1, a worst case has q = 0; c is 0, the step, or 1. λ is the answer if and only if
+numbers θ and κ ≥ 0 exist such that
 
     g = v − qλ − c∇ψ(λ) − κ∇D(λ)    has    g_i ≤ θ where λ_i < hi,    g_i ≥ θ where λ_i > lo,
 
-and κ = 0 unless D(λ) = radius. NumPy, over many rows at once; nothing of the sets' code is used but their numbers.
+and κ = 0 unless D(λ) = radius. The NumPy code checks many rows at once. Of a set it reads only the parameters.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import numpy as np
 from drfl.ambiguity import KL, AmbiguitySet, Box, ChiSquare, ChiSquareBall, CVaR, KLBall, Simplex
 
 AT = 1e-12
-"""λ_i so close to a bound counts as being there."""
+"""Distance below which λ_i counts as being at a bound."""
 LEAST = 1e-300
 """A λ_i below this counts as 0 for a logarithm."""
 LARGE = 1e6
-"""Residuals are absolute where the terms of g are up to this size, relative to size/LARGE above, as rounding is."""
+"""Residuals are absolute if the terms of g are at most this large, and relative to size/LARGE otherwise."""
 
 
 class Definition(NamedTuple):
@@ -77,7 +77,7 @@ def definition(ambiguity: AmbiguitySet, n: int) -> Definition:
 
 def residual(what: Definition, v: np.ndarray, lam: np.ndarray, q: float, c: np.ndarray) -> np.ndarray:
     """Return the violation (draws,) of the conditions at λ (draws, n), with v (draws, n), c (draws,)."""
-    shrunk = np.where(np.abs(v).max(1) > 1e280, 2.0**-60, 1.0)  # all of g is, lest something here overflows
+    shrunk = np.where(np.abs(v).max(1) > 1e280, 2.0**-60, 1.0)  # scale g down to avoid overflow
     v, q, c = v * shrunk[:, None], q * shrunk[:, None], c * shrunk
     infeasible = np.abs(lam.sum(1) - 1)
     infeasible = np.maximum(infeasible, (what.lo - lam).max(1))
@@ -90,7 +90,7 @@ def residual(what: Definition, v: np.ndarray, lam: np.ndarray, q: float, c: np.n
     if what.radius is not None:
         D = what.divergence(lam)
         infeasible = np.maximum(infeasible, D - what.radius)
-        if what.radius == 0:  # one mixture; there need be no multiplier
+        if what.radius == 0:  # the only member is the prior, so a multiplier need not exist
             only = what.prior if what.prior is not None else 1 / what.n
             return np.maximum(infeasible, np.abs(lam - only).max(1))
         kappa = _multiplier(what, g, lam)

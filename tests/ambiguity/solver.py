@@ -49,7 +49,7 @@ class Solver:
 
     @property
     def _distance(self) -> cp.Expression:
-        return cp.sum_squares(self.u) / 2 - self.v @ self.u  # but for a constant
+        return cp.sum_squares(self.u) / 2 - self.v @ self.u  # up to a constant
 
     @property
     def _penalty(self) -> cp.Expression | int:
@@ -67,15 +67,15 @@ class Solver:
         box = [self.u >= self.what.lo, self.u <= self.what.hi, cp.sum(self.u) == 1]
         if radius is None:
             return box
-        if radius == 0:  # a ball without interior is hard on an interior-point method
+        if radius == 0:  # an interior-point method needs a ball with an interior
             return [*box, self.u == (1 / n if self.what.prior is None else self.what.prior)]
-        if self.what.kind == "square":  # the norm, not its square, is what a cone holds exactly
+        if self.what.kind == "square":  # a cone represents the norm exactly, but not its square
             return [*box, cp.norm(n * self.u - 1) <= np.sqrt(2 * n * radius)]
         return [*box, self._divergence <= radius]
 
     def _solved(self, problem: cp.Problem, v: np.ndarray) -> np.ndarray:
         self.v.value = v
-        with warnings.catch_warnings():  # where it stops short of 1e-12 it is still near enough
+        with warnings.catch_warnings():  # it is accurate enough even if it misses 1e-12
             warnings.filterwarnings("ignore", message="Solution may be inaccurate")
             problem.solve(solver=cp.CLARABEL, **TIGHT)
         return np.maximum(self.u.value, 0)

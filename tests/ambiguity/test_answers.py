@@ -16,9 +16,9 @@ from tests.support.marks import crossed, long_except
 from drfl.ambiguity import AMBIGUITY_SETS
 
 EACH = 1000
-"""Vectors a set, dealt to the parameters that it is tried with."""
+"""Vectors per set, divided among its tested parameters."""
 LENGTHS = {1: 0.02, 2: 0.23, 3: 0.25, 10: 0.3, 50: 0.2}
-"""The share of the vectors that have so many entries."""
+"""The share of vectors by number of entries."""
 SOLVED = [name for name in CASES if "steep" not in name]  # weights of 1e-9 are beyond the solver
 POLYHEDRAL = ("Simplex", "CVaR", "Box", "ChiSquare(")
 
@@ -42,7 +42,7 @@ def test_answers_agree_with_a_solver(name):
     v = g.normal(size=(4, 6)) * 10 ** g.uniform(-1, 0.5, (4, 1))
     found = differences(CASES[name](6), v, 10 ** g.uniform(-1, 1, 4))
     assert found.objective <= 1e-6
-    flat = not name.startswith(POLYHEDRAL)  # on a curved edge the solver's own λ is less exact than its objective
+    flat = not name.startswith(POLYHEDRAL)  # on a curved boundary the solver's λ is less accurate than its objective
     assert found.lam <= (1e-5 if flat else 1e-6)
 
 

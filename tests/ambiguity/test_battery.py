@@ -69,7 +69,7 @@ def test_checks_can_be_waived():
         check_ambiguity(Simplex(), waive={"no_such_check": "typo"})
 
 
-def test_set_that_needs_more_clients_raises_its_own_error():
+def test_set_that_refuses_a_single_client_passes():
     """One client is tested for any n; Box(0.3) correctly refuses a single client."""
     assert check_ambiguity(Box(0.3), n=4, draws=50).failed == ()
 

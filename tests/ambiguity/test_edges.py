@@ -171,7 +171,7 @@ def test_equivalent_sets_give_the_same_answers(one, other):
 )
 def test_parameters_approach_their_limits(family, limit):
     """The distance to the limit falls to 1e-6."""
-    strong = isinstance(limit, CVaR)  # there the prox alone tends to the point
+    strong = isinstance(limit, CVaR)  # only the prox converges to the limit's
     for v in some():
         for answer in ("prox", "worst"):
             apart = []

@@ -1,4 +1,4 @@
-"""Statements without known clients' intervals: equal clients, new clients, test rows needed, and seeds."""
+"""Statements other than intervals of known clients: equal clients, new clients, required test rows, and seeds."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Exchangeable:
     block = 10_000
 
     def draw(self, rng, federations):
-        """Of some federations."""
+        """Draw the measured scores of some federations."""
         shape = federations, self.clients + 1
         n = rng.choice(self.sizes, shape)
         measured = rng.binomial(n, rng.beta(*self.beta, shape)) / n
@@ -79,7 +79,7 @@ def new_client(setting, drawn):
 
 @dataclass(frozen=True)
 class OneWorse:
-    """One client of N is worse by a difference, and has the number of rows that is stated to detect it."""
+    """One client of N is worse by a difference, and has the number of rows that should suffice to detect it."""
 
     name: str
     accuracy: float
@@ -88,21 +88,21 @@ class OneWorse:
     block = 10_000
 
     def draw(self, rng, federations):
-        """(F,) of that client."""
+        """Draw the scores (F,) of that client."""
         n = rows_for_worst(self.accuracy, self.difference, self.clients)
         count = rng.binomial(n, self.accuracy - self.difference, federations).astype(float)
         return BinaryScores(np.full(federations, float(n)), count)
 
 
 def enough_rows(setting, drawn):
-    """Return where its simultaneous interval does not exclude the others."""
+    """Return whether its simultaneous interval includes the others' accuracy, per federation."""
     high = drawn.upper(ALPHA / (2 * setting.clients))
     return {("rows for the worst client, not shown", round(1 - POWER, 9)): high >= setting.accuracy}
 
 
 @dataclass(frozen=True)
 class OneBetter:
-    """Model B is better at a client that has the stated number of rows, of which the expected number changes."""
+    """Model B is better at a client with the stated number of rows, and the expected number of rows changes."""
 
     name: str
     changed: float
@@ -110,7 +110,7 @@ class OneBetter:
     block = 10_000
 
     def draw(self, rng, federations):
-        """(F,) of that client."""
+        """Draw the gains (F,) of that client."""
         n = rows_for_models(self.changed, self.difference)
         m = np.floor(n * self.changed)
         better = rng.binomial(int(m), (1 + self.difference / self.changed) / 2, federations).astype(float)
@@ -118,7 +118,7 @@ class OneBetter:
 
 
 def enough_changed(setting, drawn):
-    """Return where McNemar's test is not significant."""
+    """Return whether McNemar's test is not significant, per federation."""
     shown = (drawn.p() <= ALPHA) & (drawn.better > drawn.worse)
     return {("rows for two models, not shown", round(1 - POWER, 9)): ~shown}
 
@@ -132,12 +132,12 @@ class Seeds:
     block = 10_000
 
     def draw(self, rng, federations):
-        """Some tables of one line."""
+        """Draw the differences of some comparisons."""
         return rng.normal(size=(federations, self.n))
 
 
 def shown_over_seeds(setting, drawn):
-    """Return where a difference is significant."""
+    """Return whether a difference is significant, per comparison."""
     found = map(seed_difference, drawn)
     said = np.array([verdict(one, holm_family([one])[0]) for one in found])
     return {("difference over seeds shown", ALPHA): (said == "better") | (said == "worse")}

@@ -65,7 +65,7 @@ def dealt(values, clients, stride=1):
 
 
 def rolled(name, sizes, right, **options):
-    """Give model B at the next client the law of model A, so that its worst client is another one of equal score."""
+    """Give model B at each client model A's law at the previous one, so that their worst clients differ."""
     return binary(name, sizes, right, np.roll(right, 1), **options)
 
 
@@ -142,7 +142,7 @@ def outputs(n, *positive):
 
 UNEVEN = np.geomspace(3, 300, 10), np.geomspace(300, 20, 10), outputs(10, (1, 2, 3, 4, 5, 6), (1, 2, 4, 8, 16, 32))
 SPLIT = np.stack([[[0.1, 0, 0.9], [0, 1.0, 0]]] * 5)
-"""The law of positives above all others or below all of them."""
+"""Laws by which positives rank above all other rows or below them all."""
 
 RANKS = (
     RankSetting("AUC: 2 of 3 and 3 rows", np.full(2, 3), np.full(2, 3), outputs(2, (1, 2, 3)), scores=RankScores),
@@ -152,7 +152,7 @@ RANKS = (
     RankSetting("AUC: 100 alike, 20 and 20 rows", np.full(100, 20), np.full(100, 20), outputs(100, (1, 2, 3, 4)),
                 scores=RankScores),
 )  # fmt: skip
-"""By the distribution-free bound."""
+"""AUC settings for the distribution-free bound."""
 
 FEW_TO_MANY = np.geomspace(2, 200, 5).round()
 OTHERS = np.full(5, 300)
@@ -213,7 +213,7 @@ RATES = (
     RateSetting("rate: 20 near 1, 2 to 200 positives", np.geomspace(20, 2000, 20).round(), np.full(20, 0.1),
                 np.full(20, 0.98)),
 )  # fmt: skip
-"""Sensitivity, specificity and PPV."""
+"""Settings of sensitivity, specificity and PPV."""
 
 EQUAL = {
     binary("equal: 2 of 3 rows", [3, 3], 0.5): 10_000,
@@ -233,7 +233,7 @@ EQUAL_NUMBERS = (
     numbers("equal numbers: 20 of 3 and 10 rows, spread unalike", np.tile([10, 3], 10), GRID, UNALIKE, agree=0),
     *APPROXIMATE[:3],
 )
-"""Of which the test that all are equal is approximate."""
+"""Settings in which the test of equal clients is approximate."""
 
 NEW = tuple(
     Exchangeable(f"new client beside {n}", n, (30, 300, 3000), law)

@@ -20,14 +20,11 @@ from drfl.assessment.scores import (
 )
 
 BLOCK = 2_000_000
-"""Counts drawn at a time."""
+"""Number of counts drawn at once."""
 
 
 class Drawn(NamedTuple):
-    """F federations of N clients, as arrays (F, N):
-
-    test results of both models, and B's gains if there is a model B.
-    """
+    """F federations of N clients as arrays (F, N): test results of both models, and B's gains if there is a model B."""
 
     a: Scores
     b: Scores | None = None
@@ -46,7 +43,7 @@ class Drawn(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Setting:
-    """Clients whose rows are of K kinds, with known scores of both models.
+    """Clients with rows of K kinds and known scores of both models.
 
     Args:
         name: name in the results.
@@ -54,7 +51,7 @@ class Setting:
         laws: (N, K) probabilities of the kinds.
         kinds: (K, 2) scores of model A and model B on rows of a kind.
         scores: kind of scores.
-        shared: whether client i tests on its own rows and those of client i − 1 too.
+        shared: whether client i also tests on the rows of client i − 1.
     """
 
     name: str
@@ -76,7 +73,7 @@ class Setting:
         return max(1, BLOCK // self.laws.size)
 
     def draw(self, rng, federations):
-        """Some federations."""
+        """Return some federations."""
         drawn = rng.multinomial(self.sizes.astype(np.int64), self.laws, (federations, len(self.sizes)))
         counts = self._with_shared(drawn, 1).astype(np.float64)
         n = np.broadcast_to(self._with_shared(self.sizes, 0), counts.shape[:2])
@@ -176,7 +173,7 @@ class RankSetting:
         return max(1, BLOCK // self.joint.size)
 
     def draw(self, rng, federations):
-        """Some federations."""
+        """Return some federations."""
         shape, k = (federations, len(self.positive)), self.laws.shape[-1]
         rows = [np.asarray(own, np.int64) for own in (self.positive, self.negative)]
         joint = np.moveaxis(self.joint.reshape(*self.laws.shape[:2], -1), 1, 0)
@@ -231,6 +228,6 @@ class RateSetting:
         return BLOCK // len(self.sizes)
 
     def draw(self, rng, federations):
-        """Some federations."""
+        """Return some federations."""
         n = rng.binomial(np.asarray(self.sizes, np.int64), self.counting, (federations, len(self.sizes)))
         return Drawn(BinaryScores(n.astype(float), rng.binomial(n, self.right).astype(float)))

@@ -13,7 +13,7 @@ from drfl.assessment.worst import could_be_worst, worst_score
 
 ALPHA = 0.05
 EQUAL = 1e-12
-"""True scores that differ by less are the same."""
+"""True scores that differ by less count as equal."""
 
 
 class Tally(NamedTuple):
@@ -56,8 +56,8 @@ def tallied(setting, ways, federations, key, *, demanded=True):
 
     Args:
         setting: law of the federations.
-        ways: functions of a setting and the federations, which return, by statement and its nominal probability of
-            error, where it was wrong (F,).
+        ways: functions of a setting and the federations. They map each statement and its nominal probability of error
+            to a mask (F,) of the federations in which it was wrong.
         federations: number of federations.
         key: key of the draws.
         demanded: whether the statements must hold.

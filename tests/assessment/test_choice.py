@@ -90,7 +90,7 @@ def test_member_with_the_best_worst_group_is_chosen():
 def test_insignificant_gain_counts_if_it_costs_the_others_nothing(second, chosen):
     noise = np.tile(np.linspace(0.2, 1.8, 60), 2)
     reference, candidate = (np.repeat(means, 60) * noise for means in ([1.0, 0.5], second))
-    candidate += np.where(np.arange(120) % 2, 0.3, -0.3)  # the gain of the worst group is then within its noise
+    candidate += np.where(np.arange(120) % 2, 0.3, -0.3)  # the worst group's gain is now within its noise
     choice = choose([reference, candidate, reference], rows(2), [True] * 3)
     assert choice.chosen == chosen
     assert (choice.p[1] <= 0.05) == (second == [0.5, 0.58])
@@ -123,7 +123,7 @@ def test_clear_gain_needs_two_standard_errors_and_enough_rows():
     assert not is_clear_gain(np.zeros(100))
 
 
-def test_model_with_an_infinite_loss_is_no_clear_gain():
+def test_model_with_an_infinite_loss_is_not_a_clear_gain():
     gains = np.append(np.ones(30), -np.inf)  # the candidate overflows on the last row
     assert not is_clear_gain(gains)
 

@@ -42,7 +42,7 @@ def test_bounds_agree_with_p_values():
     scores = ClusterScores(np.array([100.0]), np.array([80.0]), np.array([10.0]))
     assert scores.above(scores.lower(0.02))[0] == pytest.approx(0.02)
     assert scores.below(scores.upper(0.02))[0] == pytest.approx(0.02)
-    # Ten patients that are all right: α^(1/10), as of ten rows.
+    # Ten patients with only correct rows have the bound of ten rows, α^(1/10).
     assert ClusterScores(np.array([50.0]), np.array([50.0]), np.array([5.0])).lower(0.05)[0] == pytest.approx(0.05**0.1)
 
 

@@ -1,7 +1,4 @@
-"""Test comparisons of two models on the same rows:
-
-coverage over all outcomes of small federations, and McNemar's test.
-"""
+"""Test comparisons of two models on the same rows, over all outcomes of small federations and by McNemar's test."""
 
 from __future__ import annotations
 
@@ -58,7 +55,7 @@ def test_p_value_equals_mcnemars(better, worse):
 
 
 def test_gain_counts_if_another_client_was_the_worst():
-    # A's worst client becomes as good as the others: B's worst is better although it gained nothing itself
+    # A's worst client becomes as good as the others. B's worst client is better, although it gained nothing itself.
     a, b, gains = outcome([(120, 80, 0, 0), (180, 0, 0, 20), (180, 0, 0, 20)])
     assert gains.values[1] == 0
     assert worst_gain(a, b, gains).shown == "better"

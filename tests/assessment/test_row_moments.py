@@ -1,4 +1,4 @@
-"""Moments of rows: of groups from those of clients, and errors of means."""
+"""Test moments of rows: groups from clients, and standard errors of means."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def values(n=300, clients=5):
 @pytest.mark.parametrize("has_patients", [False, True])
 def test_groups_of_clients_have_the_moments_of_their_rows(has_patients):
     x, of = values()
-    # up to four rows of a patient, who has rows at one client
+    # up to four rows per patient, all at one client
     patients = np.unique(np.stack([of, np.arange(300) // 20]), axis=1, return_inverse=True)[1].reshape(-1)
     patients = patients if has_patients else None
     groups = np.array([0, 1, 0, 2, 1])

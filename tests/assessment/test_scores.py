@@ -85,7 +85,7 @@ def test_no_rows_give_the_trivial_interval(scores):
 
 
 def test_nearly_constant_rows_use_the_variance_bound():
-    # 2,000 rows of 0.5 ± 0.01: Hoeffding's bound knows the mean alone and is ten times as wide
+    # 2,000 rows of 0.5 ± 0.01: Hoeffding's bound uses only the mean and is ten times as wide
     n = np.array([2000.0])
     tight = BoundedScores(n, 0.5 * n, (0.25 + 1e-4) * n)
     assert tight.upper(0.025)[0] - tight.lower(0.025)[0] < 0.02
@@ -138,7 +138,7 @@ def test_auc_gain_is_computed_from_placements():
     assert gain.negative_squares == pytest.approx((((1 + f - d) / 2) ** 2).sum(1) * 20**2)
     free = RankScores(a.positive, a.negative, a.pairs).gain(RankScores(b.positive, b.negative, b.pairs), products)
     assert (free.lower(0.025) < gain.lower(0.025)).all()
-    # with themselves the difference is nothing, and more certain than that of others
+    # a model's difference from itself is zero and has a narrower interval
     same = a.gain(a, np.stack([a.positive_squares, a.negative_squares], 1))
     assert same.values == pytest.approx(0.5)
     assert (same.upper(0.025) - same.lower(0.025) < gain.upper(0.025) - gain.lower(0.025)).all()

@@ -147,7 +147,7 @@ def test_verdict_uses_sign_flips_and_direction():
     assert verdict(difference._replace(p_flips=0.03), 0.001, less_is_better=True) == "worse"
 
 
-def test_tests_hold_their_level_at_five_and_six_seeds():
+def test_error_rates_at_five_and_six_seeds_are_near_the_level():
     draws = Key(0).fold("null").generator().standard_t(5, (2000, 6))
     at_five = [seed_difference(row[:5]).p_t <= 0.05 for row in draws]
     at_six = [seed_difference(row).p_flips <= 0.05 for row in draws]

@@ -32,7 +32,7 @@ def test_probability_that_a_new_client_is_worse():
     drawn = np.random.default_rng(0).normal(size=(20_000, 11))
     found = unseen_client(drawn[0, :10])
     assert np.mean(drawn[:, 10] < drawn[:, :10].min(1)) == pytest.approx(found.worse, abs=0.01)
-    # given the clients seen, the probability is uniform's smallest of ten
+    # given the known clients, the probability is distributed like the smallest of ten uniform numbers
     assert np.mean(np.random.default_rng(1).uniform(size=(20_000, 10)).min(1) <= found.worse_high) == pytest.approx(
         0.95, abs=0.01
     )

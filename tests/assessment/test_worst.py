@@ -88,7 +88,7 @@ def test_p_values_are_as_small_as_the_rows_allow():
     assert p[0] < 1e-3
     assert p[1] < 1e-15
     assert p[2] < 1e-60
-    # Two of the three differ from the first alike: it is not the number of cells that ends them.
+    # The number of cells does not limit the p-values of the two better clients.
     found = could_be_worst(shares(0.5, 0.9, 0.95), independent=False)
     assert found[1] < 1e-30
     assert found[2] < found[1]
@@ -96,7 +96,7 @@ def test_p_values_are_as_small_as_the_rows_allow():
 
 @pytest.mark.parametrize("alpha", [0.05, 0.01, 1e-4])
 def test_smaller_alpha_keeps_p_values_and_sets_valid(alpha):
-    # Cells bound the p-value of every θ: the one at the other client's measured share is a lower bound.
+    # Cells bound the p-value of every θ, so the largest p-value over a grid of θ is a lower bound.
     scores = shares(0.70, 0.78, 0.9, rows=200.0)
     theta = np.linspace(0.6, 0.95, 2000)[:, None]
     above, below = scores.above(theta), scores.below(theta)

@@ -113,7 +113,7 @@ def test_mistake_is_one_line_with_exit_code_2_and_no_file(arguments, error, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
-def test_tables_after_data_are_not_taken_for_a_configuration_file(tmp_path, monkeypatch, capsys):
+def test_tables_after_data_are_not_mistaken_for_a_configuration_file(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name in "ab":
         (tmp_path / f"{name}.csv").write_text("age,sick\n3,1\n")

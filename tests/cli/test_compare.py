@@ -211,7 +211,7 @@ def interrupt_after(lines, folder, arguments):
 
 @pytest.mark.long
 def test_ctrl_c_keeps_finished_runs(tmp_path):
-    # two lines a run: the fifth is of the third one
+    # two lines per run, so the fifth line belongs to the third run
     arguments = [*THREE, "--rounds", "20", "--evaluate-every", "20", "--clients", "6", "--seeds", "50", "--out", "a"]
     code, out, err = interrupt_after(5, tmp_path, arguments)
     assert code == 130

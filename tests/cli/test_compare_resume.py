@@ -117,7 +117,7 @@ def killed(folder, arguments, when):
 def test_repeatedly_killed_comparison_ends_with_the_same_bytes(tmp_path, capsys):
     assert call(["compare", *JOB, "--out", "w/a"]) == 0
     a, draw = tmp_path / "a", random.Random(1)
-    # in the first cell, then once anywhere after its checkpoint, then when only one cell is left
+    # during the first cell, then at a random time after it, then during the last cell
     moments = [
         lambda: any(a.glob("*/checkpoint/round-*")),
         lambda: (a / "FedAvg-seed0/summary.json").exists() and draw.random() < 0.05,

@@ -189,7 +189,7 @@ def test_client_column_of_the_schema_divides_the_data():
 
 
 @pytest.mark.long
-def test_tune_takes_a_schema(capsys):
+def test_tune_accepts_a_schema(capsys):
     describe("--out", "s.toml")
     Path("job.toml").write_text('data = "in"\nmodel = "linear"\nalgorithm = "FedAvg"\n')
     words = "tune job.toml --schema s.toml --algorithms FedAvg --trials 1 --seeds 1 --rounds 1 --jobs 1 --out t"

@@ -96,7 +96,7 @@ def test_personal_models_of_hospital_tables(tmp_path, capsys):
 
 
 def stop_in(step, monkeypatch):
-    """Interrupt the fit after the first round of a run."""
+    """Interrupt the fit after the first round of its n-th run."""
     execute = steps.execute
 
     def interrupted(job, callbacks, watch, **options):

@@ -21,7 +21,7 @@ def test_algorithms_are_listed(capsys):
     out = capsys.readouterr().out
     assert all(name in out for name in (*ALGORITHMS, *BASELINES))
     assert "gamma=" in out
-    assert "steps=1" in out.replace("steps=10", "")  # AFL has its own number
+    assert "steps=1" in out.replace("steps=10", "")  # AFL has its own default number of steps
     assert "AFL, LocalOnly, Pooled" in out
     assert f"({', '.join(sorted(cls.__name__ for cls in FULL_PARTICIPATION))}: all clients)" in out
     assert [name for name in (*AMBIGUITY_SETS, *SAMPLINGS, *SCHEDULES, *SERVER_OPTIMIZERS) if name not in out] == []

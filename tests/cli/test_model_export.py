@@ -1,4 +1,4 @@
-"""Models as ONNX compute what drfl computes."""
+"""Test that ONNX models compute the same as drfl."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from drfl.cli.options import expand
 
-import_module("drfl_papers.commands.app")  # which tells which options of `drfl energy` take several values
+import_module("drfl_papers.commands.app")  # defines the multi-value options of `drfl energy`
 
 CASES = [
     ("energy --snr 0 5 10", "energy --snr=0 --snr=5 --snr=10"),

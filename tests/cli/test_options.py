@@ -26,7 +26,7 @@ RUN = {param.name: param for param in get_command(app).commands["run"].params}
 @pytest.mark.parametrize("name", options.RUN)
 def test_every_setting_has_an_option(name):
     assert RUN[name].help.startswith(options.ABOUT[name].help)
-    assert RUN[name].default is None  # so that what is not given is left to the file
+    assert RUN[name].default is None  # so that the file determines settings without an option
 
 
 def test_options_cover_the_configuration_except_its_tables():

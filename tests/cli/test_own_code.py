@@ -170,7 +170,7 @@ def test_own_algorithm_next_to_a_built_in_one(folder, capsys):
     assert found["algorithms"]["mine.py:Halfway"]["share"] == 1
     assert [*found["files"]] == ["mine.py", "scales.py"]
     assert "Halfway" in (folder / "r" / "report.html").read_text()
-    assert call(["run", "r/Halfway-seed0/config.toml", "--out", "again"]) == 0  # its file repeats it
+    assert call(["run", "r/Halfway-seed0/config.toml", "--out", "again"]) == 0  # its configuration repeats the run
     for name in ("history.csv", "lambda.csv", "model.safetensors"):
         assert (folder / "again" / name).read_bytes() == (folder / "r" / "Halfway-seed0" / name).read_bytes()
 

@@ -67,7 +67,7 @@ def test_dropped_repeated_id_is_a_warning_or_strict_error(tmp_path, capsys):
         error = refusal(words)
         assert (error.code, error.field) == ("data-warnings", "strict")
         assert "'pid'" in str(error)
-        assert "s0" in str(error)  # the near copies, too
+        assert "s0" in str(error)  # the near copies are also reported
     assert not (tmp_path / "strict").exists()
 
 

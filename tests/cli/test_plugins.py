@@ -19,7 +19,7 @@ def hello(name: str = "you") -> int:
 
 
 class Jobs:
-    """One job."""
+    """A package with one job."""
 
     @staticmethod
     def job_names():
@@ -52,7 +52,7 @@ def test_command_of_another_package(installed, capsys):
     assert call(["hullo"]) == 2
     assert "'hello'" in capsys.readouterr().err
     call(["--help"])
-    assert capsys.readouterr().out.count("Greet") == 1  # also if the process has looked before
+    assert capsys.readouterr().out.count("Greet") == 1  # a second look does not add the command again
 
 
 def test_command_that_cannot_be_loaded_leaves_the_others(installed, capsys):

@@ -1,4 +1,4 @@
-"""Test that no command executes code that only a received folder of results vouches for."""
+"""Test that no command executes code that only a received folder of results refers to."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ SHARE = 1
 
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory):
-    """Make a finished run and a comparison of code that lies beside them."""
+    """Make a finished run and a comparison whose code is next to their folders."""
     home = tmp_path_factory.mktemp("honest")
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(home)
@@ -317,7 +317,7 @@ def test_honest_module_needs_no_trust_option(home, monkeypatch, capsys):
 def test_named_or_trusted_code_is_loaded(home, capsys):
     digest = evil(home, "run/evil.py")
     edit(home / "run/config.toml", model="run/evil.py:X", files={**files(home / "run"), "run/evil.py": digest})
-    check_refused(home, capsys, "model", [*RUN, "--loss", "run/evil.py:SHARE"])  # the file alone does not vouch for X
+    check_refused(home, capsys, "model", [*RUN, "--loss", "run/evil.py:SHARE"])  # X stays untrusted
     assert call([*RUN, "--model", "run/evil.py:X"]) in (0, 2)
     assert mark(home).read_text() == "called"
     mark(home).unlink()

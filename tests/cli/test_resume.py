@@ -41,7 +41,7 @@ def _elsewhere(tmp_path, monkeypatch):
 def stop(monkeypatch):
     """Raise a signal so that the run stops after round r; None never stops it."""
 
-    def arm(r, number=signal.SIGINT):  # callbacks come after the look at whether to stop
+    def arm(r, number=signal.SIGINT):  # callbacks run after the check for a stop request
         def show(self, step):
             if r is not None and step.round + 1 == r:
                 signal.raise_signal(number)
@@ -104,7 +104,7 @@ def test_resuming_another_run_names_the_difference(stop, capsys):
 @pytest.mark.parametrize(
     "job", long_beyond(1, [([],), (["--engine", "loop"],), (["--model", "mlp", "--algorithm", "ScaffPD"],)])
 )
-def test_other_number_of_threads_is_reported_and_the_run_continues(job, stop, tmp_path, capsys):
+def test_different_number_of_threads_is_reported_and_the_run_continues(job, stop, tmp_path, capsys):
     assert call(["run", *SMALL, *job, "--out", "w/a"]) == 0
     stop(3)
     assert call(["run", *SMALL, *job, "--out", "a"]) == 130
@@ -114,7 +114,7 @@ def test_other_number_of_threads_is_reported_and_the_run_continues(job, stop, tm
     assert [(notice.code, notice.field) for notice in told] == [("other-version", "threads"), ("resumed", None)]
     assert quotes(told[0], "1", "2")
     assert "3 of 6" in told[-1]
-    for name in ("history.csv", "lambda.csv"):  # the last digits differ on some machines, as they are told they may
+    for name in ("history.csv", "lambda.csv"):  # on some machines the last digits differ, as the notice says
         one, other = (pd.read_csv(tmp_path / run / name) for run in ("a", "w/a"))
         pd.testing.assert_frame_equal(one, other, rtol=1e-4, atol=1e-6)
     assert notice_codes(["run", "--out", "a", "--resume", "--threads", "3"]) == ["nothing-to-resume"]
@@ -268,7 +268,7 @@ def test_run_without_checkpoints_restarts_from_the_beginning(stop, tmp_path, cap
     assert call(["run", *options, "--out", "w/a"]) == 0
     stop(4, signal.SIGTERM)
     assert call(["run", *options, "--out", "a"]) == 143
-    shutil.rmtree(tmp_path / "a/checkpoint")  # its results alone say that it did not end
+    shutil.rmtree(tmp_path / "a/checkpoint")  # only its results show that it did not end
     stop(None)
     assert call(["run", "--out", "a", "--resume"]) == 0
     assert same(tmp_path / "a", tmp_path / "w/a")

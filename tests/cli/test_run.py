@@ -439,7 +439,7 @@ def test_run_stopped_by_test_rows_is_marked_and_has_no_intervals(tmp_path, capsy
     for assess in (lambda: drfl.assess(tmp_path / "a"), lambda: drfl.assess_gain(tmp_path / "a", tmp_path / "a")):
         with refused("no-results"):
             assess()
-    # one that test rows could have stopped and did not has done the rounds that were planned
+    # a run that test rows did not stop has done all rounds, so it keeps its intervals
     assert call(["run", *SMALL, "--until", "test:avg_loss=0", "--out", "b"]) == 0
     assert json.loads((tmp_path / "b/summary.json").read_text())["stopped_on"] is None
     assert "accuracy_low" in rows(tmp_path / "b/clients.csv")[0]

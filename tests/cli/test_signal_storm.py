@@ -144,7 +144,7 @@ def phase_of(work: Path) -> str:
 
 def is_ready(pid: int) -> bool:
     """Return whether a process handles SIGTERM, as drfl's do once they have imported drfl."""
-    with suppress(OSError, StopIteration):  # it ended meanwhile, or the system has no /proc
+    with suppress(OSError, StopIteration):  # the process has ended, or the system has no /proc
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         caught = next(line for line in lines if line.startswith("SigCgt:"))
         return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
@@ -152,11 +152,10 @@ def is_ready(pid: int) -> bool:
 
 
 def expected(number: int, code: int, ready: bool, log: str) -> bool:
-    """Whether a process that a signal reached may end with this code.
+    """Return whether a process that received a signal may end with this code.
 
-    Before any code of drfl runs, Python itself dies of the signal, or of Ctrl-C while it loads site-packages or what
-    `python -m` needs. It aborts if Ctrl-C ends the main thread while foreign ones run, which no code of drfl can
-    prevent by then.
+    Before drfl's code runs, the signal kills Python, and Ctrl-C can end it while it loads site-packages or modules for
+    `python -m`. Python aborts if Ctrl-C ends the main thread while foreign threads run, which drfl cannot prevent.
     """
     if number == signal.SIGKILL or (code != 128 + number and not ready):
         early = "init_import_site" in log or ("KeyboardInterrupt" in log and f"{os.sep}drfl{os.sep}" not in log)
@@ -186,7 +185,7 @@ def started(command: Sequence[str], folder: Path) -> Iterator[subprocess.Popen[b
 
 
 def storm(name: str, kind: Kind, count: int, draw: random.Random, root: Path) -> list[Stroke]:
-    """Send signals at random moments of a job until enough of them interrupted it, and compare its bytes at every end.
+    """Send signals at random moments until enough of them have interrupted the job, and compare its bytes at every end.
 
     A signal after the end of the work does not count.
     """

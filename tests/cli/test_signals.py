@@ -86,7 +86,7 @@ def test_signal_while_python_exits_keeps_the_exit_code(number):
 
 
 def test_few_modules_are_imported_before_the_handlers():
-    # -S: no site-packages, whose .pth files import what they like.
+    # -S excludes site-packages, whose .pth files may import anything.
     code = "import sys; sys.path.insert(0, sys.argv[1]); before = {*sys.modules}; import drfl.cli; "
     code += "print(*({*sys.modules} - before))"
     done = subprocess.run(

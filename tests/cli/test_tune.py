@@ -44,8 +44,8 @@ def here(monkeypatch):
 
 
 def disturbed(number, lines, folder):
-    """Begin a search, send it a signal after a number of lines, and return its exit code and output."""
-    # far more trials than will be kept, so that it is still at work when the signal comes
+    """Start a search, send it a signal after a number of lines, and return its exit code and output."""
+    # far more trials than needed, so that the search is still running when the signal arrives
     command = [sys.executable, "-m", "drfl", "tune", *SMALL, "--trials", "500", "--jobs", "1", "--out", "a"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder)
     assert process.stderr is not None
@@ -99,7 +99,7 @@ def test_killed_and_interrupted_search_ends_with_the_same_bytes(tmp_path, capsys
 
 
 @pytest.mark.long
-def test_search_in_which_every_run_diverges(here, tmp_path, capsys):
+def test_search_fails_if_every_run_diverges(here, tmp_path, capsys):
     (tmp_path / "job.toml").write_text("lr = 1.0\n" + JOB + "[algorithms.FedAvg]\nweight_decay = 1e38\n")
     options = ["--trials", "1", "--seeds", "1", "--jobs", "1", "--absolute-step-size", "--out", "a"]
     assert call(["tune", "job.toml", *options]) == 1
@@ -179,7 +179,7 @@ def test_job_with_its_own_schedule_is_not_searched_in_multiples(tmp_path, capsys
 
 def test_missing_paper_data_suggest_the_stand_in(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("DRFL_MIRROR", "http://127.0.0.1:9")  # nobody answers there
+    monkeypatch.setenv("DRFL_MIRROR", "http://127.0.0.1:9")  # an address without a server
     monkeypatch.delenv("DRFL_DATA", raising=False)
     assert call(["tune", "cifar10-entk", "--data-dir", str(tmp_path)]) == 2
     said = capsys.readouterr().err
@@ -212,7 +212,7 @@ def test_rolled_back_trial_is_reported(here, capsys, monkeypatch):
     with open("a/job.toml", "rb") as file:
         (place,) = tomllib.load(file)["scores"]["FedAvg"]["set_back"]
     assert all(part in place for part in ("1000", "2 of 5"))
-    assert call([*small, "--trials", "1", "--out", "a"]) == 0  # from the trials that are kept
+    assert call([*small, "--trials", "1", "--out", "a"]) == 0  # uses the stored trials
     assert DOUBLE_DAGGER in capsys.readouterr().out
     assert call([*small, "--trials", "1", "--set", "lr=0.1", "--out", "b"]) == 0
     assert RESET not in "".join(capsys.readouterr())

@@ -85,7 +85,7 @@ def test_space_of_the_class_and_named_space(capsys):
 
 
 @pytest.mark.long
-def test_score_for_which_less_is_better(capsys):
+def test_score_can_be_minimised(capsys):
     code, rows = tried("--algorithms", "FedAvg", "--set", "score=log-loss", "--json")
     assert code == 0
     content = json.loads(capsys.readouterr().out)

@@ -1,6 +1,6 @@
 """A second implementation of every algorithm in plain NumPy, from the papers, with full batches.
 
-It is given only the cohort and the clients that answered.
+Its only inputs are the cohort and the clients that answered.
 """
 
 from __future__ import annotations
@@ -80,10 +80,7 @@ def fedavg(algorithm, oracle, rounds):
 
 
 def fednova(algorithm, oracle, rounds):
-    """x ← x − τ_eff Σ_i p_i Σ_k a_ik·η·g_ik / ‖a_i‖₁, with the gradients of the local steps;
-
-    every client takes τ steps.
-    """
+    """x ← x − τ_eff Σ_i p_i Σ_k a_ik·η·g_ik / ‖a_i‖₁, with the gradients of each client's τ local steps."""
     w, local, states = oracle.w0, algorithm.local, []
     lam = oracle.shares if algorithm.by_samples else np.full(oracle.n, 1 / oracle.n)
     a = np.array([sum(local.momentum**s for s in range(local.steps - k)) for k in range(local.steps)])
@@ -134,9 +131,9 @@ def term(algorithm, oracle, rounds):
 
 
 def propfair(algorithm, oracle, rounds):
-    """Clients' SGD on −log(1 − ℓ/M), or on ℓ/ε where M − ℓ < ε, as in algs/algorithms.py of FairFL; then the mean.
+    """Return the mean after clients' SGD on −log(1 − ℓ/M), or on ℓ/ε if M − ℓ < ε, as in FairFL's algs/algorithms.py.
 
-    This is the server's rule for one local step without momentum only.
+    The server's rule is the same only for one local step without momentum.
     """
     w, states, local = oracle.w0, [], algorithm.local
     p = oracle.shares if algorithm.by_samples else np.full(oracle.n, 1 / oracle.n)
@@ -214,9 +211,9 @@ def aaggff_s(algorithm, oracle, rounds):
 
 
 def scaffold(algorithm, oracle, rounds):
-    """c_i⁺ = the mean gradient on the way; x moves by η_g times the mean move; c by |S|/N times the mean change.
+    """Set c_i to the mean local gradient; move x by η_g times the mean update, and c by |S|/N times its mean change.
 
-    With momentum β a gradient that comes K − t steps before the end counts 1 + β + … + β^(K−t).
+    With momentum β, a gradient K − t steps before the end has weight 1 + β + … + β^(K−t).
     """
     x, controls, local, states = oracle.w0, np.zeros((oracle.n, len(oracle.w0))), algorithm.local, []
     c = np.zeros_like(x)
@@ -297,8 +294,7 @@ def afl(algorithm, oracle, rounds):
 def primal_dual(
     algorithm, oracle, rounds, *, mu=None, corrected=lambda h, lam: 0.0, at_start=False, dual=moved, centred=False
 ):
-    """DRFA and related algorithms: the mean over the draws, less the correction c/μ; λ moves by the losses at the
-    snapshot.
+    """Run DRFA and related algorithms. w is the mean over the draws minus c/μ; λ moves by the losses at the snapshot.
 
     Args:
         mu: weight of the penalty; None = no drift terms.
@@ -361,9 +357,9 @@ def dual_drdm(algorithm, oracle, rounds):
 
 
 def scaffpd(algorithm, oracle, rounds):
-    """SCAFF-PD, Algorithms 1 and 2; who has never reported counts as the mean of those who have.
+    """Run SCAFF-PD, Algorithms 1 and 2. A client that has never reported has the mean of the reported losses.
 
-    With μ > 0 the steps follow Algorithm 2's schedule: θ = 1/√(1 + μ·primal step), which the steps take along.
+    With μ > 0 the steps follow Algorithm 2's schedule, in which θ = 1/√(1 + μ·primal step) rescales them.
     """
     x, lam, local, states = oracle.w0, start(algorithm, oracle), algorithm.local, []
     L, g, before = {}, {}, None
@@ -390,7 +386,7 @@ def scaffpd(algorithm, oracle, rounds):
 
 
 def ditto(algorithm, oracle, rounds):
-    """w is FedAvg's; v_i takes equally many steps on f_i(v) + λ/2‖v − w‖², from w in the client's first round."""
+    """w is FedAvg's. v_i takes as many steps on f_i(v) + λ/2‖v − w‖², and starts at w in the client's first round."""
     w, states, local = oracle.w0, [], algorithm.local
     store = np.zeros((oracle.n, 1 + len(w)))
     for played in rounds:
@@ -516,7 +512,7 @@ def moon(algorithm, oracle, rounds):
 
 
 def mime(algorithm, oracle, rounds):
-    """Steps along (1 − β)(∇f_i(y) − ∇f_i(x) + c) + βm with c the mean gradient of the cohort, then m moves with c."""
+    """Step along (1 − β)(∇f_i(y) − ∇f_i(x) + c) + βm, where c is the cohort's mean gradient; then update m with c."""
     x, m, states, beta = oracle.w0, np.zeros_like(oracle.w0), [], algorithm.beta
     for played in rounds:
         asked, answered = who(played, "gradients"), who(played, "train")

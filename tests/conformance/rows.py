@@ -72,7 +72,7 @@ class Row(NamedTuple):
     problem: ToyProblem | None = None
 
     def subject(self, algorithm: Algorithm | None = None) -> Subject:
-        """Return the row's claims about this algorithm; None takes its own."""
+        """Return the row's claims about an algorithm, by default the row's own."""
         algorithm = self.algorithm if algorithm is None else algorithm
         return subject_of(
             algorithm,
@@ -86,7 +86,7 @@ class Row(NamedTuple):
 
 
 def uniform_mixture(ours, **options):
-    """With Λ = {uniform} λ stays uniform: the run is that without a dual step."""
+    """With Λ = {uniform}, λ stays uniform, so the run equals one without a dual step."""
     common = {"local": NOISY} | options
     return Reduction(
         "CVaR(1) keeps λ uniform", ours(ambiguity=CVaR(1.0), gamma=0.3, **common), ours(gamma=0.0, **common)
@@ -251,7 +251,7 @@ ROWS = {
 
 
 def without_dual(ours):
-    """λ stays uniform, so c is the mean of all h_i in either."""
+    """λ stays uniform, so c is the mean of all h_i in both algorithms."""
     return Reduction(
         "with everybody and gamma=0 it is FedDyn",
         ours(m=5, gamma=0.0, mu=2.0, local=NOISY, sampling=sampling.all_clients),

@@ -1,4 +1,4 @@
-"""Digests of tensors depend on content, type and shape, and large tensors are hashed once."""
+"""Test that digests of tensors depend on content, type and shape, and that large tensors are hashed once."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def test_equal_tensors_have_equal_digests_and_others_do_not():
     assert digest_of([a, a]) != digest_of([a])
 
 
-def test_the_layout_in_memory_has_no_effect():
+def test_memory_layout_has_no_effect():
     a = torch.arange(6.0).view(2, 3)
     assert digest_of([a]) == digest_of([a.t().contiguous().t()])
 
 
-def test_a_large_tensor_is_hashed_once_until_it_is_written_to(monkeypatch):
+def test_large_tensor_is_hashed_once_until_it_is_written_to(monkeypatch):
     made = []
     real = hashlib.blake2b
     monkeypatch.setattr(hashing.hashlib, "blake2b", lambda *a, **k: made.append(1) or real(*a, **k))

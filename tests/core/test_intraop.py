@@ -1,4 +1,4 @@
-"""Test that small operations use one intra-op thread, whatever torch's setting is, and large ones use all threads."""
+"""Test that small operations use one intra-op thread, regardless of torch's setting, and large ones all threads."""
 
 from __future__ import annotations
 

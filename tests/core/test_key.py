@@ -23,7 +23,7 @@ def numbers(key):
 
 
 @given(seed=seeds, path=paths)
-def test_same_path_same_numbers(seed, path):
+def test_same_path_gives_the_same_numbers(seed, path):
     step_by_step = Key(seed)
     for label in path:
         step_by_step = step_by_step.fold(label)
@@ -32,12 +32,12 @@ def test_same_path_same_numbers(seed, path):
 
 
 @given(seed=seeds, a=paths, b=paths)
-def test_distinct_paths_distinct_numbers(seed, a, b):
+def test_distinct_paths_give_distinct_numbers(seed, a, b):
     assert (numbers(Key(seed).fold(*a)) == numbers(Key(seed).fold(*b))) == (a == b)
 
 
 @given(a=seeds, b=seeds, path=paths)
-def test_distinct_seeds_distinct_numbers(a, b, path):
+def test_distinct_seeds_give_distinct_numbers(a, b, path):
     assert (numbers(Key(a).fold(*path)) == numbers(Key(b).fold(*path))) == (a == b)
 
 
@@ -93,7 +93,7 @@ def test_numpy_integers_are_accepted():
     assert numbers(Key(np.int64(3))) == numbers(Key(3))
 
 
-def test_torch_scope():
+def test_torch_scope_seeds_torch_and_restores_its_state():
     torch_before = torch.random.get_rng_state()
     with Key(1).torch_scope():
         first = torch.randn(3)

@@ -63,7 +63,7 @@ def scan():
 
 
 def codes(scan):
-    """Return the literal codes with the module of each; expressions give none."""
+    """Return the literal codes, each with its module."""
     found = [(module.name, code) for module, entry in scan.entries() for code in (entry.code or "").split("|")]
     return [(name, code) for name, code in found if code and "{" not in code]
 

@@ -53,7 +53,7 @@ def test_settings_become_options(text, expected, monkeypatch):
 
 
 COMMANDS_ONLY = ("drfl.cli", "drfl.flower", "drfl_papers.commands", "drfl.experiments.tuning", "drfl.engine.ray")
-"""Sections of the messages of commands, some of which have no equivalent in Python."""
+"""Sections with messages of commands, some of which have no equivalent in Python."""
 
 
 def test_messages_of_the_library_name_no_options():

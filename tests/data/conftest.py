@@ -25,7 +25,7 @@ STEMS = tuple(f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in (
 
 @pytest.fixture
 def shared():
-    """The folder that DRFL_TEST_DATA names, with MNIST in mnist/."""
+    """Return the folder that DRFL_TEST_DATA names, with MNIST in mnist/."""
     folder = Path(os.environ.get("DRFL_TEST_DATA", ""))
     if not (folder / "mnist").is_dir():
         pytest.skip("DRFL_TEST_DATA does not name a folder that holds mnist/")
@@ -40,7 +40,7 @@ def bare_machine(tmp_path, monkeypatch):
     for variable in ("DRFL_DATA", "TORCH_HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setenv("DRFL_MIRROR", "http://127.0.0.1:9")  # nobody answers there
+    monkeypatch.setenv("DRFL_MIRROR", "http://127.0.0.1:9")  # an address without a server
     monkeypatch.chdir(home)
     monkeypatch.setattr(sources, "SYSTEM_DATA", home / "system")
     return home
@@ -53,8 +53,8 @@ def sha256(content):
 class Handler(BaseHTTPRequestHandler):
     """Serve the server's `answers`.
 
-    Below /cut/ it stops half-way, at /once/ only the first time, below /hang/ it does not answer; below /both/ it waits
-    for two requests.
+    Below /cut/ it stops half-way, and at /once/ only the first time. Below /hang/ it does not answer. Below /both/ it
+    waits for two requests.
     """
 
     def do_GET(self):
@@ -94,7 +94,7 @@ def server():
 
 
 def write_tiny(folder, *, style=str, train=20, test=10):
-    """Writes four IDX files of 4x4 images; `style` changes a stem into a file name."""
+    """Write four IDX files of 4x4 images; `style` turns a stem into a file name."""
     for k, stem in enumerate(STEMS):
         n = train if k < 2 else test
         labels = np.arange(n, dtype=np.uint8) % 10
@@ -109,7 +109,7 @@ CIFAR = {
     "cifar-10": ("cifar-10-batches-bin", "cifar-10-binary.tar.gz", CIFAR10_FILES),
     "cifar-100": ("cifar-100-binary", "cifar-100-binary.tar.gz", CIFAR100_FILES),
 }
-"""Folder, archive and files of each."""
+"""Folder, archive and files of each data set."""
 
 
 def cifar_files(name, rows=2):
@@ -126,7 +126,7 @@ def cifar_files(name, rows=2):
 
 
 def tar_gz(members):
-    """A gzipped tar file of plain files: name → content."""
+    """Return a gzipped tar file of plain files, given as name → content."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz") as tar:
         for name, content in members.items():
@@ -143,18 +143,18 @@ def cifar_archive(name, **rows):
 
 
 def picture(array, kind="PNG"):
-    """An image file of uint8 values, (h, w) or (h, w, 3)."""
+    """Return an image file of uint8 values, (h, w) or (h, w, 3)."""
     out = io.BytesIO()
     Image.fromarray(np.asarray(array, np.uint8)).save(out, kind)
     return out.getvalue()
 
 
 WNIDS = ("n02124075", "n01443537", "n04067472")
-"""Not in the order of the alphabet, as in the real list."""
+"""Class names, not in alphabetical order, as in the real list."""
 
 
 def tiny_imagenet_files(each=2, test=4):
-    """Path → content of a Tiny ImageNet of three classes; picture i of class k has the pixels (10 k, i, 200)."""
+    """Return path → content of a Tiny ImageNet of three classes; image i of class k has the pixels (10 k, i, 200)."""
     files = {"wnids.txt": "".join(f"{wnid}\n" for wnid in WNIDS).encode(), "words.txt": b"n00001740\tentity\n"}
     for k, wnid in enumerate(WNIDS):
         files[f"train/{wnid}/{wnid}_boxes.txt"] = b"boxes"
@@ -168,7 +168,7 @@ def tiny_imagenet_files(each=2, test=4):
 
 
 def zipped(files, top="tiny-imagenet-200"):
-    """A zip file of these files below one folder."""
+    """Return a zip file of these files below one folder."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         archive.mkdir(top)
@@ -178,7 +178,7 @@ def zipped(files, top="tiny-imagenet-200"):
 
 
 def write_files(folder, files):
-    """Writes path → content below a folder, which is returned."""
+    """Write path → content below a folder, and return the folder."""
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

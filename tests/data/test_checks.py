@@ -25,14 +25,14 @@ from drfl.data.tables.text_form import ReadOptions
 
 
 def clients(sizes=(120, 120, 120), classes=2, p=2):
-    """Clients with a third as many test rows, of normal columns and mixed classes."""
+    """Make clients with normal columns and mixed classes; a third of the rows are test rows."""
     g = torch.Generator().manual_seed(0)
     pairs = {f"site {k}": (torch.randn(n, p, generator=g), torch.arange(n) % classes) for k, n in enumerate(sizes)}
     return ClientData.from_arrays(pairs, test_fraction=1 / 3)
 
 
 def about(notices):
-    """Codes and fields."""
+    """Return codes and fields of notices."""
     return [(notice.code, notice.field) for notice in notices]
 
 
@@ -60,7 +60,7 @@ def test_clients_with_one_class_are_listed():
     one = with_test_targets(data, lambda y: y.index_fill_(0, data.test[1], 1))
     assert about(data_warnings(one)) == [("one-class-test", "site 1")]
     assert data_warnings(one, by_class=True) == ()
-    assert data_warnings(with_test_targets(data, lambda y: y.fill_(1))) == ()  # where all are so, it is the design
+    assert data_warnings(with_test_targets(data, lambda y: y.fill_(1))) == ()  # intended if it is so at all clients
     floats = dataclasses.replace(data, targets=data.targets.double(), test_targets=data.targets.double() * 0)
     assert data_warnings(floats) == ()
 
@@ -88,11 +88,11 @@ def test_outlier_in_a_column_is_found_at_any_scale():
         (line,) = data_warnings(found)
         assert about([line]) == [("outlier", "dose")]
         assert "'dose' at site 2" in line
-    # a column that is mostly one value has no spread to go by
+    # a column that is mostly one value has no spread to compare with
     inputs[:, 1] = 0
     inputs[slip, 1] = 80.0
     assert data_warnings(dataclasses.replace(data, inputs=inputs, test_inputs=inputs)) == ()
-    # unless it is absurd; here in a test row
+    # an absurd value is still reported, here in a test row
     row = int(data.test[1][3])
     inputs[slip, 1], inputs[row, 1] = 0, 1e12
     data = dataclasses.replace(data, inputs=inputs, test_inputs=inputs)
@@ -113,7 +113,7 @@ def test_one_huge_value_is_the_only_number_that_is_named(value, standardised):
     assert "missing-code" not in [notice.code for notice in data_warnings(data)]
 
 
-def test_column_in_another_unit_at_one_client():
+def test_column_in_another_unit_at_one_client_is_reported():
     data = clients()
     inputs = data.inputs.double() + 70
     inputs[torch.cat((data.train[1], data.test[1])), 1] *= 1000
@@ -131,7 +131,7 @@ def test_column_in_another_unit_at_one_client():
     assert "0 at site 1 (" in line
 
 
-def test_large_unstandardised_columns():
+def test_large_unstandardised_columns_are_reported():
     data = clients()
     inputs = data.inputs * torch.tensor([1.0, 1e7])
     raw = dataclasses.replace(data, inputs=inputs, test_inputs=inputs)
@@ -140,10 +140,10 @@ def test_large_unstandardised_columns():
     assert data_warnings(raw.standardised()) == ()
 
 
-def test_column_that_is_constant_at_one_client():
+def test_column_that_is_constant_at_one_client_is_reported():
     data = clients((120, 120, 30))
     inputs = data.inputs.clone()
-    inputs[:, 0] = (inputs[:, 0] > 0).float()  # of two values: often all alike somewhere
+    inputs[:, 0] = (inputs[:, 0] > 0).float()  # a column of two values is often constant at a client
     inputs[torch.cat((data.train[0], data.test[0])), 0] = 0
     inputs[torch.cat((data.train[1], data.test[1])), 1] = -1
     inputs[torch.cat((data.train[2], data.test[2])), 1] = 0.5
@@ -193,7 +193,7 @@ def at_site_2(make, change):
     ],
 )
 @pytest.mark.parametrize("standardised", [False, True])
-def test_values_unlike_those_of_other_clients(make, change, shown, standardised):
+def test_values_unlike_those_of_other_clients_are_reported(make, change, shown, standardised):
     data = table_of({"dose": at_site_2(make, change), "age": normal(60, 9)})
     (line,) = data_warnings(data.standardised() if standardised else data)
     assert about([line]) == [("unit-mismatch", "dose")]
@@ -202,7 +202,7 @@ def test_values_unlike_those_of_other_clients(make, change, shown, standardised)
 
 
 @pytest.mark.parametrize("factor", [88.42, 2.2046])
-def test_other_unit_at_several_clients(factor):
+def test_other_unit_at_several_clients_is_reported(factor):
     def dose(g, site, rows):
         return (factor if site in (1, 3) else 1) * g.normal(1.1, 0.2, rows)
 
@@ -234,7 +234,7 @@ def test_plausible_differences_are_not_unit_errors():
 
 
 @pytest.mark.parametrize("code", [-9, -1, 0, 99, 999])
-def test_codes_for_missing_values(code):
+def test_codes_for_missing_values_are_reported(code):
     def coded(x):
         x[::20] = code
         return x
@@ -250,7 +250,7 @@ def test_codes_for_missing_values(code):
 
 @pytest.mark.parametrize("code", [9998, 998, 888, 777, 1111, -7, -8, -88])
 @pytest.mark.parametrize("sites", [[2], pytest.param([0, 1, 2, 3], marks=pytest.mark.long)])
-def test_codes_that_are_far_from_all_others(code, sites):
+def test_codes_far_from_all_other_values_are_reported(code, sites):
     def pressure(g, site, rows):
         return np.where((np.arange(rows) % 7 == 0) & (site in sites), code, g.normal(130, 15, rows).round(1))
 
@@ -261,7 +261,7 @@ def test_codes_that_are_far_from_all_others(code, sites):
 
 
 def with_dates(born, admitted, rows):
-    """Warnings about a table with two columns of dates, of which some rows of client b have other ones."""
+    """Return warnings about a table with two columns of dates; some rows of client b have other dates."""
     frames = []
     for site in "abcd":
         g = np.random.default_rng(ord(site))
@@ -278,7 +278,7 @@ def with_dates(born, admitted, rows):
     "code",
     long_except(["1900-01-01", "9999-12-31"], ["1900-01-01", "1970-01-01", "2099-12-31", "9999-12-31"]),
 )
-def test_dates_that_stand_for_missing_ones(code):
+def test_dates_used_as_codes_for_missing_values_are_reported(code):
     usual = "1961-05-02", "2021-02-03"
     assert with_dates(*usual, 10) == ()
     for born, admitted, field in ((code, usual[1], "born"), (usual[0], code, "admitted")):
@@ -290,7 +290,7 @@ def test_dates_that_stand_for_missing_ones(code):
     assert with_dates("1970-01-01", usual[1], 1) == ()
 
 
-def test_several_codes_of_one_column():
+def test_several_codes_of_one_column_are_reported():
     def coded(x):
         x[::7], x[1::9], x[2::11] = -9, -8, -1
         return x
@@ -301,7 +301,7 @@ def test_several_codes_of_one_column():
 
 
 @pytest.mark.parametrize(("highest", "code", "is_code"), [(1, 9, True), (5, 99, True), (5, -9, True), (5, 8, False)])
-def test_codes_of_a_few_levels(highest, code, is_code):
+def test_codes_far_from_a_few_levels_are_reported(highest, code, is_code):
     def level(g, site, rows):
         return np.where(np.arange(rows) % 13, g.integers(0, highest + 1, rows), code)
 
@@ -322,7 +322,7 @@ def test_meaningful_zeros_are_not_missing_codes():
     assert data_warnings(counts) == ()
 
 
-def test_columns_that_number_the_rows():
+def test_columns_that_number_the_rows_are_reported():
     data = table_of({"row": lambda g, site, rows: np.arange(rows), "age": normal(60, 9)})
     assert about(data_warnings(data)) == [("row-number", "row")]
     ids = table_of({"person": lambda g, site, rows: g.permutation(200)[:rows] + 1000 * site, "age": normal(60, 9)})
@@ -331,7 +331,7 @@ def test_columns_that_number_the_rows():
     assert data_warnings(whole) == ()
 
 
-def test_column_that_reveals_the_target():
+def test_column_that_reveals_the_target_is_reported():
     def almost(g, site, values):
         return (values["later"] > 0) ^ (np.arange(len(values["later"])) == 3)
 
@@ -348,21 +348,21 @@ def test_column_that_reveals_the_target():
 
 
 def with_discharge(site):
-    """A table in which the first level of a category is the outcome."""
+    """Return a table in which the first level of a category is the outcome."""
     random = np.random.default_rng(ord(site))
     died = random.random(60) < 0.3
     ward = np.where(died, "deceased", random.choice(["home", "rehab"], 60))
     return pd.DataFrame({"age": random.normal(60, 9, 60), "ward": ward, "died": died.astype(int), "site": site})
 
 
-def test_category_that_reveals_the_target_by_its_first_level():
+def test_category_whose_first_level_reveals_the_target_is_reported():
     frame = pd.concat(map(with_discharge, "abc"), ignore_index=True)
     schema = propose([frame], "died", "site").schema
     assert ("leak", "ward") in about(data_warnings(ClientData.from_frame(frame, schema=schema)))
 
 
 def with_blanks(change, target="died", task=None):
-    """Warnings about a table whose columns ``change`` draws; an empty cell is a missing value."""
+    """Return warnings about a table whose columns ``change`` draws; an empty cell is a missing value."""
     frames = []
     for site in "abcd":
         random = np.random.default_rng(ord(site))
@@ -439,7 +439,7 @@ def test_run_without_a_schema_checks_categories_as_a_whole(tmp_path, monkeypatch
     assert "columns that nearly determine the target: column 'ward' (right in 100.0%" in capsys.readouterr().err
 
 
-def test_constant_targets_and_many_classes_are_no_leak():
+def test_constant_targets_and_many_classes_are_not_a_leak():
     x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
     constant = ClientData.from_arrays([(x[:20], torch.zeros(20, dtype=torch.int64))] * 2)
     assert "leak" not in [code for code, _ in about(data_warnings(constant))]
@@ -447,7 +447,7 @@ def test_constant_targets_and_many_classes_are_no_leak():
     assert "leak" not in [code for code, _ in about(data_warnings(many))]
 
 
-def test_swapped_classes_and_levels():
+def test_swapped_classes_and_levels_are_reported():
     columns = {"x": normal(), "age": normal(60, 9)}
     swapped = table_of(columns, lambda g, site, values: (values["x"] + g.normal(0, 1, 120) > 0) ^ (site == 1))
     (line,) = data_warnings(swapped)
@@ -493,7 +493,7 @@ def test_several_labels_have_no_unit_check():
     assert "site 1 (5)" in found[0]
 
 
-def test_targets_in_another_unit():
+def test_targets_in_another_unit_are_reported():
     columns = {"x": normal(), "age": normal(60, 9)}
     data = table_of(columns, lambda g, site, values: g.normal(5, 1, 120) * (10 if site == 3 else 1))
     assert about(data_warnings(data)) == [("target-unit", "site 3")]
@@ -501,7 +501,7 @@ def test_targets_in_another_unit():
 
 @pytest.mark.parametrize("code", [999, -99, -9, 998])
 @pytest.mark.parametrize("sites", [[2], [0, 1, 2, 3]])
-def test_codes_for_missing_targets(code, sites):
+def test_codes_for_missing_targets_are_reported(code, sites):
     def stay(g, site, values):
         return np.where((np.arange(120) % 20 == 0) & (site in sites), code, g.normal(8, 1.5, 120).round(1))
 
@@ -510,7 +510,7 @@ def test_codes_for_missing_targets(code, sites):
     assert f"column 'y'{' at site 2' if sites == [2] else ''} ({code})" in line
 
 
-def test_outlier_among_targets():
+def test_outlier_among_targets_is_reported():
     def stay(g, site, values):
         return np.r_[1e8 if site == 1 else 8, g.normal(8, 1.5, 119)]
 
@@ -519,7 +519,7 @@ def test_outlier_among_targets():
     assert "column 'y' at site 1 (1e+08)" in line
 
 
-def test_costs_of_which_many_are_zero_are_no_codes():
+def test_costs_with_many_zeros_are_not_codes():
     def cost(g, site, values):
         return np.where(g.random(120) < 0.4, 0, g.lognormal(7, 1.5, 120).round(2))
 
@@ -536,7 +536,7 @@ def test_schema_names_the_target_with_codes():
     assert "'stay' at b (999)" in line
 
 
-def test_copies_of_rows():
+def test_copies_of_rows_are_reported():
     columns = {name: normal() for name in "abc"}
     base = table_of(columns)
     assert data_warnings(base) == ()
@@ -571,7 +571,7 @@ def test_equal_coarse_rows_are_not_copies():
     assert data_warnings(coarse) == ()
 
 
-def test_few_rows_of_a_class():
+def test_few_rows_of_a_class_are_reported():
     data = table_of(
         {"x": normal(), "age": normal(60, 9)}, lambda g, site, values: np.arange(120) < (6 if site == 2 else 60)
     )
@@ -603,9 +603,9 @@ def test_command_warns_before_training_and_in_its_files(capsys):
     assert [any(line.startswith(start) for line in told) for start in LINES] == [True, True]
     assert call(f"compare {words} --algorithms FedAvg,DRFA --seeds 2 --out c --json".split()) in (0, 1)
     out, err = capsys.readouterr()
-    assert [err.count(line) for line in LINES] == [1, 1]  # once, not once a run
+    assert [err.count(line) for line in LINES] == [1, 1]  # once, not once per run
     assert json.loads(out)["warnings"] == json.loads(Path("c/summary.json").read_text())["warnings"]
-    # and once in the report, with whose it is
+    # once in the report, with the algorithms concerned
     report = Path("c/report.html").read_text()
     assert report.count(LINES[1][:-1]) == 1
     assert "FedAvg and DRFA: all test rows are of one class at A" in report
@@ -643,7 +643,7 @@ def test_python_objects_are_checked():
     assert found.warnings[0] in lines
 
 
-def test_columns_of_very_different_scale():
+def test_columns_of_very_different_scale_are_reported():
     """The checks concern only inputs that are not standardised."""
     plain = {"age": normal(60, 9), "dose": normal(5), "bmi": normal(27, 3)}
     for columns, field in ((plain | {"cells": normal(2e6, 1e6)}, "cells"), ({"year": normal(2010, 3)}, "year")):
@@ -705,7 +705,7 @@ def test_target_of_many_numbers_may_be_a_quantity(count, is_quantity):
     frame["age"] = np.tile(np.arange(count), 4)
     codes = about(data_warnings(ClientData.from_frame(frame, group="site", target="age")))
     assert [code for code, _ in codes if code == "many-classes"] == ["many-classes"] * is_quantity
-    # Words are classes, and numbers with a decimal point are a quantity already.
+    # Words are always classes, and numbers with a decimal point are always a quantity.
     for values in (frame["age"].map("class {}".format), frame["age"].astype(float)):
         found = data_warnings(ClientData.from_frame(frame.assign(age=values), group="site", target="age"))
         assert "many-classes" not in [notice.code for notice in found]

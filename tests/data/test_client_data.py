@@ -251,7 +251,7 @@ def test_loaded_partition_divides_like_the_saved_one(tmp_path):
 
 
 def mapped(path, n=40, bad=None):
-    """A pool of n samples of 3 numbers in a file mapped into memory."""
+    """Return a pool of n samples of 3 numbers in a memory-mapped file."""
     values = np.arange(3.0 * n, dtype=np.float32).reshape(n, 3)
     if bad is not None:
         values[bad] = np.inf
@@ -290,7 +290,7 @@ def test_non_finite_values_are_found_in_pieces(at_a_time, tmp_path, monkeypatch)
 
 
 def test_non_finite_values_are_located_in_the_array_of_their_client():
-    """Training and test rows of a client are drawn from its array, in which the message numbers them."""
+    """A client's training and test rows come from its array, and the message gives row numbers in this array."""
     x, y = pair(30)
     for row in range(30):
         bad, target = x.copy(), y.astype(float)
@@ -467,7 +467,7 @@ def test_metadata_without_a_client_are_refused():
 
 
 @pytest.mark.parametrize("value", ["a.csv", [{"x": 1.0, "site": "a", "y": 0}], {"x": [1.0]}, None])
-def test_something_else_than_a_data_frame_is_refused(value):
+def test_object_other_than_a_data_frame_is_refused(value):
     with refused("wrong-type", "frame"):
         ClientData.from_frame(value, group="site", target="y")
 

@@ -29,7 +29,7 @@ LOCAL = drfl.LocalSGD(steps=3, lr=0.1)
 
 
 def table(seed=0, n=240):
-    """Rows of three sites: numbers of very different sizes, words, dates in time zones, blanks."""
+    """Return rows of three sites: numbers of very different sizes, words, dates in time zones, blanks."""
     rng = np.random.default_rng(seed)
     days = pd.Timestamp("2021-03-01", tz="Europe/Helsinki") + pd.to_timedelta(rng.integers(0, 400, n), "h")
     frame = pd.DataFrame(
@@ -63,7 +63,7 @@ SCHEMA = TableSchema(
 
 
 def compared(out, data, model, dtype=torch.float32, **options):
-    """The model file of a comparison's run, and the task."""
+    """Return the model of a comparison's run, and the task."""
     task = drfl.Task(model.to(dtype), **options)
     drfl.compare({"FedAvg": drfl.FedAvg(m=data.n, local=LOCAL)}, data, task, rounds=3, seeds=1, out=out, progress=None)
     return drfl.load_model(out / "FedAvg-seed0/model.safetensors"), task
@@ -91,7 +91,7 @@ def test_predictions_from_raw_columns_equal_the_evaluation(dtype, tmp_path):
     scored = np.mean([(model.predict(f) == f["ill"]).mean() for _, f in frame.iloc[data.test[0]].groupby("site")])
     assert scored == pytest.approx(float(drfl.Simulation(data, drfl.Task(model.module)).evaluate(
         drfl.Task(model.module).w0).score[0]), abs=1e-6)  # fmt: skip
-    # Codes, other levels, and the same moment in another time zone.
+    # Codes for missing values, other levels, and the same time in another time zone.
     row = frame.iloc[[0]].assign(crp=np.nan, stage="IV")
     coded = row.assign(crp=-9, seen=pd.to_datetime(row["seen"], utc=True), stage="V")
     assert model.predict_proba(row).tolist() == model.predict_proba(coded).tolist()
@@ -289,7 +289,7 @@ def test_code_named_in_a_file_is_not_executed(tmp_path, monkeypatch):
         drfl.load_model(path, trusted=[digest])
 
 
-def test_file_with_only_a_digest_takes_the_schema(tmp_path):
+def test_file_with_only_a_digest_requires_its_schema(tmp_path):
     import json
 
     from safetensors.torch import save_file
@@ -310,7 +310,7 @@ def test_file_with_only_a_digest_takes_the_schema(tmp_path):
 
 
 @pytest.mark.parametrize("options", [(), ("--missing", "")])
-def test_truth_values_of_the_training_file_are_those_of_other_spellings(options, tmp_path, monkeypatch):
+def test_truth_values_of_the_training_file_match_other_spellings(options, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     for site in "abc":
@@ -325,7 +325,7 @@ def test_truth_values_of_the_training_file_are_those_of_other_spellings(options,
     for site in "abc":
         assert call(["predict", "r", f"{site}.csv", "--out", f"{site}.p.csv"]) == 0
         predictions = pd.read_csv(f"{site}.p.csv")["prediction"].astype(str).tolist()
-        # pandas reads truth values, or texts.
+        # pandas reads the column as truth values or as texts.
         for form in ({}, {"dtype": str}):
             frame = pd.read_csv(f"{site}.csv", keep_default_na=False, na_values=[""], **form)
             assert [*map(str, model.predict(frame))] == predictions

@@ -116,7 +116,7 @@ def test_fresh_module_gives_the_evaluated_outputs(kind, tmp_path):
     assert served is fresh
     x = data.test_inputs.to(task.layout.dtype)
     with torch.no_grad():
-        # With the strides of the module, because others may change the last bit of a convolution.
+        # Keep the module's strides, because other strides may change the last bit of a convolution.
         own, views = dict(task.model.named_parameters()), task.layout.views(w)
         parameters = {name: torch.empty_like(own[name]).copy_(view) for name, view in views.items()}
         assert torch.equal(served.eval()(x), task.outputs(parameters, x))
@@ -170,7 +170,7 @@ ABOUT = {
 
 
 def written(path, **changes):
-    """A file with some of its document changed."""
+    """Write a file with changes in its document, and return its path."""
     save_file({"weight": torch.ones(2, 4), "bias": torch.ones(2)}, path, {KEY: json.dumps(ABOUT | changes)})
     return path
 

@@ -87,7 +87,7 @@ def test_killed_process_leaves_a_complete_current_model(tmp_path, delay):
     process.join()
     content = ModelStore(tmp_path).current().read_bytes()
     assert content == content[:7] * 100_000
-    # what the process left is removed with the next model
+    # the next model removes the killed process's files
     ModelStore(tmp_path).add(b"last", "9999999")
     assert len([path for path in tmp_path.iterdir() if path.name.lstrip(".").startswith("model-")]) <= 2
 
@@ -106,6 +106,6 @@ def test_two_simultaneous_deliveries_are_both_complete(tmp_path):
 
 def _add_some(folder, k):
     for i in range(20):
-        # A model of another process may have a later time.
+        # Another process may already have added a later model.
         with suppress(drfl.InputError):
             ModelStore(folder).add(b"%08d" % (100 * k + i) * 10_000, f"{i:05d}")

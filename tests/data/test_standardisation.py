@@ -60,7 +60,7 @@ def test_moments_do_not_depend_on_the_grouping(mean, scale, at_a_time, monkeypat
     for found in (moments(x), combine([moments(part) for part in np.split(x, [1, 20, 21])])):
         assert found.count == 60
         np.testing.assert_allclose(found.mean, exact[0].astype(float), rtol=1e-15, atol=1e-15 * scale)
-        # A mean that is stored as one float64 is itself off by its last digit.
+        # The last digit of a mean stored in float64 is inexact.
         np.testing.assert_allclose(found.variance, exact[1].astype(float), rtol=1e-12 + 1e-15 * abs(mean) / scale)
 
 
@@ -136,7 +136,7 @@ def test_standardisation_is_kept_with_the_data():
     assert torch.equal(held_out_training(data, 0.3, Key(0)).inputs, data.inputs)
 
 
-def test_model_behind_the_layer_takes_raw_rows():
+def test_model_behind_the_layer_accepts_raw_rows():
     data, raw = load(), load(standardise=False)
     model = torch.nn.Linear(5, 2)
     whole = data.standardisation.before(model)
@@ -154,7 +154,7 @@ def test_model_behind_the_layer_takes_raw_rows():
     assert data.standardisation.before(model)(torch.ones(2, 5, dtype=torch.int64)).dtype == torch.float32
 
 
-def test_model_file_takes_raw_rows(tmp_path):
+def test_model_file_accepts_raw_rows(tmp_path):
     job = build(Config(dataset="heart-disease", algorithm="FedAvg", rounds=2))
     result = drfl.run(job.algorithm, job.fed, rounds=2)
     write_run(tmp_path, FinishedRun(job, result))
@@ -227,10 +227,7 @@ site = st.tuples(st.integers(1, 2**31), st.floats(-1e6, 1e6), st.floats(0, 1e12)
 
 @given(st.lists(site, min_size=3, max_size=6))
 def test_no_report_can_more_than_double_a_scale(told):
-    """The others' answers are combined as here, except for the bound:
-
-    no site counts for more than three quarters of them.
-    """
+    """The reference combines the other sites' reports, each with a weight of at most three quarters."""
     parts = [claim(*one) for one in told]
     scale = scales(parts)[1]
     for i in range(len(parts)):
@@ -249,7 +246,7 @@ def test_report_is_used_if_other_sites_are_constant():
 
 
 def test_two_sites_cannot_judge_each_other():
-    assert scales([claim(10, 0.0, 1.0), claim(10, 0.0, 4.0)])[1] == pytest.approx(2.5**0.5)  # the pooled one
+    assert scales([claim(10, 0.0, 1.0), claim(10, 0.0, 4.0)])[1] == pytest.approx(2.5**0.5)  # the pooled scale
     assert scales([claim(10, 0.0, 1.0), claim(10, 0.0, 1e6)])[1] == pytest.approx(1000**0.5)  # between 1 and 1000
     assert scales([claim(99, 0.0, 0.0), claim(10, 0.0, 4.0)])[1] == pytest.approx(1.0)  # the other's 2, by rows 3 : 1
     assert scales([claim(10, 0.0, 1.0), claim(10, 100.0, 1.0)]) == (50, 2, 0)

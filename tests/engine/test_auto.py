@@ -114,7 +114,7 @@ class Twice(nn.Module):
 
 @pytest.mark.long
 @pytest.mark.parametrize("batch", [8, 64])
-def test_auto_passes_requests_on(batch):
+def test_auto_forwards_requests_to_the_chosen_engine(batch):
     local, key = LocalSGD(steps=2, lr=0.1, batch=batch), Key(1)
     fed, chosen = (federation(SIZES, model=models.cnn, shape=(1, 8, 8), engine=e) for e in (Auto(), None))
     cohort, w = torch.arange(3), fed.w0
@@ -123,7 +123,7 @@ def test_auto_passes_requests_on(batch):
     replies = (parts(side.train(cohort, w, local, key, **options)) for side in (fed, chosen))
     for a, b in zip(*replies, strict=True):
         assert torch.equal(a, b)
-    # Passes have an engine of their own, which adds in another order.
+    # Passes without steps use another engine, which sums in another order.
     torch.testing.assert_close(
         fed.gradients(cohort, w, key, batch=batch).values, chosen.gradients(cohort, w, key, batch=batch).values
     )

@@ -33,7 +33,7 @@ def dice(outputs, targets):
 
 
 def contrastive(features, targets):
-    """The supervised contrastive loss of Khosla et al. (2020), equation 2."""
+    """Compute the supervised contrastive loss of Khosla et al. (2020), equation 2."""
     labels = targets[:, 0]
     z = functional.normalize(features, dim=1)
     others = ~torch.eye(len(z), dtype=torch.bool)
@@ -43,7 +43,7 @@ def contrastive(features, targets):
 
 
 def unvectorised(outputs, targets):
-    """A loss that vmap cannot compute."""
+    """Compute the Dice loss in a way that vmap cannot handle."""
     return dice(outputs, targets) if float(outputs.detach().sum()) > -1e9 else outputs.sum()
 
 

@@ -32,7 +32,7 @@ def other_settings(monkeypatch):
 
 
 def test_cuda_device_sets_deterministic_options(other_settings, monkeypatch):
-    # torch without CUDA refuses the allocation, after the settings have been made.
+    # Without CUDA, torch would refuse the allocation that follows the settings.
     monkeypatch.setattr(torch, "empty", lambda *shape, device: None)
     assert devices.device_of("cuda:0").type == "cuda"
     assert settings() == (False, False, True, False, ":4096:8")

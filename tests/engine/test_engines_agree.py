@@ -27,7 +27,7 @@ IMAGES = {"shape": (1, 8, 8)}
 
 
 class Unused(torch.nn.Module):
-    """A parameter that the outputs do not depend on."""
+    """A linear model with a parameter that the outputs do not depend on."""
 
     def __init__(self, shape, classes) -> None:
         super().__init__()

@@ -19,7 +19,7 @@ def simulation(kind, engine, shared=False):
     y = torch.randint(0, 4, (70,), generator=generator)
     train = (torch.arange(5), torch.arange(5, 12))
     test = (torch.arange(20), torch.arange(20, 55))
-    if shared:  # few of the pool's rows, one of them at both clients
+    if shared:  # few rows of the pool, one of which is at both clients
         test = (torch.tensor([3, 9, 1]), torch.tensor([9, 60, 44, 2]))
     with torch.random.fork_rng():
         torch.manual_seed(1)

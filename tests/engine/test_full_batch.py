@@ -60,7 +60,7 @@ def test_diverged_client_does_not_affect_the_others(small):
     assert not fed.losses(*ask).values[1].isfinite()
 
 
-def test_segments_hold_every_row_once():
+def test_segments_contain_every_row_once():
     counts = torch.tensor([5, 1, 8])
     batches = Batches(torch.arange(24).view(3, 1, 8), counts)
     clients, rows, weights = full_batch.Segments.of(batches, 4, batches.weights(torch.empty(0, dtype=torch.float64)))

@@ -41,7 +41,7 @@ LOSSES = {
     "nll_loss": functools.partial(functional.nll_loss, ignore_index=0),
 }
 IGNORED = {"255": 255, "a class": 1, "all": 3, "partial": -1, "nll": -7, "nll_loss": 0}
-"""Where it is not torch's default."""
+"""Ignored values that differ from torch's default."""
 NAMES = long_except(LOSSES.keys() - {"nll_loss"}, LOSSES)
 
 
@@ -198,12 +198,12 @@ def test_local_steps_follow_torch_gradients(engine, name, dense, solver):
         same(found.average[j], torch.stack(path).mean(0))
         if snapshot is not None:
             same(found.snapshot[j], path[snapshot - 1])
-    # Else the test would say nothing of minibatches in which no target counts.
+    # Otherwise the test would not cover minibatches in which no target counts.
     assert empty or dense or solver != "one" or name in ("weights", "sum")
 
 
 def scikit_learns(outputs, targets):
-    """Accuracy, balanced accuracy, F1, log loss and Brier score of outputs (P, classes) and targets (P,)."""
+    """Return accuracy, balanced accuracy, F1, log loss and Brier score of outputs (P, classes) and targets (P,)."""
     chosen, p = outputs.argmax(1), outputs.softmax(1)
     return [
         reference.accuracy_score(targets, chosen),
@@ -233,7 +233,7 @@ def test_metrics_exclude_ignored_targets(engine, dense, name):
         expected = scikit_learns(z.movedim(1, -1)[counted], y[counted])
         values = [found.score[i], *(values[i] for values in found.others)]
         assert [float(value) for value in values[:5]] == pytest.approx(expected, abs=1e-12)
-        # A user's own function gets every position of the rows that are left.
+        # A user's function gets every position of the remaining rows.
         left = counted.view(len(y), -1).any(1)
         assert float(values[5]) == pytest.approx(float(functional_accuracy(z[left], y[left])), abs=1e-12)
         for measure, value, (n, total, *_) in zip(fed.measures, values, found.sums[i].tolist(), strict=True):
@@ -267,7 +267,7 @@ def functional_accuracy(outputs, targets):
 
 
 def test_spread_of_weighted_rows_is_that_of_the_ratio():
-    """The reference is the spread of the ratio over clients that are drawn repeatedly."""
+    """The reference is the spread of the ratio over repeated draws of clients."""
     draw = torch.Generator().manual_seed(0)
     n, again = 200, 400
     ratios, estimated = [], []

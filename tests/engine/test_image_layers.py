@@ -103,7 +103,7 @@ OTHERS = {
 def test_other_layers_are_left_to_torch(other):
     model = OTHERS[other]()
     use_onednn_layout(model)
-    # The first convolution is what decides, but with 20 channels the second.
+    # The first convolution decides; with 20 channels it is the second.
     assert layouts(model, images())[-1] is False
 
 

@@ -75,7 +75,7 @@ def clients(kind, sizes=SIZES, seed=0):
 
 
 def setting(kind):
-    """The pairs of arrays, the data and the task, in float64."""
+    """Return the pairs of arrays, the data and the task, in float64."""
     train, test = clients(kind), clients(kind, dict.fromkeys(SIZES, 10), 1)
     with drfl.Key(0).torch_scope():
         model = KINDS[kind][0]().double()
@@ -122,9 +122,7 @@ def test_minibatches_of_clients_of_unequal_size(kind, engine):
 @pytest.mark.long
 @every_kind
 def test_validation_types_comparison_and_predictions(kind, tmp_path, monkeypatch):
-    """This covers validation rows, float64, a resumed comparison in two processes, and predictions from the model
-    file.
-    """
+    """Cover validation rows, float64, a comparison resumed in two processes, and predictions from the model file."""
     _, test, data, task = setting(kind)
     held = data.with_validation(0.3)
     assert held.fields == data.fields
@@ -135,7 +133,7 @@ def test_validation_types_comparison_and_predictions(kind, tmp_path, monkeypatch
     pair = {"FedAvg": drfl.FedAvg(m=2), "DualDRDM": drfl.DualDRDM(m=2)}
     one = drfl.compare(pair, **options, out=tmp_path / "one")
     drfl.compare({"FedAvg": pair["FedAvg"]}, **options, out=tmp_path / "two")
-    monkeypatch.setattr(shared_tensors, "LARGE", 1)  # the other processes map the pools into memory
+    monkeypatch.setattr(shared_tensors, "LARGE", 1)  # so that worker processes memory-map the pools
     two = drfl.compare(pair, **options, out=tmp_path / "two", jobs=2, resume=True)
     for name in pair:
         files = [tmp_path / f"{folder}/{name}-seed0/model.safetensors" for folder in ("one", "two")]
@@ -156,7 +154,7 @@ def test_validation_types_comparison_and_predictions(kind, tmp_path, monkeypatch
         model.predict(y)
     with refused("unsupported-model", "model"):
         model.to_onnx(tmp_path / "model.onnx")
-    if kind == "text":  # equal rows that mean something else
+    if kind == "text":  # equal rows with another meaning
         other = dataclasses.replace(held, fields=dataclasses.replace(held.fields, kinds=("bool", "integer")))
         with refused("other-run", "data"):
             drfl.compare(pair, **options | {"data": other}, out=tmp_path / "two", resume=True)

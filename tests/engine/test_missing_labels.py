@@ -54,7 +54,7 @@ def model(dtype=torch.float64):
 
 
 def by_hand(w, x, y, weight=1.0, positive=1.0):
-    """Loss and gradient of binary cross-entropy, the mean over known labels, with loops over rows and labels."""
+    """Compute binary cross-entropy, the mean over known labels, and its gradient, with loops over rows and labels."""
     w, x, y = (np.asarray(t, dtype=np.float64) for t in (w, x, y))
     matrix, bias = w[: 4 * LABELS].reshape(LABELS, 4), w[4 * LABELS :]
     weight, positive = (np.broadcast_to(np.asarray(values, dtype=np.float64), LABELS) for values in (weight, positive))
@@ -157,7 +157,7 @@ METRICS = (
 
 
 def scikit_learns(z, y):
-    """Metrics of logits and labels (n, L): means over known labels, or over the labels for which they are defined."""
+    """Return metrics of logits and labels (n, L): means over known labels, or over labels with a defined value."""
     z, y = z.numpy(), y.numpy()
     known = ~np.isnan(y)
     p = 1 / (1 + np.exp(-z))
@@ -204,7 +204,7 @@ def test_metrics_and_sums_use_known_labels(engine):
             if measure.rows.mean:
                 assert total / n == pytest.approx(values[measure.name], abs=1e-12)
     assert scores.scores["accuracy"].dtype == torch.float64
-    # Another engine's numbers for the metrics that scikit-learn lacks.
+    # For metrics that scikit-learn lacks, compare with another engine.
     plain = Simulation(data, Task(model(), nn.BCEWithLogitsLoss(), metrics=METRICS), engine=Loop()).evaluate(fed.w0)
     for a, b in zip(found.others, plain.others, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
@@ -253,7 +253,7 @@ def test_rows_without_known_labels_are_excluded_and_counted():
     for count, name in counts[:3]:
         assert f"{name} ({count})" in notice
     assert drfl.data.data_warnings(data).count(notice) == 1
-    # The same rows given without those that have no label train the same model.
+    # Data without the unlabelled rows train the same model.
     kept = [rows[~data.targets[rows].isnan().all(1)] for rows in data.train]
     tested = [rows[~data.test_targets[rows].isnan().all(1)] for rows in data.test]
     other = Simulation(

@@ -25,7 +25,7 @@ N, M, SIZES = 30, 20, tuple(range(6, 36))
 
 @pytest.fixture
 def captures(monkeypatch):
-    """Treat the CPU as a device with graphs, and list what is captured."""
+    """Treat the CPU as a device with graphs, and list the captures."""
     made = []
 
     def capture(function, arguments):
@@ -55,7 +55,7 @@ def test_sizes_are_rounded_up_to_few_values():
     "algorithm", long_beyond(2, [FedAvg, DualDRDM, DRFA, DRDM], ["FedAvg", "DualDRDM", "DRFA", "DRDM"])
 )
 def test_hundred_rounds_need_few_graphs(captures, algorithm):
-    # The penalty of DRDM and dual DRDM depends on η, and so changes in every round.
+    # The penalty of DRDM and dual DRDM depends on η, so it changes in every round.
     final(algorithm(m=M, local=LocalSGD(steps=10, lr=0.02, batch=8, lr_schedule=Cosine(100, 0.1))), 100)
     assert 1 <= len(captures) <= stacked.GRAPHS
 
@@ -79,7 +79,7 @@ def named(*names):
     ("cls", "local"),
     [
         *crossed([FedAvg, DRFA, DRFAGA, DRDM], named("minibatches", "momentum and decay", "full batch", "radius")),
-        *crossed([FedAvg, DRFA, DRFAGA], named("sam", "adam")),  # DRDM takes no other optimiser
+        *crossed([FedAvg, DRFA, DRFAGA], named("sam", "adam")),  # DRDM supports no other optimiser
         *crossed([FedAvg], named("epochs")),
     ],
 )

@@ -24,7 +24,7 @@ def pool():
 def test_rows_from_bytes_have_the_same_bits(pool, index):
     index, gather = torch.tensor(index), gatherer(pool)
     assert pixels_of(pool) is not None
-    for _ in range(2):  # the room for bytes is used again
+    for _ in range(2):  # the second call reuses the buffer of bytes
         out = torch.full((len(index), 3, 2, 2), torch.nan)
         gather(index, out)
         assert torch.equal(out, pool[index])
@@ -58,5 +58,5 @@ def test_pool_is_inspected_once_and_after_a_change(pool, monkeypatch):
     second = pixels_of(pool)
     assert second is not None
     assert int(second[0].min()) == 255
-    monkeypatch.setattr(pixels, "CACHED", None)  # so that another look would raise
+    monkeypatch.setattr(pixels, "CACHED", None)  # so that another inspection would raise
     assert pixels_of(pool) is second

@@ -60,7 +60,7 @@ def test_single_class_leaves_some_rates_undefined():
     ):
         found = METRICS[name].of(outputs, torch.full((60,), y))
         assert math.isnan(found) != known
-    assert math.isnan(METRICS["ppv"].of(-outputs.abs()[:, :1] - 1, torch.ones(60)))  # nobody is called positive
+    assert math.isnan(METRICS["ppv"].of(-outputs.abs()[:, :1] - 1, torch.ones(60)))  # no row is predicted positive
 
 
 def test_only_listed_metrics_are_rates():
@@ -74,7 +74,7 @@ def test_only_listed_metrics_are_rates():
         ([0, 1, 2, 3], [0, 0, 1, 1], 1.5),
         ([0, 1, 2, 3], [0, 1, 0, 1], 0.5),  # as good as 2.5: the lowest
         ([0, 1, 1, 3], [0, 0, 1, 1], 0.5),
-        ([3, 2, 1, 0], [0, 0, 1, 1], -1),  # worse than chance: everybody is called positive
+        ([3, 2, 1, 0], [0, 0, 1, 1], -1),  # worse than chance: all rows are predicted positive
         ([0, 1], [1, 1], None),
         ([0, math.nan], [1, 0], None),
     ],

@@ -149,7 +149,7 @@ def test_other_server_at_the_address_is_refused(says, told, monkeypatch):
             connection = server.accept()[0]
             held.append(connection)
             if says is not None:
-                with contextlib.suppress(OSError):  # who asked may have gone
+                with contextlib.suppress(OSError):  # the client may have disconnected
                     connection.sendall(says)
                     connection.shutdown(socket.SHUT_WR)
 

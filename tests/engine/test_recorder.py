@@ -1,4 +1,4 @@
-"""Recording a function's operations."""
+"""Test recording of a function's operations."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_tensor_from_outside_is_a_constant():
     assert torch.equal(graph(Y)[0], Y * weights + weights)
 
 
-def test_tensor_that_the_function_makes_and_changes_is_new_in_each_call():
+def test_tensor_created_and_changed_in_the_function_is_new_in_each_call():
     def function(x):
         total = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
         total += x.sum(0)
@@ -58,7 +58,7 @@ def test_tensor_that_the_function_makes_and_changes_is_new_in_each_call():
     assert [traced(Y)[0].equal(function(Y)[0]) for _ in range(2)] == [True, True]
 
 
-def test_result_of_a_write_is_what_is_read_later():
+def test_later_reads_see_earlier_writes():
     def function(x):
         y = x + 1
         part = y[0]

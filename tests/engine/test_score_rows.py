@@ -17,7 +17,7 @@ ENGINES = [drfl.Loop(), drfl.Stacked(), drfl.Threads(workers=2)]
 LOGITS = torch.tensor([[-2.0], [-1.0], [1.0], [1.0], [3.0], [0.5], [-0.5]], dtype=torch.float64)
 TARGETS = torch.tensor([0.0, 1, 0, 1, 1, 1, 1], dtype=torch.float64)
 SPLIT = [torch.arange(5), torch.arange(5, 7)]
-"""Two clients: one of five rows, of two classes; one of two rows, of one class."""
+"""Two clients: one with five rows of two classes, one with two rows of one class."""
 
 
 class Scale(nn.Module):
@@ -49,14 +49,14 @@ def test_sums_over_rows_by_hand(engine):
     assert [m.rows for m in fed.measures] == ["binary", "unit", "real", "ranks", "whole", "unit"]
     assert found.sums.shape == (2, 6, 5)
     assert found.sums.dtype == torch.float64
-    # right: −2 is 0, −1 is not 1, 1 is not 0, 1 and 3 are 1
+    # correct predictions at the first client: outputs −2, 1 (its target is 1) and 3
     assert found.sums[:, 0].tolist() == [[5, 3, 3, 0, 0], [2, 1, 1, 0, 0]]
     p = LOGITS[:, 0].sigmoid()
     for j, each in ((1, (p - TARGETS) ** 2), (2, (LOGITS[:, 0] - TARGETS).abs()), (5, own(LOGITS, TARGETS))):
         expected = [[len(part), float(each[part].sum()), float((each[part] ** 2).sum()), 0, 0] for part in SPLIT]
         assert found.sums[:, j].flatten().tolist() == pytest.approx([x for row in expected for x in row])
-    # of 3 × 2 pairs: −1 is above −2 alone, 1 above −2 and beside 1, 3 above both; one client has no other class
-    squares = [1 + 1.5**2 + 2**2, 3**2 + 1.5**2]  # of the positives, and of −2 below all three and 1 below 1 and 3
+    # Of 3 × 2 pairs, −1 ranks above −2, 1 above −2 and equal to 1, 3 above both. The other client has one class.
+    squares = [1 + 1.5**2 + 2**2, 3**2 + 1.5**2]  # of positives; of negatives: −2 below all three, 1 below 1 and 3
     assert found.sums[:, 3].tolist() == [[3, 2, 1 + 1.5 + 2, *squares], [2, 0, 0, 0, 0]]
     assert found.others[2].tolist() == [pytest.approx(4.5 / 6), pytest.approx(math.nan, nan_ok=True)]
     assert found.sums[:, 4, 0].tolist() == [5, 2]
@@ -120,7 +120,7 @@ def test_products_of_two_rankings_equal_those_of_placements():
     one, other = (fed.row_scores(torch.tensor([w], dtype=torch.float64)) for w in (1.0, -1.0))
     squares = fed.evaluate(fed.w0).sums[:, 1, 3:].sum(0)
     assert products(one, one, fed.measures)[1].tolist() == squares.tolist()
-    # the other model has every pair the other way round: placements are 2 − c and 3 − d, of the second client's all 0
+    # The other model reverses every pair, so placements are 2 − c and 3 − d; those of the second client are 0.
     assert products(one, other, fed.measures)[1].tolist() == [1 * 1 + 1.5 * 0.5 + 2 * 0, 3 * 0 + 1.5 * 1.5]
 
 
@@ -131,7 +131,7 @@ def test_placements_equal_counted_pairs():
     positive = (torch.rand(136, generator=generator) < 0.3).double()
     expected = []
     for o, y in zip(output.split(sizes.tolist()), positive.split(sizes.tolist()), strict=True):
-        right = (o[:, None] > o).double() + (o[:, None] == o).double() / 2  # of a positive row above another
+        right = (o[:, None] > o).double() + (o[:, None] == o).double() / 2  # a row's rank above another
         expected.append(torch.where(y > 0, right @ (1 - y), y @ right))
     found = placements(sizes, output, positive)
     assert torch.equal(found, torch.cat(expected))

@@ -197,7 +197,7 @@ def test_names_of_classes_must_fit_the_outputs():
         (lambda w: None, "wrong-type", "NoneType"),
     ],
 )
-def test_model_that_is_no_vector_of_the_task_is_refused(wrong, code, quoted):
+def test_model_other_than_a_vector_of_the_task_is_refused(wrong, code, quoted):
     fed = federation()
     for test in (fed.evaluate, lambda w: fed.evaluate_all([w]), fed.row_scores):
         with refused(code, "model", quoted, "torch.float64"):

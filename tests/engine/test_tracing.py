@@ -111,7 +111,7 @@ def test_tasks_with_user_code_have_their_own_traces():
 
 
 @pytest.mark.long
-def test_cache_is_small_and_holds_no_data():
+def test_cache_is_small_and_contains_no_data():
     pools = []
     for n in range(2, 3 + tracing.MAX_STRUCTURES):
         fed = federation(
@@ -184,12 +184,12 @@ def total_from_the_end(x):
         [[3e38, 0.0], [3e38, 0.0], [-3e38, 0.0]],
         # Rounding decides about the softmax.
         [[16777218.0, 16777216.0], [0.0, 0.0], [0.0, 0.0]],
-        # Any two functions agree on these.
+        # All functions agree on these values.
         [[math.nan, math.nan]] * 3,
     ],
     ids=["overflow", "ill-conditioned", "nan"],
 )
-def test_values_of_a_diverging_model_do_not_decide_about_a_trace(values, caplog):
+def test_values_of_a_diverging_model_do_not_discard_a_trace(values, caplog):
     fed = federation((9, 20, 12))
     task, x = fed._train.task, torch.tensor(values)
     with caplog.at_level("WARNING", "drfl.engine"):

@@ -82,8 +82,8 @@ def test_engines_agree(model, augment, solver, caplog):
     for engine in (Stacked(), Stacked(0.002), Threads(3)):
         fed = simulation(model, augment, engine)
         torch.testing.assert_close(trained(fed, **solver), oracle, rtol=0, atol=1e-10)
-        torch.testing.assert_close(trained(fed, **solver), oracle, rtol=0, atol=1e-10)  # traced by now
-    assert caplog.messages == []  # that it cannot be
+        torch.testing.assert_close(trained(fed, **solver), oracle, rtol=0, atol=1e-10)  # the second call is traced
+    assert caplog.messages == []  # no warning about an untraceable step
 
 
 def test_dropout_masks_do_not_depend_on_the_cohort(engine):
@@ -96,7 +96,7 @@ def test_dropout_masks_do_not_depend_on_the_cohort(engine):
 def test_reports_gradients_and_evaluations_have_no_noise(engine):
     noisy, quiet = simulation(channels, Flip(1.0), engine), simulation(lambda: channels().eval(), None, engine)
     everybody = torch.arange(4)
-    trained(noisy)  # which leaves nothing behind
+    trained(noisy)  # training leaves no noise in later requests
     for fed in (noisy, quiet):
         fed.found = (
             fed.evaluate(fed.w0).loss, fed.losses(everybody, fed.w0, Key(1)).values,

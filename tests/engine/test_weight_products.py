@@ -53,7 +53,7 @@ class Sequences(Model):
 
 class InputIsAParameter(Model):
     def forward(self, x):
-        # The latent vector changes in the step, before or after the weight.
+        # The step changes the latent vector before or after the weight.
         return self.b(self.a(self.latent).expand_as(x) * x)
 
 

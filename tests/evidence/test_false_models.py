@@ -15,7 +15,7 @@ from tests.support.scripts import ROOT, script
 from drfl.assessment.seeds import seed_difference
 from evidence import false_model_tables
 
-sys.path.insert(0, str(ROOT / "evidence"))  # it imports a script beside it
+sys.path.insert(0, str(ROOT / "evidence"))  # it imports a script from the same folder
 SCRIPT = script("evidence/false_models.py")
 sys.path.pop(0)
 
@@ -47,11 +47,11 @@ def test_every_defence_runs_beside_an_attack(defence):
 )
 def test_attacks_differ_from_each_other(attack):
     clean, attacked = (SCRIPT.measure(cell(name, "FedAvg"), None) for name in ("none", attack))
-    same = attack in ("none", "vanish half way")  # which begins after 30 rounds
+    same = attack in ("none", "vanish half way")  # this attack starts after 30 rounds
     assert (clean == attacked) == same
 
 
-def test_only_the_outliers_images_are_upside_down():
+def test_only_the_images_of_the_outlier_are_upside_down():
     config = SCRIPT.load_config(None, {"clients": 20, "dataset": "digits", "alpha": 1.0})
     data = SCRIPT.build(config).data
     turned = SCRIPT.upside_down(data, 19)

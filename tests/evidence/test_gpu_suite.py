@@ -33,12 +33,12 @@ def test_every_possible_pair_of_levels_occurs(parts):
         for one, other in product(levels, others):
             assert (((a, one), (b, other)) in covered) == correctness.allowed({a: one, b: other})
     assert all(map(correctness.allowed, cases))
-    # One case per pair of the two longest factors is the least; the whole product has thousands.
+    # The minimum is one case per pair of the two longest factors; the full product has thousands.
     *_, second, longest = sorted(map(len, factors.values()))
     assert len(cases) <= 1.2 * second * longest
 
 
-def test_the_first_cases_cover_most_algorithms(parts):
+def test_first_cases_cover_all_algorithms_and_engines(parts):
     correctness, pairs, _ = parts
     first = pairs.all_pairs(correctness.FACTORS, correctness.allowed)[:25]
     assert {case["algorithm"] for case in first} == set(correctness.FACTORS["algorithm"])

@@ -35,7 +35,7 @@ def scripts() -> list[str]:
 
 
 def job_files() -> list[str]:
-    """The TOML files that `drfl compare` reads."""
+    """Return the TOML files that `drfl compare` reads."""
     found = sorted((ROOT / "evidence").rglob("*.toml"))
     found = [path for path in found if "results" not in path.parts and "dataset" in tomllib.loads(path.read_text())]
     return [path.relative_to(ROOT).as_posix() for path in found]
@@ -124,4 +124,4 @@ def test_tuned_hyperparameters_exist_in_the_algorithms():
     tuned = script.tuned("mnist-linear")
     assert set(tuned) == {"DRDM", "DRFA", "SCAFFOLD", "ScaffPD", "FedAvg", "DualDRDM", "FedDyn"}
     assert set(tuned) <= set(drfl.ALGORITHMS)
-    assert tuned["ScaffPD"].keys() == {"m", "lr", "sigma"}  # not those with 20 clients or minibatch reports
+    assert tuned["ScaffPD"].keys() == {"m", "lr", "sigma"}  # without settings such as 20 clients or minibatch reports

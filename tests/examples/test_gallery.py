@@ -1,4 +1,4 @@
-"""Test the gallery: every script draws its picture, shortened and whole, and the page shows the files of the folder."""
+"""Test the gallery: scripts draw their pictures, shortened and whole, and the page shows the files of the folder."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def dataset():
 
 def test_calibration_error_by_hand():
     risk, ill = np.array([0.05, 0.15, 0.15, 0.85, 1.0]), np.array([0, 0, 1, 1, 0])
-    # one patient 0.05 too high, two 0.35 too low on average, one 0.15 too low, one 1 too high
+    # risks: one 0.05 too high, two 0.35 too low on average, one 0.15 too low, one 1 too high
     assert calibration_error(risk, ill) == pytest.approx((1 * 0.05 + 2 * 0.35 + 1 * 0.15 + 1 * 1) / 5)
 
 
@@ -136,7 +136,7 @@ def test_run_on_the_files_equals_the_simulation(model, name, tmp_path, dataset):
     fed = drfl.Simulation(drfl.ClientData.from_arrays(train, test), job.task)
     expected = drfl.run(job.algorithm, job.fed, rounds=2, seed=2)
     found = drfl.run(job.algorithm, fed, rounds=2, seed=2)
-    # to rounding: a loss over a pool of other rows is added up otherwise
+    # up to rounding, because a pool with other rows changes the order of summation
     assert torch.allclose(found.state.w, expected.state.w, rtol=1e-5, atol=1e-6)
     assert torch.allclose(found.lam, expected.lam, rtol=1e-6)
     assert found.evaluation.score.equal(expected.evaluation.score)

@@ -16,11 +16,11 @@ from drfl.cli.app import call
 PAGE = (ROOT / "docs" / "start" / "your-data.md").read_text(encoding="utf-8")
 STEPS = re.findall(r"<!-- messy \d -->\n```sh\ndrfl ([^\n]*)\n```\n(?:\n```text\n(.*?)```)?", PAGE, flags=re.DOTALL)
 SMALL = {"compare": ["--seeds", "2", "--rounds", "2"]}
-"""Later options count, so that the test is short."""
+"""Appended options that override the page's, so that the test is short."""
 
 
 @pytest.mark.long
-def test_five_commands_lead_from_six_messy_files_to_a_comparison(tmp_path, monkeypatch, capsys):
+def test_five_commands_turn_six_messy_files_into_a_comparison(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["messy_wards.py", "wards"])
     runpy.run_path(str(ROOT / "examples" / "own" / "messy_wards.py"), run_name="__main__")

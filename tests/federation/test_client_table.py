@@ -231,7 +231,7 @@ def test_unsuitable_table_dirs_are_refused(tmp_path, monkeypatch):
         ((N,), torch.ones(1, D), rf"\b{N}\b.*\b{N}\b"),
         ((1,), torch.ones(1, D + 1), rf"torch\.float32 of shape \({D + 1},\)"),
         ((1,), torch.ones(1, D).double(), rf"torch\.float64 of shape \({D},\)"),
-        ((1, 2), torch.ones(1, D), "shorter"),  # in the words of zip
+        ((1, 2), torch.ones(1, D), "shorter"),  # words of the error of zip
         ((1,), torch.ones(2, D), "longer"),
     ],
 )

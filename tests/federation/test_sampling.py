@@ -56,7 +56,7 @@ def test_multiplicities_with_replacement_are_multinomial():
 
 
 def test_block_sampling_follows_the_law(monkeypatch):
-    """Very many clients are drawn as few are; weights of 0 are never drawn, including at the ends of blocks."""
+    """Many clients give the same draws as few. Weights of 0 are never drawn, even at the ends of blocks."""
     rng = np.random.default_rng(0)
     p = rng.random(5 * sampling.BLOCK + 7) * (rng.random(5 * sampling.BLOCK + 7) < 0.1)
     p[sampling.BLOCK - 50 : 3 * sampling.BLOCK + 50] = 0

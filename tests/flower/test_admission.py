@@ -55,7 +55,7 @@ def test_limits_are_inclusive_and_optional(caplog):
     assert not caplog.messages
 
 
-def test_other_name_of_a_site_is_reported(caplog):
+def test_site_with_another_name_is_reported(caplog):
     admit({0: member("a"), 1: member("=1+1"), 2: member("c")}, entries())
     assert logged(caplog) == [("other-name", "b")]
     assert "'=1+1'" in caplog.text
@@ -121,7 +121,7 @@ def test_refused_site_stops_training_and_leaves_no_folder(tmp_path):
     with refused("site-limit", "a", "30"):
         server_app.serve(grid, path)
     assert {one.name for one in tmp_path.iterdir()} == {"server.toml", "server.lock"}  # no run
-    assert set(grid.count.values()) == {2}  # who they are, and nothing else
+    assert set(grid.count.values()) == {2}  # two identity requests and nothing else
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def logged(path, *events):
 
 def test_every_line_has_the_digest_of_the_previous_one(tmp_path):
     logged(tmp_path / "log", "asked", "sent")
-    logged(tmp_path / "log", "asked")  # another process goes on
+    logged(tmp_path / "log", "asked")  # another process continues the log
     found = read(tmp_path / "log")
     assert [(r["n"], r["event"], r["site"]) for r in found.records[1:]] == [
         (2, "asked", "a"),
@@ -109,7 +109,7 @@ def test_unwritable_log_stops_the_action(tmp_path):
     with refused("audit-log", str(tmp_path / "log"), kind=DrflError):
         add(AuditLog(tmp_path / "log", "site", "a"), "asked")
     with refused("audit-log", kind=DrflError):
-        AuditLog(tmp_path / "other", "site", "a").add("received", site="a")  # a server's event
+        AuditLog(tmp_path / "other", "site", "a").add("received", site="a")  # only a server logs this event
     assert not (tmp_path / "other").exists()
     grid = grid_of(
         load=lambda context: site(context.node_config["name"], audit=AuditLog(tmp_path / "log", "site", "a"))
@@ -119,7 +119,7 @@ def test_unwritable_log_stops_the_action(tmp_path):
 
 
 def sites_of(folder, **policy):
-    """A grid of four sites with logs; the policy is that of site b."""
+    """Make a grid of four sites with logs, of which site b has a policy."""
 
     def load(context):
         name = context.node_config["name"]
@@ -182,7 +182,7 @@ def test_site_keeps_the_drift_term_of_the_shortened_update(tmp_path):
 
 @pytest.mark.long
 def test_daily_limit_counts_requests_of_every_kind(tmp_path, caplog):
-    fed = federation(sites_of(tmp_path, requests_a_day=5))  # of which two ask who it is
+    fed = federation(sites_of(tmp_path, requests_a_day=5))  # including two identity requests
     for r in range(4):
         up = fed.train(EVERYBODY, fed.w0, LOCAL, Key(r))
         assert (1 in up.clients.tolist()) == (r < 2)
@@ -192,7 +192,7 @@ def test_daily_limit_counts_requests_of_every_kind(tmp_path, caplog):
     log = read(tmp_path / "b").records
     assert [r["event"] for r in log].count("sent") == 3
     assert [r["what"] for r in log if r["event"] == "refused"] == ["train"] * 2
-    with pytest.raises(InputError):  # a run that begins again on the same day
+    with pytest.raises(InputError):  # the run restarts on the same day
         federation(sites_of(tmp_path, requests_a_day=5))
     assert read(tmp_path / "b").records[-1]["what"] == "identity"
 
@@ -208,7 +208,7 @@ def test_simultaneous_requests_are_all_counted(tmp_path):
     log, policy = AuditLog(tmp_path / "log", "site", "a"), SitePolicy(requests_a_day=2)
     about = {"site": "a", "run": "1", "what": "test"}
     for _ in range(3):
-        log.add("asked", **about, digest="0" * 32, server=None)  # three processes have begun, and none has answered yet
+        log.add("asked", **about, digest="0" * 32, server=None)  # three processes have not replied yet
     with refused("too-many-requests", "requests_a_day", kind=RefusedError):
         policy.check_count(log)
     log.add("refused", **about, request=None, reason="")
@@ -232,7 +232,7 @@ def test_server_waits_for_approval(tmp_path):
     fed = federation(sites_of(tmp_path, approved="approved"))
     later.join()
     assert fed.train(EVERYBODY, fed.w0, LOCAL, Key(0)).clients.tolist() == [0, 1, 2, 3]
-    approved.unlink()  # and may take it back
+    approved.unlink()  # approval can be withdrawn
     assert fed.train(EVERYBODY, fed.w0, LOCAL, Key(1)).clients.tolist() == [0, 2, 3]
     refused = [r for r in read(tmp_path / "b").records if r["event"] == "refused"]
     assert len(refused) == 1

@@ -28,7 +28,7 @@ from .conftest import clients, federation, grid_of, site
 from .test_server_app import settings
 
 AWAY, LEAVES, BACK, ROUNDS = 2, 3, 6, 7
-"""The client that is away after round LEAVES and until round BACK."""
+"""The client that is absent after round LEAVES until round BACK."""
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,7 @@ def played(kind, away):
 
     def coming_and_going(progress):
         states.append(progress.state)
-        # A round is played together with the test of the one before, so it is over when a callback is called.
+        # A round runs together with the previous round's test, so it has ended when a callback is called.
         if away and progress.round == LEAVES - 1:
             grid.offline.add(AWAY + 1)
         if progress.round == BACK - 1:
@@ -114,9 +114,9 @@ def test_returning_site_keeps_its_weight_and_drift_term(kind):
 @pytest.mark.long
 def test_weight_of_an_absent_site_changes_only_by_projection():
     plain, centred = played("DRDM", away=True)[0], played("DualDRDM", away=True)[0]
-    # DRDM adds positive losses to the others, and the projection lowers all alike.
+    # DRDM adds positive losses to the other weights, and the projection lowers all weights equally.
     assert plain[BACK].lam[AWAY] < plain[LEAVES].lam[AWAY]
-    # Dual DRDM centres the reports of the others, which leaves its weight as it was.
+    # Dual DRDM centres the reports of the other clients, so this weight does not change.
     assert float(centred[BACK].lam[AWAY]) == pytest.approx(float(centred[LEAVES].lam[AWAY]), abs=1e-9)
     stayed = played("DualDRDM", away=False)[0]
     assert not torch.allclose(stayed[BACK].lam, centred[BACK].lam)
@@ -144,7 +144,7 @@ def test_site_that_joins_during_a_run_belongs_to_the_next_one(tmp_path):
     first, path = Joining(app, nodes_of), settings(tmp_path)
     out = server_app.serve(first, path)
     assert 5 not in first.offline
-    assert set(asked) == {"query.identity"}  # which tells that it is not of this run
+    assert set(asked) == {"query.identity"}  # the reply shows that the site does not belong to this run
     path.write_text(path.read_text() + '[[sites]]\nname = "e"\n')
     with refused("other-sites", "out", "e"):
         server_app.serve(None, path)  # the sites of a run are fixed

@@ -83,7 +83,7 @@ def task(model=MLP, folder=None):
 
 
 def pair(folder, policy=None, model=MLP):
-    """A simulation of three clients, and three sites with the same data."""
+    """Make a simulation of three clients, and three sites with the same data."""
     train, test = clients("abc")
     data = ClientData.from_arrays(train, test, dtype=torch.float64)
     policy = SitePolicy() if policy is None else policy
@@ -153,7 +153,7 @@ def test_fedbn_equals_the_simulation_and_layers_stay_at_sites(tmp_path, normalis
     same(a, b, 1e-12)
     close(a.evaluation.loss, b.evaluation.loss)
     close(a.state.store.dense(), stored_at_sites(tmp_path, b.state.store))
-    # The server has a number of each state, and its own BatchNorm layers are the initial ones.
+    # The server has one number per state, and its own BatchNorm layers keep their initial values.
     assert b.state.store.dense().shape == (3, 1)
     norm = slice(6 * 5 + 5, 6 * 5 + 5 + 4 * 5)
     assert torch.equal(b.state.w[norm], normalised[1].w0[norm])
@@ -166,7 +166,7 @@ def test_site_that_lost_batch_norm_starts_from_the_servers(tmp_path, normalised,
     states = [algorithm.round(state, fed, keys[0])[0] for state, fed in zip(states, normalised, strict=True)]
     for path in (tmp_path / "drfl-clients" / "b").glob("*.safetensors"):
         path.unlink()
-    # In the simulation, a client that was never written has the start value.
+    # In the simulation, a row that was never written has the initial value.
     rows = states[0].store.dense()
     rows[1] = 0
     states[0] = states[0]._replace(store=states[0].store.put(torch.arange(3), rows))
@@ -239,7 +239,7 @@ def test_own_method_runs_at_sites_that_approved_its_digest(tmp_path, method):
     algorithm = kind(m=2, local=LOCAL, pull=0.5)
     policy = SitePolicy(code={"mine.py": digest})
     a, b = (drfl.run(algorithm, fed, rounds=4, seed=1, check_data=False) for fed in pair(tmp_path, policy))
-    # Tensors of the server are received in other places of memory, which affects the last bits.
+    # Received tensors have another memory alignment, which affects the last bits.
     same(a, b, 1e-14)
     torch.testing.assert_close(a.state.shared, b.state.shared, rtol=0, atol=1e-14)
     assert int(b.state.shared[-1]) == 4

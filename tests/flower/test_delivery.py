@@ -89,7 +89,7 @@ def test_signed_model_becomes_the_current_one(receiver, key):
         ({}, lambda key, _: Delivery(model(), NEW), "bad-signature", "signature"),
         ({}, lambda key, _: Delivery(model(), NEW, "0" * 192), "bad-signature", "signature"),
         ({}, lambda _, other: signed(model(), other), "bad-signature", "signature"),
-        # the signature is that of another model, or of another time
+        # the signature belongs to another model or another time
         ({}, lambda key, _: Delivery(model(1.0), NEW, signed(model(), key).signature), "bad-signature", "signature"),
         ({}, lambda key, _: Delivery(model(), NEWER, signed(model(), key).signature), "bad-signature", "signature"),
         ({}, lambda key, _: signed(model(), key, "2999-01-01T00:00:00.000+00:00"), "request-refused", "signed"),

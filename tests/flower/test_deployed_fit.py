@@ -1,4 +1,4 @@
-"""A fit at sites: the choice, the p-values and the model of a simulation, from sums over the sites' rows."""
+"""Test that a fit at sites gives a simulation's choice, p-values and model, from sums over the sites' rows."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def fit_json(out):
 
 
 def check_same(out, here):
-    """The fit in a folder is that of a simulation, but for the references."""
+    """Assert that the fit in a folder equals that of a simulation, except for the references."""
     there, summary = fit_json(out), here.summary()
     assert there["references"] == {}
     assert there["reason"] == here.reason
@@ -127,11 +127,11 @@ def check_same(out, here):
 
 
 @pytest.mark.long
-def test_the_portfolio_is_judged_as_in_a_simulation(tmp_path):
+def test_portfolio_is_judged_as_in_a_simulation(tmp_path):
     grid, path = grid_of(tmp_path), server(tmp_path)
     check_same(fit_sites(grid, path), simulated())
     job = read_server(path).job
-    # A round of these members takes fewer exchanges than the most that an algorithm may use.
+    # A round of these members needs fewer exchanges than the maximum of any algorithm.
     assert job.max_requests < max(grid.count.values()) <= job.max_fit_requests
 
 
@@ -145,7 +145,7 @@ def test_three_sites_choose_the_member_of_a_simulation_with_its_p_values(two_mem
     monkeypatch.setattr(deployed_fit, "fit_jobs", recorded)
     out, here = fit_sites(grid_of(tmp_path), server(tmp_path)), simulated()
     assert here.chosen is PORTFOLIO[0]
-    assert here.candidates[0].group == "2 clients with fewer than 20 validation rows"  # c has 9, and b joins it
+    assert here.candidates[0].group == "2 clients with fewer than 20 validation rows"  # c (9) and b
     assert fitted[0].choice.p == pytest.approx(here.choice.p, rel=0, abs=1e-12, nan_ok=True)
     assert fitted[0].choice.p[1] < 0.05
     for one, other in zip(fitted[0].candidates, here.candidates, strict=True):
@@ -183,7 +183,7 @@ def test_rows_that_sites_share_are_not_independent(two_members, tmp_path, monkey
 
 
 class Dying(InProcessGrid):
-    """The server program dies once the second candidate has a checkpoint."""
+    """Kill the server program once the second candidate has a checkpoint."""
 
     folder = None
 
@@ -194,7 +194,7 @@ class Dying(InProcessGrid):
 
 
 class Counting(InProcessGrid):
-    """Counts local training."""
+    """Count local training."""
 
     def answer(self, message, context):
         self.kinds = getattr(self, "kinds", [])
@@ -206,7 +206,7 @@ class Counting(InProcessGrid):
 
 
 @pytest.mark.long
-def test_a_killed_server_continues_without_repeating_finished_candidates(two_members, tmp_path):
+def test_killed_server_continues_without_repeating_finished_candidates(two_members, tmp_path):
     (tmp_path / "whole").mkdir()
     whole = grid_of(tmp_path / "whole", Counting)
     expected = fit_json(fit_sites(whole, server(tmp_path / "whole", rounds=2)))
@@ -226,7 +226,7 @@ def test_a_killed_server_continues_without_repeating_finished_candidates(two_mem
 
 
 @pytest.mark.long
-def test_a_fit_leaves_a_complete_audit_and_delivers_its_model(two_members, tmp_path):
+def test_fit_leaves_a_complete_audit_and_delivers_its_model(two_members, tmp_path):
     path = server(tmp_path, rounds=2, top='audit = "audit.jsonl"\ndeliver = true\n')
     out = fit_sites(grid_of(tmp_path, policy=SitePolicy(receive_models="any")), path)
     logs = [tmp_path / "audit.jsonl", *(tmp_path / name / "audit.jsonl" for name in SIZES)]
@@ -240,7 +240,7 @@ def test_a_fit_leaves_a_complete_audit_and_delivers_its_model(two_members, tmp_p
 
 @pytest.mark.long
 def test_no_test_row_is_used_before_the_choice(two_members, tmp_path):
-    """With other test rows the choice, its numbers and the model are the same."""
+    """Other test rows do not change the choice, its numbers and the model."""
 
     def flipped(name, data):
         return replace(data, test_targets=torch.cat([1 - data.test_targets[:2], data.test_targets[2:]]))
@@ -257,7 +257,7 @@ def test_no_test_row_is_used_before_the_choice(two_members, tmp_path):
 
 
 def with_patients(name, data):
-    """Four rows of each patient, in all rows of a site."""
+    """Give every four rows of a site one patient."""
     return replace(
         data, test_inputs=data.inputs, test_targets=data.targets, test=data.train,
         patients=torch.arange(len(data.inputs)) // 4,
@@ -268,7 +268,7 @@ def with_patients(name, data):
 def test_patients_count_as_in_a_simulation(two_members, tmp_path):
     out = fit_sites(grid_of(tmp_path, change=with_patients), server(tmp_path, rounds=2))
     data = with_patients("", data_of())
-    # patients of two sites differ, although a site numbers its own from 0
+    # patients of two sites differ, although each site numbers its patients from 0
     starts = np.repeat(np.arange(3) * 1000, list(SIZES.values()))
     patients = torch.cat([torch.arange(n) // 4 for n in SIZES.values()]) + torch.from_numpy(starts)
     here = simulated(replace(data, patients=patients), rounds=2)
@@ -287,7 +287,7 @@ def test_patients_count_as_in_a_simulation(two_members, tmp_path):
         ("cohort = 9", "out-of-range", "m"),
     ],
 )
-def test_what_a_fit_cannot_do_is_refused_before_training(more, code, field, tmp_path):
+def test_settings_that_a_fit_cannot_use_are_refused_before_training(more, code, field, tmp_path):
     grid = grid_of(tmp_path, Counting)
     with refused(code, field):
         fit_sites(grid, server(tmp_path, more=more))
@@ -295,7 +295,7 @@ def test_what_a_fit_cannot_do_is_refused_before_training(more, code, field, tmp_
     assert not (tmp_path / "fits").exists()
 
 
-def test_a_loss_of_the_batch_is_refused_before_training(tmp_path, monkeypatch):
+def test_batch_loss_is_refused_before_training(tmp_path, monkeypatch):
     source = "import drfl, torch\n\nloss = drfl.BatchLoss(torch.nn.functional.cross_entropy)\n"
     for folder in (tmp_path, *(tmp_path / name for name in SIZES)):
         folder.mkdir(exist_ok=True)
@@ -307,7 +307,7 @@ def test_a_loss_of_the_batch_is_refused_before_training(tmp_path, monkeypatch):
 
 
 class Lying(InProcessGrid):
-    """Site b changes its answers about validation rows."""
+    """Change site b's answers about validation rows."""
 
     lie = None
 
@@ -328,7 +328,7 @@ def one_row_more(answer):
 
 
 def lying(folder, lie):
-    """Return a grid with a site that lies, and the settings."""
+    """Return a grid with a malicious site, and the settings."""
     grid = grid_of(folder, Lying)
     grid.lie = lie
     return grid, server(folder, rounds=1)
@@ -351,13 +351,13 @@ def lying(folder, lie):
         ),
     ],
 )  # fmt: skip
-def test_a_site_whose_sums_contradict_themselves_is_named(two_members, tmp_path, lie):
+def test_site_with_contradictory_sums_is_named(two_members, tmp_path, lie):
     with refused("site-untested", "b", kind=DrflError):
         fit_sites(*lying(tmp_path, lie))
 
 
 @pytest.mark.long
-def test_a_fit_continues_once_the_sums_agree(two_members, tmp_path):
+def test_fit_continues_once_the_sums_agree(two_members, tmp_path):
     grid, path = lying(tmp_path, one_row_more)
     with refused("site-untested", "b", kind=DrflError):
         fit_sites(grid, path)
@@ -365,14 +365,14 @@ def test_a_fit_continues_once_the_sums_agree(two_members, tmp_path):
     assert is_finished(fit_sites(grid, path))
 
 
-def test_a_site_refuses_losses_that_its_policy_does_not_allow(two_members, tmp_path):
+def test_site_refuses_losses_that_its_policy_does_not_allow(two_members, tmp_path):
     grid = grid_of(tmp_path, policy=SitePolicy(requests_a_day=3))
     with refused("site-untested", kind=DrflError):
         fit_sites(grid, server(tmp_path, rounds=1))
 
 
 @pytest.mark.long
-def test_a_site_with_one_training_row_does_not_count(two_members, tmp_path):
+def test_site_with_one_training_row_does_not_count(two_members, tmp_path):
     def tiny(name, data):
         return replace(data, train=(data.train[0][:1],)) if name == "c" else data
 
@@ -394,13 +394,13 @@ def test_only_sums_leave_a_site():
     assert (len(answer.losses), len(answer.gains)) == (3, 2)
     numbers = msgspec.msgpack.decode(msgspec.msgpack.encode(answer))
     flat = [x for part in ("losses", "gains") for each in numbers[part] for x in each.values()]
-    assert len(flat) == 5 * 3  # three numbers for a model and for a difference, whatever the number of rows
+    assert len(flat) == 5 * 3  # three numbers per model and per difference, for any number of rows
     with pytest.raises(ValueError, match="tested"):
         AskLosses(MODEL, (w,), HoldOut(0.2, 0))
 
 
 @pytest.mark.long
-def test_the_app_fits_if_the_request_is_a_fit(two_members, tmp_path):
+def test_app_fits_if_the_request_is_a_fit(two_members, tmp_path):
     config = {server_app.DEPLOYMENT: str(server(tmp_path, rounds=1)), server_app.REQUEST: runs.FIT}
     context = Context(1, 0, {}, RecordDict(), config)
     server_app.main(grid_of(tmp_path), context)

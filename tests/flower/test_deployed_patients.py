@@ -38,7 +38,7 @@ def _no_pause(monkeypatch):
 
 
 def visits():
-    """Three sites with 40, 50 and 60 patients of one to five visits."""
+    """Make three sites with 40, 50 and 60 patients of one to five visits."""
     rng, parts = np.random.default_rng(3), []
     for site, patients in (("a", 40), ("b", 50), ("c", 60)):
         pid = np.repeat(np.arange(patients), rng.integers(1, 6, patients))

@@ -100,7 +100,7 @@ def binary(n, seed):
 def test_site_evaluates_its_own_score_column(tmp_path):
     train = {name: binary(20, seed) for seed, name in enumerate("abcd")}
     test = {name: binary(15, 10 + seed) for seed, name in enumerate("abcd")}
-    # the scores of site a are right at all rows, with high confidence; b has none that can be used; c and d have none
+    # Site a's scores are confident and right on all rows. Site b's are unusable; c and d have none.
     perfect = test["a"][1].double() * 0.98 + 0.01
     sites = {
         name: Site(
@@ -115,7 +115,10 @@ def test_site_evaluates_its_own_score_column(tmp_path):
     place = request(tmp_path, "evaluate", tmp_path / "m.safetensors")
     carry_out(grid, settings(tmp_path, more='metrics = ["auc", "log_loss"]'), place)
     found = results_of(place)
+    # The values of the site's table stay there.
     assert list(found["missing"]) == ["b"]
+    assert "out-of-range" in found["missing"]["b"]
+    assert "values are not in" not in found["missing"]["b"]
     assert [row["site"] for row in found["models"][0]["sites"]] == ["a", "c", "d"]
     (own,) = found["models"][1]["sites"]
     assert (own["site"], own["accuracy"], own["auc"]) == ("a", 1.0, 1.0 if test["a"][1].any() else "nan")

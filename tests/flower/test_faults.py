@@ -47,7 +47,7 @@ class Spoiling(InProcessGrid):
 
 
 class SpoilingTests(InProcessGrid):
-    """Node 2 reports another test result."""
+    """Change node 2's test result."""
 
     claim = None
 
@@ -145,11 +145,11 @@ def test_shift_is_sent_once_and_again_if_lost():
     state, _ = drdm.round(state, fed, Key(0).fold("round", 2))
     kept = fed.traffic.bytes_down - before
     for context in grid.contexts.values():
-        context.state.clear()  # all SuperNodes were started anew
+        context.state.clear()  # as if all SuperNodes had restarted
     messages, before = fed.traffic.messages, fed.traffic.bytes_down
     state, _ = drdm.round(state, fed, Key(0).fold("round", 3))
     vector = state.w.numel() * 4
-    assert fed.traffic.bytes_down - before > kept + 4 * vector  # the vectors, and the requests that found nothing
+    assert fed.traffic.bytes_down - before > kept + 4 * vector  # the vectors, and the requests that found no shift
     assert fed.traffic.messages - messages == 2 * (4 + 4) + 2 * 4  # training twice, losses once
     alone = simulation()
     same = drdm.init(alone)
@@ -168,7 +168,7 @@ def test_absent_site_is_awaited_once_and_used_again(monkeypatch, caplog):
     monkeypatch.setattr(transport.time, "sleep", lambda seconds: pytest.fail("it waited"))
     assert trained(fed).clients.tolist() == [0, 1, 2]
     grid.offline.clear()
-    grid.contexts[9] = grid.contexts.pop(4)  # it comes back under another id
+    grid.contexts[9] = grid.contexts.pop(4)  # it returns under another id
     grid.contexts[9].node_id = 9
     assert trained(fed).clients.tolist() == [0, 1, 2, 3]
 
@@ -239,19 +239,38 @@ def test_lost_description_is_requested_again():
     assert len(lost) == 2
 
 
-def test_silent_site_keeps_its_last_test_result(caplog):
+def test_site_that_does_not_answer_has_no_result_in_a_separate_test(caplog):
     grid = grid_of()
     fed = federation(grid, timeout=0.05)
     before = fed.evaluate(fed.w0)
     grid.offline.add(2)
     after = fed.evaluate(fed.w0 + 1)
-    assert float(after.score[1]) == float(before.score[1])
+    assert after.score.isnan().tolist() == [False, True, False, False]
+    assert after.sums is not None
+    assert after.sums.isnan().all((1, 2)).tolist() == [False, True, False, False]
+    assert fed.untested == ("b",)
     assert not torch.equal(after.loss, before.loss)
+    assert after.loss.isfinite().all()
+    assert ("site-untested", "b") in logged(caplog)
     grid.offline.clear()
+    assert fed.evaluate(fed.w0 + 1).score.isfinite().all()
+    assert fed.untested == ()
     fresh = federation(grid, timeout=0.05)
     grid.offline.add(2)
     with refused("site-untested", "b"):
         fresh.evaluate(fed.w0)
+
+
+def test_silent_site_keeps_its_last_result_in_a_test_with_a_request():
+    grid = grid_of()
+    fed = federation(grid, timeout=0.05)
+    before = fed.evaluate(fed.w0)
+    grid.offline.add(2)
+    later = fed.evaluate_later([fed.w0])
+    trained(fed)
+    (after,) = later()
+    assert float(after.score[1]) == float(before.score[1])
+    assert fed.untested == ("b",)
 
 
 @pytest.mark.parametrize(
@@ -269,7 +288,9 @@ def test_impossible_test_result_is_rejected(found, caplog):
     fed = federation(grid)
     before = fed.evaluate(fed.w0)
     grid.claim = messages.SiteTest(*found)
-    after = fed.evaluate(fed.w0)
+    later = fed.evaluate_later([fed.w0])
+    trained(fed)
+    (after,) = later()
     assert torch.equal(before.score, after.score)
     assert torch.equal(before.loss, after.loss)
     assert ("site-untested", "b") in logged(caplog)

@@ -49,7 +49,7 @@ def wait(true, seconds=20):
 
 
 class Place:
-    """A folder with the process, and one with a stand-in for Flower's program."""
+    """Two folders: one with the process, one with a stand-in for Flower's program."""
 
     def __init__(self, tmp_path):
         self.folder, self.told, own = tmp_path / "fork me", tmp_path / "told", tmp_path / "own"
@@ -59,7 +59,7 @@ class Place:
         self.process = self.start()
 
     def start(self):
-        (self.folder / PROGRAM).unlink(missing_ok=True)  # of one that was killed
+        (self.folder / PROGRAM).unlink(missing_ok=True)  # left by a killed process
         process = subprocess.Popen([sys.executable, "-c", PREFORK, str(self.folder)], env=self.env)
         wait((self.folder / PROGRAM).exists)
         return process
@@ -101,7 +101,7 @@ def test_each_call_runs_in_its_own_process(place):
     (first, one, how), (second, two, _) = place.lines()
     assert (first, second, how) == ([PROGRAM, *given], [PROGRAM, "again"], "forked")
     assert len({one, two, place.process.pid}) == 3
-    assert place.process.poll() is None  # a child's end is not its own
+    assert place.process.poll() is None  # the process outlives its children
     assert (place.folder / PROGRAM).exists()
 
 
@@ -130,7 +130,7 @@ def test_flowers_program_is_used_if_the_server_was_killed(place):
     place.process.wait()
     place.call("alone")
     assert place.lines() == [[["alone"], 0, "own"]]
-    place.process = place.start()  # and what was left there is no hindrance
+    place.process = place.start()  # the killed server's files do not prevent a restart
     place.call("together")
     wait(lambda: len(place.lines()) == 2)
     assert place.lines()[1][2] == "forked"
@@ -161,7 +161,7 @@ def test_waiting_children_end_with_the_supernode(place, tmp_path, arguments):
     subprocess.run([folder / PROGRAM, *arguments], env=place.env, check=True)
     wait(place.lines)
     child = place.lines()[0][1]
-    os.kill(child, 0)  # it waits
+    os.kill(child, 0)  # the child is waiting
     supernode.kill()
     supernode.wait()
 

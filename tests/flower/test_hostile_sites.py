@@ -55,7 +55,7 @@ def behaviours():
     kept = client_app.write, client_app.identity
     try:
         spec.loader.exec_module(module)
-    finally:  # it takes the place of what a site uses, which is for processes of its own
+    finally:  # the script replaces a site's functions, which is meant for its own process
         client_app.write, client_app.identity = kept
     return {one.name: one for one in module.behaviours() if not one.process}
 
@@ -108,7 +108,7 @@ def test_run_ends_with_results_or_a_one_line_error(name, tmp_path, caplog):
         out, told = None, str(error)
     assert all(len(line) < 500 and line.isprintable() for line in caplog.messages)
     if told is not None and told.startswith("the mean test loss over clients ended"):
-        out = tmp_path / "run"  # finite nonsense that nothing forbids: the results say that the run has failed
+        out = tmp_path / "run"  # arbitrary finite values are accepted; the results then say that the run has failed
     if out is None:
         assert behaviour.of == "identity", f"a reply ended the run: {told}"
         assert len(told.splitlines()) == 1

@@ -53,7 +53,7 @@ def sha(text):
 
 @pytest.fixture
 def helper():
-    """The name of a module that no test in this process has imported."""
+    """Return the name of a module that no test in this process has imported."""
     return f"helper_{uuid.uuid4().hex}"
 
 
@@ -68,7 +68,7 @@ def approved(helper):
 
 
 def grid_with(folder, helper, policy, more=""):
-    """A grid of four sites with their own copies of the code."""
+    """Make a grid of four sites with their own copies of the code."""
     with_code(folder, helper)
     sites = {}
     for name in "abcd":
@@ -115,7 +115,7 @@ def test_messages_name_no_folder_of_the_server(tmp_path, helper, monkeypatch):
 
 
 def contents_of(record):
-    """All bytes in a record of a message."""
+    """Yield all bytes in a record of a message."""
     for value in record.values():
         if isinstance(value, bytes):
             yield value
@@ -150,7 +150,7 @@ def test_own_models_are_evaluated_like_their_run(tmp_path, helper):
     grid = grid_with(tmp_path, helper, approved(helper))
     path = settings(tmp_path, rounds=2, more=JOB)
     out = server_app.serve(grid, path)
-    for name in "ab":  # two copies, so that their comparison is of equal models
+    for name in "ab":  # two copies, so that equal models are compared
         (tmp_path / f"{name}.safetensors").write_bytes((out / "model.safetensors").read_bytes())
     place = request(tmp_path, "evaluate", tmp_path / "a.safetensors", tmp_path / "b.safetensors")
     carry_out(grid, path, place)
@@ -168,11 +168,11 @@ def test_own_models_are_evaluated_like_their_run(tmp_path, helper):
 @pytest.mark.long
 def test_evaluation_needs_code_named_by_server_and_approved_by_site(tmp_path, helper):
     model = deployed(tmp_path, helper, approved(helper)) / "model.safetensors"
-    # sites that have not approved the code test nothing
+    # sites that have not approved the code refuse the test
     path = settings(tmp_path, more=JOB)
     with refused("site-untested", kind=DrflError):
         carry_out(grid_with(tmp_path, helper, {}), path, request(tmp_path, "evaluate", model))
-    # the code must have the digest and the name of the model's, whatever the job calls its model
+    # the code must have the digest and name in the model file, even if the job has another model
     grid = grid_with(tmp_path, helper, approved(helper))
     code = tmp_path / "own/net.py"
     for number, job in enumerate((JOB.replace("own/net.py:net", "linear"), JOB)):

@@ -1,4 +1,4 @@
-"""Test rows that a server holds for its sites: a rule and a guard that judge each site by its own rows."""
+"""Test a rule and a guard that judge each site by its own rows, which the server has."""
 
 import json
 
@@ -62,7 +62,7 @@ def deployment(folder, *, without=(), change=lambda name, x, y: (x, y), more="")
 
 @pytest.fixture
 def flipping(monkeypatch):
-    """Site b sends w − (w_i − w)."""
+    """Make site b send w − (w_i − w)."""
     honest = sites_end.compute_answer
 
     def work(site, ask, request, memory):

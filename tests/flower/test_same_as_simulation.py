@@ -63,7 +63,7 @@ def test_all_numbers_equal_the_simulation(name):
     assert torch.equal(a.lam, b.lam)
     assert (a.average is None) == (name not in AVERAGED)
     assert a.average is None or all(torch.equal(mine, other) for mine, other in zip(a.average, b.average, strict=True))
-    assert drfl.assess(a).to_frame().equals(drfl.assess(b).to_frame())  # intervals, and who could be the worst
+    assert drfl.assess(a).to_frame().equals(drfl.assess(b).to_frame())  # also the possible worst clients
     for row, other in zip(a.history.rows, b.history.rows, strict=True):
         assert row.ledger == other.ledger
         assert row.metrics == pytest.approx(other.metrics, abs=1e-6)
@@ -101,9 +101,9 @@ def test_ledger_counts_shifts_kept_at_sites(kept):
         assert a.ledger == b.ledger
         if not kept:
             for context in grid.contexts.values():
-                context.state.clear()  # all SuperNodes were started anew
+                context.state.clear()  # as if all SuperNodes had restarted
     assert b.ledger.messages == 3 * 2 * 4 * 2
-    assert b.traffic.messages - 2 * 4 * (0 if kept else 2) == b.ledger.messages  # those that found no shift
+    assert b.traffic.messages - 2 * 4 * (0 if kept else 2) == b.ledger.messages  # requests without their shift
 
 
 @pytest.mark.long
@@ -115,7 +115,7 @@ def test_payload_of_a_large_model_matches_the_ledger():
     seen, counted = fed.traffic, fed.ledger
     assert seen.bytes_down - seen.test_bytes_down == pytest.approx(counted.bytes_down, rel=0.01)
     assert seen.bytes_up - seen.test_bytes_up == pytest.approx(counted.bytes_up, rel=0.01)
-    # One of the two sites at first; the model and the average at both in round 1, and at the end.
+    # Models sent: 1 at first, 3 in round 1, 4 at the end (model and average to both sites).
     assert seen.test_bytes_down == pytest.approx((1 + 3 + 4) * 3 * 100_001 * 4, rel=0.01)
     assert seen.exchanges == 3
     assert seen.answers == 6
@@ -148,7 +148,7 @@ def test_engines_of_a_site_agree():
 def test_test_and_next_request_share_a_message():
     grid = grid_of()
     drfl.run(drfl.FedAvg(m=4, local=LOCAL), federation(grid), rounds=5)
-    # its name, twice; then a test with the request of each of five rounds; the last test
+    # two identity requests, five rounds whose requests include a test, and the last test
     assert dict(grid.count) == dict.fromkeys((1, 2, 3, 4), 2 + 5 + 1)
 
 
@@ -164,7 +164,7 @@ def test_request_with_another_model_has_its_own_message():
     assert {node: grid.count[node] - before[node] for node in before} == dict.fromkeys(before, 2)
     assert torch.equal(found.score, expected.evaluate(w).score)
     tests = fed.traffic.test_bytes_down
-    fed.train(EVERYBODY, w, LOCAL, key)  # nothing waits for this request any more
+    fed.train(EVERYBODY, w, LOCAL, key)  # no test is pending
     assert fed.traffic.test_bytes_down == tests > 0
 
 
@@ -193,7 +193,7 @@ def test_two_models_are_tested_in_one_message(first):
     fed.train(EVERYBODY, w if first else w + 1, LOCAL, Key(0))
     found = results()
     assert [one.score.tolist() for one in found] == [expected.evaluate(w * k).score.tolist() for k in (1, 2, 3)]
-    # The third test has its own message, and so have all if the request sends another model.
+    # The third test has its own message. If the request sends another model, all tests do.
     assert {node: grid.count[node] - before[node] for node in before} == dict.fromkeys(before, 2 if first else 3)
     assert torch.equal(fed.evaluate(w).score, expected.evaluate(w).score)
 

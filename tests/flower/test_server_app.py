@@ -74,7 +74,7 @@ def settings(folder, rounds=4, more=""):
 def test_deployment_writes_the_files_of_a_run(tmp_path):
     grid = grid_of()
     out = server_app.serve(grid, settings(tmp_path))
-    # its name, twice; a test with the training of each of four rounds; the losses; the last test
+    # two identity requests, four rounds of training with a test, four of losses, and the last test
     assert dict(grid.count) == dict.fromkeys((1, 2, 3, 4), 2 + 4 + 4 + 1)
     names = {path.name for path in out.iterdir()}
     assert {"summary.json", "history.csv", "clients.csv", "lambda.csv", "model.safetensors", "report.html"} <= names
@@ -90,7 +90,7 @@ def test_deployment_writes_the_files_of_a_run(tmp_path):
     assert (traffic["since_round"], traffic["exchanges"], traffic["answers"]) == (0, 4 + 4 + 1, 4 * (4 + 4 + 1))
     assert traffic["messages"] == 2 * traffic["answers"]
     vectors = summary["ledger"]["bytes_down"] // (21 * 4)
-    trained = (vectors - 4 * 4) // 2  # a model and a shift each; the losses of four sites in four rounds need a model
+    trained = (vectors - 4 * 4) // 2  # training sends a model and a shift, a loss request sends a model
     models = (vectors - trained) * 21 * 4  # the sites keep the shifts
     assert models < traffic["bytes_down"] - traffic["test_bytes_down"] < models + 600 * 4 * 8
 
@@ -312,7 +312,7 @@ def test_description_digest_covers_the_tensors():
 
 
 class Dozing(InProcessGrid):
-    """Nodes 2 and 4 answer only some messages."""
+    """Make nodes 2 and 4 answer only some messages."""
 
     def answer(self, message, context):
         reply = super().answer(message, context)
@@ -327,7 +327,7 @@ class Dozing(InProcessGrid):
 def test_replaying_the_reply_list_gives_the_same_model(algorithm, tmp_path):
     path = settings(tmp_path, rounds=6, more="min_replies = 2\nengine = 'loop'\nstandardise = false").read_text()
     path = path.replace("wait = 0.05", "wait = 0.05\ngrace = 0.01").replace('"DualDRDM"', f'"{algorithm}"')
-    # the test rows lie elsewhere than the training rows: with longer steps six rounds of SCAFF-PD end above the start
+    # Test rows differ from training rows: with longer steps, SCAFF-PD's loss would end above the start.
     path = path.replace("lr = 0.05", "lr = 0.01")
     (tmp_path / "server.toml").write_text(path)
     out = server_app.serve(grid_of(grid=Dozing), tmp_path / "server.toml")
@@ -358,7 +358,7 @@ def test_checkpoint_key_is_relative_to_server_toml(tmp_path):
     with refused("damaged-checkpoint", "checkpoint_key"):
         server_app.serve(grid_of(), path)
     path.write_text(path.read_text().replace('checkpoint_key = "../key"', ""))
-    server_app.serve(grid_of(), path)  # without the key nobody looks
+    server_app.serve(grid_of(), path)  # without a key, signatures are not checked
 
 
 @pytest.mark.long
@@ -394,7 +394,7 @@ def test_input_error_is_one_log_line_and_others_keep_tracebacks():
 
 
 @pytest.mark.long
-def test_other_sites_than_those_of_the_run_are_refused(tmp_path):
+def test_sites_other_than_those_of_the_run_are_refused(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         server_app.serve(grid_of(grid=Dying), settings(tmp_path))
     path = settings(tmp_path)
@@ -440,7 +440,7 @@ def test_requests_per_site_stay_within_the_stated_maximum(tmp_path, algorithm):
     if algorithm in FULL_PARTICIPATION:
         path.write_text(path.read_text().replace("cohort = 4\n", ""))
     grid = grid_of()
-    with suppress(DivergedError):  # some need other step sizes here, which is not the question
+    with suppress(DivergedError):  # some algorithms diverge with this step size, which does not matter here
         server_app.serve(grid, path)
     assert 8 < max(grid.count.values()) <= read_server(path).job.max_requests
 

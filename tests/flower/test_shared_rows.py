@@ -1,4 +1,4 @@
-"""Test the detection of rows that several sites hold, by keyed hashes."""
+"""Test the detection of rows that several sites have, by keyed hashes."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_hashes_are_sent_only_if_all_sites_have_the_same_key(folder, keys, codes
     found, grid = notices(folder, data(extra=7), keys)
     assert [notice.code for notice in found] == codes
     asked = dict(grid.count)
-    assert set(asked.values()) == {2}  # the roster's and the run's request for the description
+    assert set(asked.values()) == {2}  # the description is requested by the roster and by the run
 
 
 def test_site_without_a_key_refuses(folder, caplog):

@@ -112,7 +112,7 @@ def test_tables_in_any_units_train_as_in_a_simulation(algorithm, tmp_path):
 
 def test_standardisation_can_be_switched_off(tmp_path):
     sites = written(tmp_path, frame())
-    for site in sites.values():  # so that nothing diverges
+    for site in sites.values():  # small inputs, so that the run converges
         object.__setattr__(site.data, "inputs", site.data.inputs / torch.tensor(SCALES).float() / 100)
         object.__setattr__(site.data, "test_inputs", site.data.inputs)
     out = server_app.serve(grid_of(sites), server(tmp_path, sites, more="standardise = false", rounds=1))
@@ -315,7 +315,7 @@ def test_majorities_are_known_if_all_sites_report_them():
 
 
 def with_gaps(folder, more=""):
-    """Make three sites with a schema, of which one lacks a column; return the sites and the whole table."""
+    """Make three sites with a schema, one of which lacks a column; return the sites and the whole table."""
     whole = frame().rename(columns={"ill": "sick"})
     whole["sick"] = np.where(whole["sick"] == 1, "yes", "no")
     rng = np.random.default_rng(1)

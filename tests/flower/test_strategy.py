@@ -32,7 +32,7 @@ OPTIONS = ("min_available_nodes", "wait", "seed", "engine", "table_dir")
 
 
 def strategy_of(algorithm):
-    """Makes strategies of an algorithm from its parameters and the strategy's own."""
+    """Return a function that makes strategies of an algorithm."""
 
     def make(**given):
         own = {name: value for name, value in given.items() if name not in OPTIONS}
@@ -197,7 +197,7 @@ SHORT = ArrayRecord({"w": next(iter(initial().values()))})
 
 
 @pytest.mark.parametrize("wrong", [initial(torch.float64), SHORT], ids=["type", "d"])
-def test_other_model_than_the_sites_is_refused(wrong, caplog):
+def test_model_that_differs_from_the_sites_is_refused(wrong, caplog):
     with refused("site-untested", "a"):
         AFLStrategy(wait=0.0).start(grid_with_own_model("ab"), wrong)
     assert re.search(r"\d+ parameters in torch\.float", caplog.text)

@@ -1,6 +1,6 @@
-"""Test the sums over test rows that sites report:
+"""Test the sums over test rows that sites report.
 
-equal to the simulation's, only aggregates, and checked for contradictions.
+They equal the simulation's, contain only aggregates, and are checked for contradictions.
 """
 
 import math
@@ -39,7 +39,7 @@ def part(i, classes):
 
 
 def deployed(classes):
-    """A federation of two sites behind a grid, and the same clients in a simulation."""
+    """Make a federation of two sites behind a grid, and a simulation of the same clients."""
     sites = {name: Site(name, ClientData.from_arrays({name: part(i, classes)}, {name: part(9 + i, classes)}))
              for i, name in enumerate("ab")}  # fmt: skip
     grid = InProcessGrid(client_app(lambda context: sites[context.node_config["name"]]), [{"name": n} for n in "ab"])
@@ -136,7 +136,7 @@ def products_with(place, *values):
 
 
 ONE_CLASS = (10.0, 0.0, 0.0, *NONE)
-"""The sums of an AUC where all rows are positive."""
+"""The sums of an AUC if all rows are positive."""
 
 
 @pytest.mark.parametrize(
@@ -158,19 +158,19 @@ def test_consistent_answers_are_accepted(answer):
 @pytest.mark.parametrize(
     "answer",
     [
-        changed(0, (9.0, 6.0, 6.0, *NONE)),  # of other rows than the samples
+        changed(0, (9.0, 6.0, 6.0, *NONE)),  # the sum covers 9 of 10 samples
         changed(0, (10.0, 6.5, 6.5, *NONE), 0.65),  # half a row
         changed(0, (10.0, 6.0, 5.0, *NONE)),
         changed(0, (10.0, 11.0, 11.0, *NONE), 1.0),
-        changed(0, (10.0, 7.0, 7.0, *NONE)),  # not the score
+        changed(0, (10.0, 7.0, 7.0, *NONE)),  # contradicts the score
         changed(0, (NAN, NAN, NAN, *UNKNOWN)),
         changed(0, (10.0, 6.0, 6.0, 11.0, 0.0)),  # a patient has more rows than the site
         changed(0, (10.0, 6.0, 6.0, 1.5, 0.0)),
         changed(0, (10.0, 6.0, 6.0, 0.0, 1.0)),
         changed(0, (10.0, 6.0, 6.0, *UNKNOWN)),
         changed(1, (10.0, -2.0, 1.5, *NONE), -0.2),
-        changed(1, (10.0, 2.0, 2.5, *NONE)),  # squares above the numbers, which lie in [0, 1]
-        changed(1, (10.0, 2.0, 0.3, *NONE)),  # squares below those of ten numbers alike
+        changed(1, (10.0, 2.0, 2.5, *NONE)),  # squares above the numbers, which are in [0, 1]
+        changed(1, (10.0, 2.0, 0.3, *NONE)),  # squares below those of ten equal numbers
         changed(1, (10.0, 2.1, 1.5, *NONE)),
         changed(2, (10.0, -30.0, 80.0, *NONE)),
         changed(2, (10.0, -30.0, math.inf, *NONE)),
@@ -182,7 +182,7 @@ def test_consistent_answers_are_accepted(answer):
         changed(3, (4.0, 6.0, 25.0, 156.25, 104.25), 25 / 24),
         changed(3, (-4.0, 14.0, 16.5, *RANKS)),
         changed(3, (10.0, 0.0, 0.0, *NONE), 0.5),
-        changed(3, (4.0, 6.0, 16.5, 68.0, 52.25)),  # squares below those of four placements alike
+        changed(3, (4.0, 6.0, 16.5, 68.0, 52.25)),  # squares below those of four equal placements
         changed(3, (4.0, 6.0, 16.5, 79.25, 45.0)),
         changed(3, (4.0, 6.0, 16.5, 99.25, 52.25)),  # a positive row above more than the six others
         changed(3, (4.0, 6.0, 16.5, 79.25, 66.25)),
@@ -193,20 +193,20 @@ def test_consistent_answers_are_accepted(answer):
         changed(4, (10.0, 4.0, 4.0, *NONE)),
         changed(4, (9.0, NAN, NAN, *UNKNOWN)),
         changed(4, (10.0, NAN, NAN, *NONE)),
-        changed(5, (11.0, 3.0, 3.0, *NONE), 3 / 11),  # more rows than there are
+        changed(5, (11.0, 3.0, 3.0, *NONE), 3 / 11),  # more rows than exist
         changed(5, (3.0, 4.0, 4.0, *NONE), 4 / 3),
         changed(5, (4.0, 3.0, 2.0, *NONE)),
         changed(5, (4.0, 2.0, 2.0, *NONE)),
         changed(5, (4.5, 3.0, 3.0, *NONE), 3 / 4.5),
         changed(5, (0.0, 0.0, 0.0, *NONE), 1.0),
-        changed(products=products_with(0, 1.0, 0.0)),  # 6 and 6 of 10 rows share two at least
+        changed(products=products_with(0, 1.0, 0.0)),  # 6 and 6 of 10 rows share at least two
         changed(products=products_with(0, 7.0, 0.0)),
         changed(products=products_with(0, 5.5, 0.0)),
         changed(products=products_with(0, 5.0, 1.0)),
         changed(products=products_with(1, 2.5, 0.0)),
         changed(products=products_with(2, 101.0, 0.0)),
         changed(products=products_with(2, *UNKNOWN)),
-        changed(products=products_with(3, 80.0, 48.0)),  # Cauchy and Schwarz
+        changed(products=products_with(3, 80.0, 48.0)),  # violates Cauchy-Schwarz
         changed(products=products_with(3, 70.0, 53.0)),
         changed(products=products_with(3, -1.0, 48.0)),
         changed(products=products_with(3, *UNKNOWN)),

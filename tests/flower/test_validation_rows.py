@@ -38,7 +38,7 @@ def _no_pause(monkeypatch):
 
 
 def simulated(more, rounds):
-    """The same run in one process, with the same validation rows."""
+    """Simulate the same run, with the same validation rows."""
     job = {"algorithm": "DualDRDM", "rounds": rounds, "cohort": 4, "lr": 0.05, "engine": "loop", **more}
     config = DeployedConfig.model_validate(job)
     data = ClientData.from_arrays(*clients()).standardised()
@@ -72,7 +72,7 @@ def test_deployment_selects_and_stops_like_a_simulation(tmp_path, more, stopped)
     here, other = (
         [*csv.DictReader(io.StringIO(text))] for text in ((out / "history.csv").read_text(), there.history.to_csv())
     )
-    # A round that was played with the last test is dropped, but its traffic is counted.
+    # A round that ran together with the last test is dropped, but its traffic is counted.
     cost = () if stopped == "rounds" else ("bytes_up", "bytes_down", "gradient_evaluations")
     for row in (*here, *other):
         for name in cost:

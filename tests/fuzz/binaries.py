@@ -40,7 +40,7 @@ SHAPES = (
 
 @functools.cache
 def idx_files():
-    """The four files of a small data set."""
+    """Return the four files of a small data set."""
     with tempfile.TemporaryDirectory() as folder:
         write_tiny(Path(folder))
         return {stem: (Path(folder) / stem).read_bytes() for stem in STEMS}
@@ -48,7 +48,7 @@ def idx_files():
 
 @composite
 def idx(draw):
-    """The name of one of the four files and its content, plain or gzipped."""
+    """Draw the name of one of the four files and its content, plain or gzipped."""
     stem = draw(sampled_from(STEMS))
     data = idx_files()[stem]
     kind = draw(sampled_from(("right", "packed", "unpacked", "header", *("plain",) * 4)))
@@ -68,7 +68,7 @@ def idx(draw):
 
 
 def read_idx_files(item, folder):
-    """Read by itself, and as part of a data set."""
+    """Read a file alone, and as part of a data set."""
     stem, data = item
     for name, content in {**idx_files(), stem: data}.items():
         (folder / name).write_bytes(content)
@@ -78,12 +78,12 @@ def read_idx_files(item, folder):
 
 @functools.cache
 def cifar_members(name):
-    """Path → content."""
+    """Return path → content of a small data set."""
     return {f"{CIFAR[name][0]}/{file}": content for file, content in cifar_files(name, rows=1).items()}
 
 
 def tar(members, kind=tarfile.REGTYPE, form=tarfile.GNU_FORMAT):
-    """A tar file; path → content."""
+    """Return a tar file of path → content."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=form) as archive:
         for name, content in members.items():
@@ -97,7 +97,7 @@ def tar(members, kind=tarfile.REGTYPE, form=tarfile.GNU_FORMAT):
 
 @composite
 def cifar(draw):
-    """A data set and its archive, damaged before or after it was packed."""
+    """Draw a data set and its archive, damaged before or after packing."""
     name = draw(sampled_from(tuple(CIFAR)))
     members = dict(cifar_members(name))
     kind = draw(sampled_from(("right", "member", "name", "link", "archive", "header", "unpacked")))
@@ -122,7 +122,7 @@ def cifar(draw):
 
 
 def read_cifar_file(item, folder):
-    """From an archive with any name."""
+    """Read a data set from its archive."""
     name, data = item
     (folder / "archive.tar.gz").write_bytes(data)
     load_pixels(name, data_dir=folder / "archive.tar.gz")
@@ -130,12 +130,12 @@ def read_cifar_file(item, folder):
 
 @functools.cache
 def pictures():
-    """Path → content."""
+    """Return path → content of a small data set."""
     return tiny_imagenet_files(each=1, test=2)
 
 
 def zipped(files, method, top="tiny-imagenet-200"):
-    """A zip file; path → content."""
+    """Return a zip file of path → content."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", method) as archive:
         for name, content in files.items():
@@ -145,7 +145,7 @@ def zipped(files, method, top="tiny-imagenet-200"):
 
 @composite
 def tiny_imagenet(draw):
-    """A zip file, damaged before or after it was packed."""
+    """Draw a zip file, damaged before or after packing."""
     files = dict(pictures())
     kind = draw(sampled_from(("file", "file", "name", "archive", "archive")))
     one = draw(sampled_from(list(files)))
@@ -161,7 +161,7 @@ def tiny_imagenet(draw):
 
 
 def read_tiny(item, folder):
-    """From a zip file."""
+    """Read a data set from a zip file."""
     (folder / "tiny.zip").write_bytes(item)
     load_pixels("tiny-imagenet", data_dir=folder / "tiny.zip")
 
@@ -180,14 +180,14 @@ partition = one_of(
 
 
 def read_partition(item, folder):
-    """Read, and written again."""
+    """Read a partition and write it again."""
     (folder / "partition.json").write_bytes(item)
     Partition.load(folder / "partition.json").save(folder / "again.json")
 
 
 @functools.cache
 def weights():
-    """Weights of a small network: safetensors and torch's format."""
+    """Return weights of a small network in safetensors' and torch's formats."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         state = cnn((1, 4, 4), 2).state_dict()
@@ -197,7 +197,7 @@ def weights():
 
 
 def torch_file(state, old=False):
-    """What torch.save writes."""
+    """Return the bytes that torch.save writes."""
     out = io.BytesIO()
     torch.save(state, out, _use_new_zipfile_serialization=not old)
     return out.getvalue()
@@ -205,7 +205,7 @@ def torch_file(state, old=False):
 
 @composite
 def backbone(draw):
-    """The ending of a file of weights and its content."""
+    """Draw the ending of a file of weights, and its content."""
     new, zipped_state, old, odd = weights()
     kind = draw(integers(0, 7))
     if kind == 0:
@@ -216,7 +216,7 @@ def backbone(draw):
 
 
 def read_backbone(item, folder):
-    """As the network that it is."""
+    """Read weights, and recognise their network."""
     ending, data = item
     path = folder / f"weights{ending}"
     path.write_bytes(data)

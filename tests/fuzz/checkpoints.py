@@ -41,7 +41,7 @@ ALIKE = {
     "DRFA": {"certificate": "pooled", "evaluate_every": 2},
     "AFL": {"averaged": True, "min_replies": 2},
 }
-"""Runs by their algorithms: with tables, wrappers, certificates and averages."""
+"""Settings of runs by algorithm, with tables, wrappers, certificates and averages."""
 
 NUMBERS = (
     float("nan"), float("inf"), -float("inf"), -1.0, 0.0, 1.0, 0.5, 1e30, -1e30, 1e200, 2.0**62, -(2.0**63), 1e-300,
@@ -108,21 +108,21 @@ def summed(files, name, key=None):
 
 @composite
 def changed(draw):
-    """A newer checkpoint with up to three changes."""
+    """Draw a newer checkpoint with up to three changes."""
     algorithm = draw(sampled_from(list(ALIKE)))
     files, name = dict(base(algorithm).files[NEWER]), f"round-{NEWER:08d}"
     changes = draw(lists(sampled_from(CHANGES), min_size=draw(chance(90)), max_size=draw(sampled_from((1, 1, 1, 3)))))
     wrong = False
-    for change in sorted(dict.fromkeys(changes), key=CHANGES.index):  # those that leave no JSON behind come last
+    for change in sorted(dict.fromkeys(changes), key=CHANGES.index):  # changes that break the JSON come last
         files, certain = change(draw, files)
-        wrong = certain and len(changes) == 1  # several might make good for each other
+        wrong = certain and len(changes) == 1  # several changes might cancel each other
     if changes and draw(chance(5)):
         name, wrong = draw(sampled_from(("round-00000003", "round-4", "round-99999999", "round-000000004"))), True
     return Changed(algorithm, name, summed(files, name), wrong)
 
 
 def record(draw, files):
-    """Another value, or none, in run.json."""
+    """Change or remove a value in run.json."""
     before = json.loads(files[RUN])
     after = draw(mutated_json(before))
     rounds = ((3, 0), (4, 5), (6, 0), (10**9, 0), (4, -1), (0, 0), (2**53, 1))
@@ -135,17 +135,17 @@ def record(draw, files):
 
 
 def text(draw, files):
-    """Other words or bytes in run.json."""
+    """Change words or bytes of run.json."""
     return {**files, RUN: draw(mutated_file(files[RUN].decode()))}, False
 
 
 def header(draw, files):
-    """Another header of the tensors, or other bytes."""
+    """Change the header or the bytes of the tensors."""
     return {**files, STATE: draw(mutated_safetensors(files[STATE]))}, False
 
 
 def foreign(draw, files):
-    """Something of another run, or of the round before."""
+    """Replace a part by that of another run or of an earlier round."""
     other = base(draw(sampled_from(list(ALIKE)))).files[draw(sampled_from((OLDER, NEWER)))]
     name = draw(sampled_from((STATE, RUN, None)))
     if name is not None:
@@ -156,7 +156,7 @@ def foreign(draw, files):
 
 
 def tensor(draw, files):
-    """A tensor that is away, or is another."""
+    """Change, remove or add a tensor."""
     tensors = load(files[STATE])
     name = draw(sampled_from(sorted(tensors)))
     old, certain = tensors[name], True
@@ -258,7 +258,7 @@ def read_one(item, folder):
 
 @composite
 def changed_newest(draw):
-    """As `changed`, but sometimes signed checkpoints of which the newer one was changed afterwards."""
+    """Draw like `changed`, but sometimes with signed checkpoints of which the newer one was changed after signing."""
     item = draw(changed())
     if draw(chance(70)):
         return item

@@ -91,7 +91,7 @@ FILES = [
 ]
 COMMANDS = (*("run",) * 6, "compare", "energy", "tune", "reproduce", "algorithms", "datasets", "rum", "", "\n")
 MISTAKES = (("--jobs", "0"), ("--x",), ("--out", "file.bin"))
-"""One of them ends a command that would else take its time."""
+"""Each of these ends a command that would otherwise take long."""
 
 
 @composite
@@ -117,7 +117,7 @@ def arguments(draw):
     if draw(chance(10)):
         del words[draw(integers(0, max(len(words) - 2, 0)))]
         words += ["--x"]
-    return [word.replace("\0", "") for word in words]  # the system lets no program have these
+    return [word.replace("\0", "") for word in words]  # the system allows no such arguments
 
 
 @composite
@@ -128,10 +128,10 @@ def option(draw, name, values):
         return [name]
     if kind == "right":
         value = values[0]
-    elif kind != "odd" or name in ("--out", "--data-dir"):  # no folder but this one may get files
+    elif kind != "odd" or name in ("--out", "--data-dir"):  # files may be written only to this folder
         value = draw(sampled_from(values))
     elif name == "--threads":
-        value = draw(sampled_from(("0", "-1", "x")))  # this process would have to live with them
+        value = draw(sampled_from(("0", "-1", "x")))  # these options would affect this process
     else:
         value = draw(one_of(sampled_from(NUMBERS), sampled_from(WORDS), just("\udcff")))
     if kind == "misspelt":
@@ -140,7 +140,7 @@ def option(draw, name, values):
 
 
 def prepare(folder):
-    """The files that the arguments name, and a folder to work in that has them."""
+    """Write the files that arguments name, and return the working directory that contains them."""
     here = folder / "here"
     if not here.is_dir():
         (here / "files").mkdir(parents=True)
@@ -175,7 +175,7 @@ class CommandError(Exception):
 
 
 def run_command(item, folder):
-    """One call of the command; a refusal is an InputError, as for the other parsers."""
+    """Call the command; a refusal is an InputError, as for the other parsers."""
     here = prepare(folder)
     before = listing(here)
     out, err = io.StringIO(), io.StringIO()
@@ -198,21 +198,21 @@ def run_command(item, folder):
 
 
 def is_error(printed, as_json):
-    """Whether standard output is empty or, as JSON, one error with its code."""
+    """Return whether standard output is empty or, as JSON, one error with its code."""
     if not (printed and as_json):
         return not printed
     return bool(json.loads(printed)["error"]["code"])
 
 
 def listing(folder):
-    """Every path below, and the size of every file."""
+    """Return every path in the folder, and the size of every file."""
     return {
         (str(path.relative_to(folder)), path.stat().st_size if path.is_file() else -1) for path in folder.rglob("*")
     }
 
 
 def clean(folder, before):
-    """Delete what is new."""
+    """Delete new files and folders."""
     known = {name for name, _ in before}
     for path in sorted(folder.rglob("*"), reverse=True):
         if str(path.relative_to(folder)) not in known:

@@ -43,13 +43,13 @@ CSV = "age,ill,dose\n" + "".join(f"{i},{i % 2},{i / 7:.3f}\n" for i in range(12)
 
 
 def read_server_file(item, folder):
-    """Read."""
+    """Read server.toml."""
     (folder / "server.toml").write_bytes(item)
     read_server(folder / "server.toml")
 
 
 def read_site_file(item, folder):
-    """Read."""
+    """Read site.toml."""
     (folder / "site.toml").write_bytes(item)
     read_site(folder / "site.toml")
 
@@ -59,11 +59,11 @@ ARRAYS = {"train_inputs": ROWS, "train_targets": ILL, "test_inputs": ROWS[:3], "
 DATA = one_of(
     mutated_npz(ARRAYS).map(lambda data: ("data.npz", data)), mutated_file(CSV).map(lambda data: ("data.csv", data))
 )
-"""The name and the bytes of a file of data."""
+"""Strategy of the name and bytes of a data file."""
 
 
 def load_data(item, folder):
-    """As a site."""
+    """Load the data of a site."""
     name, content = item
     (folder / name).write_bytes(content)
     source = 'npz = "data.npz"' if name == "data.npz" else 'csv = "data.csv"\ntarget = "ill"'

@@ -1,4 +1,4 @@
-"""Judge a parser on an input: it may accept it, or refuse it in one line. Everything else is a failure."""
+"""Judge a parser on an input, which it may accept or refuse in one line. Everything else is a failure."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from hypothesis.strategies import SearchStrategy
 from drfl.core.errors import DrflError, DrflWarning
 
 MEMORY = 2**30
-"""Bytes."""
+"""Bytes that a parser may allocate."""
 
 HOPELESS = 600
-"""Seconds after which the process ends: the parser does not even let itself be interrupted."""
+"""Seconds after which the process ends, because the parser cannot be interrupted."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Parser:
 
 @dataclass
 class Tally:
-    """What a parser did with its inputs."""
+    """Counts of a parser's verdicts, and its failures."""
 
     accepted: int = 0
     refused: int = 0
@@ -59,7 +59,7 @@ class Tally:
 
 
 class HangError(BaseException):
-    """The parser took too long. No handler of drfl's may take it for a fault of the input."""
+    """The parser took too long. It is a BaseException, so that drfl does not handle it as a fault of the input."""
 
 
 def fuzz(parser: Parser, folder: Path, how: settings, *, collect: bool = False, number: int | None = None) -> Tally:
@@ -87,18 +87,18 @@ def fuzz(parser: Parser, folder: Path, how: settings, *, collect: bool = False, 
             tally.failures.append(f"{verdict}; input {shown(item)}")
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", HypothesisWarning)  # that the input it prints is long
+        warnings.simplefilter("ignore", HypothesisWarning)  # the warning that a printed input is long
         (accepts_or_refuses if number is None else seed(number)(accepts_or_refuses))()
     tally.seconds = time.perf_counter() - start
     return tally
 
 
 def judge(parser: Parser, item: Any, folder: Path) -> str:
-    """ "accepted", "refused", or what is wrong."""
+    """Return "accepted", "refused", or a description of the failure."""
     forget_peak()
     before, handler = peak(), signal.signal(signal.SIGPROF, _hangs)
     signal.setitimer(signal.ITIMER_PROF, parser.seconds)
-    # a loop in C sees no signal
+    # a loop in C does not handle signals
     faulthandler.dump_traceback_later(HOPELESS, exit=True, file=sys.__stderr__)
     try:
         with warnings.catch_warnings(action="error", record=True) as notices:
@@ -126,19 +126,19 @@ def _hangs(signum: int, frame: object) -> None:
 
 
 def one_line(message: str) -> bool:
-    """Whether it is one line of text."""
+    """Return whether a message is one line of text."""
     return len(message.splitlines()) == 1 and bool(message.strip())
 
 
 def peak() -> int:
-    """The most memory that this process held since :func:`forget_peak`, in bytes."""
+    """Return this process's peak memory since :func:`forget_peak`, in bytes."""
     status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
 
 def forget_peak() -> None:
-    """From now on the peak is what is held now, or more."""
-    # What was freed and is still this process's own would hold an array without the peak rising.
+    """Reset the peak to the current memory."""
+    # Return freed memory to the system. Otherwise an array could use it without raising the peak.
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 

@@ -1,6 +1,6 @@
-"""Messages of a deployment whose fields are changed one by one: what is built is a message, but a wrong one.
+"""Messages of a deployment with changed fields, which Flower accepts but which are wrong.
 
-An answer is not only read: it goes through the federation that would use it, as one of three replies.
+An answer is not only read. The federation also uses it as one of three replies.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ KINDS = ("ask", "answer", "identity")
 
 @functools.cache
 def originals() -> dict[str, list[dict]]:
-    """Messages of each kind, as plain values: {record: {name: value}}, the fields among them."""
+    """Return messages of each kind as plain values, {record: {name: value}}, including the fields."""
     w = torch.arange(21, dtype=torch.float32)
     model, key, one = ModelRecipe("linear", "cross-entropy", "float32", 3), Key(3).fold("a"), torch.tensor([1])
     requests = (
@@ -64,7 +64,7 @@ def originals() -> dict[str, list[dict]]:
 
 
 def tested(right: int) -> SiteTest:
-    """Return the sums of 15 rows with this number of right ones."""
+    """Return the sums of 15 rows, of which this number is right."""
     return SiteTest(right / 15, 0.1, 15, (), ((15.0, float(right), float(right)),))
 
 
@@ -86,27 +86,27 @@ def mutated_message(draw):
 
 
 def _field(draw, records):
-    """A field is another, at any depth, or missing, or there is one more."""
+    """Change, remove or add a field at any depth."""
     if isinstance(fields := records.get(MESSAGE, {}).get("fields"), dict) and fields:
         records[MESSAGE]["fields"] = draw(mutated_json(fields, draw(sampled_from((VALUES, REALS)))))
 
 
 def _bytes(draw, records):
-    """The bytes of the fields are damaged, or are a text."""
+    """Damage the bytes of the fields, or replace them by text."""
     if isinstance(fields := records.get(MESSAGE, {}).get("fields"), dict):
         damaged = mutated_bytes(packed(fields))
         records[MESSAGE]["fields"] = draw(one_of(damaged, damaged, sampled_from(("", "{}", b"", b"\x91" * 60_000))))
 
 
 def _protocol(draw, records):
-    """Another version, or none, or something beside it."""
+    """Change the protocol version, or add another entry."""
     if MESSAGE in records:
         name = draw(sampled_from(("protocol", "more")))
         records[MESSAGE][name] = draw(sampled_from((PROTOCOL, PROTOCOL + 1, float(PROTOCOL), True, "8", b"8", [8])))
 
 
 def _vector(draw, records):
-    """A vector has another type, shape, style or length, is under another name, or missing."""
+    """Change a vector's type, shape, style, length or name, or remove it."""
     vectors = records.get(VECTORS)
     if not vectors or not all(isinstance(array, Array) for array in vectors.values()):
         return
@@ -127,7 +127,7 @@ def _vector(draw, records):
 
 
 def _record(draw, records):
-    """A record is missing, has another's name, or is of another kind."""
+    """Remove or rename a record."""
     if records:
         record = records.pop(draw(sampled_from(list(records))))
         if draw(chance(60)):
@@ -192,7 +192,7 @@ def deployed():
 def read_message(item, folder):
     """Read a message at its receiving end."""
     kind, records = item
-    deployed()  # before it Flower builds no messages
+    deployed()  # Flower builds no messages before this call
     content = built(records)
     if kind == "ask":
         request_of(read(content, Ask))
@@ -212,7 +212,7 @@ def use(content: RecordDict) -> None:
         health.record_usable()
     everybody, local = torch.arange(3), LocalSGD(steps=1, lr=0.1, batch=4)
     log = logging.getLogger("drfl.flower")
-    log.disabled = True  # a line for every input would be too many
+    log.disabled = True  # avoid a log line for every input
     try:
         reply = fed.train(everybody, fed.w0, local, Key(0))
     finally:

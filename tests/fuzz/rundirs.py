@@ -21,7 +21,7 @@ CONFIG = {"evaluate_every": 1, "steps": 5, "alpha": 0.1}
 
 @functools.cache
 def files():
-    """Name → content."""
+    """Return name → content of a run directory."""
     with tempfile.TemporaryDirectory() as folder:
         directory = write_directory(
             Path(folder), "run", "DRFA", 1, clients=2, rounds=2, config=CONFIG, gap=[1.0, 0.1, 0.01]
@@ -31,7 +31,7 @@ def files():
 
 @composite
 def other_value(draw, name):
-    """The file with a value in the place of another."""
+    """Draw the file with one value replaced."""
     data = files()[name]
     if name == "summary.json":
         return json.dumps(draw(mutated_json(json.loads(data)))).encode()
@@ -43,7 +43,7 @@ def other_value(draw, name):
 
 @composite
 def one_damaged(draw):
-    """The name of a file and its content; None = it is missing."""
+    """Draw the name of a file and its content; None = it is missing."""
     name = draw(sampled_from(list(files())))
     data = files()[name]
     kind = draw(sampled_from(("special", *("bytes",) * 3, *("text",) * 7, *("value",) * 9)))
@@ -58,13 +58,13 @@ def one_damaged(draw):
 
 @composite
 def odd(draw):
-    """As `one_damaged`, but mostly readable, because refusals are examined there."""
+    """Draw like `one_damaged`, but mostly readable files, because `one_damaged` covers refusals."""
     name = draw(sampled_from(("summary.json",) * 3 + ("history.csv", "clients.csv")))
     return draw(one_damaged()) if draw(chance(10)) else (name, draw(other_value(name)))
 
 
 def put(item, folder):
-    """The directory with this file."""
+    """Write the directory with this file."""
     name, data = item
     directory = folder / "run"
     directory.mkdir(exist_ok=True)
@@ -76,13 +76,13 @@ def put(item, folder):
 
 
 def read_directory(item, folder):
-    """As reports and `drfl energy` read it."""
+    """Read the directory like reports and `drfl energy`."""
     load_run(put(item, folder))
     from_runs([folder / "run"], 0.5)
 
 
 def report(item, folder):
-    """The report on it, alone."""
+    """Write the report on this run alone."""
     write_html(document([load_run(put(item, folder))]), folder / "report.html")
 
 

@@ -15,7 +15,7 @@ NUMBERS = (
     "1e308", "2147483648", "9223372036854775807", "9223372036854775808", "-9223372036854775809", "1_000", "0x10", "01",
     "1.", "9" * 400, "9" * 5000, "1" + "0" * 30, "１２", "²", "1e5", "1,5",
 )  # fmt: skip
-"""As people and programs write them, and as nobody does."""
+"""Numbers in common and uncommon notations."""
 
 WORDS = (
     "", " ", "a", "true", "false", "none", "null", "None", "full", "..", "../..", "/", "/dev/null", "/etc", "~", "\\",
@@ -31,7 +31,7 @@ VALUES = (
     -(2**63), 10**15, 10**400, "", "2", "x", "nan", "</script>", "a\nb", "\ud800", "\x1b[2J", "x" * 5000, [], [1], [-1],
     ["a"], [[1]], [[]], [1] * 500, {}, {"a": "b"}, {"a": {"b": []}},
 )  # fmt: skip
-"""Of JSON, of every type that it has."""
+"""Values of every JSON type."""
 
 SIZES = (b"\0\0\0\0", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\xff\xff\xff\x7f", b"\0\0\0\x80",
          b"\xff" * 8)  # fmt: skip
@@ -43,7 +43,7 @@ PARTS = {
     "letter": re.compile(r"(?s)."),
     "rest": re.compile(r"(?s)(?=.)"),
 }
-"""What of a text is replaced."""
+"""Parts of a text that can be replaced."""
 
 
 def chance(percent):
@@ -52,14 +52,14 @@ def chance(percent):
 
 
 def position(length):
-    """An index up to the length, with headers and trailers more often than their share."""
+    """Draw an index up to the length, more often in headers and trailers."""
     near = min(length, 64)
     return one_of(integers(0, near), integers(length - near, length), integers(0, length))
 
 
 @composite
 def mutated_bytes(draw, data):
-    """Bytes of which one to eight parts are replaced, deleted, inserted or repeated."""
+    """Replace, delete, insert or repeat one to eight parts of the bytes."""
     for _ in range(draw(sampled_from((1, 1, 1, 2, 3, 8)))):
         start = draw(position(len(data)))
         end = draw(sampled_from((start, start + 1, start + 1, start + 4, start + 8, start + 64, len(data))))
@@ -84,11 +84,11 @@ def mutated_bytes(draw, data):
 
 @composite
 def mutated_text(draw, text):
-    """Text with one to four faults in its words, numbers, lines and letters."""
+    """Make one to four faults in a text's words, numbers, lines and letters."""
     for _ in range(draw(sampled_from((1, 1, 2, 4)))):
         kind = draw(sampled_from(("token",) * 6 + ("line", "letter", "rest") * 2 + ("deep",)))
         if kind == "deep":
-            # On a line of its own: inside a line such an opening seldom reaches the parser's limit of nesting.
+            # Use a separate line, because inside a line nesting seldom reaches the parser's limit.
             start = draw(sampled_from([match.start() for match in PARTS["line"].finditer(text)] or [0]))
             text = f"{text[:start]}x = {draw(sampled_from(('[', '{a='))) * 3000}\n{text[start:]}"
             continue
@@ -110,14 +110,14 @@ def mutated_text(draw, text):
 
 
 def mutated_file(text):
-    """The bytes of a text file: with faults in its words, now and then in its bytes or in neither."""
+    """Draw the bytes of a text file with faults in its words, sometimes in its bytes or in neither."""
     texts = one_of(*[mutated_text(text)] * 8, just(text)).map(lambda text: text.encode("utf-8", "surrogatepass"))
     return one_of(*[texts] * 9, mutated_bytes(text.encode()))
 
 
 @composite
 def mutated_json(draw, document, values=VALUES):
-    """A JSON value in which one part at any depth is another, is missing, is new or has another name."""
+    """Change, remove, add or rename one part of a JSON value at any depth."""
     document = copy.deepcopy(document)
     place = document
     while nested := [
@@ -141,7 +141,7 @@ def mutated_json(draw, document, values=VALUES):
 
 @composite
 def mutated_safetensors(draw, data):
-    """A file of safetensors: with other names, types, shapes or places in its header, or with other bytes."""
+    """Change names, types, shapes or offsets in the header of a safetensors file, or its bytes."""
     if draw(chance(35)):
         return draw(mutated_bytes(data))
     length = int.from_bytes(data[:8], "little")
@@ -171,7 +171,7 @@ def mutated_safetensors(draw, data):
 
 @composite
 def mutated_npz(draw, arrays):
-    """A file of arrays of which one is missing or has another type, shape, value or name, or with other bytes."""
+    """Remove an array of a file, change its type, shape, value or name, or change the file's bytes."""
     arrays = dict(arrays)
     name = draw(sampled_from(list(arrays)))
     old = arrays[name]

@@ -41,7 +41,7 @@ UNREADABLE = {"digits": "9" * 5000, "nested": "[" * 5000}
 def test_error_is_one_printable_line(message):
     for error in (DrflError(message), unknown("option", message, ["known"]), InputError(message)):
         assert str(error).isprintable()
-        assert str(pickle.loads(pickle.dumps(error))) == str(error)  # a worker process sends it
+        assert str(pickle.loads(pickle.dumps(error))) == str(error)  # a worker process sends the error
     assert str(InputError("α = ½, 'x'")) == "α = ½, 'x'"
 
 
@@ -128,7 +128,7 @@ def test_measurements_that_crash_the_csv_reader(row, why, tmp_path):
 
 
 def changed(record, *path, value):
-    """A copy with a value at a place in it, or without the place."""
+    """Return a copy with another value at a place, or without the place."""
     copy = json.loads(json.dumps(record))
     part = copy
     for name in path[:-1]:

@@ -16,12 +16,12 @@ from .strategies import mutated_bytes, mutated_text
 
 SLOW = ("checkpoints", "checkpoints before", "fields of messages", "reports", "run directories", "the command")
 REFUSES_NOTHING = ("lists of values", "reports", "checkpoints before")
-"""Refusals of reports are looked into before, and a checkpoint that is refused has one before it."""
+"""Other parsers cover refusals of reports, and a refused checkpoint is replaced by the previous one."""
 
 
 @pytest.fixture(autouse=True)
 def _no_network(monkeypatch):
-    monkeypatch.setenv("DRFL_MIRROR", "http://127.0.0.1:9")  # nobody answers there
+    monkeypatch.setenv("DRFL_MIRROR", "http://127.0.0.1:9")  # an address without a server
 
 
 @pytest.mark.parametrize("profile", ["drfl", pytest.param("long", marks=pytest.mark.long)])
@@ -44,9 +44,9 @@ def test_broken_parsers_are_detected(parser, tmp_path, monkeypatch):
 
 def test_freed_memory_does_not_hide_an_allocation(tmp_path, monkeypatch):
     monkeypatch.setattr(judge, "MEMORY", 2**26)
-    del [np.ones(31 * 2**20, np.uint8)][0]  # from then on the allocator keeps blocks of nearly that size
+    del [np.ones(31 * 2**20, np.uint8)][0]  # afterwards the allocator keeps blocks of nearly this size
     blocks = [np.ones(20 * 2**20, np.uint8) for _ in range(9)]
-    del blocks[:-1]  # the last lies above them
+    del blocks[:-1]  # the last block is above the freed ones
     parser = next(parser for parser in BROKEN if parser.parse is greedy)
     assert "MiB" in judge.judge(parser, b"x", tmp_path)
 

@@ -45,7 +45,7 @@ ATTRIBUTES = {
     "stroke-linejoin", "font-size", "font-weight", "text-anchor", "transform", "viewbox", "xmlns",
     "preserveaspectratio", "image-rendering",
 }  # fmt: skip
-"""Those of the template and of pictures."""
+"""Attributes of the template and of pictures."""
 
 
 def records(folder, bad, plain):
@@ -89,7 +89,7 @@ def test_names_are_shown_as_text_only(bad, harmless, tmp_path):
         assert re.match(r"#[a-z]+$|data:image/png;base64,[\w+/=]+$", attrs.get("href", "#a"))
         assert re.match(r"g[01]$", attrs.get("data-group", "g0"))
     styles = re.findall(r"<style>(.*?)</style>", text, re.DOTALL)
-    assert len(styles) == 3  # the page's own, and the rules of two legends
+    assert len(styles) == 3  # one of the page, and two of legends
     assert not any("url(" in style for style in styles)
     if not bad.isprintable() or len(bad) > 1000 or re.search("[<>&\"']", bad):
         assert bad not in text
@@ -97,7 +97,7 @@ def test_names_are_shown_as_text_only(bad, harmless, tmp_path):
 
     pdf = render_pdf(content)
     found = "".join("".join(texts(pdf)).split())
-    assert "root:" not in found  # /etc/passwd
+    assert "root:" not in found  # the content of /etc/passwd
     written = pypdfium2.PdfDocument(pdf)
     assert written.get_metadata_dict()["Title"]
     links = [link for page in written for link in page.get_objects() if type(link).__name__ == "PdfLink"]
@@ -105,5 +105,5 @@ def test_names_are_shown_as_text_only(bad, harmless, tmp_path):
     assert links == []
     for name in (b"/JavaScript", b"/JS", b"/Launch", b"/URI", b"/EmbeddedFile", b"/OpenAction"):
         assert name not in pdf
-    if ISOLATE not in clean(bad):  # of which pdfium gives the letters in another order
+    if ISOLATE not in clean(bad):  # pdfium returns its letters in another order
         assert "".join(in_glyphs(clean(bad)).split())[:30] in found

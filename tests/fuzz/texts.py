@@ -91,19 +91,19 @@ VALUES = [
     '"a\\u0000.pth"',
     '"x\\n.pth"',
 ]
-"""Of TOML, of every type that it has."""
+"""Values of every TOML type."""
 
 
 @composite
 def table(draw, keys, most):
-    """Lines of TOML: some of the keys, with values of any type."""
+    """Draw lines of TOML with some of the keys and values of any type."""
     chosen = draw(lists(sampled_from(keys), min_size=1, max_size=most, unique=True))
     return [f"{key} = {draw(sampled_from(VALUES))}" for key in chosen]
 
 
 @composite
 def made_up(draw):
-    """A configuration file of keys with values of any type."""
+    """Draw a configuration file of keys with values of any type."""
     lines = draw(table(sorted(Config.model_fields), 5))
     if not any(line.startswith("algorithms") for line in lines) and draw(booleans()):
         name = draw(sampled_from([*ALGORITHMS, "drdm", "FedSplit", '"a\\nb"', '"\\u0000"']))
@@ -113,18 +113,18 @@ def made_up(draw):
 
 
 toml = one_of(mutated_file(CONFIG), made_up())
-"""A configuration file: a valid one with faults, or one that is made up."""
+"""Strategy of configuration files: a valid one with faults, or an invented one."""
 
 
 def read_config(item, folder):
-    """As `drfl run` reads it, and written as a run does."""
+    """Read a configuration like `drfl run`, and write it like a run."""
     (folder / "config.toml").write_bytes(item)
     config = load_config(folder / "config.toml", {})
     run_toml(config.about(config.build_algorithm(config.algorithm, 4), 4))
 
 
 def read_job(item, folder):
-    """As `drfl tune` reads it."""
+    """Read a job like `drfl tune`."""
     (folder / "job.toml").write_bytes(item)
     resolve(str(folder / "job.toml"), {})
 
@@ -142,7 +142,7 @@ PARAMS = [
 
 
 def argument(*texts):
-    """One argument like these, with faults or without."""
+    """Draw one argument like these, with or without faults."""
     names, values = sampled_from(texts).map(lambda text: text.partition("=")[0]), sampled_from((*VALUES, *WORDS))
     right = sampled_from(texts)
     return one_of(right, right.flatmap(mutated_text), sampled_from(WORDS), tuples(names, values).map("=".join))
@@ -150,7 +150,7 @@ def argument(*texts):
 
 @composite
 def options(draw):
-    """An algorithm and option values, as the command's parser gives them."""
+    """Draw an algorithm and option values in the form of the command's parser."""
     given, params = {"until": "worst_accuracy=0.5", "model": "linear"}, [draw(sampled_from(PARAMS))]
     for name in draw(lists(sampled_from(["param", "batch", *given]), min_size=1, max_size=2)):
         if name == "param":
@@ -161,24 +161,24 @@ def options(draw):
 
 
 def read_options(item, folder):
-    """As `drfl run` and `drfl tune` read them."""
+    """Read options like `drfl run` and `drfl tune`."""
     algorithm, given, params = item
     load_config(None, overrides({**given, "algorithm": algorithm}, params, [algorithm]))
 
 
 def read_sets(item, folder):
-    """Read, and put into a configuration."""
+    """Read the values of --set into a configuration."""
     load_config(None, changes_of(item))
 
 
 def read_ambiguity(item, folder):
-    """Parsed and used."""
+    """Parse and use an ambiguity set."""
     ambiguity.parse(item).worst_case(torch.tensor([0.5, 2.0, 1.0, 0.1, 1.0], dtype=torch.float64))
 
 
 @functools.cache
 def spec():
-    """A small table whose hyperparameters are in a file."""
+    """Return a small table whose hyperparameters are in a file."""
     return small_spec(job="mnist-linear", repeats=1, rounds=1)
 
 
@@ -201,7 +201,7 @@ lr = 0.2
 
 @composite
 def tuned(draw):
-    """A hyperparameter file."""
+    """Draw a hyperparameter file."""
     value, other = draw(sampled_from(VALUES)), draw(sampled_from(VALUES))
     texts = (
         *(TUNED,) * 5, TUNED.replace("[algorithms.Fed-Avg]", f"[x]\nalgorithms.Fed-Avg = {value}"),
@@ -211,14 +211,14 @@ def tuned(draw):
 
 
 def read_tuned(item, folder):
-    """As `drfl reproduce` reads it, and written into its summary."""
+    """Read hyperparameters like `drfl reproduce`, and write them into its summary."""
     (folder / "mnist-linear.toml").write_bytes(item)
     found = plan(spec(), Scale(tuned=folder))
     json_text({name: table.get("provenance") for name, table in found.hyperparameters.items()})
 
 
 def read_settings(item, folder):
-    """As `drfl reproduce` reads it."""
+    """Read names of settings like `drfl reproduce`."""
     plan(small_spec(repeats=1), Scale(settings=tuple(part.strip() for part in item.split(","))))
 
 
@@ -226,26 +226,26 @@ MEASURED = "tau,seed,rounds,outage\n1,0,30,0\n1,1,,0\n5,0,12,0.1\n5,1,14,0.1\n"
 
 
 def read_measured(item, folder):
-    """As `drfl energy` reads it."""
+    """Read measurements like `drfl energy`."""
     (folder / "measurements.csv").write_bytes(item)
     check_complete(read_csv(folder / "measurements.csv"))
 
 
 @functools.cache
 def planned():
-    """A plan of two cells, and the record that each should have."""
+    """Return a plan of two cells, and the correct record of each."""
     made = plan(small_spec(repeats=1, rounds=1), Scale(settings=("alpha = 0.1",)))
     return made, [json.loads(json_text({"key": c.cell.key, **trained(0.1, 0.5)})) for c in made.cells]
 
 
 def mutated_record(content):
-    """A JSON file: damaged, or with a value of another type."""
+    """Draw a JSON file that is damaged or has a value of another type."""
     changed = mutated_json(content).map(lambda changed: json.dumps(changed).encode())
     return one_of(mutated_file(json.dumps(content)), changed)
 
 
 def read_record(item, folder):
-    """As `drfl reproduce` reads it: a damaged one is run again, which counts as refused here."""
+    """Read a record like `drfl reproduce`; a damaged one would be run again, which counts as refused here."""
     made, right = planned()
     first, second = (planned.cell for planned in made.cells)
     (folder / f"{first.key}.json").write_bytes(item)
@@ -275,11 +275,11 @@ DISTANCE = {
 DISTANCE_CELL = cells.Cell("distance", {"seed": 0}, 1.0)
 DISTANCE_RECORD = {"key": DISTANCE_CELL.key, **DISTANCE}
 RESULT = {"repeats": 1, "rounds": 1, "settings": ["α = 0.1"], "stand_in": False}
-"""The summary.json of a result that is there already."""
+"""The summary.json of an existing result."""
 
 
 def read_distance(item, folder):
-    """Read, and summed up."""
+    """Read a record of distances, and summarise it."""
     (folder / f"{DISTANCE_CELL.key}.json").write_bytes(item)
     found = cells.read(folder, DISTANCE_CELL)
     if found is None:
@@ -291,7 +291,7 @@ def read_distance(item, folder):
 
 
 def read_result(item, folder):
-    """As `drfl reproduce` looks at it."""
+    """Check an existing result like `drfl reproduce`."""
     (folder / "small-table-1").mkdir(exist_ok=True)
     (folder / "small-table-1" / "summary.json").write_bytes(item)
     Manifest.new("reproduction", ("summary.json",)).write(folder / "small-table-1")
@@ -305,7 +305,7 @@ words = lists(
     ),
     max_size=8,
 )  # fmt: skip
-"""The command's words."""
+"""Strategy of the words of a command."""
 
 
 TEXTS = (

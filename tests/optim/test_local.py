@@ -46,10 +46,7 @@ def test_solver_is_a_hashable_value():
 @pytest.mark.parametrize("steps", [1, 2, 7, 200])
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
 def test_effective_steps_with_momentum(steps, momentum):
-    """This is the distance travelled, divided by η, if every direction is 1:
-
-    each stays in the velocity of later steps.
-    """
+    """This is the distance travelled, divided by η, if every direction is 1 and adds to the velocity of later steps."""
     solver, u, velocity = LocalSGD(steps=steps, lr=0.01, momentum=momentum), 0.0, 0.0
     for _ in range(steps):
         velocity = momentum * velocity + 1

@@ -165,7 +165,7 @@ def test_schedules_in_the_command(given, tmp_path, monkeypatch, capsys):
         assert list(tmp_path.iterdir()) == []
     else:
         assert code == 0
-        # The finished run's file says it all, and repeats the run.
+        # The finished run's file is complete, so it repeats the run.
         assert call(["run", "a/config.toml", "--out", "b"]) == 0
         one, two = (json.loads((tmp_path / out / "summary.json").read_text()) for out in "ab")
         assert one["final"] == two["final"]

@@ -1,4 +1,4 @@
-"""Test that built archives hold the right files, and that wrong ones are named."""
+"""Test that built archives contain the right files, and that wrong files are named."""
 
 from __future__ import annotations
 

@@ -77,14 +77,14 @@ def test_run_in_the_library_loads_no_more():
 def test_help_and_usage_errors_load_few_modules(arguments):
     modules = called(*arguments.split())
     assert "typer" in modules
-    # newer versions of typer check numbers by pydantic, so that it may be there; no module of ours has asked for it
+    # newer versions of typer import pydantic, so it is not checked here
     assert not ({"torch", "numpy"} | PLOTTING) & modules
     ours = {name for name in modules if name.startswith("drfl")}
     grammar = ("app", "command_help", "data", "deploy", "model", "options", "signals")
     settings = ("drfl.experiments", "drfl.experiments.config", "drfl.experiments.config.settings")
     core = ("drfl.core", *(f"drfl.core.{name}" for name in ("errors", "plugins", "screen", "unicode_form")))
     papers = {"drfl_papers", *(f"drfl_papers.commands{name}" for name in ("", ".app", ".options"))}
-    listed = arguments in ("", "--help", "rum")  # all commands are, those of other packages too
+    listed = arguments in ("", "--help", "rum")  # these list all commands, including those of other packages
     expected = {"drfl", "drfl.cli", *(f"drfl.cli.{name}" for name in grammar), *core, *settings}
     assert ours == expected | (papers if listed else set())
 

@@ -15,11 +15,11 @@ ROOT = Path(__file__).parents[2]
 FILES = ("constraints.txt", "constraints-torch.txt", "constraints-dev.txt")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 CPU_BUILD = "sha256:6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b"
-"""torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl of download.pytorch.org."""
+"""Hash of torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl from download.pytorch.org."""
 
 
 def pins(*names: str) -> dict[str, tuple[str, list[str]]]:
-    """Name → version and hashes, of some lock files; fails where a line is anything else."""
+    """Return name → version and hashes of some lock files; any other line is an error."""
     found: dict[str, tuple[str, list[str]]] = {}
     for name in names:
         text = re.sub(r" *\\\n *", " ", (ROOT / name).read_text(encoding="utf-8"))
@@ -95,7 +95,7 @@ def test_torch_has_its_own_lock_file_with_the_cpu_build():
 def test_make_installs_only_from_lock_files():
     rules = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
     lines = [line.strip() for line in rules.splitlines() if " install " in line and not line.startswith("#")]
-    # each with its hashes, but for this folder, and for torch that is there
+    # all packages have hashes, except this folder and an installed torch
     allowed = ("install $(LOCKED) ", "install $(ITSELF)", "install --quiet --disable-pip-version-check torch")
     for line in lines:
         for command in re.findall(r"install .*?(?=\|\||;|$)", line):

@@ -56,7 +56,7 @@ def test_own_algorithm_passes_type_checkers(checker, tmp_path, pytestconfig):
     (tmp_path / "study.py").write_text(STUDY, encoding="utf-8")
     options = ["--pythonpath", sys.executable]
     if checker == "mypy":
-        # torch's types, which take minutes to read, are read again only if they have changed.
+        # A cache avoids reading torch's types again, which takes minutes.
         options = ["--python-executable", sys.executable, "--cache-dir", str(pytestconfig.cache.mkdir("mypy"))]
     command = [sys.executable, "-m", checker, *options, "study.py"]
     found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)

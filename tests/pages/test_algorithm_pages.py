@@ -39,11 +39,11 @@ COST = [
 KINDS = {"local steps": "train", "losses": "losses", "gradients": "gradients"}
 N, M, TAU, B, SAMPLES = 5, 3, 4, 8, 40
 KEY = Key(6).fold("round", 1)
-"""A round in which a draw with replacement takes a client twice."""
+"""Key of a round in which a draw with replacement contains a client twice."""
 
 
 def page_of(name: str) -> str:
-    """The page of an algorithm."""
+    """Return the page of an algorithm."""
     return PAGES[name.lower()]
 
 
@@ -54,7 +54,7 @@ def section(text: str, heading: str) -> str:
 
 
 def headings(text: str) -> list[str]:
-    """The headings of the second level."""
+    """Return the second-level headings."""
     return re.findall(r"^## (.*)$", prose(text), flags=re.MULTILINE)
 
 
@@ -64,7 +64,7 @@ def prose(text: str) -> str:
 
 
 def table(text: str, head: list[str]) -> list[list[str]]:
-    """The cells of the rows of the one table with this head."""
+    """Return the cells of the rows of the one table with this head."""
     lines = text.splitlines()
     (at,) = [i for i, line in enumerate(lines) if cells(line) == head]
     rows = []
@@ -76,7 +76,7 @@ def table(text: str, head: list[str]) -> list[list[str]]:
 
 
 def cells(line: str) -> list[str]:
-    """Of a row of a table."""
+    """Return the cells of a row of a table."""
     return [cell.strip() for cell in line.strip().strip("|").split("|")] if line.startswith("|") else []
 
 
@@ -86,7 +86,7 @@ def codes(text: str) -> list[str]:
 
 
 def formulas(text: str) -> list[str]:
-    """The display formulas."""
+    """Return the display formulas."""
     return re.findall(r"^ *\$\$\n(.*?)\$\$", text, flags=re.MULTILINE | re.DOTALL)
 
 
@@ -149,7 +149,7 @@ def test_steps_are_numbered_and_quote_the_algorithms_code(name):
     assert len(lines) >= 3
     for line in lines:
         assert squeezed(line) in code, line
-    # Those of the round itself come in its order, functions that it defines before they are used aside.
+    # Lines of the round itself are in its order, except for functions that it defines before their use.
     own = squeezed(inspect.getsource(ALGORITHMS[name].round))
     places = [own.index(squeezed(line)) for line in lines if squeezed(line) in own and not line.startswith("return")]
     assert all(before < after for before, after in pairwise(places)), lines
@@ -218,7 +218,7 @@ def played(name: str, fed: Watched, reports: int | None = 6) -> tuple[Any, Any, 
 
 @cache
 def formula(cell: str) -> Any:
-    """A cell such as `2·m`, compiled."""
+    """Compile a cell such as `2·m`."""
     (code,) = codes(cell)
     assert cell == f"`{code}`"
     tree = ast.parse(code.replace("·", "*"), mode="eval")
@@ -228,7 +228,7 @@ def formula(cell: str) -> Any:
 
 
 def costs(name: str, values: Mapping[str, int]) -> list[tuple[str, list[int]]]:
-    """The kind of every exchange of the page's table, and its numbers."""
+    """Return the kind and the numbers of every exchange in the page's table."""
     rows = table(section(page_of(name), "Cost of a round"), COST)
     return [(KINDS[row[0]], [eval(formula(cell), dict(values)) for cell in row[1:]]) for row in rows]
 
@@ -255,7 +255,7 @@ CORRECTIONS = {
     (True, False): "control variates",
     (True, True): "dynamic regularisation",
 }
-"""By shift and pull."""
+"""Names of corrections by whether a request has a shift and a proximal term."""
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

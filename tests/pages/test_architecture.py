@@ -1,7 +1,4 @@
-"""Test the picture of the architecture:
-
-every module is in one box, and every import is an arrow or a path of arrows.
-"""
+"""Test the picture of the architecture: each module is in one box, and each import is an arrow or a path of arrows."""
 
 from __future__ import annotations
 

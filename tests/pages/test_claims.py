@@ -22,7 +22,7 @@ MEASURED = [claim for claim in SCRIPT.load(SCRIPT.RULES) if isinstance(claim, (A
 
 @pytest.fixture(scope="module")
 def found():
-    """All claims, decided from the stored results."""
+    """Return all claims, decided from the stored results."""
     return SCRIPT.decided()
 
 

@@ -21,7 +21,7 @@ from drfl.training.loop import run
 PAGE = (ROOT / "docs" / "client-side.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python[^\n]*\n(.*?)```", PAGE, re.DOTALL)
 LONGEST = 60
-"""Lines in which FedProto must be possible."""
+"""Maximum number of lines of FedProto."""
 
 
 @pytest.fixture(scope="module")

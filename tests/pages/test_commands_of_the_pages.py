@@ -23,9 +23,9 @@ TRIED_ELSEWHERE = {
     "drfl run --dataset hf:flwrlabs/femnist": "tests/data/tables/test_hugging_face.py, with rows of its shape",
     "drfl assess RUN": "the two lines before it; RUN stands for any folder",
 }
-"""Beginnings of commands that start servers, need machines or take long → where they are run."""
+"""Beginnings of commands that start servers, need machines or take long → where they are tested."""
 NOT_HERE = ("adult", "shakespeare", "fashion-mnist", "kmnist-t10k")
-"""Data sets of which a machine without a network has no file."""
+"""Data sets whose files a machine without a network lacks."""
 PROGRAMS = {"drfl", "head", "make", "openssl", "pip", "pytest", "python", "ray", "sh"}
 SMALL = {
     "run": ["--rounds", "2"],
@@ -63,13 +63,13 @@ def wider(trial):
 
 
 def blocks(page: Path) -> list[list[str]]:
-    """The lines of each block of commands."""
+    """Return the lines of each block of commands."""
     found = re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     return [block.replace("\\\n", " ").splitlines() for block in found]
 
 
 def commands(page: Path) -> list[list[str]]:
-    """The lines that call drfl, without comments, block by block."""
+    """Return the lines that call drfl, without comments, block by block."""
     lines = blocks(page)
     found = [[line.split(" #")[0].strip() for line in block if line.startswith("drfl ")] for block in lines]
     return [block for block in found if block]
@@ -85,7 +85,7 @@ def folder(tmp_path, monkeypatch):
     import pandas as pd
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DRFL_MIRROR", "http://127.0.0.1:9/")  # nobody listens there: no test waits for a network
+    monkeypatch.setenv("DRFL_MIRROR", "http://127.0.0.1:9/")  # an address without a server
     monkeypatch.setenv("DRFL_DATA", str(tmp_path / "nothing"))
     Path("hospitals").mkdir()
     tables = []
@@ -137,7 +137,7 @@ def saved_by_datasets() -> None:
 
 
 def received_by_a_site() -> None:
-    """Make this folder that of a site which has received two models."""
+    """Turn this folder into that of a site that has received two models."""
     assert call(["data", "describe", "data.csv", "--target", "sick", "--out", "agreed.toml"]) == 0
     job = ["--data", "data.csv", "--schema", "agreed.toml", "--clients", "2", *SMALL["run"]]
     for seed in ("1", "2"):
@@ -172,7 +172,7 @@ def runs_as_written(line, folder, capsys, monkeypatch):
             continue
         code = call([*words[1:], *SMALL.get(words[1], [])])
         told = capsys.readouterr()
-        if any(name in words for name in NOT_HERE):  # its options are right, and only the data are missing
+        if any(name in words for name in NOT_HERE):  # the options are valid, and only the data are missing
             assert code == 2, line
             assert call([*words[1:], *SMALL.get(words[1], []), "--json"]) == 2
             missing = ("download-failed", "dataset-not-found", "folder-not-found")
@@ -188,7 +188,7 @@ def test_every_line_of_a_block_is_one_command(page):
         for line in (line.strip() for block in blocks(path) for line in block if line.strip()):
             program, *others = line.split(" #")[0].split()
             assert program in PROGRAMS or program.endswith((".sh", "/drfl")), (path, line)
-            assert "drfl" not in others, (path, line)  # in a comment it would be a line that lost its break
+            assert "drfl" not in others, (path, line)  # a second command means a lost line break
             assert " drfl " not in line.partition(" #")[2], (path, line)
 
 

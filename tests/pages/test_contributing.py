@@ -79,7 +79,7 @@ def test_public_ci_runs_the_same_script_read_only():
     workflow = loaded(".github/workflows/ci.yml")
     assert workflow["permissions"] == {"contents": "read"}
     assert all("permissions" not in job for job in workflow["jobs"].values())
-    assert "pull_request_target" not in workflow[True]  # YAML reads the key "on" as true
+    assert "pull_request_target" not in workflow[True]  # YAML reads the key "on" as True
     assert "schedule" in workflow[True]
     check, audit = (workflow["jobs"][name]["steps"] for name in ("check", "audit"))
     assert [step["run"] for step in check if "run" in step][-1] == ".ci/run"

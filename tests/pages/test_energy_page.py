@@ -28,7 +28,7 @@ def test_code_prints_the_shown_output(capsys, monkeypatch):
     exec(code, {"__name__": "page"})
     found = capsys.readouterr().out
     assert re.sub(NUMBER, "#", found) == re.sub(NUMBER, "#", printed)
-    # Rounding differs among processors, and whom λ draws with it: the energy of 200 rounds by a little.
+    # Rounding differs between processors, and so do the drawn clients and, slightly, the energy of 200 rounds.
     assert [*map(float, re.findall(NUMBER, found))] == pytest.approx(
         [*map(float, re.findall(NUMBER, printed))], rel=0.02
     )

@@ -38,7 +38,7 @@ def test_page_names_every_column(folder, name):
     named = {
         "history.csv": ["log_loss"],
         "clients.csv": ["accuracy", "log_loss", "accuracy_count", "log_loss_sum", "log_loss_squares"],
-    }.get(name, [])  # the score, other metrics and sums, which it speaks of in words
+    }.get(name, [])  # the page describes the score, other metrics and sums in words
     tokens = re.findall(r"`([\w.…]+)`", row)
     patterns = [re.escape(token).replace("…", r"\w+") for token in [*tokens, *named]]
     for column in path.read_text().splitlines()[0].split(","):

@@ -14,7 +14,7 @@ SHOWN = ("better", "worse")
 
 
 def asked(result):
-    """Every metric that the result compares."""
+    """Return every metric that the result compares."""
     metrics = dict.fromkeys(row["metric"] for row in LEADS.rows_of(result, "paired.csv"))
     return [LEADS.Leads("", result, metric) for metric in metrics]
 

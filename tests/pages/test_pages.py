@@ -1,4 +1,4 @@
-"""Test that pages match the code where no generator writes them."""
+"""Test that the parts of pages without a generator match the code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from drfl_papers.specification import PAPERS
 PRINTING = (
     "ambiguity", "certificate", "losses", "metrics", "models", "own", "python-data", "testing", "theory", "uncertainty",
 )  # fmt: skip
-"""Pages whose code prints what they show."""
+"""Pages whose code prints the shown output."""
 
 PAGES = {
     name: (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in (*PRINTING, "data", "scale", "tuning")
@@ -26,7 +26,7 @@ PAGES = {
 
 
 def rows(page: str) -> list[list[str]]:
-    """The cells of every row of a table."""
+    """Return the cells of every row of a table."""
     lines = [line for line in PAGES[page].splitlines() if line.startswith("|")]
     return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
 
@@ -39,7 +39,7 @@ def rows(page: str) -> list[list[str]]:
     ),
 )
 def test_code_prints_the_shown_output(page, capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "page", ModuleType("page"))  # dataclasses look their module up
+    monkeypatch.setitem(sys.modules, "page", ModuleType("page"))  # dataclasses look up their module
     names: dict[str, object] = {"__name__": "page"}
     shown = 0
     for code, printed in re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", PAGES[page], flags=re.DOTALL):

@@ -20,7 +20,7 @@ TITLED = re.compile(
 )
 SHOWN = re.compile(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LARGE = ("results", "__pycache__", ".*", "build", "runs", "*.egg-info")
-"""What a copy of the repository goes without."""
+"""Files that a copy of the repository omits."""
 
 PLAY = """
 import json, sys
@@ -34,11 +34,11 @@ print("from", drfl.__file__)
 for example in examples:
     exec(example, {})
 """
-"""Plays commands and examples of all recipes in one process, as torch takes seconds to load."""
+"""Runs commands and examples of all recipes in one process, because torch takes seconds to load."""
 
 
 def commands(page: Path) -> list[str]:
-    """The lines of a page's blocks of commands."""
+    """Return the lines of a page's blocks of commands."""
     blocks = re.findall(r"^```sh\n(.*?)^```$", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     return [line for block in blocks for line in block.splitlines()]
 

@@ -24,11 +24,11 @@ DOCS = ROOT / "docs"
 
 
 class Loader(yaml.SafeLoader):
-    """Reads mkdocs.yml."""
+    """Read mkdocs.yml."""
 
 
 def leaves(nav: object) -> Iterator[str]:
-    """The pages of a navigation."""
+    """Yield the pages of a navigation."""
     if isinstance(nav, str):
         yield nav
     elif isinstance(nav, dict):

@@ -60,7 +60,7 @@ def test_deployment_results_are_consistent():
     for row in summary["large"]:
         down, up = (row[f"ledger's bytes {way}"] for way in ("down", "up"))
         assert row["of these from training"] == pytest.approx(up, rel=0.05)
-        # DRDM's ledger also counts shifts, which the sites keep.
+        # DRDM's ledger also counts shifts, which sites store.
         assert row["of these for training"] == pytest.approx(down, rel=0.05 if row["algorithm"] == "FedAvg" else 0.2)
         assert row["of these for training"] < 1.001 * down
     seen = {row["event"] for part in ("killed", "faults", "servers", "refusals") for row in summary[part]}
@@ -81,7 +81,7 @@ def test_hospital_deployment_ends_like_the_simulation():
 
 def test_one_step_size_for_all_partitions_fails_on_others():
     rows = TABLES.rows_of("absolute_step_size/runs.csv")
-    # That of a model that always says 0 is ½.
+    # A model that always predicts 0 has a loss of ½.
     failed = [row for row in rows if row["stopped"] != "rounds" or not float(row["avg_loss"]) < 1]
     assert one_paragraph_quotes("docs/tuning.md", str(len(failed)), str(len(rows)))
 
@@ -110,7 +110,7 @@ def test_only_the_bootstrap_over_few_seeds_finds_false_differences():
 def test_report_rule_keeps_its_error_rate():
     rows = TABLES.rows_of("best_by_looking/errors.csv")
     for row in rows:
-        few = row["algorithms"] == "2"  # one difference, which both rules decide alike
+        few = row["algorithms"] == "2"  # there is one difference, for which both rules agree
         assert (float(row["low"]) > 0.05) == (row["rule"] == "its own differences" and not few)
     assert one_paragraph_quotes("docs/report.md", "5 %", "python evidence/best_by_looking.py")
 

@@ -1,6 +1,4 @@
-"""Test that the tutorials run, shortened here and whole among the long tests, and contain no machine-specific
-output.
-"""
+"""Test that the tutorials run, shortened or (in long tests) whole, and contain no machine-specific output."""
 
 from __future__ import annotations
 
@@ -20,11 +18,11 @@ SHORT = {
     "federation": "ROUNDS = 1",
     "table": "ROUNDS, SEEDS = 2, 2",
 }
-"""Notebook → what stands in its cell of parameters in the short test."""
+"""Notebook → content of its cell of parameters in the short test."""
 
 
 def read(name):
-    import nbformat  # which takes a second
+    import nbformat  # this import takes a second
 
     return nbformat.read(tutorials.TUTORIALS / f"{name}.ipynb", as_version=4)
 
@@ -88,7 +86,7 @@ def test_stored_output_is_complete_and_machine_independent(name):
     notebook = read(name)
     assert sum(tagged(cell, "parameters") for cell in notebook.cells) == 1
     numbers = [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"]
-    assert numbers == list(range(1, len(numbers) + 1))  # run once, from the beginning to the end
+    assert numbers == list(range(1, len(numbers) + 1))  # the notebook was run once, in order
     text = (tutorials.TUTORIALS / f"{name}.ipynb").read_text(encoding="utf-8")
     for word in ("\\u001b", "/tmp", str(ROOT), str(Path.home()), "Traceback"):
         assert word not in text, word

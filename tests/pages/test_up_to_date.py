@@ -16,7 +16,7 @@ READ = [
     "EXPERIMENTS.md",
     *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md")),
 ]
-"""All that is read of the repository, by paths."""
+"""Paths of all pages whose links and file names are checked."""
 TREE = r"(?:src|tests|evidence|benchmarks|scripts|examples)"
 
 
@@ -77,14 +77,14 @@ def test_mismatched_comments_are_one_line_errors(text, said):
 
 
 def read(page: str) -> str:
-    """Return a page without the files that a contributor is told to write."""
+    """Return a page without the files that a contributor should write."""
     text = (ROOT / page).read_text(encoding="utf-8")
     return re.sub(r"^(`{3,})\w+ title=.*?^\1$", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("page", READ)
 def test_links_resolve(page):
-    targets = re.findall(r"\]\(([^)#\s]+)", re.sub(r"`[^`\n]*`", "", read(page)))  # code may index a call
+    targets = re.findall(r"\]\(([^)#\s]+)", re.sub(r"`[^`\n]*`", "", read(page)))  # code can look like a link
     local = [target for target in targets if not target.startswith("http")]
     assert [target for target in local if not (ROOT / page).parent.joinpath(target).exists()] == []
 

@@ -28,7 +28,7 @@ def federations(problem) -> tuple[ClosedForm, QuadraticFederation]:
     [
         LocalSGD(1, 0.3, None),
         LocalSGD(100, 0.01, None),
-        LocalSGD(7, 0.9, None),  # ηh above 1: the steps leap to and fro
+        LocalSGD(7, 0.9, None),  # ηh > 1, so the steps oscillate
         LocalSGD(5, 0.1, None, momentum=0.5),
         LocalSGD(5, 0.1, None, weight_decay=0.2),
         LocalSGD(5, 0.1, None, radius=0.5),

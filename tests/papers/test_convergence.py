@@ -33,7 +33,7 @@ def record(setting, method, seed):
 @given(st.floats(0.05, 1.5), st.floats(-2, 2))
 @example(0.05, 2.0)
 def test_straight_line_is_fitted_exactly(slope, height):
-    # So many rounds that also the slowest line from the highest start comes into the range that is fitted.
+    # In 200 rounds even the slowest line from the highest start reaches the fitted range.
     found = rate([10 ** (height - slope * r) for r in range(200)])
     assert found.slope == pytest.approx(-slope, rel=1e-6)
     assert found.r2 == pytest.approx(1, abs=1e-9)

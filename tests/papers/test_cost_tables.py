@@ -18,7 +18,7 @@ def costs(setting, method, seed):
 
 def test_costs_are_means_over_settings_and_finished_seeds():
     (table,) = tables(*of(results(small_spec(), costs, Scale(repeats=2))))
-    # 20 gradients and 2 kB a round, two rounds
+    # two rounds of 20 gradients and 2 kB each
     assert [entry.text for entry in table.rows[0]] == ["DRDM", "2", "2.5", "4e-05", "0.004"]
     assert [entry.text for entry in table.rows[1]] == ["Fed-Avg", "2", "2.5", "4e-05", "0.004"]
     none = tables(*of(results(small_spec(), lambda s, m, k: broken())))[0]

@@ -28,7 +28,7 @@ ROUNDS = {"τ = 1": 6, "τ = 2": 3, "τ = 4": 2}
 
 
 def record(setting, method, seed):
-    """The target after 6, 3 and 2 rounds with 1, 2 and 4 local steps."""
+    """Return a record that reaches the target after 6, 3 or 2 rounds with 1, 2 or 4 local steps."""
     return trained(*[0.1] * ROUNDS[method], 0.6, steps=int(method[-1]))
 
 
@@ -36,7 +36,7 @@ def test_energy_follows_equation_18():
     collected = results(small_spec(**SPEC), record)
     narrow, wide = plans(collected)["α = 0.1"].cells
     step = 10 * processor_of(collected.plan, "α = 0.1").cycles_per_sample * CAPACITANCE * FREQUENCY**2
-    round_ = POWER * 8 * KILO / 1e2  # at 0 dB a Hz carries a bit a second
+    round_ = POWER * 8 * KILO / 1e2  # at 0 dB the rate is 1 bit/s per Hz
     assert (narrow.best.tau, wide.best.tau) == (4, 2), "sending costs little: least T·τ; sending costs all: least T"
     assert narrow.best.joules == pytest.approx(2 * (4 * step + round_))
     assert wide.best.joules == pytest.approx(3 * (2 * step + round_ / 1e8))
@@ -44,7 +44,7 @@ def test_energy_follows_equation_18():
 
 
 def test_operations_of_the_model_are_counted():
-    # 64 inputs and 10 classes: forward and the weights' gradient are 640 multiplications and additions each.
+    # 64 inputs, 10 classes: forward pass and weights' gradient take 640 multiplications and 640 additions each.
     assert processor_of(plan(small_spec(**SPEC), Scale()), "α = 0.1").cycles_per_sample == 4 * 640
 
 

@@ -15,7 +15,7 @@ ONE = {"settings": SMALL["settings"][:1]}
 
 
 def dear(setting, method, seed):
-    """FedAvg has one gradient per round and DRDM ten; DRDM is better at the end, and worse at equal gradients."""
+    """Return a record. DRDM needs more gradients per round, and is better at the end but worse at equal gradients."""
     if method == "DRDM":
         return trained(0.10, 0.40, 0.60, 0.80, 0.90 + seed / 100, steps=20)
     return trained(0.10, 0.50, 0.70, 0.72, 0.74 + seed / 100, steps=5)

@@ -19,7 +19,7 @@ ONE = {"settings": SMALL["settings"][:1]}
 
 
 def measured(worst, samples=SAMPLES):
-    """A run with this worst accuracy; the average is 0.1 above it."""
+    """Return a run with this worst accuracy; the average is 0.1 above it."""
     return {**trained(0.1, worst), "samples": samples}
 
 

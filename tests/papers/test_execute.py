@@ -45,7 +45,7 @@ def test_killed_run_resumes_and_ends_the_same(tmp_path):
         killed = start(tmp_path / "killed")
         for line in killed.stdout:
             if line.strip() == "False":
-                break  # a cell has been finished that was not before
+                break  # a new cell is finished
         killed.kill()
         killed.wait()
         killed.stdout.close()

@@ -19,7 +19,7 @@ ONE = {"settings": SMALL["settings"][:1]}
 
 
 def by_seed(first, second):
-    """Results whose two methods end at these worst accuracies, seed by seed; None = diverged."""
+    """Return results whose two methods end at these worst accuracies, seed by seed; None = diverged."""
     worst = {"DRDM": first, "Fed-Avg": second}
 
     def record(setting, method, seed):

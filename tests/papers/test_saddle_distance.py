@@ -47,7 +47,7 @@ def test_scaffpd_reaches_the_saddle_point_and_drfa_does_not():
     ],
 )
 def test_errors_equal_those_of_a_simulated_run(algorithm, grid):
-    """The exact federation replaces the simulated one, and `run` the loop: the numbers are the same."""
+    """The exact federation and its loop give the numbers of a simulated federation and `run`."""
     record = approach(a_cell(algorithm, grid, seed=5, rounds=6).job)
     problem = robust_regression(0.3, 5, 3, 4, 20)
     values = record["parameters"]

@@ -23,7 +23,7 @@ PAPER = ["DRDM", "DRFA", "SCAFFOLD", "SCAFF-PD (m = 20)", "FedAvg"]
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory) -> Path:
-    """Made-up hyperparameters for every method and job."""
+    """Return made-up hyperparameters for every method and job."""
     folder = tmp_path_factory.mktemp("tuned")
     for i, job in enumerate(JOBS):
         text = tomli_w.dumps({"algorithms": {name: {"lr": 0.05 + i / 100} for name in methods_of(job)}})
@@ -67,7 +67,7 @@ def test_every_specification_can_be_planned(name, quick, stand_in, tuned):
 
 @pytest.mark.parametrize(
     ("table", "sums"),
-    [  # of all methods, a triple (average, worst, standard deviation) per setting
+    [  # sums over all methods: (average, worst, standard deviation) per setting
         (1, [(437.99, 388.18, 20.22), (439.17, 412.28, 12.40), (441.45, 415.20, 12.46), (442.86, 420.35, 10.81)]),
         (2, [(433.23, 361.25, 23.81), (423.74, 352.81, 28.79), (415.85, 341.52, 29.07)]),
         (3, [(444.25, 414.26, 15.75), (439.82, 417.55, 14.06), (445.33, 421.20, 13.27), (441.88, 421.62, 11.85)]),
@@ -99,7 +99,7 @@ def test_papers_numbers_are_consistent(table, sums):
         (2, "σ = 0.7", "DRFA", [78.86, 61.42, 6.94]),
         (3, "α = 0.5", "FedAvg", [88.86, 82.99, 2.97]),
         (4, "σ = 0.5", "SCAFFOLD", [89.34, 80.18, 3.70]),
-        (5, "α = 0.5", "SCAFFOLD", [64.83, 47.05, 8.494]),  # as printed
+        (5, "α = 0.5", "SCAFFOLD", [64.83, 47.05, 8.494]),  # as printed in the paper
         (6, "σ = 0.7", "DRDM", [67.66, 40.62, 12.77]),
     ],
 )
@@ -181,6 +181,6 @@ def test_drfa_values_are_those_of_the_paper(tuned):
 def test_figures_over_tau_use_the_tuned_mu_and_gamma(name):
     made = plan(load_spec(name), Scale(stand_in=True))
     given = [(planned.method, planned.cell.job["algorithms"]["DRDM"]) for planned in made.cells]
-    # By themselves both would follow from the number of steps, which is what these figures change.
+    # Otherwise both would depend on the number of steps, which these figures vary.
     assert len({method for method, _ in given}) == len(load_spec(name).methods)
     assert len({(values["mu"], values["gamma"]) for _, values in given}) == 1

@@ -34,7 +34,7 @@ ALPHAS = ["0.01", "0.05", "0.1"]
 
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory) -> Path:
-    """Made-up hyperparameters for every method and job; the same on all data."""
+    """Return made-up hyperparameters for every method and job; the same on all data."""
     folder = tmp_path_factory.mktemp("tuned")
     for job in (*JOBS, "cifar100-entk-50-clients"):
         text = tomli_w.dumps({"algorithms": {name: {"lr": 0.05} for name in methods_of(job)}})

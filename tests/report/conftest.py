@@ -19,11 +19,11 @@ COLUMNS = ("round", *columns_of("accuracy"), *LEDGER_COLUMNS, "flagged_mass")
 
 
 def write_directory(root, name, algorithm="FedAvg", seed=0, *, clients=6, rounds=10, dataset="digits", **changes):
-    """A run directory as `drfl run` leaves it.
+    """Write a run directory like `drfl run`, and return it.
 
     `changes`: `names` of the clients, `rows` of the history to use instead, `summary` and `config` to merge in, `gap`
-    over the rounds where certificates were asked for, whether they are `proven`, the final `worst` accuracy, and
-    `older` for the files of an older drfl, which say nothing of test rows.
+    over the certified rounds, whether they are `proven`, the final `worst` accuracy, and `older` for the files of an
+    older drfl without information on test rows.
     """
     rng = np.random.default_rng([seed, sum(map(ord, algorithm))])
     directory = Path(root) / name
@@ -47,7 +47,7 @@ def write_directory(root, name, algorithm="FedAvg", seed=0, *, clients=6, rounds
         final |= {"primal": 0.5 + gap[-1], "lower": 0.5, "gap": gap[-1], "gradient_norm": 1e-7}
         final |= {"proven": changes.get("proven", True)}
     final |= {"worst_accuracy": changes["worst"]} if "worst" in changes else {}
-    samples = np.random.default_rng(seed).integers(20, 400, clients)  # a seed has one partition, whatever the algorithm
+    samples = np.random.default_rng(seed).integers(20, 400, clients)  # a seed has the same partition for all algorithms
     right = np.round(samples * np.sort(np.clip(rng.normal(rows[-1, 1], 0.03, clients), 0, 1)))
     accuracy = right / samples
     lam = np.full((len(rows), clients), 1 / clients)
@@ -86,17 +86,17 @@ def write_csv(path, header, rows):
 
 @pytest.fixture
 def write(tmp_path):
-    """Writes a run directory: `write(name, algorithm, seed, ...)` gives its path."""
+    """Return a function that writes a run directory: `write(name, algorithm, seed, ...)` returns its path."""
     return functools.partial(write_directory, tmp_path)
 
 
 @pytest.fixture
 def record(write):
-    """Writes a run directory and reads it."""
+    """Return a function that writes a run directory and reads it."""
     return lambda *args, **kwargs: load_run(write(*args, **kwargs))
 
 
 @pytest.fixture
 def comparison(record):
-    """Two algorithms at three seeds."""
+    """Return the runs of two algorithms at three seeds."""
     return [record(f"{name}-seed{seed}", name, seed) for name in ("FedAvg", "DRFA") for seed in range(3)]

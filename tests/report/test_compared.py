@@ -24,7 +24,7 @@ NOISE = (0.003, -0.004, 0.002, -0.003, 0.004, 0.0)
 
 @pytest.fixture
 def groups(record):
-    """The algorithms at this many seeds; DRFA and DRDM differ by less than their seeds do."""
+    """Return a function that makes runs at some seeds, over which DRFA and DRDM vary more than they differ."""
 
     def made(seeds, *names, **changes):
         return group_runs(
@@ -52,7 +52,7 @@ def test_five_seeds_show_large_but_not_small_differences(groups):
 
 
 def test_best_of_all_needs_no_pairwise_correction():
-    """Their p-values would be too large after a correction for all six pairs of four algorithms."""
+    """The p-values would be too large after a correction for all six pairs of four algorithms."""
     own = [seed_difference(np.array([1.0, 1.3, 0.8, 1.2, 0.7]) * scale) for scale in (1, 2, 3)]
     weak = own[0]._replace(p_t=0.012)
     others = [weak._replace(p_t=0.5)] * 3
@@ -171,7 +171,7 @@ def test_references_are_not_ranked(groups, record):
     )
     assert told is not None
     assert told.best.label == "DRDM"
-    assert told.tests == 3  # as without it
+    assert told.tests == 3  # as without the reference
     named = record("own", "mine", rounds=1, worst=0.99, summary={"reference": True})
     assert named.is_reference
     assert rank_algorithms(group_runs([runs[0], named])) is None
@@ -179,13 +179,16 @@ def test_references_are_not_ranked(groups, record):
 
 @pytest.fixture
 def on_rows(record):
-    """Two algorithms at five seeds with the scores of 6 clients' test rows, ``gain`` more right with the second."""
+    """Return a function that makes two algorithms' runs at five seeds, with scores of the test rows of 6 clients.
+
+    The second algorithm's share of right rows is larger by ``gain``.
+    """
 
     def made(rows, gain, digests):
         starts = torch.arange(7) * rows
         runs = []
         for seed in range(5):
-            share = gain + 0.02 * (seed % 3)  # more right at every client
+            share = gain + 0.02 * (seed % 3)  # the gain at every client
             place = torch.arange(rows)
             for name, many in (("FedAvg", 0.7), ("DRFA", 0.7 + share)):
                 values = (place < round(many * rows)).to(torch.uint8).repeat(6)
@@ -255,7 +258,7 @@ def test_gain_is_paired_by_seed(groups):
 
 
 def own(record, name, worst, seeds=5):
-    """Runs in which each client is tested with its own model."""
+    """Return runs in which each client is tested with its own model."""
     changes = {"rounds": 1, "summary": {"own_models": True}}
     return [record(f"{name}-{s}", name, s, worst=worst + NOISE[s], **changes) for s in range(seeds)]
 

@@ -22,7 +22,7 @@ FEW = "--dataset heart-disease --rounds 2 --steps 1 --metric brier --select wors
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Three algorithms at two seeds, and one of them with another step size."""
+    """Return runs of three algorithms at two seeds, and of one of them with another step size."""
     out = tmp_path_factory.mktemp("runs") / "comparison"
     names = "FedAvg,DualDRDM,LocalOnly"
     assert call(["compare", "--algorithms", names, *FEW.split(), "--seeds", "2", "--out", str(out)]) == 0
@@ -48,7 +48,7 @@ def test_runs_are_identified_by_digests_and_rows(runs):
     assert first.shared is False
     assert not first.is_deployed
     trained = first.record.clients["train_samples"].sum()
-    assert trained + sum(first.validation) == 494  # as the data set divides it
+    assert trained + sum(first.validation) == 494  # the training rows of the data set
     assert sum(first.validation) == pytest.approx(494 / 5, abs=4)
 
 

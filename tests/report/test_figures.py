@@ -21,15 +21,15 @@ def numbers(text):
 
 
 def places(path):
-    """The points of a path."""
+    """Return the points of a path."""
     found = numbers(path)
     return list(zip(found[::2], found[1::2], strict=True))
 
 
 class Drawn:
-    """A picture with the values that its axes give to its places.
+    """A picture whose coordinates are converted to values of its axes.
 
-    The texts at the ends of an axis' lines are numbers: two of them fix a linear axis, or one of logarithms.
+    The first and last tick labels of an axis determine its linear or logarithmic scale.
     """
 
     def __init__(self, text, log=False):
@@ -52,14 +52,14 @@ class Drawn:
         return value
 
     def group(self, key):
-        """The shapes of an algorithm: lines, marks."""
+        """Return an algorithm's lines and marks."""
         paths = [path for part in self.root.iter() if part.get("data-group") == key for path in part.iter(f"{NS}path")]
         lines = [path.get("d") for path in paths if path.get("stroke")]
         marks = [tuple(numbers(path.get("transform"))[:2]) for path in paths if path.get("transform")]
         return lines, [(self.x(x), self.y(y)) for x, y in marks]
 
     def line(self, key):
-        """The values of an algorithm's line."""
+        """Return the values of an algorithm's line."""
         lines, _ = self.group(key)
         return [(self.x(x), self.y(y)) for line in lines for x, y in places(line)]
 
@@ -148,7 +148,7 @@ def test_clients_of_many_runs_come_from_first_seeds(record):
 
 
 def heat(picture):
-    """The shares of a heat map, decoded from its PNG."""
+    """Return the shares of a heat map, decoded from its PNG."""
     root = ElementTree.fromstring(picture)
     data = base64.b64decode(next(root.iter(f"{NS}image")).get("href").partition(",")[2])
     width, height = struct.unpack(">2I", data[16:24])

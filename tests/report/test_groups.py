@@ -34,7 +34,7 @@ def test_lines_are_distinguishable(record):
     assert len({(group.colour, group.dash) for group in groups}) == len(groups)
 
 
-def test_curves_hold_rounds_evaluated_at_all_seeds(record):
+def test_curves_contain_rounds_evaluated_at_all_seeds(record):
     (group,) = group_runs(
         [record("a", seed=0, rounds=5, config={"rounds": 9}), record("b", seed=1, rounds=3, config={"rounds": 9})]
     )

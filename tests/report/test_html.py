@@ -17,7 +17,7 @@ from drfl.report.groups import group_runs
 from drfl.report.summary_text import takeaway
 
 CURVES, LOSSES = 3, 2
-"""Figures of the score and of the loss over the rounds."""
+"""Numbers of figures of the score and of the loss over the rounds."""
 
 
 def test_page_of_one_run(record):
@@ -28,7 +28,7 @@ def test_page_of_one_run(record):
     assert f"{100 * run.final('worst_accuracy'):.1f}" in page.text
     assert "100 MB" in page.text  # 60 down, 40 up
     assert all(name in page.text for name in run.clients["client"])
-    # beside the curves: the forest plot, clients by rank, the spread of λ and λ
+    # besides the curves: the forest plot, clients by rank, the spread of λ, and λ
     assert len(page.figures) == CURVES + LOSSES + 4
     assert "zipf-dirichlet (alpha 0.1)" in page.text
     assert not any(attrs.get("class") == "legend" for _, attrs in page.elements)
@@ -42,7 +42,7 @@ def test_page_of_a_comparison(comparison):
     assert re.search(r"Not decided:\s+DRFA measures best for the worst client, .* more than FedAvg", page.text)
     assert re.search(r"FedAvg \S+ it constant\b", page.text)
     assert re.search(r"\b3 seeds [^.]*\b5\b", page.text)
-    assert len(page.figures) == CURVES + LOSSES + 5  # a forest plot for each algorithm
+    assert len(page.figures) == CURVES + LOSSES + 5  # a forest plot per algorithm
     boxes = [attrs["id"] for tag, attrs in page.elements if tag == "input"]
     assert boxes == ["worst-g0", "worst-g1", "training-g0", "training-g1"]
 

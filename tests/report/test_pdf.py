@@ -31,7 +31,7 @@ CALIBRATION = {"name": "calibration_error", "more_is_better": False, "percent": 
 
 @pytest.fixture
 def run(record):
-    """Writes a run and reads it, assessed by its accuracy."""
+    """Return a function that writes a run, reads it and assesses its accuracy."""
 
     def made(name="fedavg", algorithm="FedAvg", seed=0, *, measures=(ACCURACY,), **changes):
         changes["summary"] = {"measures": list(measures), "returned": "average", **changes.get("summary", {})}
@@ -53,7 +53,7 @@ class Both:
     """The text of the PDF and that of the page."""
 
     def __init__(self, *texts):
-        # spaces apart, of which a PDF has others at the ends of lines
+        # ignore spaces, because a PDF has others at line ends
         self.texts = ["".join(unicodedata.normalize("NFC", text).split()) for text in texts]
 
     def __contains__(self, text):
@@ -129,7 +129,7 @@ def test_pages_are_tagged_a4_with_embedded_fonts(run):
     assert sizes == {(595, 842)}
     for number, page in enumerate(pages, start=1):
         assert f"{number} / {len(pages)}" in page
-    assert sum("Training samples λ" in " ".join(page.split()) for page in pages) > 2  # the head of the table, again
+    assert sum("Training samples λ" in " ".join(page.split()) for page in pages) > 2  # the repeated table header
     fonts = set(re.findall(rb"/BaseFont ?/([\w+-]+)", data))
     assert all(re.match(rb"[A-Z]{6}\+(LibertinusSerif|DejaVuSansMono)", font) for font in fonts)
     assert data.count(b"/FontFile") >= 2
@@ -152,7 +152,7 @@ def test_hostile_names_are_shown_and_distinguishable(run):
     assert len(set(map(in_glyphs, shown))) == len(HOSTILE)
     assert shown[0] == "北京医院 (no. 1)"
     assert in_glyphs(shown[0]) == f"{BOX * 4} (no. 1)"
-    assert shown[2] == "\u2068בית חולים\u2069"  # so that it moves no number beside it
+    assert shown[2] == "\u2068בית חולים\u2069"  # isolated, so that it does not reorder adjacent numbers
     assert {"{nb}", "**bold**", "endobj) Tj\\(", "…/site"} <= set(shown)
     for name in HOSTILE:
         if name.isascii() and len(name.strip()) in range(2, 41) and "jane" not in name and name.isprintable():

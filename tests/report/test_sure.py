@@ -33,7 +33,7 @@ NAMES = ["North", "South", "East"]
 
 @pytest.fixture
 def named(record):
-    """Two algorithms at this many seeds, on three clients with names."""
+    """Return a function that makes runs of two algorithms at some seeds, on three named clients."""
 
     def made(seeds, **changes):
         cells = [(a, s) for a in ("FedAvg", "DRFA") for s in range(seeds)]
@@ -53,12 +53,12 @@ def of(groups):
 
 
 def by_client(groups):
-    """The tables of clients against algorithms."""
+    """Return the tables of clients against algorithms."""
     return by_client_tables(of(groups))
 
 
 def of_one(run):
-    """The table of all clients of a run."""
+    """Return the table of all clients of a run."""
     return client_table(gather_evidence([run]).runs[0])
 
 
@@ -196,7 +196,7 @@ def test_impossible_counts_are_one_line_errors(record, column, value):
 
 
 def of_measure(record, rows, sums, name="a", **kinds):
-    """A run by another measure, whose clients.csv has these columns."""
+    """Return a run with another measure, whose clients.csv has these columns."""
     measure = Measure("brier", rows=rows, **kinds)
     run = record(name, clients=3, rounds=1)
     frame = run.clients.assign(**{f"brier_{name}": values for name, values in sums.items()}, samples=[10.0, 10.0, 1.0])
@@ -210,7 +210,7 @@ def test_numeric_measures_have_intervals_that_fit_the_figure(record):
     unit, real = (of_measure(record, rows, sums, rows, more_is_better=False) for rows in (Rows.UNIT, Rows.REAL))
     assert worst_interval(unit) == (told_of(unit).worst.low, told_of(unit).worst.high)
     table = of_one(real)
-    assert [row[0] for row in table.rows] == ["c000", "c002", "c001"]  # less is better
+    assert [row[0] for row in table.rows] == ["c000", "c002", "c001"]  # smaller is better
     assert table.rows[1][2] == "−∞ – ∞"
     assert "Arrow" in legend(told_of(real))
     drawn = Drawn(draw_forests(told_of(real), 3)[0])
@@ -234,7 +234,7 @@ def test_ranks_of_clients(record):
     free = assessment_of(run, auc_interval="distribution-free")
     assert free.low[0] < found.low[0]
     assert free.method != found.method
-    del run.clients["brier_negative_squares"]  # as an older drfl left it
+    del run.clients["brier_negative_squares"]  # a file of an older drfl
     assert told_of(run) is None
 
 
@@ -243,7 +243,7 @@ def test_rates_of_clients(record):
     run = of_measure(record, Rows.RATE, sums)
     run.clients["score"] = [0.75, 1.0, np.nan]
     found = told_of(run)
-    assert found.samples.tolist() == [8, 5, 0]  # of all test rows, those that count
+    assert found.samples.tolist() == [8, 5, 0]  # only the test rows that count
     assert found.high[0] == pytest.approx(BinaryScores(np.array([8.0]), np.array([6.0])).upper(0.025 / 2)[0])
     assert np.isnan(found.low[2])
     run.clients.loc[0, "brier_rows"] = 11.0
@@ -331,7 +331,7 @@ def test_rolled_back_runs_are_marked_and_counted(record):
     assert table.caption.endswith(f"; {where}")
     assert [row[3] for row in each.rows] == ["10", "10", "10", "10", "2 of 10", "9 of 10"]
     assert [row[0] for row in each.rows][3:] == ["DRFA", f"DRFA {DOUBLE_DAGGER}", f"DRFA {DOUBLE_DAGGER}"]
-    # the late one has a warning of its own in its summary
+    # the late rollback has its own warning in the summary
     assert [line for line in notices(groups) if RESET in line] == [f"DRFA was {RESET} (seed 2): 9 of 10 rounds count."]
     assert rank_algorithms(groups) is not None
     assert where in Page(rendered(runs)).text
@@ -379,7 +379,7 @@ def test_headline_states_significant_results(record, seeds, noise, start, said):
     assert told is not None
     assert told.start == start
     assert said in told.text
-    assert "Not decided" not in told.text  # the start has said it
+    assert "Not decided" not in told.text  # the start already says so
     assert "5.0 points more than FedAvg" in told.text
     assert ("confidence interval of the worst client's gain over seeds" in told.text) == (seeds == 5)
     assert ("Best for the worst client" in titles) == (start == "DRFA")
@@ -494,7 +494,7 @@ def test_every_deployed_site_is_shown(record):
     """This holds for any number of sites and any number of rows."""
     sites = [f"site {i:02d}" for i in range(45)]
     runs = [record(f"run-{s}", seed=s, clients=45, names=sites, config={"sites": sites}) for s in range(2)]
-    for run in runs:  # a site with a single row, which is right: it measures best
+    for run in runs:  # a site with a single, right row measures best
         run.clients.loc[7, ["samples", "score", "accuracy_count"]] = [1, 1.0, 1]
     (table,), page = by_client(group_runs(runs)), Page(rendered(runs))
     assert [row[0] for row in table.rows] == sites

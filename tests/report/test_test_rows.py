@@ -102,7 +102,7 @@ def test_runs_write_the_file_and_are_paired_by_it(tmp_path):
     assert found["FedAvg"].same_rows(found["LocalOnly"])
     assert found["FedAvg"].same_rows(found["FineTuned"])
     assert not found["FedAvg"].same_rows(read(path(tmp_path / "b", "FedAvg")))
-    for name, scores in found.items():  # what each client is served by, also where that is its own model
+    for name, scores in found.items():  # the model that serves each client, which can be its own
         rows = (tmp_path / "a" / f"{name}-seed0" / "clients.csv").read_text().splitlines()
         column = rows[0].split(",").index("accuracy_count")
         counts = [int(row.split(",")[column]) for row in rows[1:]]

@@ -18,11 +18,11 @@ LOCAL = LocalSGD(steps=2, lr=0.05, batch=None)
 
 
 def fed_of():
-    """Eight clients of least squares with three parameters, in float64."""
+    """Return eight clients with least-squares losses of three parameters, in float64."""
     return exact(least_squares(SIZES))
 
 
 def algorithm_of(name, **options):
-    """Return an algorithm of the registry that asks all clients."""
+    """Return an algorithm of the registry with all clients in every cohort."""
     known = {field.name for field in fields(ALGORITHMS[name])}
     return ALGORITHMS[name](**{"m": N, "local": LOCAL} | options if "m" in known else {"local": LOCAL} | options)

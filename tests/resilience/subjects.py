@@ -25,7 +25,7 @@ def algorithm(name, m=6, **parameters):
 
 
 def small(engine=None):
-    """8 clients; the model has 15 parameters in float64."""
+    """Return 8 clients with a model of 15 parameters in float64."""
     return federation((5, 6, 7, 8, 9, 10, 11, 12), engine=engine or Loop())
 
 
@@ -34,7 +34,7 @@ def who(*clients, n=N):
 
 
 def rounds(algorithm, fed, count, seed=0):
-    """(state before, state after, info) of each round."""
+    """Yield (state before, state after, info) of each round."""
     state = algorithm.init(fed)
     for r in range(1, count + 1):
         before = state

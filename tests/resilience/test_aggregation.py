@@ -1,4 +1,4 @@
-"""Test every algorithm with a robust aggregation rule: its sums stay correct, and attackers do not take over."""
+"""Test every algorithm with a robust aggregation rule: its sums stay correct, and attackers do not dominate."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ RULES = [
 ]
 IDS = [type(rule).__name__ for rule in RULES]
 WIDE = [MedianClip(1e6), CentredClip(1e6), Krum(1, used=N), ProbeCosine(PROBE, 0.0, 1e6)]
-"""Rules so wide that they change nothing."""
+"""Rules with limits so wide that they have no effect."""
 
 
 def rounds(algorithm, fed, count=6):
@@ -56,7 +56,7 @@ def rounds(algorithm, fed, count=6):
 
 
 PAIRS = [(name, rule) for name in ALGORITHMS for rule in WIDE if (name, type(rule)) != ("DeltaFL", Krum)]
-"""Of eight clients Δ-FL trains those with the largest losses, fewer than Krum judges."""
+"""All pairs except Δ-FL with Krum, because Δ-FL trains fewer of the eight clients than Krum requires."""
 
 
 NAMED = [f"{name}-{type(rule).__name__}" for name, rule in PAIRS]
@@ -107,7 +107,7 @@ def robust_of(name, rule):
         [-90.0, -1.0], dict(zip(IDS, RULES, strict=True)), ["FedAvg", "SCAFFOLD", "DRFA", "DRDM", "DualDRDM", "ScaffPD"]
     ),
 )
-def test_two_of_eight_attackers_do_not_take_over(name, rule, factor):
+def test_two_attackers_of_eight_do_not_dominate(name, rule, factor):
     """−90 is within the default bound."""
     clean = rounds(robust_of(name, None), fed_of(), 60).w
     held = rounds(robust_of(name, rule), ScaledUpdates(fed_of(), [0, 5], factor), 60)
@@ -127,7 +127,7 @@ def test_client_excluded_by_krum_counts_as_missing_and_is_reported():
     state = rounds(Protected(algorithm_of("SCAFFOLD"), aggregator=Krum(2)), ScaledUpdates(fed_of(), [0, 5], -90.0))
     assert state.memory.left_out[[0, 5]].tolist() == [6, 6]
     assert int(state.memory.left_out.sum()) == 12
-    assert not state.memory.flagged.any()  # an honest client with other data is left out alike
+    assert not state.memory.flagged.any()  # honest clients with other data are also excluded
     assert not state.inner.c_i[torch.tensor([0, 5])].any()
 
 
@@ -154,7 +154,7 @@ def test_always_too_small_cohorts_are_refused_at_the_start(name):
 def test_centre_is_the_mean_of_earlier_rounds_and_is_checkpointed():
     protected = Protected(algorithm_of("ScaffPD"), aggregator=CentredClip(momentum=0.5))
     first = rounds(protected, fed_of(), 1)
-    assert first.memory.centres.norm(dim=1).gt(0).all()  # of steps and of gradients
+    assert first.memory.centres.norm(dim=1).gt(0).all()  # one for updates and one for gradients
     assert bits_differ(first, through_a_file(first)) == []
     fed = AggregatingFederation(fed_of(), CentredClip(momentum=0.5), torch.zeros(2, 3, dtype=torch.float64))
     g = fed.gradients(torch.arange(N), fed.w0, Key(0))
@@ -188,7 +188,7 @@ def test_probe_knows_every_clients_own_gradient():
 
 @pytest.mark.long
 def test_honest_outlier_passes_the_probe():
-    """Client 3's optimum is far from those of the others, which nearly agree; the saddle point is half way."""
+    """Client 3's optimum is far from the others', which nearly agree. The saddle point is half way between them."""
     optima = torch.linspace(-0.1, 0.1, N * 3, dtype=torch.float64).view(N, 3)
     optima[3] = 4.0
     curvature = torch.eye(3, dtype=torch.float64).expand(N, 3, 3)
@@ -204,7 +204,7 @@ def test_honest_outlier_passes_the_probe():
 
 @pytest.mark.parametrize(("name", "prox"), [("SCAFFOLD", 0.0), ("FedDyn", 2.0)])
 def test_rule_sees_the_next_drift_terms(name, prox):
-    """These are option II of SCAFFOLD, and the update of FedDyn and DRDM; κ is 1/(ητ) and μ."""
+    """These are option II of SCAFFOLD with κ = 1/(ητ), and the update of FedDyn and DRDM with κ = μ."""
     seen, local = [], algorithm_of(name).local
 
     @dataclass(frozen=True)

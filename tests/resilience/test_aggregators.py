@@ -25,7 +25,7 @@ from drfl.resilience import (
 RULES = [MedianClip(), TrimmedMean(4), CoordinateMedian(), GeometricMedian(), Krum(4), Krum(4, used=1), CentredClip()]
 IDS = [str(rule) for rule in RULES]
 MOVING = [rule for rule in RULES if not isinstance(rule, MedianClip | CentredClip)]
-"""Those that give the same wherever the origin lies."""
+"""Rules that do not depend on the origin."""
 
 
 def cohort(k=20, d=6, seed=0):
@@ -117,7 +117,7 @@ def test_probe_keeps_aligned_updates_and_limits_their_length():
     assert torch.allclose(vectors[0], U[0] * 2 / 10**0.5)
     assert rule.min_vectors == 1
     assert not apply(rule, -own, own)[0].any()
-    assert not apply(rule, torch.zeros(2, 2), own[:2])[0].any()  # no way at all
+    assert not apply(rule, torch.zeros(2, 2), own[:2])[0].any()  # zero updates
 
 
 @pytest.mark.parametrize("rule", RULES, ids=IDS)
@@ -140,7 +140,7 @@ def test_origin_does_not_matter(rule):
 
 @pytest.mark.parametrize("far", [1e2, 1e6, 1e30])
 @pytest.mark.parametrize("rule", RULES, ids=IDS)
-def test_four_of_twenty_attackers_have_limited_influence(rule, far):
+def test_four_attackers_of_twenty_have_limited_influence(rule, far):
     U = cohort().float()
     U[:4] = far * torch.tensor([1.0, -1, 1, -1, 1, 1])
     kept, vectors = apply(rule, U)
@@ -149,7 +149,7 @@ def test_four_of_twenty_attackers_have_limited_influence(rule, far):
     assert float(vectors.norm(dim=1).max()) <= 2 * longest
     assert (vectors.mean(0) - U[4:].mean(0)).norm() < (3.5 if isinstance(rule, MedianClip | CentredClip) else 2)
     assert kept[4:].any()
-    # any weights that sum to 1, as λ's do
+    # weights can be concentrated on one client, like λ
     lam = torch.zeros(len(vectors)).index_fill(0, torch.tensor([0]), 1.0)
     assert (lam @ vectors).norm() <= 2 * longest
 

@@ -73,7 +73,7 @@ def test_frequencies_match_the_probabilities(draw):
     hit = [getattr(FailureModel(**{name: p}), draw)(N, Key(1).fold("round", 1)) for p in (0.0, 0.2, 0.5, 1.0)]
     for p, found in zip((0.0, 0.2, 0.5, 1.0), hit, strict=True):
         assert abs(float(found.double().mean()) - p) <= 4 * (p * (1 - p) / N) ** 0.5
-    assert all(bool((more | ~less).all()) for less, more in itertools.pairwise(hit))  # who is lost stays lost
+    assert all(bool((more | ~less).all()) for less, more in itertools.pairwise(hit))  # larger p loses the same clients
 
 
 def test_probability_per_client():

@@ -47,7 +47,7 @@ def test_every_algorithm_continues(name, kind):
     assert abs(float(lam.sum()) - 1) < 1e-9
     asked = sum(len(info.cohort.clients) for info in heard[1:])
     answered = sum(len(info.answered) for info in heard[1:])
-    assert answered < asked or name in ("DeltaFL", "ScaffPD")  # whom they train has answered already
+    assert answered < asked or name in ("DeltaFL", "ScaffPD")  # these train only clients that have already answered
     assert (answered == 0) == (kind == "nobody") == (result.skipped == 5) == torch.equal(result.state.w, fed.w0)
 
 
@@ -69,10 +69,10 @@ def test_rows_of_silent_clients_are_unchanged(name, table, kind):
         assert moved.nonzero().flatten().tolist() == info.answered.sort().values.tolist()
         changed += int(moved.sum())
         missed += len(info.cohort.clients) - len(info.answered)
-        if name in ("SCAFFOLD", "FedDyn", "DRDM"):  # c is the mean of all rows, whoever answered
+        if name in ("SCAFFOLD", "FedDyn", "DRDM"):  # c is the mean of all rows, including silent clients
             torch.testing.assert_close(after.inner.c, new.dense().mean(0))
     assert changed > 0
-    assert missed > 0 or (name, kind) == ("ScaffPD", "crash")  # it trains only those who reported, and all of them may
+    assert missed > 0 or (name, kind) == ("ScaffPD", "crash")  # it trains only clients that reported, which may be all
 
 
 def test_wrapper_state_has_fixed_names_and_shapes():
@@ -152,7 +152,7 @@ class AsksForEverything:
 
 
 @pytest.mark.parametrize("kind", ["drop", "crash"])
-def test_dropout_holds_for_a_round_and_crash_for_training(kind):
+def test_dropout_applies_to_a_round_and_crash_to_training(kind):
     found = [answered for _, answered, _ in rounds(Faulty(AsksForEverything(), FAULTS[kind]), small(), 6)]
     for train, losses, gradients in (state.inner.answered for state in found):
         assert losses == gradients

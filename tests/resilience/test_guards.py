@@ -62,7 +62,7 @@ def test_robust_clip_uses_its_own_reports_in_the_first_round():
 def test_robust_clip_remembers_clipped_reports():
     guard = RobustClip(k=2, floor=0.5)
     memory = judged(guard, (1.0, 1.0, 1.2, 0.9)).memory
-    found = judged(guard, (50.0,), clients=[5], memory=memory)  # alone, it would be its own median
+    found = judged(guard, (50.0,), clients=[5], memory=memory)  # without memory, the report would be its own median
     assert found.values.tolist() == [2.0]
     found = judged(guard, (70.0, 60.0), clients=[5, 6], memory=found.memory)
     assert found.values.max() < 3.0
@@ -110,7 +110,7 @@ def test_probe_replaces_reports_that_are_too_large():
     assert found.values.tolist() == [2.5, 2.0, 99.0, 1.0]
 
 
-def test_probe_holds_a_few_training_rows_of_each_client():
+def test_probe_has_a_few_training_rows_of_each_client():
     data, task = pools((3, 40, 50)), task_of()
     probe, again = (ServerProbe.of(data, task, rows=8, engine=Loop()) for _ in range(2))
     w, clients = task.w0, torch.tensor([2, 0])
@@ -146,7 +146,7 @@ def test_peers_are_drawn_by_key_and_asked_at_the_same_model():
 def test_too_few_peers_are_completed_by_other_reports():
     everybody = judged(PeerAudit(peers=3, k=1, floor=1.0), [1.0] * (N - 1) + [90.0])
     assert everybody.values.tolist() == [1.0] * (N - 1) + [2.0]
-    fed = ConstantFederation([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1e9])  # the only one left lies as well
+    fed = ConstantFederation([1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1e9])  # the only remaining peer is malicious
     found = judged(PeerAudit(peers=3, k=1, floor=1.0), [1.0] * (N - 2) + [90.0], fed=fed)
     assert found.values[-1] == 2.0
 
@@ -161,7 +161,7 @@ def test_guards_are_applied_in_order():
     )
     assert found.mask.tolist() == [True, True, True, True, False, True]
     assert found.values[5] == pytest.approx(1.1)
-    assert found.memory[4].isnan()  # dropped before the last one saw it
+    assert found.memory[4].isnan()  # dropped before the last guard
     nobody = apply_guards(
         (Trim(9), Clip(1.0)), Losses(request.cohort, losses(*range(6))), request, ConstantFederation([0.0]), losses()
     )

@@ -50,7 +50,7 @@ def test_every_algorithm_continues_with_the_first_replies(name):
     result = run(faulty, fed, rounds=4, seed=2, evaluate_every=4)
     assert bool(torch.isfinite(result.state.w).all())
     assert not torch.equal(result.state.w, fed.w0)
-    assert max(len(call.answered) for call in fed.calls) > 3  # below, all of them answer
+    assert max(len(call.answered) for call in fed.calls) > 3  # below the wrapper, all clients answer
     assert all(len(info.answered) <= 3 for _, _, info in rounds(faulty, small(), 3))
 
 

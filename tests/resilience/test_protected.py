@@ -26,7 +26,7 @@ from drfl.testing.attacks import ConstantLosses, InflatedLosses, ScaledUpdates
 from drfl.testing.state import bits_differ, leaves, through_a_file
 
 DEAF = ("FedAvg", "FedNova", "FedProx", "SCAFFOLD", "FedDyn", "FedMGDAPlus")
-"""They ask for no losses."""
+"""Algorithms that request no losses."""
 
 
 def states_of(algorithm, fed, rounds, seed=1):
@@ -122,13 +122,13 @@ def test_nan_and_huge_reports_do_not_break_any_algorithm(name, guards):
     result = run(Protected(algorithm_of(name), guards=guards), fed, rounds=5, evaluate_every=5)
     for path, leaf in leaves(result.state.inner).items():
         assert torch.isfinite(leaf.double()).all(), path
-        assert leaf.double().abs().max() < 1e6, path  # the dual step's scale among them
+        assert leaf.double().abs().max() < 1e6, path  # this includes the scale of the dual step
     memory = result.state.memory
     if name in DEAF:
         assert (int(memory.rejected), int(memory.clipped)) == (0, 0)
     else:
         assert memory.flagged[:2].tolist() == [True, True]
-        assert int(memory.rejected) == 3  # then client 0 is in quarantine
+        assert int(memory.rejected) == 3  # after three rejections client 0 is in quarantine
         assert int(memory.clipped) >= 5
 
 
@@ -148,7 +148,7 @@ def test_default_guard_limits_a_report_with_a_user_step_size(claim):
     algorithm = algorithm_of("DRFA", gamma=gamma)
     honest = states_of(Protected(algorithm), fed_of(), rounds)
     states = [state for state, _ in states_of(Protected(algorithm), ConstantLosses(fed_of(), [0], claim), rounds)]
-    # Eleven times the largest median of reports so far; N/m as reports of a cohort stand for all.
+    # Eleven times the largest median of reports; N/m, because a cohort's reports represent all clients.
     most = 11 * max(float(state.memory.guards[-1]) for state in states)
     bound = tau * gamma * most * N / (algorithm.m or N)
     lams = [1 / N, *(float(state.lam[0]) for state in states)]
@@ -188,7 +188,7 @@ def test_round_is_empty_if_all_clients_are_in_quarantine():
     protected = Protected(algorithm_of("SCAFFOLD"), norm=1e-9, quarantine=Quarantine(strikes=1, rounds=2))
     states = states_of(protected, recording, 4)
     assert [info.is_empty for _, info in states] == [True] * 4
-    assert len(recording.of("train")) == 2  # in rounds 1 and 4
+    assert len(recording.of("train")) == 2  # rounds 1 and 4
     assert torch.equal(states[-1][0].w, fed_of().w0)
 
 
@@ -229,10 +229,10 @@ def test_client_with_most_weight_for_long_is_reported(caplog):
         assert quotes(caplog.messages[0], "client 5", "0.5", "4")
         caplog.clear()
         states_of(Protected(algorithm_of("FedAvg"), concentration=LambdaConcentration(share=0.0, long=2)), fed_of(), 4)
-        assert caplog.messages == []  # it has shares, but no λ
+        assert caplog.messages == []  # FedAvg has shares, but no λ
 
 
-def test_one_of_few_clients_can_hold_half():
+def test_one_of_few_clients_can_have_more_than_half_the_weight():
     concentration, none = LambdaConcentration(long=1), torch.zeros(4, dtype=torch.int64)
     assert concentration.newly_dominant(concentration.after(none, torch.tensor([0.7, 0.1, 0.1, 0.1]))) == []
     assert concentration.newly_dominant(concentration.after(none, torch.tensor([0.1, 0.8, 0.1, 0.0]))) == [1]
@@ -249,10 +249,10 @@ def test_run_resumes_from_a_file():
         state, _ = protected.round(state, fed, Key(1).fold("round", r))
     assert bits_differ(state, states[-1][0]) == []
     assert int(state.memory.clipped) > 0
-    assert state.memory.guards.isnan().nonzero().flatten().tolist() == [0]  # whose reports were all rejected
+    assert state.memory.guards.isnan().nonzero().flatten().tolist() == [0]  # all its reports were rejected
 
 
-def test_caps_on_lambda_hold_without_a_guard():
+def test_caps_on_lambda_apply_without_a_guard():
     state = states_of(algorithm_of("DRFA", gamma=0.5, ambiguity=CVaR(0.5)), ConstantLosses(fed_of(), [0], 1e6), 6)[-1][
         0
     ]

@@ -156,7 +156,7 @@ def test_damaged_list_is_a_one_line_error(text, tmp_path):
 
 
 class BundlingFederation(WrappedFederation):
-    """The result of a test is there only after the round that follows it."""
+    """A federation whose test results are available only after the next round."""
 
     def evaluate_later(self, models):
         return lambda: [self.evaluate(w) for w in models]
@@ -179,7 +179,7 @@ def test_dropped_prefetched_round_leaves_no_rows(at, tmp_path):
 
     plain, _ = rows(simulation(), at, None)
     text, noted = rows(BundlingFederation(simulation()), 4, at)
-    assert noted == [r for r in range(1, at + 2) for _ in ("train", "losses")]  # it was played
+    assert noted == [r for r in range(1, at + 2) for _ in ("train", "losses")]  # the prefetched round did run
     assert text == plain
     whole, _ = rows(BundlingFederation(simulation()), 4, None)
     assert whole == rows(simulation(), 4, None)[0]

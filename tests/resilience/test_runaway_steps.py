@@ -22,9 +22,9 @@ from drfl.training.checkpoint import Checkpoints, resume_point
 
 CURVATURES = (1.0, 1.0, 1.0, 1.0, 3.0)
 STEEP = 4
-"""Its curvature counts as 2 in the step size, as one client's answer counts at most twice the others'."""
+"""The steep client. Its curvature counts as 2, because a client's answer counts at most twice the others'."""
 FACTOR = 3.6
-"""Times 1/L̂: η·L is 5.4, 2.7 and 1.35 for the steep client with η, η/2 and η/4, and below 2 for the others."""
+"""η in units of 1/L̂. η·L is 5.4, 2.7 and 1.35 for the steep client at η, η/2 and η/4, and below 2 for the others."""
 ROUNDS = 5
 
 
@@ -50,8 +50,8 @@ def trainings(fed):
 @pytest.mark.parametrize(
     ("steps", "told"),
     [
-        (10, 2),  # half the step size helps, a quarter once more
-        pytest.param(2000, 1, marks=pytest.mark.long),  # with half of it, too, they leave the numbers
+        (10, 2),  # half the step size helps, and a quarter helps again
+        pytest.param(2000, 1, marks=pytest.mark.long),  # models overflow even at half the step size
     ],
 )
 def test_smaller_step_size_keeps_an_honest_client(steps, told, caplog):
@@ -62,7 +62,7 @@ def test_smaller_step_size_keeps_an_honest_client(steps, told, caplog):
     assert (result.rollbacks, result.effective_rounds) == (0, ROUNDS), "a round that is done again is none"
     assert not size.unaffected.any()
     assert int(result.state.memory.rejected) == 0
-    assert trainings(fed) == ROUNDS + 2  # both in the first round, which begins where it began before
+    assert trainings(fed) == ROUNDS + 2  # the first round runs three times, always from its start
     same = trained(fedavg(steps, lr=float(size.eta)), fed_of())
     assert bits_differ(result.state.inner, same.state.inner) == []
     said = [record.msg for record in caplog.records if record.name == "drfl"]

@@ -1,4 +1,4 @@
-"""Test that replies far above the usual length are rejected, and all others are unchanged."""
+"""Test that replies far longer than usual are rejected, and all others are unchanged."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from drfl.resilience import DuplicateReplies, LostReplies, Stragglers, Unreliabl
 from drfl.testing import ConstantFederation, DropoutFederation, Recording
 
 KEY = Key(3)
-WORK = sum(min(4, size) * 3 for size in range(5, 13))  # samples of a training request to all
+WORK = sum(min(4, size) * 3 for size in range(5, 13))  # samples of a training request to all clients
 
 
 def ask(fed, kind, cohort=EVERYBODY, **options):
@@ -115,7 +115,7 @@ def test_replies_are_ordered_by_time():
 def test_late_reply_is_counted_and_not_delivered():
     pace = torch.tensor([1.0, 5.0, 2.0, 1.0, 3.0, 1.0, 8.0, 1.0], dtype=torch.float64)
     fed, full = UnreliableFederation(small(), stragglers=Stragglers(pace, 0.0, 6.0, KEY)), small()
-    assert ask(fed, "train").clients.tolist() == [0, 3, 5, 7, 2]  # three steps each, and 6 is not late
+    assert ask(fed, "train").clients.tolist() == [0, 3, 5, 7, 2]  # deadline 6; a client of pace 1 needs 3
     assert ask(fed, "losses").clients.tolist() == [0, 3, 5, 7, 2, 4, 1]
     assert ask(fed, "gradients").clients.tolist() == [0, 3, 5, 7, 2, 4, 1]
     for kind in ("train", "losses", "gradients"):

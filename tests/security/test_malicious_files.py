@@ -82,7 +82,7 @@ def lying_parquet(path):
     """Write a file whose footer declares small pages, but whose pages declare two gigabytes."""
     pq.write_table(pa.table({"a": np.arange(8.0), "y": np.arange(8) % 2}), path, use_dictionary=False)
     raw = path.read_bytes()
-    at = raw.index(b"\x15\x00\x15")  # a data page, then its unpacked size, here as a varint of one or two bytes
+    at = raw.index(b"\x15\x00\x15")  # a data page, followed by its unpacked size as a varint of one or two bytes
     end = next(k for k in range(at + 3, at + 9) if raw[k] < 128) + 1
     value, big = 2 * (2**31 - 1), b""
     while value:
@@ -117,7 +117,7 @@ TABLES = {
 }
 
 SLOW = ("bomb.npz", "zeros.parquet", "hole.csv")
-"""They take a second to make."""
+"""Files that take a second to write."""
 
 TOMLS = {
     "brackets.toml": b"x = " + b"[" * 200_000,
@@ -256,7 +256,7 @@ for line in sys.stdin:
     code, seconds = os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime
     print(json.dumps([code, seconds, used.ru_maxrss / 1024]), flush=True)
 """
-"""Runs each command in a process of its own, which starts with the imports already done."""
+"""Runs each command in a separate process that already has the imports."""
 
 
 @pytest.fixture

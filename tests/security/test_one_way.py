@@ -41,7 +41,7 @@ OPENERS = {
         "is_zipfile",
     ),
 }
-"""Calls that read a file, or text from one, by themselves."""
+"""Calls that open a file, or read text from it."""
 
 OPENERS_OF_DRFL = {"drfl/core/files.py"}
 EXCEPTIONS = {
@@ -85,7 +85,7 @@ EXCEPTIONS = {
 
 
 def dotted(node):
-    """Return what ``ast.unparse`` returns for a name with attributes, in a tenth of the time."""
+    """Return the same as ``ast.unparse`` for a name with attributes, in a tenth of the time."""
     if isinstance(node, ast.Attribute):
         return f"{dotted(node.value)}.{node.attr}"
     return node.id if isinstance(node, ast.Name) else ast.unparse(node)
@@ -93,7 +93,7 @@ def dotted(node):
 
 @cache
 def calls():
-    """All calls of each file: what they call, and their first argument."""
+    """Return all calls in each file, as function name and first argument."""
     found = {}
     for path in (path for package in SOURCE.glob("drfl*") for path in package.rglob("*.py")):
         nodes = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
@@ -117,10 +117,10 @@ def test_only_one_module_opens_files():
 
 def test_only_one_module_prints():
     allowed = {
-        "drfl/cli/command_help.py",  # the help as typer prints it
+        "drfl/cli/command_help.py",  # prints typer's help
         "drfl/core/screen.py",
         "drfl/training/callbacks.py",
-    }  # the latter filters by itself, as it is for notebooks too
+    }  # callbacks filter their own output, because notebooks also use them
     folders = ("drfl/testing/", "drfl/cli/new/templates/", "drfl/data/datasets/embedded/")
     for name, all_calls in calls().items():
         if name in allowed or name.startswith(folders):

@@ -35,7 +35,7 @@ checkpoint_every = 1
 
 
 def make_key(path: Path) -> None:
-    """A key pair as ssh-keygen makes them."""
+    """Make a key pair with ssh-keygen."""
     path.parent.mkdir(parents=True, exist_ok=True)
     subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", str(path)], check=True)
 
@@ -46,7 +46,7 @@ class Deployed:
     Args:
         root: The folder.
         secure: Whether server and sites have keys.
-        algorithm: Of the run.
+        algorithm: Name of the run's algorithm.
     """
 
     def __init__(self, root: Path, secure: bool = True, algorithm: str = "DualDRDM") -> None:
@@ -68,24 +68,24 @@ class Deployed:
             self.load(name)
 
     def log(self, name: str) -> Path:
-        """The log of a site, or of the server."""
+        """Return the log of a site, or of the server."""
         return self.root / "audit.jsonl" if name == "server" else self.root / "sites" / name / "audit.jsonl"
 
     def key(self, name: str) -> SigningKey | None:
-        """The key that signs a log."""
+        """Return the key that signs a log."""
         if not self.secure:
             return None
         place = "certificates/audit.key" if name == "server" else f"sites/{name}/key"
         return read_signing_key(self.root / place)
 
     def load(self, name: str, previous: SigningKey | None = None) -> None:
-        """Start a site with the key that lies in its folder."""
+        """Start a site with the key in its folder."""
         log = AuditLog(self.log(name), "site", name, self.key(name), previous)
         server = read_public_key(self.root / "certificates" / "audit.pub") if self.secure else None
         self.sites[name] = replace(self.sites[name], audit=log, server_key=server)
 
     def grid(self, kind: type[InProcessGrid] = InProcessGrid) -> InProcessGrid:
-        """Nodes that are let in by their keys."""
+        """Return a grid whose nodes have the sites' keys."""
         grid = grid_of(NAMES, load=lambda context: self.sites[context.node_config["name"]], grid=kind)
         if self.secure:
             for node, name in enumerate(NAMES, start=1):
@@ -105,15 +105,15 @@ class Deployed:
         return path
 
     def logs(self) -> list[str]:
-        """Arguments of the audit: all logs."""
+        """Return the audit's arguments, which are all logs."""
         return [str(self.log(name)) for name in ("server", *NAMES)]
 
     def records(self, name: str) -> list[Record]:
-        """The records of a log."""
+        """Return the records of a log."""
         return [json.loads(line) for line in self.log(name).read_text(encoding="utf-8").splitlines()]
 
     def rewrite(self, name: str, records: list[Record], key: SigningKey | None = None) -> None:
-        """Replace a log by these records, chained and signed as its owner can."""
+        """Replace a log by these records, chained and signed by its owner."""
         path, own = self.log(name), self.key(name) if key is None else key
         path.unlink()
         forged = Forged(path, "server" if name == "server" else "site", name, own)
@@ -125,7 +125,7 @@ class Forged(AuditLog):
     """A log whose owner writes any record at any time."""
 
     def append(self, record: Record) -> None:
-        """Append a record with the fields that it has."""
+        """Append a record unchanged."""
         text = self.path.read_bytes().splitlines() if self.path.exists() else []
         before = audit_log._parsed(text[-1])[1] if text else None
         plain = {k: v for k, v in record.items() if k not in ("n", "at", "event", "by", "previous", "signature")}

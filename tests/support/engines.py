@@ -14,7 +14,7 @@ ALL_ENGINES = {
     "ray": RayWorkers(2, engine=Stacked(), sums=False),
     "auto": None,
 }
-"""Those that split the work further, too; the one with Ray needs the fixture ``ray``."""
+"""Also engines that split the work further; the one with Ray needs the fixture ``ray``."""
 
 
 def same(a, b, close=1e-12):

@@ -43,7 +43,7 @@ def _known(number):
 
 
 class FakeRay:
-    """A stand-in for the module. The call of number ``lost`` fails as if its worker was lost repeatedly."""
+    """A stand-in for the module. Call number ``lost`` fails as if its worker were lost repeatedly."""
 
     exceptions = SimpleNamespace(RayError=RayError, RayTaskError=RayTaskError)
 

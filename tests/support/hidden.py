@@ -26,7 +26,7 @@ class Hidden:
 
 
 class HiddenBatchNorm:
-    """The same clients, and a model with batch normalisation, whose parameters come in the order of its layers."""
+    """The same clients, and a model with batch normalisation whose parameters are in the order of its layers."""
 
     def federation(self, engine: Engine | None = None, dtype: torch.dtype = torch.float64) -> Simulation:
         """See :class:`drfl.testing.ToyProblem`."""
@@ -41,7 +41,7 @@ NORM = slice(HIDDEN * (INPUTS + 1), HIDDEN * (INPUTS + 5))
 
 
 def normalised_loss(w: Tensor, i: int) -> tuple[Tensor, Tensor]:
-    """Client i's loss with the statistics of all its rows, and its new running statistics, by hand."""
+    """Compute client i's loss with the statistics of all its rows, and its new running statistics, by hand."""
     x, y = rows_of(i)
     sizes = [HIDDEN * INPUTS, HIDDEN, *[HIDDEN] * 4, CLASSES * HIDDEN, CLASSES]
     a, b, scale, offset, mean, variance, c, d = w.split(sizes)
@@ -55,12 +55,12 @@ def normalised_loss(w: Tensor, i: int) -> tuple[Tensor, Tensor]:
 
 
 def data(dtype: torch.dtype = torch.float64) -> ClientData:
-    """The clients; the third class is missing at some."""
+    """Return the clients, some of which lack the third class."""
     return pools(SIZES, shape=(INPUTS,), classes=CLASSES, seed=5, dtype=dtype)
 
 
 def model() -> nn.Module:
-    """A linear layer, tanh, and a linear layer."""
+    """Return a linear layer, tanh, and a linear layer."""
     with Key(2).fold("model").torch_scope():
         return nn.Sequential(nn.Linear(INPUTS, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, CLASSES)).double()
 
@@ -70,25 +70,25 @@ HEAD = slice(HIDDEN * (INPUTS + 1), None)
 
 
 def rows_of(i: int) -> tuple[Tensor, Tensor]:
-    """Inputs and labels of client i's training rows."""
+    """Return inputs and labels of client i's training rows."""
     clients = data()
     return clients.inputs[clients.train[i]], clients.targets[clients.train[i]]
 
 
 def outputs_of(w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Features and outputs for flat parameters, by hand."""
+    """Return features and outputs for flat parameters, by hand."""
     a, b, c, d = w.split([HIDDEN * INPUTS, HIDDEN, CLASSES * HIDDEN, CLASSES])
     z = torch.tanh(x @ a.reshape(HIDDEN, INPUTS).T + b)
     return z, z @ c.reshape(CLASSES, HIDDEN).T + d
 
 
 def cross_entropy(w: Tensor, i: int) -> Tensor:
-    """Client i's loss."""
+    """Return client i's loss."""
     x, y = rows_of(i)
     return functional.cross_entropy(outputs_of(w, x)[1], y)
 
 
 def gradient(loss, w: Tensor) -> Tensor:
-    """The gradient (d,) of a loss of flat parameters."""
+    """Return the gradient (d,) of a loss of flat parameters."""
     w = w.detach().clone().requires_grad_()
     return torch.autograd.grad(loss(w), w)[0]

@@ -8,10 +8,10 @@ import pytest
 
 
 def long_beyond(first, values, ids=None):
-    """All parameters; those after the first few are marked as long.
+    """Return all parameters; those after the first few are marked as long.
 
     Args:
-        first: how many `make test` runs.
+        first: number of parameters that `make test` runs.
         values: all parameters.
         ids: their names; None = the values as text.
     """
@@ -21,7 +21,7 @@ def long_beyond(first, values, ids=None):
 
 
 def long_except(kept, values, ids=None):
-    """All parameters; those whose ids are not in ``kept`` are marked as long."""
+    """Return all parameters; those whose ids are not in ``kept`` are marked as long."""
     values = list(values)
     names = [str(value) for value in values] if ids is None else list(ids)
     assert set(kept) <= set(names), set(kept) - set(names)
@@ -36,16 +36,16 @@ def long_except(kept, values, ids=None):
 
 
 def crossed(*parameters, last_in_turn=False):
-    """All combinations of the values of several arguments; most are marked as long.
+    """Return all combinations of the values of several arguments; most are marked as long.
 
-    `make test` runs the combination of all first values, that of all second values, and so on; the shorter lists start
-    again. So it tries each value at least once.
+    `make test` runs the combination of all first values, that of all second values, and so on; shorter lists are
+    repeated. So each value occurs at least once.
 
     Args:
         parameters: for each argument its values, or ids with values. A value made by `pytest.param`, with an id, can
             give several arguments. If it is marked as long, `make test` does not use it.
-        last_in_turn: whether each combination of the others has only one value of the last argument. These take turns,
-            so that every pair of values of two arguments still occurs if the lists are long enough.
+        last_in_turn: whether each combination of the others has only one value of the last argument. These values
+            alternate, so that every pair of values of two arguments still occurs if the lists are long enough.
     """
     lists = [
         [_parameter(*item) for item in (p.items() if isinstance(p, dict) else zip(p, p, strict=True))]

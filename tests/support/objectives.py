@@ -1,4 +1,4 @@
-"""FedAvg and dual DRDM in plain torch, on functions f_i(w) of the whole model and with all clients in every round."""
+"""FedAvg and dual DRDM in plain torch, on functions f_i(w) of the whole model, with all clients in every round."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def gradient(objective, w):
 
 
 def path(objective, w, shift=0.0, mu=0.0):
-    """A client's models after each local step."""
+    """Return a client's models after each local step."""
     u, models = w, []
     for _ in range(TAU):
         u = u - LR * (gradient(objective, u) + shift + mu * (u - w))
@@ -26,21 +26,21 @@ def path(objective, w, shift=0.0, mu=0.0):
 
 
 def fedavg(objectives, shares, w, rounds):
-    """The mean of the local models with the clients' shares of the rows."""
+    """Return the mean of the local models with the clients' shares of the rows."""
     for _ in range(rounds):
         w = sum(share * path(f, w)[-1] for share, f in zip(shares, objectives, strict=True))
     return w
 
 
 def projected(v):
-    """The nearest point of the simplex."""
+    """Return the nearest point of the simplex."""
     ranked = v.sort(descending=True).values
     excess = (ranked.cumsum(0) - 1) / torch.arange(1, len(v) + 1)
     return (v - excess[(ranked > excess).nonzero().max()]).clamp(min=0)
 
 
 def dual_drdm(objectives, w, snapshots):
-    """The models and λ after rounds with these snapshot steps; every client trains and reports."""
+    """Return the models and λ after rounds with these snapshot steps; every client trains and reports."""
     n = len(objectives)
     lam, h = torch.full((n,), 1 / n, dtype=torch.float64), torch.zeros(n, len(w), dtype=w.dtype)
     for t in snapshots:
@@ -59,7 +59,7 @@ def dual_drdm(objectives, w, snapshots):
 
 
 def played(algorithm, fed):
-    """The state after three rounds, and the keys of the rounds."""
+    """Return the state after three rounds, and the keys of the rounds."""
     state, keys = algorithm.init(fed), [drfl.Key(0).fold("round", r) for r in range(3)]
     for key in keys:
         state, _ = algorithm.round(state, fed, key)
@@ -67,7 +67,7 @@ def played(algorithm, fed):
 
 
 def same_as_plain_loops(fed, objectives):
-    """Three rounds of FedAvg and of dual DRDM give the plain loops' numbers. Returns FedAvg's model."""
+    """Assert that three rounds of FedAvg and dual DRDM equal the plain loops, and return FedAvg's model."""
     local = drfl.LocalSGD(steps=TAU, lr=LR, batch=None)
     average, _ = played(drfl.FedAvg(local=local), fed)
     same(average.w, fedavg(objectives, fed.shares.tolist(), fed.w0, 3))

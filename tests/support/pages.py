@@ -1,4 +1,4 @@
-"""Find numbers on a page regardless of the words around them."""
+"""Find numbers on a page, regardless of the words around them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tests.support.scripts import ROOT
 
 
 def one_paragraph_quotes(page: str, *numbers: str) -> bool:
-    """Whether one paragraph of the page has all these numbers, in whatever sentence.
+    """Return whether one paragraph of the page has all these numbers.
 
     Args:
         page: Path from the repository's root.
-        numbers: As they are written.
+        numbers: The numbers in the page's notation.
     """
     paragraphs = re.split(r"\n\s*\n", (ROOT / page).read_text(encoding="utf-8"))
     return any(quotes(paragraph, *numbers) for paragraph in paragraphs)

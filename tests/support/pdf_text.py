@@ -4,9 +4,9 @@ import pypdfium2
 
 
 def texts(data):
-    """The text of each page, as a reader copies it.
+    """Return the text of each page as a reader would copy it.
 
-    It has no spaces of no width, at which long words break, and hyphens where pdfium has signs for the ends of lines.
+    Zero-width spaces, at which long words break, are removed. pdfium's marks for line ends become hyphens.
     """
     document = pypdfium2.PdfDocument(data)
     try:

@@ -17,7 +17,7 @@ SIZES = (1, 2, 31, 32, 33, 180)
 
 
 def pools(sizes=SIZES, *, shape=(4,), classes=3, seed=0, dtype=torch.float64, tested=None) -> ClientData:
-    """Clients of these sizes whose inputs are shifted and whose labels are skewed, each in its own way."""
+    """Return clients of these sizes, each with another shift of the inputs and another label skew."""
     rng = np.random.default_rng(seed)
     test_sizes = [tested or 1 + i % 5 for i in range(len(sizes))]
     centres = rng.normal(size=(classes, *shape))
@@ -39,7 +39,7 @@ def pools(sizes=SIZES, *, shape=(4,), classes=3, seed=0, dtype=torch.float64, te
 
 
 def group_norm_net(shape, classes) -> nn.Module:
-    """Convolution, GroupNorm, ReLU, mean over the image, output."""
+    """Return a network of convolution, GroupNorm, ReLU, mean over the image, and output."""
     return nn.Sequential(
         nn.Conv2d(shape[0], 4, 3, padding=1),
         nn.GroupNorm(2, 4),
@@ -51,7 +51,7 @@ def group_norm_net(shape, classes) -> nn.Module:
 
 
 def task_of(model=linear, *, shape=(4,), classes=3, seed=0, dtype=torch.float64, **options) -> Task:
-    """A task whose initial model depends on the seed only."""
+    """Return a task whose initial model depends only on the seed."""
     with Key(seed).fold("model").torch_scope():
         module = model(shape, classes).to(dtype)
     return Task(module, **options)

@@ -1,4 +1,4 @@
-"""Plain NumPy: softmax regression by hand, local steps, projection by bisection. Nothing of drfl is used here."""
+"""Softmax regression by hand, local steps and projection by bisection, in plain NumPy without drfl."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Softmax:
 def local_steps(
     problem, rows, w, *, lr, prox=0.0, shift=0.0, momentum=0.0, weight_decay=0.0, radius=np.inf
 ) -> list[np.ndarray]:
-    """The models after each step; ``rows[t]`` are the samples of step t."""
+    """Return the models after each step; ``rows[t]`` are the samples of step t."""
     u, velocity, models = w.copy(), np.zeros_like(w), []
     for samples in rows:
         direction = problem.gradient(u, samples) + weight_decay * u + shift + prox * (u - w)
@@ -45,7 +45,7 @@ def local_steps(
 
 
 def bisection(v, room=1.0) -> np.ndarray:
-    """Nearest point to v among those ≥ 0 of sum ``room``: max(v − θ, 0), θ by halving an interval."""
+    """Return the point nearest to v with entries ≥ 0 and sum ``room``: max(v − θ, 0), with θ by bisection."""
     v = np.asarray(v, dtype=np.float64) - np.max(v)
     low, high = -room, 0.0
     for _ in range(200):

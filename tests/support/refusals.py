@@ -14,7 +14,7 @@ from drfl.core.errors import DrflError, InputError, Notice
 
 
 def quotes(text: str, *values: str) -> bool:
-    """Whether the text has all these names, numbers and values; "7" is not found in "17", "7.5" or "f7"."""
+    """Return whether the text has all these names, numbers and values; "7" is not found in "17", "7.5" or "f7"."""
     return all(re.search(rf"(?<![\w−-])(?<!\d[.,]){re.escape(value)}(?!\w)(?![.,]\d)", text) for value in values)
 
 
@@ -33,7 +33,7 @@ def refused(
 
 
 def refusal(arguments: Sequence[str], *, exit_code: int = 2) -> DrflError:
-    """The error that ends a command of drfl with this exit code."""
+    """Return the error of a command of drfl, which must end with this exit code."""
     with mock.patch.object(app, "_complain", wraps=app._complain) as complain:
         assert app.call(arguments) == exit_code
     return complain.call_args.args[0]
@@ -42,7 +42,7 @@ def refusal(arguments: Sequence[str], *, exit_code: int = 2) -> DrflError:
 def check_refusal(
     arguments: Sequence[str], code: str, field: str | None = None, *quoted: str, exit_code: int = 2
 ) -> None:
-    """Assert that a command of drfl is refused; see :func:`refused` for the code, the field and what is quoted."""
+    """Assert that a command of drfl is refused; see :func:`refused` for ``code``, ``field`` and ``quoted``."""
     _check(refusal(arguments, exit_code=exit_code), code, field, quoted)
 
 
@@ -52,7 +52,7 @@ def _check(error: DrflError, code: str, field: str | None, quoted: Sequence[str]
 
 
 def notices(arguments: Sequence[str], *, exit_code: int = 0) -> list[Notice]:
-    """The notices that a command of drfl prints, which ends with this exit code."""
+    """Return the notices that a command of drfl prints; it must end with this exit code."""
     found: list[Notice] = []
     shown = console.err.print
 
@@ -66,10 +66,10 @@ def notices(arguments: Sequence[str], *, exit_code: int = 0) -> list[Notice]:
 
 
 def notice_codes(arguments: Sequence[str], *, exit_code: int = 0) -> list[str]:
-    """The codes of the notices that a command of drfl prints."""
+    """Return the codes of the notices that a command of drfl prints."""
     return [notice.code for notice in notices(arguments, exit_code=exit_code)]
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str | None]]:
-    """Code and field of the notices in the log."""
+    """Return code and field of the notices in the log."""
     return [(record.msg.code, record.msg.field) for record in caplog.records if isinstance(record.msg, Notice)]

@@ -8,5 +8,5 @@ from torch import Tensor
 
 
 def parts(reply: Iterable[Tensor | None]) -> tuple[Tensor, ...]:
-    """The parts of a reply that the request asked for, the clients first."""
+    """Return the requested parts of a reply, clients first."""
     return tuple(part for part in reply if part is not None)

@@ -9,12 +9,12 @@ EVIL = '</script><script>alert(1)</script><!--<b onclick="x">\'&amp;%{y}{{ 6 * 7
 
 
 def rendered(records, title=None, failed=()):
-    """The page on some runs."""
+    """Return the page on some runs."""
     return render_html(document(records, title, failed))
 
 
 class Page(html.parser.HTMLParser):
-    """The elements, text and styles of a page; complains about elements that are not closed."""
+    """The elements, text and styles of a page; unclosed elements are an error."""
 
     VOID = ("meta", "link", "br", "img", "input")
 

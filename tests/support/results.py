@@ -12,16 +12,16 @@ from drfl_papers.specification import Specification
 
 VERSIONS = {"python": "3.11", "drfl": "0.1.0"}
 KILO = 1000
-"""Bytes up and bytes down of a round."""
+"""Bytes sent up, and bytes sent down, in a round."""
 
 
 def metrics(worst: float) -> Metrics:
-    """Metrics that follow from the worst accuracy."""
+    """Return metrics that follow from the worst accuracy."""
     return Metrics(worst + 0.1, worst, 0.05 - worst / 50, worst + 0.02, worst + 0.2, 1 - worst, 2 - worst)
 
 
 def trained(*worst: float, every: int = 1, steps: int = 2, stopped: str = "rounds") -> Record:
-    """A training record with these worst accuracies at rounds 0, `every`, 2·`every`, …"""
+    """Return a training record with these worst accuracies at rounds 0, `every`, 2·`every`, …"""
     rows = [
         {
             "round": k * every,
@@ -43,7 +43,7 @@ def broken(how: str = "diverged", steps: int = 2) -> Record:
 
 
 def approached(errors: Sequence[float], stopped: str = "rounds") -> Record:
-    """A distance record with these squared distances at rounds 0, 1, 2, …"""
+    """Return a distance record with these squared distances at rounds 0, 1, 2, …"""
     return {
         "stopped": stopped,
         "rounds": len(errors) - 1,
@@ -62,6 +62,6 @@ def of(collected: CollectedRuns) -> tuple[Plan, Runs]:
 def results(
     spec: Specification, record: Callable[[str, str, int], Record], scale: Scale | None = None
 ) -> CollectedRuns:
-    """A specification whose cells gave the records of (setting, method, seed)."""
+    """Return the runs of a specification whose cells have the records of (setting, method, seed)."""
     planned = plan(spec, scale or Scale())
     return collect(planned, {c.cell.key: record(c.setting, c.method, c.seed) for c in planned.cells})

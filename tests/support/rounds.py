@@ -33,7 +33,7 @@ def near(w, expected, tolerance=1e-10):
 
 
 def second_round(algorithm, values=(0.5, 1.0, 1.5, 2.0, 2.5)):
-    """The state before a second round, and the calls that the round made."""
+    """Return the state before a second round, and the calls that the round made."""
     fed = Recording(ConstantFederation(values))
     state, _ = algorithm.round(algorithm.init(fed), fed, Key(0).fold("round", 1))
     fed.take()
@@ -42,7 +42,7 @@ def second_round(algorithm, values=(0.5, 1.0, 1.5, 2.0, 2.5)):
 
 
 def costs(algorithm, fed):
-    """Vectors down, vectors up, numbers up and messages of a round, for each client of a cohort of four."""
+    """Return vectors down, vectors up, numbers up and messages of a round, for each client of a cohort of four."""
     run(algorithm, fed, rounds=1, evaluate_every=1)
     vector, ledger = 8 * len(fed.w0), fed.ledger
     up, numbers = divmod(ledger.bytes_up, vector)

@@ -9,10 +9,10 @@ from pathlib import Path
 ALWAYS_DIFFERENT = ("timing.csv", "traffic.json", "study.db")
 
 _DURATION = re.compile(r"(\d+\s(h|min)\s)?\d+(\.\d+)?(e-\d+)?\s(s|min)\b")
-"""As :func:`drfl.report.formatting.duration` writes it."""
+"""A duration in the format of :func:`drfl.report.formatting.duration`."""
 
 _DIGEST = re.compile(r"(timing\.csv|summary\.json|traffic\.json|delivery\.json)(</td><td><code>SHA-256 )[0-9a-f]{64}")
-"""How a report shows the digests of files that contain times."""
+"""Digests of files with times, as a report shows them."""
 
 
 def results_in(folder: Path) -> dict[str, bytes]:

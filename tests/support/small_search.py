@@ -39,7 +39,7 @@ def small_search(
     tables: dict | None = None,
     **changes: object,
 ) -> Search:
-    """Two algorithms on digits; the job may have other values."""
+    """Return a search of two algorithms on digits; the job may have other values."""
     methods = {name: TunedMethod(name, table) for name, table in (tables or {}).items()}
     job = TuningJob("small", {**VALUES, **changes}, methods)
     return prepare(
@@ -51,7 +51,7 @@ class Here:
     """A pool that runs each cell in this process when it is submitted, and counts them.
 
     Args:
-        limit: after so many cells it fails, as if the process had been killed.
+        limit: number of cells after which the pool fails, as if the process had been killed.
     """
 
     def __init__(self, limit: int | None = None) -> None:
@@ -85,6 +85,6 @@ class Killed(BaseException):
 
 
 def tuned(search: Search, folder: Path, pool: Here | None = None, ended=None) -> dict[str, list[Trial]]:
-    """The trials of a search, run in this process."""
+    """Run a search in this process, and return its trials."""
     told: list[EndedTrial] = []
     return run_searches.run(search, folder, pool=pool or Here(), ended=ended or told.append)

@@ -23,5 +23,5 @@ SMALL = {
 
 
 def small_spec(**changes: object) -> Specification:
-    """The specification with other values for some keys."""
+    """Return the specification with changed keys."""
     return parse({**SMALL, **changes})

@@ -40,7 +40,7 @@ def rows(name):
 def test_described_module_is_rebuilt(name):
     model, x = MODELS[name](), rows(name)
     model(x)  # so that lazy layers know their sizes
-    model = Task(model).model  # whose dropout is drfl's
+    model = Task(model).model  # replaces dropout by drfl's
     again = build(json.loads(json.dumps(describe(model))))
     assert all(value.is_meta for value in again.state_dict().values())
     load_weights(again, model.state_dict())

@@ -100,7 +100,7 @@ def test_functions_of_scikit_learn_receive_what_they_expect(function, outputs, t
     assert metric_of(function).of(outputs, targets) == pytest.approx(float(expected), abs=1e-12)
 
 
-def test_functions_of_scikit_learn_say_by_their_names_what_is_better():
+def test_names_of_scikit_learn_functions_determine_the_better_direction():
     """scikit-learn's own scorers know for which functions larger values are better."""
     for name in reference.get_scorer_names():
         scorer = reference.get_scorer(name)
@@ -170,7 +170,7 @@ def clients(n=3, regression=False):
 
 
 def spread(outputs, targets):
-    """A metric without row values, computed from all of a client's rows."""
+    """Return a metric without row values, computed from all of a client's rows."""
     return float(outputs.std()) / len(targets)
 
 
@@ -264,7 +264,7 @@ def test_mistakes_in_a_metric_are_one_line_errors(make, error):
 
 
 def logits_of(draw, n, k, scale):
-    """Logits (n, k) with ties, all of them multiplied by a scale."""
+    """Draw logits (n, k) with ties, multiplied by a scale."""
     return torch.randint(-4, 5, (n, k), generator=draw).double() * scale
 
 
@@ -335,7 +335,7 @@ def places_of_odds(outputs, k):
 
 
 def as_scikit_learn(outputs, targets, classes):
-    """Each metric of outputs (P, classes) and targets (P,)."""
+    """Return each metric of outputs (P, classes) and targets (P,)."""
     chosen, p = outputs.argmax(1), outputs.softmax(1)
     found = {
         "accuracy": reference.accuracy_score(targets, chosen),

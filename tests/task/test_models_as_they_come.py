@@ -34,7 +34,7 @@ class Words(nn.Module):
 
 
 class LoRA(nn.Module):
-    """W x + B A x with W frozen."""
+    """Compute W x + B A x with W frozen."""
 
     def __init__(self, base: nn.Linear, rank: int):
         super().__init__()
@@ -52,7 +52,7 @@ def test_every_batch_norm_becomes_a_group_norm():
         model[1].weight.uniform_()
     model[1].weight.requires_grad_(False)
     made = without_batch_norm(model)
-    assert [type(layer) for layer in model.modules()].count(nn.BatchNorm2d) == 2  # the model itself is as it was
+    assert [type(layer) for layer in model.modules()].count(nn.BatchNorm2d) == 2  # the model itself is unchanged
     norms = {name: layer for name, layer in made.named_modules() if isinstance(layer, nn.GroupNorm)}
     assert {name: (g.num_groups, g.num_channels, g.eps) for name, g in norms.items()} == {
         "1": (2, 4, 1e-5),
@@ -86,7 +86,7 @@ def test_tokens_stay_integers_and_an_embedding_trains(engine):
     fed = drfl.Simulation(data, task, engine=engine)
     result = drfl.run(drfl.FedAvg(m=4, local=drfl.LocalSGD(lr=0.5)), fed, rounds=3)
     assert result.history.last.metrics.avg_loss < result.history.rows[0].metrics.avg_loss
-    # without a step size the curvature of an embedding is found too
+    # the step size of an embedding can be determined, too
     assert drfl.run(drfl.FedAvg(m=4), fed, rounds=2).step_size is not None
 
 
@@ -136,7 +136,7 @@ def test_only_the_adapter_of_a_frozen_base_is_trained_and_sent(engine):
     result = drfl.run(drfl.DRFA(m=3, local=drfl.LocalSGD(lr=0.2)), fed, rounds=10)
     assert result.history.last.metrics.avg_loss < 0.9 * result.history.rows[0].metrics.avg_loss
     sent = result.history.rows[1].ledger["bytes_down"]
-    assert sent < 3 * 4 * 4 * fed.w0.numel()  # a few vectors of the adapters' length to three clients, and no base
+    assert sent < 3 * 4 * 4 * fed.w0.numel()  # a few vectors of the adapters' length for three clients, not the base
     result.write_into(model)
     assert all(
         torch.equal(p, q) for p, q in zip((p for p in model.parameters() if not p.requires_grad), base, strict=True)

@@ -200,7 +200,7 @@ def test_rounds_use_the_keys_of_run():
 
 @dataclass(frozen=True)
 class Private(PersonalClientSide):
-    """Needs class labels and a last linear layer, and shares no parameter; a method as in docs/client-side.md."""
+    """A method of docs/client-side.md, which needs class labels and a last linear layer, and shares no parameter."""
 
     def private(self, model):
         return model.names

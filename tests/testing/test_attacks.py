@@ -81,7 +81,7 @@ def test_models_and_gradients_are_false_and_losses_true(attack, factor):
 
 
 def vectors(up, g):
-    """Moves w − w_i of the models, snapshots and means, and gradients."""
+    """Return updates w − w_i of the models, snapshots and means, and gradients."""
     return [*(CLEAN.w0 - U for U in up.models), g.values]
 
 
@@ -124,8 +124,8 @@ def test_pushers_push_in_one_direction_at_the_length_of_others():
 
 
 def test_size_of_the_small_perturbation():
-    """With three attackers of ten, two honest clients must lie farther away, so that the attackers are in a
-    majority of six.
+    """With three attackers of ten, two honest clients must be farther away, so that the attackers are in a majority
+    of six.
     """
     fed = exact(least_squares((5,) * 10))
     clean = fed.gradients(torch.arange(10), fed.w0, KEY).values[3:]

@@ -41,7 +41,7 @@ class TERM:
 
 
 def residual(fed, algorithm, state):
-    """The gradient of (1/t) log Σ_i (n_i/n) exp(t f_i(w)), up to a factor."""
+    """Return the gradient of (1/t) log Σ_i (n_i/n) exp(t f_i(w)), up to a factor."""
     return stationary(fed, state.w, fed.shares * torch.softmax(algorithm.t * losses_at(fed, state.w), 0))
 
 

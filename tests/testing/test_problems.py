@@ -56,7 +56,7 @@ def test_federation_can_compute_in_single_precision(problem):
 
 
 def hessians(problem, w):
-    """(N, d, d) by automatic differentiation of the task."""
+    """Compute the Hessians (N, d, d) by automatic differentiation of the task."""
     task, data = problem.task(), problem.data
 
     def loss(v, rows):
@@ -114,7 +114,7 @@ def centres(problem):
 
 
 def enclosing_ball(points):
-    """Centre and radius of the smallest ball by trying every support: independent of the solver under test."""
+    """Return centre and radius of the smallest ball by trying every support, independently of the tested solver."""
     best = (np.inf, None)
     for size in range(1, min(len(points), points.shape[1] + 1) + 1):
         for support in itertools.combinations(range(len(points)), size):
@@ -191,7 +191,7 @@ def test_robust_regression_follows_the_paper():
         residuals = data.inputs[rows] @ w - data.targets[rows]
         expected = float(residuals.square().mean()) + 0.35 * float(w @ w)
         assert float(problem.losses(w)[i]) == pytest.approx(expected, rel=1e-14)
-        truth = torch.linalg.lstsq(data.inputs[rows], data.targets[rows]).solution  # there is no noise on top
+        truth = torch.linalg.lstsq(data.inputs[rows], data.targets[rows]).solution  # there is no additional noise
         torch.testing.assert_close(data.inputs[rows] @ truth, data.targets[rows])
     assert torch.equal(
         robust_regression(sigma=0.0, seed=9).data.inputs, robust_regression(sigma=2.0, seed=9).data.inputs

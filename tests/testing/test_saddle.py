@@ -26,7 +26,7 @@ PROBLEMS = {
     "hospitals": logistic(),
     "digits": logistic("digits"),
 }
-FEW = [Simplex(), CVaR(0.5), ChiSquare(0.1), KL(0.05)]  # where a saddle point takes half a second, and a ball forty
+FEW = [Simplex(), CVaR(0.5), ChiSquare(0.1), KL(0.05)]  # others are slow: a ball takes 40 s, these take 0.5 s
 CASES = [
     *crossed(["quadratics", "curved_quadratics", "robust_regression"], SETS),
     *long_beyond(1, [(name, s) for name in ("hospitals", "digits") for s in FEW]),
@@ -87,10 +87,10 @@ def test_non_unique_client_weights_are_found(points, centre, value):
 
 
 def by_cvxpy(problem, ambiguity):
-    """The robust regression as a conic problem, from its data alone."""
+    """Return the robust regression as a conic problem, from its data alone."""
     data, N, w = problem.data, problem.N, cp.Variable(problem.d)
     f = []
-    for rows in data.train:  # a triangle instead of all rows: Clarabel reaches more digits
+    for rows in data.train:  # a triangular factor instead of all rows gives Clarabel more digits
         table = torch.cat([data.inputs[rows], data.targets[rows, None]], dim=1).numpy() / len(rows) ** 0.5
         triangle = np.linalg.qr(table).R
         f.append(cp.sum_squares(triangle[:, :-1] @ w - triangle[:, -1]) + 0.01 / 2 * cp.sum_squares(w))
@@ -109,7 +109,7 @@ def by_cvxpy(problem, ambiguity):
     return w.value, program.value
 
 
-@pytest.mark.filterwarnings("ignore:Solution may be inaccurate")  # it is compared
+@pytest.mark.filterwarnings("ignore:Solution may be inaccurate")  # the accuracy is tested
 @pytest.mark.parametrize("ambiguity", [Simplex(), CVaR(0.5), CVaR(0.7), ChiSquare(0.1), ChiSquare(1.0)], ids=str)
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_cvxpy_agrees_on_robust_regression(seed, ambiguity):

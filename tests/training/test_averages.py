@@ -27,7 +27,7 @@ LOCAL, ONE = LocalSGD(steps=3, lr=0.1), torch.ones(1, dtype=torch.float64)
 
 
 def weights_of(rounds, s=DECAY):
-    """The closed form: round t weighs t(t+1)…(t+s−1), which grows like t^s; they sum to 1."""
+    """Return the weights in closed form: that of round t is proportional to t(t+1)…(t+s−1), which grows like t^s."""
     raw = [math.prod(range(t, t + s)) for t in range(1, rounds + 1)]
     total = sum(raw)
     return torch.tensor([weight / total for weight in raw], dtype=torch.float64)
@@ -51,7 +51,7 @@ def test_weights_in_closed_form(rounds):
 
 
 def test_weights_grow_like_a_power_for_any_length():
-    """The last u-th part of the rounds has the share 1 − (1 − u)^(s+1): a tenth has 61 %, a half all but 0.2 %."""
+    """The last fraction u of the rounds has the weight 1 − (1 − u)^(s+1): a tenth has 61 %, a half all but 0.2 %."""
     for rounds in (1000, 10_000):
         weights = weights_of(rounds)
         for part in (0.1, 0.5):
@@ -199,7 +199,7 @@ def test_averaged_solution_is_stored_separately():
 
 
 def largest(fed, w):
-    """The largest training loss over clients."""
+    """Return the largest training loss over clients."""
     return float(fed.losses(torch.arange(fed.n), w, Key(0)).values.max())
 
 
@@ -216,7 +216,7 @@ def test_best_has_the_smaller_largest_training_loss(algorithm, rounds, expected)
     assert result.returned == min(losses, key=losses.get) == expected
     assert torch.equal(result.model, ends[expected])
     assert torch.equal(result.evaluation.loss, federation().evaluate(result.model).loss)
-    # Until the end callbacks and history are of the average.
+    # Before the end, callbacks and history describe the average.
     assert torch.equal(steps[-1].model, plain.model)
     assert [row.round for row in result.history.rows] == [row.round for row in plain.history.rows]
     assert [row.metrics for row in result.history.rows[:-1]] == [row.metrics for row in plain.history.rows[:-1]]
@@ -230,9 +230,7 @@ def test_best_has_the_smaller_largest_training_loss(algorithm, rounds, expected)
 
 
 class Choosing(WrappedFederation):
-    """Change the reports of losses on all samples, given whether they concern the last iterate, which is asked
-    first.
-    """
+    """Change the reports of losses on all samples. The first request is about the last iterate."""
 
     def __init__(self, fed, change):
         super().__init__(fed)

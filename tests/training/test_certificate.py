@@ -56,7 +56,7 @@ def value_at(problem, ambiguity, w, lam):
     return float(lam @ problem.losses(w)) - ambiguity.penalty(lam)
 
 
-# ------------------------------------------------------------------------------------------------- what it says
+# ------------------------------------------------------------------------------------------------- the bounds
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_certificate_of_one_client():
     assert certify(Certifier(task_of()), fed, at, lam, local=DECAYED).gap == pytest.approx(0, abs=1e-9)
 
 
-# ------------------------------------------------------------------------------------------------- how it is had
+# ------------------------------------------------------------------------------------------------- requests
 
 
 def test_gradient_method_needs_one_exchange():

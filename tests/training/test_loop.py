@@ -44,7 +44,7 @@ class Counted(NamedTuple):
 
 @dataclass
 class Counter:
-    """An algorithm whose w counts the rounds, and which fails in a given one."""
+    """An algorithm whose w counts the rounds, and which fails in a given round."""
 
     breaks: dict = field(default_factory=dict)
     empty: tuple = ()
@@ -68,7 +68,7 @@ def make(name):
 
 
 class Evaluated(ConstantFederation):
-    """Counts its evaluations."""
+    """A federation that counts its evaluations."""
 
     evaluated = 0
 
@@ -183,7 +183,7 @@ def test_divergence_is_raised(trouble):
 
 
 def returning(result):
-    """An algorithm whose rounds return a function of the right state and Info."""
+    """Return an algorithm whose rounds return a function of the right state and Info."""
 
     class Wrong(Counter):
         def round(self, state, fed, key):
@@ -408,7 +408,7 @@ def test_client_weights_and_set_of_an_algorithm():
     assert ambiguity_of(fedavg) is None
     assert torch.equal(mixture_of(fedavg, fedavg.init(f), f), f.shares)
     assert mixture_of(alike, alike.init(f), f).tolist() == [1 / 6] * 6
-    assert torch.equal(mixture_of(Counter(), torch.zeros(2), f), f.shares)  # by default
+    assert torch.equal(mixture_of(Counter(), torch.zeros(2), f), f.shares)  # the default
     for algorithm in (drfa, fedavg, alike):
         wrapped = Protected(Faulty(Quorum(algorithm, 1)))
         assert core_of(wrapped) is algorithm
@@ -490,7 +490,7 @@ def test_prefetched_round_is_dropped_if_a_callback_stops(stop, every):
     assert found.history.to_csv() == expected.history.to_csv()
     cost = expected.history.last.ledger
     assert found.history.last.ledger == cost
-    ahead = stop % every == 0  # played, and paid
+    ahead = stop % every == 0  # the prefetched round ran and has a cost
     assert (inside.ledger.messages > cost["messages"]) == ahead
     assert [(progress.round, stopping) for progress, stopping in kept] == [(r, r == stop) for r in range(1, stop + 1)]
     if stop:
@@ -580,7 +580,7 @@ def test_tables_are_stored_in_the_folder_of_the_run(tmp_path):
 
 
 @pytest.mark.parametrize("returned", ["average", "last"])
-def test_result_into_a_module(returned):
+def test_result_is_loaded_into_a_module(returned):
     f, module = federation(), task_of(seed=5).model
     result = run(FedAvg(local=LocalSGD(steps=1, lr=0.1)), f, rounds=2, returned=returned)
     result.write_into(module)

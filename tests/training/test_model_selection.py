@@ -19,7 +19,7 @@ from drfl.training.run_state import first
 
 
 def clients(flipped=False):
-    """Three clients; ``flipped``: with other test rows."""
+    """Return three clients; with ``flipped``, the labels of test rows are flipped."""
     draw = torch.Generator().manual_seed(3)
     train, test = {}, {}
     for i in range(3):
@@ -124,7 +124,7 @@ def test_patience_ignores_a_score_that_was_never_defined():
 
 
 def one_class_each():
-    """Three clients of one class each, on whose rows an AUC is undefined."""
+    """Return three clients of one class each, on whose rows an AUC is undefined."""
     draw = torch.Generator().manual_seed(3)
     parts = {f"c{i}": (torch.randn(40, 5, generator=draw), torch.full((40,), i % 2)) for i in range(3)}
     return drfl.ClientData.from_arrays(parts).with_validation(0.3)

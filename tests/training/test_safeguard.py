@@ -89,7 +89,7 @@ def test_model_with_a_loss_above_the_start_is_not_kept():
         ([(1, 1, 1), (1.1, 1.1, 1.1), (1.04, 1.04, 1.04), (1.1, 1.1, 1.1)], [False] * 4),
         ([(1, 1, 1), (math.inf, 1, 1), (math.inf, 1, 1)], [False, False, True]),
         ([(1, 1, 1), (NAN, 1.1, 1.1), (NAN, 1.1, 1.1)], [False, False, True]),  # client 0 does not answer
-        ([(0.001, 0.001, 0.001), (0.01, 0.01, 0.01), (0.01, 0.01, 0.01)], [False] * 3),  # tiny against the start
+        ([(0.001, 0.001, 0.001), (0.01, 0.01, 0.01), (0.01, 0.01, 0.01)], [False] * 3),  # tiny compared to the start
     ],
 )
 def test_two_checks_with_a_rise_roll_the_run_back(reports, risen):
@@ -113,7 +113,7 @@ def test_second_return_to_a_model_needs_twice_as_many_checks():
         rollbacks=torch.tensor(1), lowered=torch.tensor(1), restarted=torch.tensor(8)
     )
     worse = [(1.1, 1.1, 1.1)] * 4
-    # The best model is that of round 4 or 12, before or after the last roll-back.
+    # The best model is of round 4 (before the last roll-back) or 12 (after it).
     assert checked([(1, 1, 1), *worse], size=returned)[1] == [False, False, False, False, True]
     assert checked([(1.5, 1.5, 1.5), (1.2, 1.2, 1.2), (1, 1, 1), *worse[:2]], size=returned)[1] == [False] * 4 + [True]
 
@@ -128,7 +128,7 @@ def test_report_of_one_client_rolls_back_once(objective):
     safe, answers = checked([(1, 1, 1), *lies, *lies, *lies], objective=objective)
     assert answers == [False, False, True, False, False, False, False]
     assert safe.spent.tolist() == [True, False, False]
-    # Others still count, and progress is still seen.
+    # Other clients still count, and progress is still detected.
     safe, answers = checked([(1, 1, 1), *lies, (9, 0.5, 0.5), *[(9, 0.9, 0.9)] * 2], objective=objective)
     assert answers == [False, False, True, False, False, True]
     assert int(safe.round) == 16
@@ -208,7 +208,7 @@ def test_run_returns_to_the_best_model_and_continues():
         ([1.4], "last", 1.4),
     ],
 )
-def test_model_that_is_returned(path, returned, w):
+def test_returned_model_depends_on_the_losses(path, returned, w):
     fed = bowl()
     with pytest.warns(RunWarning) if returned != "last" else pytest.MonkeyPatch.context():
         result = run(Walking(tuple(path)), fed, rounds=len(path), returned="last")
@@ -222,7 +222,7 @@ def test_model_that_is_returned(path, returned, w):
 
 def test_warning_names_client_and_round():
     path = (0.9,) * 4 + (2.5,)
-    for walk, named in ((RobustWalking(path), True), (Walking(path), False)):  # a mean rises at no single client
+    for walk, named in ((RobustWalking(path), True), (Walking(path), False)):  # a mean has no single client to name
         with pytest.warns(RunWarning) as told:
             run(walk, bowl(s=(0.0, 0.1, 0.0)), rounds=5, returned="last")
         (notice,) = [w.message for w in told if w.message.code == "earlier-model"]

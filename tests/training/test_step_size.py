@@ -122,13 +122,13 @@ def test_saturated_loss_is_bounded_by_its_gradient():
     assert float(size.eta) == pytest.approx(0.8, rel=1e-12)
     assert int(size.client) == 0
     curved = quadratics([np.eye(2)] * 3, [[3.0, 4.0]] * 3, losses=[2.5, 5.0, 5.0])
-    assert float(found(curved).curvature) == pytest.approx(1.25, rel=1e-12)  # the larger of the two
+    assert float(found(curved).curvature) == pytest.approx(1.25, rel=1e-12)  # the larger of both estimates
     one = quadratics(np.zeros((3, 2, 2)), [[3.0, 4.0]] * 3, losses=[1e-6, 5.0, 5.0])
     assert float(found(one).curvature) == pytest.approx(2 * 25 / (8 * 5), rel=1e-12)  # twice the largest of the others
 
 
 @pytest.mark.parametrize("losses", [[0.0] * 3, [-1.0] * 3])
-def test_losses_of_no_size_give_no_bound(losses):
+def test_zero_or_negative_losses_give_no_bound(losses):
     assert float(found(quadratics(np.zeros((3, 2, 2)), [[3.0, 4.0]] * 3, losses)).eta) == step_size.FALLBACK
 
 
@@ -163,7 +163,7 @@ def test_probe_that_does_not_lower_the_loss_is_ignored():
     assert float(find(FedAvg(), fed, fed.w0, KEY).eta) == float(found(fed).eta)
 
 
-# ------------------------------------------------------------------------------------------------- who is asked
+# ------------------------------------------------------------------------------------------------- requests
 
 
 def test_requests_use_the_same_samples():
@@ -208,7 +208,7 @@ def test_at_most_32_clients_are_asked(n):
     assert [(call.kind, call.key, call.batch) for call in fed.calls] == [("losses", KEY, step_size.COMPARED)]
     assert fed.calls[0].cohort.tolist() == list(asked)
     other = find(FedAvg(), fed, fed.w0, Key(1)).losses.isnan()
-    assert bool((other != size.losses.isnan()).any()) == (n > 32)  # whom it asks follows from the key
+    assert bool((other != size.losses.isnan()).any()) == (n > 32)  # the key determines the requested clients
 
 
 def test_order_of_answers_does_not_matter():
@@ -229,7 +229,7 @@ def test_no_answers_give_the_fallback(losses, looks):
     recording = Recording(DropoutFederation(federation(), seed=None, **nobody))
     result = run(FedAvg(), recording, rounds=5)
     assert torch.equal(result.model, run(FedAvg(local=LocalSGD(lr=0.1)), federation(), rounds=5).model)
-    assert len(recording.of("losses")) == 1 + looks  # where nobody told the loss at the start there is none to compare
+    assert len(recording.of("losses")) == 1 + looks  # without losses at the start there is nothing to compare
 
 
 @pytest.mark.parametrize("claim", [math.nan, math.inf])
@@ -265,11 +265,11 @@ def test_client_that_falls_silent_still_counts(clients, k):
     assert float(found(SilentFrom(fed, clients, k)).curvature) == pytest.approx(4.0, rel=0.04)
 
 
-# ------------------------------------------------------------------------------------------------- lies
+# ------------------------------------------------------------------------------------------------- malicious clients
 
 
 class Lying(WrappedFederation):
-    """Client 0 changes its gradients (d,), losses and loss reports, given the number of the request."""
+    """Change client 0's gradients (d,), losses and loss reports, depending on the number of the request."""
 
     def __init__(self, fed, gradient=lambda g, k: g, loss=lambda f, k: f):
         super().__init__(fed)
@@ -345,7 +345,7 @@ def test_run_with_a_malicious_client_continues(claim):
     assert int(result.step_size.lowered) <= 1
 
 
-# ------------------------------------------------------------------------------------------------- when it rises
+# ------------------------------------------------------------------------------------------------- rising losses
 
 
 def size_with(losses, lowered=1):
@@ -362,19 +362,19 @@ def size_with(losses, lowered=1):
         ([1.0, 1.0, 1.0], [1.0, 1.0, 1.0], False),
         ([1.0, 1.0, 1.0], [1.4, 1.4, 1.4], False),  # noise
         ([1.0, 1.0, 1.0], [2.0, 2.0, 2.0], True),
-        ([1.0, 1.0, 1.0], [9.0, 0.9, 0.9], False),  # one alone does not count
-        ([1.0, 1.0, 1.0], [9.0, 2.0, 0.5], False),  # without it the mean is 1.2
-        ([1.0, 1.0, 5.0], [4.0, 4.0, 5.1], False),  # the largest stayed
-        ([1.0, 1.0, 5.0], [4.0, 4.0, 9.0], False),  # and does without the one that rose most
+        ([1.0, 1.0, 1.0], [9.0, 0.9, 0.9], False),  # a single rise does not count
+        ([1.0, 1.0, 1.0], [9.0, 2.0, 0.5], False),  # without client 0 the mean is 1.25
+        ([1.0, 1.0, 5.0], [4.0, 4.0, 5.1], False),  # the largest loss did not rise
+        ([1.0, 1.0, 5.0], [4.0, 4.0, 9.0], False),  # nor does it without the client that rose most
         ([2.0, 2.0, 3.0], [6.0, 6.0, 9.0], True),
         ([-1.0, -1.0, -1.0], [-0.6, -0.6, -0.6], False),
         ([-1.0, -1.0, -1.0], [-0.1, -0.1, -0.1], True),
-        ([1.0, 1.0, 1.0], [math.nan, math.inf, 0.1], True),  # a model that left the numbers
+        ([1.0, 1.0, 1.0], [math.nan, math.inf, 0.1], True),  # a diverged model
         ([1.0, 1.0, 1.0], [math.nan, 0.1, 0.1], False),
-        ([1.0, math.nan, 1.0], [3.0, 0.0, 3.5], True),  # client 1 is not asked
+        ([1.0, math.nan, 1.0], [3.0, 0.0, 3.5], True),  # client 1 does not report
         ([1.0, 1.0], [3.0, 3.0], True),
         ([1.0, 1.0], [3.0, 1.0], False),
-        ([1.0], [1.6], True),  # alone there is no one else to believe
+        ([1.0], [1.6], True),  # a single client is believed
         ([1.0], [1.4], False),
         ([math.nan, math.nan], [9.0, 9.0], False),
     ],
@@ -477,7 +477,7 @@ class Steep(torch.nn.Module):
 
 
 def steep():
-    """The loss ½(w³ − y)² has a curvature of about 35 at the start and of 190 at its minimum."""
+    """Return clients whose loss ½(w³ − y)² has a curvature of about 35 at the start and 190 at its minimum."""
     pairs = [(torch.ones(4, 1).double(), torch.full((4,), y).double()) for y in (9.0, 10.0, 11.0)]
     data = ClientData.from_arrays(pairs, pairs, dtype=torch.float64)
     return Simulation(data, Task(Steep(), half_squared_error, closeness), engine=Loop())
@@ -616,7 +616,7 @@ def test_divergence_halves_the_step_size_and_restarts():
     algorithm = Exploding(at=3, until=0.04)
     result = run(algorithm, ConstantFederation([1.0, 2.0]), rounds=5)
     assert algorithm.steps == [(1, 0.1), (2, 0.1), (3, 0.1), (3, 0.05), (3, 0.025), (4, 0.025), (5, 0.025)]
-    assert result.state.w.tolist() == [3.0, 3.0]  # the rounds 3, 4 and 5
+    assert result.state.w.tolist() == [3.0, 3.0]  # only rounds 3, 4 and 5 count
     assert (result.rounds, int(result.step_size.lowered)) == (5, 2)
     assert (result.rollbacks, result.effective_rounds) == (2, 3)
 
@@ -630,7 +630,7 @@ def test_rolled_back_run_shows_how_many_rounds_count():
     assert re.search(r"\b2 .*\b15\b", repr(result))
     assert result.marks == (False, 2, 15, 2, 13, False)
     assert result.marks.is_late
-    # the model of an earlier round is none of the last two
+    # a selected model can be of an earlier round
     for at, effective in ((13, 15), (14, 2)):
         chosen = Selection("validation", "worst_accuracy", at, 0.5)
         assert result._replace(returned="selected", selection=chosen).effective_rounds == effective

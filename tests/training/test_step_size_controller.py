@@ -156,7 +156,7 @@ def test_reply_shortened_by_a_smaller_step_lowers_the_step_size():
 def test_quarter_can_help_if_half_does_not():
     control, last = controller(1, factor=2.0), played(1, excess=[0.0, 0.0, 0.0])
     assert control.accept(played(1, excess=[0.0, 8.0, 0.0])) == Repeat(ETA / 2)
-    assert control.accept(played(1, excess=[0.0, 2.0, 0.0])) == Repeat(ETA / 4)  # a quarter is not shorter enough
+    assert control.accept(played(1, excess=[0.0, 2.0, 0.0])) == Repeat(ETA / 4)  # not yet short enough
     answer = control.accept(last)
     assert isinstance(answer, Continue)
     assert answer.progress.state is last.state
@@ -169,7 +169,7 @@ def test_quarter_can_help_if_half_does_not():
     [
         {"excess": [10.0, 0.0, 0.0]},
         {"excess": [2.5, 0.0, 0.0]},
-        {"excess": None, "answered": (1, 2)},  # silence is no help
+        {"excess": None, "answered": (1, 2)},  # a silent client was not helped
     ],
 )
 def test_client_that_is_not_helped_is_ignored_afterwards(again):

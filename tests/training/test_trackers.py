@@ -17,7 +17,7 @@ from drfl.training.trackers import MLflow, TensorBoard, WandB, parse
 
 ALGORITHM = DRFA(m=2, local=LocalSGD(steps=2, lr=0.1))
 
-# SQLAlchemy 2.1 warns of what MLflow asks of it
+# MLflow uses features that SQLAlchemy 2.1 deprecates
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
@@ -72,7 +72,7 @@ def test_resumed_run_hides_values_of_repeated_rounds(tmp_path):
     with TensorBoard(tmp_path) as first:
         drfl.run(ALGORITHM, federation(), rounds=8, callbacks=[first, stop])
     again = TensorBoard(tmp_path)
-    again(drfl.RunState(2, 0, None, (), {}, 0.0, rounds=8))  # as one that goes on from round 2
+    again(drfl.RunState(2, 0, None, (), {}, 0.0, rounds=8))  # like a run resumed from round 2
     again.close()
     assert [step for step, _ in events(tmp_path)["worst_accuracy"]] == [0, 1]
 
@@ -89,7 +89,7 @@ def test_mlflow_has_history_and_params(store):
     assert (run.info.status, run.info.run_name, run.data.params) == ("FINISHED", "mine", {"gamma": "0.01"})
 
     again = MLflow("study", uri=store, run_id=tracker.run_id)
-    go(again, rounds=6)  # the rounds that are there are not logged again
+    go(again, rounds=6)  # existing rounds are not logged again
     assert [step for step, _ in logged(again, "worst_accuracy")] == [0, 2, 4, 6]
 
     with pytest.raises(RuntimeError, match="broken"), MLflow("study", uri=store) as broken:

@@ -64,7 +64,7 @@ BASELINES = {"LocalOnly": LocalOnly, "Pooled": Pooled, "FineTuned": FineTuned}
 """Baselines by name. A comparison includes them only if they are named explicitly."""
 
 for _algorithm in (*ALGORITHMS.values(), *BASELINES.values()):
-    # A dataclass writes a representation of all fields into each class, also if a base class has another.
+    # A dataclass generates a __repr__ of all fields in each class, even if a base class defines its own.
     setattr(_algorithm, "__repr__", short_repr)  # noqa: B010 - an assignment is not of the method's type
 
 REFERENCES = (LocalOnly, Pooled)

@@ -74,7 +74,7 @@ class AAggFFS:
         loss_batch: Samples per reported loss; None uses all local training data.
 
     Deviations: none from the authors' code if all clients are selected and answer. Its quadratic term
-    α/2·‖p‖² + β/2·pᵀHp has α·I within H, too, and no linear term in past decisions. A client without a reported loss
+    α/2·‖p‖² + β/2·pᵀHp also has α·I within H, and no linear term in past decisions. A client without a reported loss
     gets the mean response, which moves its coefficient least. If all losses are 0, so that there is no mean to divide
     by, all responses are equal.
 

@@ -93,7 +93,7 @@ class AFL:
         if model is None:
             return state, Info.without_replies(D)
 
-        # Another key than for training, so that the reported losses are those of fresh minibatches.
+        # Use another key than for training, so that reported losses come from fresh minibatches.
         f = fed.losses(all_clients, model.w if self.dual_after else w, key.fold("xi"), batch=self.dual_batch)
         f, reference = excess(f, reference, fed, self.local, key)
         lam_next = lam

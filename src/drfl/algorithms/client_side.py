@@ -142,7 +142,7 @@ class PersonalClientSide(ClientSide):
     with the client's private parameters.
 
     Attributes:
-        separate: Whether the global model is of no use without the clients' private parameters. Its loss then does not
+        separate: Whether the global model is useless without the clients' private parameters. Its loss then does not
             control the step size.
     """
 

@@ -79,7 +79,7 @@ class DeltaFL(Averaging):
         f = dual.check_finite(fed.losses(D.clients, w, key.fold("xi"), batch=self.loss_batch), fed)
         if not f.clients.numel():
             return state, Info.without_replies(D)
-        # The quantile is that of the cohort's reports, weighted like the mean that they are averaged with.
+        # The quantile is over the cohort's reports, with the same weights as the mean of the local models.
         worst = f.clients[tail(f.values, lam[f.clients], self.theta)].sort().values
         # Cohorts list their clients in ascending order, see Cohort.weights_of.
         T = Cohort(worst, lam[worst])

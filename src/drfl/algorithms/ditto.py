@@ -17,7 +17,7 @@ from drfl.task.client_model import ClientModel
 class Ditto(PersonalClientSide):
     """Ditto (Li, Hu, Beirami and Smith 2021, Algorithm 1).
 
-    The global model is FedAvg's. Besides, each client trains its own model v_k, which is pulled towards the global
+    The global model is FedAvg's. In addition, each client trains its own model v_k, which is pulled towards the global
     model and never leaves the client: v_k ← v_k − η(∇F_k(v_k) + λ(v_k − w)).
 
     ========== ======================= =====================================================

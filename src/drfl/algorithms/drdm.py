@@ -226,7 +226,7 @@ class DualDRDM(Regularised):
 
         dual = self.snapshot_ascent(fed, model, lam, squares, reference, key)
         if running is not None:
-            # After the dual update, because the running sum must follow the λ with which the next round starts.
+            # Update the running sum after the dual update, because it must match the λ at the start of the next round.
             running = running.after(WeightedRows(h, lam), WeightedRows(h_next, dual.lam), up.clients, dual.target)
         next_state = DualDRDMState(model.w, dual.lam, h_next, dual.squares, running, dual.reference)
         return next_state, Info(D, up.clients, dual.losses, model.average)

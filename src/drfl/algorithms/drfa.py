@@ -116,7 +116,7 @@ class DRFAProx(DRFA):
     """
 
     def __post_init__(self) -> None:
-        # Not DRFA's, which refuses penalties: the proximal step takes them all.
+        # Skip DRFA's check, which rejects penalties. The proximal step handles all of them.
         SnapshotMethod.__post_init__(self)
 
 
@@ -184,7 +184,7 @@ class DRFAGA:
         if model is None:
             return state, Info.without_replies(D)
 
-        # At the old model w, because the steps in w and in λ start from the same point.
+        # Report losses at the old model w, because the steps in w and in λ start from the same point.
         f = fed.losses(torch.arange(N), w, key.fold("xi"))  # full batch, all clients
         f, reference = excess(f, reference, fed, self.local, key)
         lam_next = lam

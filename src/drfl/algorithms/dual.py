@@ -64,7 +64,7 @@ def step_size(gamma: float | None, v: Tensor | SparseVector, squares: Tensor) ->
     squares = squares + (v.spread() if isinstance(v, SparseVector) else spread(v))
     if gamma is not None:
         return gamma, squares
-    # If all losses have been equal so far, λ has no direction to move in, and the rule no scale to divide by.
+    # If all losses have been equal so far, λ has no direction to move in, and the rule has no scale to divide by.
     return (RATE / max(float(squares) ** 0.5, LEAST) if float(squares) > 0 else 0.0), squares
 
 
@@ -183,9 +183,9 @@ class SnapshotMethod:
     ) -> Ascent:
         """Update λ ← prox(λ + τγ·v) with v_i = (N/m)·ℓ_i(w^{t'}) on a uniform sample; without ψ, project onto Λ.
 
-        DRFA (Deng et al. 2020), Algorithm 1, lines 14–17, and Algorithm 2; DRDM (Krouka et al. 2025), Algorithm 3. As
-        t' is uniform on {1, …, τ}, τ·v is an unbiased estimate of the gradients in λ summed over the round's local
-        steps (DRFA, eq. 3). If only some of the m clients answer, N/m becomes N divided by their number. If none
+        DRFA (Deng et al. 2020), Algorithm 1, lines 14–17, and Algorithm 2; DRDM (Krouka et al. 2025), Algorithm 3.
+        Because t' is uniform on {1, …, τ}, τ·v is an unbiased estimate of the gradients in λ summed over the round's
+        local steps (DRFA, eq. 3). If only some of the m clients answer, N/m becomes N divided by their number. If none
         answers, λ does not change.
 
         Args:
@@ -200,13 +200,14 @@ class SnapshotMethod:
             NonFiniteError: If a reported loss is NaN or infinite.
         """
         assert model.snapshot is not None, "the local steps were requested without a snapshot"
-        # A second cohort, independent of λ: reports of clients drawn from λ would be a biased sample of the losses.
+        # Draw a second cohort independently of λ, because reports of clients drawn from λ are a biased sample of the
+        # losses.
         U = uniform(fed.n, size(self.m, fed.n), key.fold("U"))
         f = fed.losses(U.clients, model.snapshot, key.fold("xi"), batch=self.dual_batch)
         f, reference = excess(f, reference, fed, self.local, key)
         if not f.clients.numel():
             return Ascent(lam, squares, f, lam, reference)
-        # Sparse: of a million clients, only the m that report differ from the rest.
+        # Use a sparse vector, because only the m clients that report, out of perhaps a million, differ from the rest.
         v = SparseVector(fed.n, f.clients, f.scaled(fed.n, centred=self.centred))
         gamma = None if self.gamma is None else self.local.tau * self.gamma
         step, squares = step_size(gamma, v, squares)

@@ -1,4 +1,4 @@
-"""Excess losses: the dual update follows how much worse a client is served than by its own model."""
+"""Excess losses: the dual update uses by how much each client's loss exceeds that of its own model."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def excess(
         reports: Reported losses.
         references: The references so far; None = losses are not compared.
         fed: The clients.
-        local: Local solver of the clients' own models, apart from the number of steps.
+        local: Local solver of the clients' own models, except for the number of steps.
         key: The round's key.
 
     Returns:
@@ -61,10 +61,10 @@ def excess(
     missing = reports.clients[~references.known[reports.clients]].sort().values
     if missing.numel():
         key, own_local = key.fold("reference"), dataclasses.replace(local, steps=STEPS, epochs=None)
-        # Not fed.train, which may also request means for the averaged solution.
+        # Do not use fed.train, which may also request means for the averaged solution.
         up = fed.ask(TrainRequest(missing, fed.w0, key, own_local))
         values, known = references.values.clone(), references.known.clone()
-        # One request per client, because each has its own model.
+        # Send one request per client, because each has its own model.
         for client, w in zip(up.clients, up.w, strict=True):
             f = fed.losses(client[None], w, key.fold("loss"))
             if not bool(torch.isfinite(f.values).all()):

@@ -20,7 +20,7 @@ class FedLC(ClientSide):
 
     A client subtracts τ·n_c^(−1/4) from the logit of each class c, with n_c its number of training samples of that
     class, before it computes the loss. Rare classes then need larger margins. Classes that the client does not have are
-    left out of its loss. Tests use the logits themselves.
+    excluded from its loss. Tests use the logits themselves.
 
     ========== ======================= =====================================================
     paper      code                    meaning
@@ -35,7 +35,7 @@ class FedLC(ClientSide):
         local: Local solver.
         by_samples: Whether to weight clients by their samples (the default) or equally.
         server: Server optimiser, applied to the mean of the local models; None uses the mean as the next model.
-        tau: τ ≥ 0. With 0, the only difference from FedAvg is that missing classes are left out.
+        tau: τ ≥ 0. With 0, the only difference from FedAvg is that missing classes are excluded.
 
     Deviations: see ``docs/algorithms/client-side/fedlc.md``.
 

@@ -1,4 +1,4 @@
-"""Multiple-gradient descent: a step along which no client of the cohort loses, to first order."""
+"""Multiple-gradient descent: a step that raises no loss in the cohort, to first order."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class FedMGDAPlus:
         server_lr_schedule: Multiplies η in each round, see :mod:`drfl.optim.schedules`.
 
     Deviations: by default η is the mean length of the updates and not a constant, which would need its own decay. A
-    client whose update is 0 has g_i = 0, and the model stays if ε = 1: it is Pareto-stationary. The authors' code
-    divides by 0 there.
+    client whose update is 0 has g_i = 0, and if ε = 1 the model does not change, because it is Pareto-stationary. The
+    authors' code divides by 0 there.
 
     Raises:
         InputError: If a value is out of range, or if m > N (on first use).
@@ -74,7 +74,7 @@ class FedMGDAPlus:
         return FedAvgState(fed.w0)
 
     def weights(self, fed: Federation) -> Tensor:
-        """Return equal weights, (N,) float64: no client counts more than another."""
+        """Return equal weights, (N,) float64."""
         return uniform_weights(fed.n)
 
     def round(self, state: FedAvgState, fed: Federation, key: Key) -> tuple[FedAvgState, Info]:

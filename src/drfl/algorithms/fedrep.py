@@ -1,4 +1,4 @@
-"""FedRep: one body for all clients, and a head of its own at each client."""
+"""FedRep: one body for all clients, and a separate head at each client."""
 
 from __future__ import annotations
 

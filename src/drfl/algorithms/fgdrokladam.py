@@ -22,8 +22,8 @@ class FGDROKLAdam(ClientSide):
     """FGDRO-KL-Adam (Guo and Yang 2024, Algorithm 3).
 
     Minimises λ·log((1/N)·Σ_i exp(f_i(w)/λ)), which is the worst mean loss over mixtures p minus λ times the KL
-    divergence of p from uniform (equations 1 and 5). In every local step, a client weights its gradient by
-    exp(u_i/λ)/v, with moving averages u_i of its loss and v of all clients' exp(u_i/λ), and takes an Adam-type step.
+    divergence of p from uniform (equations 1 and 5). In every local step, a client weights its gradient by exp(u_i/λ)/v
+    and takes an Adam-type step. u_i is a moving average of its loss, and v one of all clients' exp(u_i/λ).
 
     =============== ======================= =====================================================
     paper           code                    meaning

@@ -1,4 +1,4 @@
-"""MOON: local features stay close to those of the global model and leave those of the client's previous model."""
+"""MOON: local features stay close to those of the global model and move away from those of the previous local model."""
 
 from __future__ import annotations
 

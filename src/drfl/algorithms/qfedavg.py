@@ -94,7 +94,7 @@ class QFedAvg:
                 code="out-of-range",
                 field="losses",
             )
-        # Indexed by client, because models may arrive in another order than losses, or not at all.
+        # Index by client, because models may arrive in another order than losses, or not at all.
         F = torch.zeros(N, dtype=torch.float64).index_copy(0, f.clients, f.values)
         # Train only clients that reported: without a loss a client has no weight.
         up = fed.train(f.clients.sort().values, w, self.local, key.fold("sgd"))
@@ -107,7 +107,7 @@ class QFedAvg:
             return L * (w[part] - up.w[:, part])
 
         Delta = sum_rows(dw, w, F_q.to(w))  # Σ_k Δ_k
-        # Client by client, so that the differences (k', d) are never all in memory.
+        # Process one client at a time, so that the differences (k', d) are never all in memory.
         norms = torch.stack([(L * (w - w_k)).norm() for w_k in up.w]).double().cpu()
         h = float((slope * norms**2 + L * F_q).sum())  # Σ_k h_k; 0 if all losses are 0
         w_next = w - Delta / h if h > 0 else w

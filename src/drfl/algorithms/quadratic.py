@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 SINGULAR = 1e-12
-"""Curvature, relative to the largest, that counts as none."""
+"""Curvature, relative to the largest, that counts as zero."""
 
 SMALL = 1e-13
 """A step of the weights, or a violated optimality condition of the scaled problem, that counts as zero."""
@@ -44,7 +44,7 @@ def best_weights(P: Tensor, q: Tensor, low: float = 0.0, high: float = 1.0) -> T
         step, most = np.array(solution), 1.0
         residual = curvature @ step + gradient[free] - nu
         if np.abs(residual).max() > 100 * SMALL:
-            # No optimum: along a direction without curvature the value falls until a weight reaches its bound.
+            # There is no optimum: along a direction without curvature the value falls until a weight reaches its bound.
             step, most = -residual, np.inf
         step = step - step.mean()
         if np.abs(step).max() > SMALL:
@@ -56,7 +56,7 @@ def best_weights(P: Tensor, q: Tensor, low: float = 0.0, high: float = 1.0) -> T
             if room[first] < most:
                 x[free[first]], bound[free[first]] = ends[first], np.sign(step[first])
             continue
-        # A weight at a bound that would gain by leaving it.
+        # Find the weight whose release from its bound lowers the value most.
         gain = bound * (gradient - nu)
         worst = int(gain.argmax())
         if gain[worst] <= 100 * SMALL:

@@ -200,7 +200,8 @@ def scaffpd_accelerated(
         checks.fraction(name, value)
     tau = 2 / (12 * L_xx + math.sqrt(144 * L_xx**2 + 8 * L_lx**2 * gamma_0 / c))  # 2L²γ_0τ²/c + 12Lτ = 1
 
-    # A generator inside: if the public function were one, its checks would run only when the first value is requested.
+    # Use an inner generator. If the public function were one, its checks would run only with the first request for a
+    # value.
     def steps(tau: float, gamma: float) -> Iterator[PrimalDualSteps]:
         theta = 1.0
         while True:

@@ -10,7 +10,7 @@ from torch import Tensor
 from drfl.federation.client_table import BLOCK, ClientTable
 
 FEW = BLOCK
-"""Number of clients up to which no running sum is stored: each round reads all rows."""
+"""Maximum number of clients without a running sum, for which each round reads all rows."""
 
 REFRESH = 1_000
 """Updates after which all rows are read again, because each update adds a float64 rounding error."""

@@ -23,7 +23,7 @@ def as_vector(v: object) -> Tensor:
     """
     if not isinstance(v, Tensor):
         try:
-            # A copy, because torch warns of arrays that cannot be written.
+            # Copy, because torch warns about read-only arrays.
             v = torch.from_numpy(np.array(v, dtype=np.float64))
         except (TypeError, ValueError):
             raise InputError(f"expected a vector (N,) of numbers, got {v!r:.60}", code="wrong-type") from None

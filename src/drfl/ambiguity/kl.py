@@ -53,7 +53,7 @@ class FromPrior:
                 field="prior",
             )
         total = math.fsum(p.tolist())
-        # The tolerance accepts a prior that was normalised in single precision. The condition refuses NaN, too.
+        # The tolerance accepts a prior that was normalised in single precision. The condition also rejects NaN.
         if not abs(total - 1) <= 1e-6:
             raise InputError(
                 f"the prior must sum to 1, but its sum is {total}. Divide it by its sum.",
@@ -227,7 +227,7 @@ class KLBall(FromPrior, Constraint):
         direction = Direction(p.numpy(), g / scale, 0.25 / scale, divergence(lam, p), float(lam.max()))
         if direction.pull <= self.radius:
             return lam
-        # A copy, because the prior is cached and the caller may change its result in place.
+        # Return a copy, because the prior is cached and the caller may change the result in place.
         return p.clone() if self.radius < NO_BALL else self._on_sphere(direction)
 
     def worst_case(self, losses: Tensor) -> WorstCase:

@@ -53,7 +53,7 @@ def assess_evaluation(
             rows.
     """
     known = {known_measure.name: place for place, known_measure in enumerate(measures)}
-    # In a list, because an object of another type may not be hashable.
+    # Search a list, because an object of another type may not be hashable.
     if measure is not None and measure not in list(known):
         raise unknown("measure", measure, known)
     place = 0 if measure is None else known[measure]

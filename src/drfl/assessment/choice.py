@@ -1,6 +1,6 @@
 """Choose a model by its worst client on validation rows, with allowance for noise and for the number of candidates.
 
-The candidates are ordered from simple to complex. The simplest one is left for a candidate with less loss both in its
+The candidates are ordered from simple to complex. A candidate replaces the simplest one if it has less loss both in its
 worst group and on average over the groups. If only its worst group is better, the other groups pay for it, or labels in
 the worst group are wrong; then the gain must be significant (Holm's correction over the candidates). A group is a
 client, or all clients with few rows.
@@ -31,7 +31,7 @@ FEW = 20
 """Clients with fewer validation rows, or patients, are judged together: a mean of few losses decides nothing."""
 
 ERRORS = 2.0
-"""Standard errors by which a client's personal model must be better than the global one."""
+"""Minimum gain of a client's personal model over the global one, in standard errors."""
 
 
 class Choice(NamedTuple):
@@ -94,7 +94,7 @@ def worst_group_p(reference: RowMoments, candidate: RowMoments, gain: RowMoments
 
     def p_value(gain: Floats, error: Floats, freedom: Floats) -> Floats:
         with np.errstate(divide="ignore", invalid="ignore"):
-            # 0/0 is NaN: models that agree in every row show nothing.
+            # 0/0 is NaN: models that agree in every row provide no evidence.
             t = np.where(gain == 0, 0.0, gain / np.sqrt(error))
         return stdtr(np.maximum(1.0, freedom), -t)
 
@@ -121,7 +121,7 @@ def choose(
     *,
     independent: bool = True,
 ) -> Choice:
-    """Choose the candidate with the least loss in its worst group, among those preferred to the simplest one.
+    """Choose the candidate with the smallest loss in its worst group, among those preferred to the simplest one.
 
     Args:
         losses: (k) Losses of each candidate in each group, the simplest candidate first; None is not eligible.

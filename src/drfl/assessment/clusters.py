@@ -1,7 +1,7 @@
 """Test rows in clusters, such as several rows of one patient, as evidence about each client's true score.
 
-Rows of one patient may agree to any degree, so patients count, not rows. The bounds hold for every correlation within
-patients and any number of patients.
+Rows of one patient may agree to any degree, so the evidence counts patients, not rows. The bounds hold for every
+correlation within patients and any number of patients.
 """
 
 from __future__ import annotations

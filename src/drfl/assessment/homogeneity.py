@@ -22,7 +22,7 @@ ROWS = 1_000_000_000
 """NumPy draws a table only if it has fewer rows than this."""
 
 ROUNDING = 1e-14
-"""Minimum share of the sum of squares by which rows vary; a smaller variation is rounding."""
+"""Minimum variation of rows, as a share of the sum of squares; a smaller variation is rounding."""
 
 
 class Homogeneity(NamedTuple):

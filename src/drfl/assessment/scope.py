@@ -68,7 +68,7 @@ def population_low(gains: Sequence[float], row_lows: Sequence[float], alpha: flo
     Each seed's model has a bound from its own test rows. Seeds share rows, or redraw them from one data set. The mean
     of the bounds is used as if the rows were the same, which is exact in the first case and conservative in the second.
     The half-width of the t-interval over seeds is then subtracted. The two errors are added, not combined as the root
-    of their squares, because the measured worst client is biased by the spread of the clients: bounds from rows allow
+    of their squares, because the measured worst client is biased by the spread of the clients. Bounds from rows allow
     for this bias, and no number of seeds averages it out.
 
     Args:

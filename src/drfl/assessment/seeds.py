@@ -68,7 +68,7 @@ def seed_difference(values: Sequence[float] | np.ndarray) -> SeedDifference:
     """Compute mean, t-interval and tests of paired differences (Student 1908; sign flips: see :func:`sign_flip_p`).
 
     If all differences are equal (to nine digits), the t statistic has no scale: its p-value would be 0 and its interval
-    a point for any number of pairs, although n equal values only say that the spread is small. The interval is then
+    a point for any number of pairs, although n equal values only show that the spread is small. The interval is then
     NaN, and ``p_t`` is the p-value of the sign flips, which need no scale: 2/2ⁿ, or 1 if all differences are 0.
 
     Args:

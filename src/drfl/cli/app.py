@@ -46,7 +46,7 @@ def call(arguments: Sequence[str]) -> int:
     A user's mistake is reported in one line on stderr. With ``--json`` an object with its code and field is also
     printed on stdout.
     """
-    # The arguments may be what is wrong, so look at the words instead of parsing them.
+    # The arguments themselves may be invalid, so look at the words instead of parsing them.
     as_json = "--json" in arguments
     screen.warnings.clear()
     try:
@@ -96,7 +96,7 @@ def _option_names(command: Any, arguments: Sequence[str]) -> dict[str, str]:  # 
 
 @lru_cache(maxsize=1)
 def _build(registered: tuple[CommandInfo, ...]) -> Callable[..., object]:
-    """Build the command, again only if plug-ins have registered more: that takes longer than many a call."""
+    """Build the command, and rebuild it only if plug-ins have registered more, because building is slow."""
     return get_command(app)
 
 

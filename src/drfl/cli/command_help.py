@@ -33,7 +33,7 @@ class Command(TyperCommand):
             param.hidden = False
             if not self.rare:
                 vars(param)["rich_help_panel"] = None  # a few options need no groups
-            # The help of a setting describes its default, as the option itself has none.
+            # The help of a setting describes its default, because the option itself has none.
             if param.default is not False and isinstance(param.default, str | int | float):
                 param.help, param.show_default = f"{param.help} (default: {param.default})", False
         super().__init__(name, params=[*params, _help_all(hidden=not self.rare)], **attributes)

@@ -124,7 +124,7 @@ def _design(options: CompareOptions) -> tuple[Config, Design, Path | None]:
 
     Options override the configuration file, which replaces the stored configuration.
     """
-    # Only for the key of the folder: the code that the file names is checked below, but not loaded here.
+    # Read it only for the key of the folder. The code that the file names is checked below, but not loaded here.
     values = {**read_file(options.config, trust=True), **options.settings}
     stored = check_folder(
         options.out, "comparison", resume=options.resume, overwrite=options.overwrite, trust=options.trust,
@@ -160,7 +160,7 @@ def _design(options: CompareOptions) -> tuple[Config, Design, Path | None]:
 
 
 def print_headings(comparison: Comparison) -> None:
-    """Explain the headings of a comparison's table that do not speak for themselves."""
+    """Explain the headings of a comparison's table that are not self-explanatory."""
     score, intervals = comparison.measures[0], first_intervals(comparison.rows)
     if intervals is not None:
         seed = "" if len(comparison.seeds) == 1 else f" at seed {intervals[0]}"

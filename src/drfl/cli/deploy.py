@@ -211,7 +211,7 @@ def evaluate(
     """Test models at all sites, without training.
 
     The table has the intervals of a run's evaluation. Further models are compared with the first, row by row at
-    each site. Sites with a score column in their policy test it too.
+    each site. Sites with a score column in their policy test it too. The exit code is 1 if a site did not answer.
     """
     with signals.raise_on_signal():
         folder = _deployment(directory)
@@ -228,6 +228,7 @@ def evaluate(
                 print(json.dumps({**results, "folder": str(request)}))
             else:
                 print_evaluation(results, request)
+            code = int(bool(results["missing"]))
     return code
 
 
@@ -405,7 +406,7 @@ def _require() -> None:
 
 def _deployment(directory: Path) -> DeploymentFolder:
     """Find the deployment of a command that needs Flower."""
-    # First, so that a missing Flower is reported before the folder is read.
+    # Check this first, so that a missing Flower is reported before the folder is read.
     _require()
     from drfl.flower.deploy.paths import find_deployment
 
@@ -481,6 +482,6 @@ def _follow(directory: Path, number: str, *, is_task: bool = False, commands: tu
         return 1
     say(f"run {number} completed", err=True)
     if not is_task:
-        # The SuperLink does not say what a run was, so print what was written last.
+        # The SuperLink does not report the type of a run, so print the results that were written last.
         print_result(max(folder.summaries().values(), key=lambda path: path.stat().st_mtime if path.exists() else 0))
     return 0

@@ -204,7 +204,7 @@ FIT = tuple(
 """The settings of a fit, which chooses the algorithm and the model itself."""
 
 READING = ("delimiter", "decimal", "thousands", "encoding", "missing")
-"""The settings that say how to read the user's tables."""
+"""The settings that define how to read the user's tables."""
 
 SEARCH = "Search"
 """Group of the options of ``drfl tune`` alone."""

@@ -40,7 +40,7 @@ def run_command(options: RunOptions) -> int:
     """Execute a run, write and print its results, and return the exit code."""
     out, resume, quiet = options.out, options.resume, options.as_json
     with signals.end_at_once():  # there is nothing to clean up yet
-        # Only for the key of the folder: the code that the file names is checked below, but not loaded here.
+        # Read it only for the key of the folder. The code that the file names is checked below, but not loaded here.
         values = {**read_file(options.config, trust=True), **options.settings}
         stored = check_folder(
             out, "run", resume=resume, overwrite=options.overwrite, trust=options.trust,

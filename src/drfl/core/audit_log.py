@@ -209,7 +209,7 @@ class AuditLog:
             return
         with self.path.open("rb") as file:
             for line in _lines_from_the_end(file):
-                # The chain is not verified here, as callers only count records; `read` verifies it.
+                # The chain is not verified here, because callers only count records; `read` verifies it.
                 record: Record = json.loads(line)
                 if str(record["at"]) < time:
                     return

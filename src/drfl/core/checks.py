@@ -95,7 +95,7 @@ def decay(name: str, value: float) -> None:
 
 def concentration(alpha: float) -> None:
     """Raise InputError unless a Dirichlet concentration is positive; infinity is allowed."""
-    if not alpha > 0:  # Written this way round, the check also refuses NaN.
+    if not alpha > 0:  # Written in this form, the check also rejects NaN.
         raise InputError(
             f"`alpha` must be positive (infinity is allowed), got {alpha!r}. For one class per client, the "
             "limit as alpha approaches 0, use `partition = 'one-class'`.",
@@ -130,7 +130,7 @@ def finite(
     Args:
         name: Name of the tensor in the message.
         values: The tensor, of any shape.
-        missing: Whether NaN stands for a missing value and is allowed.
+        missing: Whether NaN represents a missing value and is allowed.
         owner: Returns the client of a row and the number of the row among the client's, so that the message names them
             instead of the row; None = the rows belong to no client.
     """

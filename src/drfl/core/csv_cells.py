@@ -9,8 +9,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 def escape_formula(cell: object) -> object:
     """Put an apostrophe before a cell that a spreadsheet would evaluate as a formula; numbers stay unchanged.
 
-    Client names come from other parties. A name such as "=HYPERLINK(…)" would run on the machine of the person who
-    opens the file.
+    Client names come from other parties. A name such as "=HYPERLINK(…)" would run on the machine that opens the file.
     """
     return f"'{cell}" if isinstance(cell, str) and _is_formula(cell) else cell
 

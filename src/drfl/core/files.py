@@ -259,7 +259,7 @@ def read_gzip(path: Path, *, remedy: str = "") -> io.BytesIO:
 
 
 def open_text(path: Path, *, limit: int | None = None, follow: bool = True, remedy: str = "") -> BinaryIO:
-    """Open a text file, unpacked if its name ends in .gz; arguments and errors as of :func:`open_file`."""
+    """Open a text file, unpacked if its name ends in .gz; arguments and errors are those of :func:`open_file`."""
     if path.suffix.lower() == ".gz":
         return cast(BinaryIO, read_gzip(path, remedy=remedy))
     return open_file(path, limit=limit, follow=follow, remedy=remedy)
@@ -643,7 +643,7 @@ class Arrays:
         return shape, is_fortran, kind
 
     def read(self, names: Sequence[str]) -> list[np.ndarray]:
-        """Read arrays by name. Arrays of Python objects are refused, because unpickling them could run code.
+        """Read arrays by name. Arrays of Python objects are rejected, because unpickling them could run code.
 
         Raises:
             InputError: If a header declares more data than the file holds, or the arrays need too much memory.

@@ -12,7 +12,7 @@ _PIECE = 2**24
 """Number of entries hashed at a time, so that a tensor mapped from a file is not loaded as a whole."""
 
 _LARGE = 2**20
-"""Bytes above which the digest of a tensor is cached: the runs of a comparison share the pools of their clients."""
+"""Digests of tensors with more bytes are cached, because the runs of a comparison share the pools of their clients."""
 
 _digests: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 """(version, digest) of each large tensor. torch counts the writes to a tensor."""

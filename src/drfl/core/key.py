@@ -49,7 +49,7 @@ def _text_words(label: str) -> tuple[int, int, int]:
 def _index(value: object) -> int:
     """Convert a Python or NumPy integer to int; return −1 for any other object."""
     if type(value) is int:
-        return value  # A fast path, because isinstance with a protocol takes longer than all the rest of a fold.
+        return value  # Fast path, because isinstance with a protocol takes longer than all the rest of a fold.
     return operator.index(value) if isinstance(value, SupportsIndex) else -1
 
 

@@ -21,7 +21,7 @@ def scratch_folder() -> str:
 
 
 def is_mapped(tensor: Tensor) -> bool:
-    """Return whether a file holds the memory of a tensor. Systems other than Linux do not say, so False there."""
+    """Return whether a file holds the memory of a tensor; False on systems other than Linux, which do not report it."""
     if tensor.device.type != "cpu" or not tensor.numel() or not MAPS.is_file():
         return False
     place = tensor.data_ptr()

@@ -146,7 +146,7 @@ def late_rollbacks(which: Sequence[str]) -> list[Notice]:
     """Warn if models were reset in the second half of their runs.
 
     Args:
-        which: One text per affected run that says how many of its rounds count.
+        which: One text per affected run that states how many of its rounds count.
     """
     if not which:
         return []
@@ -158,7 +158,7 @@ def late_rollbacks(which: Sequence[str]) -> list[Notice]:
 
 
 def failures_text(stops: Sequence[str]) -> str:
-    """Say how the failed runs of an algorithm ended: "2 of 14 diverged", "diverged" if all did, "" if none failed.
+    """Describe how the failed runs of an algorithm ended: "2 of 14 diverged", "diverged" if all did, "" if none failed.
 
     With a failed run, the other runs do not describe the algorithm: a mean over the seeds at which it happens to work
     would flatter it.

@@ -1,4 +1,4 @@
-"""The name of the run in log lines, which otherwise could be of any run of a comparison."""
+"""The name of the run in log lines, which could otherwise belong to any run of a comparison."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ QUOTE = "'"
 def with_options(text: str) -> str:
     """Replace the settings in a message by the options of the command.
 
-    Messages write a setting as Python and TOML files do, in backticks. A command says "--lr 0.1" for "`lr = 0.1`".
+    Messages write a setting as Python and TOML files do, in backticks. A command prints "--lr 0.1" for "`lr = 0.1`".
     """
 
     def as_option(found: re.Match[str]) -> str:

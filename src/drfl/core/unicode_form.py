@@ -21,5 +21,5 @@ def is_printed_alike(first: str, second: str) -> bool:
 
 
 def difference(first: str, second: str, usual: str = "") -> str:
-    """Describe in what two similar texts differ: as usual, or with their code points if they are printed alike."""
+    """Describe how two similar texts differ: as usual, or by their code points if they are printed alike."""
     return f"Unicode form ({first!a} and {second!a})" if is_printed_alike(first, second) else usual

@@ -220,7 +220,7 @@ def check_received(
 
 
 CHANGED = "has changed since the run began"
-"""End of the reason for which code is not loaded that is not the code of the run."""
+"""End of the reason for not loading code that has changed since the run."""
 
 
 def _remedy(reason: str, resuming: str | None, otherwise: str) -> str:
@@ -336,7 +336,7 @@ def _is_installed(file: Path) -> bool:
 
 @functools.cache
 def _resolved(file: str) -> Path:
-    # Cached, because a process has thousands of modules and their paths are resolved for every run.
+    # This is cached, because a process has thousands of modules and their paths are resolved for every run.
     return Path(file).resolve()
 
 

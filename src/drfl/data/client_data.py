@@ -90,7 +90,7 @@ class ClientData:
         schema: The schema that encoded the table, or that drfl inferred from it; None if there is none. If it allows
             missing values, inputs may be NaN until they are standardised.
         patients: (n,) int64 Number of the patient of each row, if training and test rows share one pool; None if rows
-            are independent. A number names one patient of a client; at another client it is another patient.
+            are independent. The same number at two clients denotes two patients.
         fields: The tensors that each row of the inputs (n, p) holds, if the model takes a dictionary or tuple; None if
             the inputs are one tensor.
 
@@ -223,7 +223,7 @@ class ClientData:
     def shares_test_rows(self) -> bool:
         """Whether a test row belongs to two clients, or is listed twice for one client."""
         rows = torch.cat(self.test)
-        # A partition may lend a test row to a client that would otherwise have none.
+        # A partition may give another client's test row to a client that would otherwise have none.
         return len(rows.unique()) < len(rows)
 
     @cached_property
@@ -448,7 +448,7 @@ class ClientData:
             standardise: Whether to standardise inputs (n_i, p), see :meth:`standardised`.
             columns: Names of the columns of inputs (n_i, p), for messages and reports.
             classes: Distinct names of the classes 0 to C - 1.
-            schema: The schema by which a table was encoded. If it allows missing values, inputs may be NaN.
+            schema: The schema that encoded the table. If it allows missing values, inputs may be NaN.
             notices: Warnings about the data, see :func:`drfl.data.data_warnings`.
             patients: Patient of each row (n_i,) in the same form, if `test` is None. All rows of a patient are on one
                 side of the split.
@@ -552,7 +552,7 @@ class ClientData:
                 0..C-1 in sorted order, with their names in `classes`. Several columns are read as numbers (n, k), such
                 as the labels 0 and 1 of a multi-label task. A condition such as "price > 100000" makes the classes "no"
                 and "yes", or a label, of a column.
-            features: Columns to learn from; None uses all other columns. Numbers are features as they are. A text or a
+            features: Columns to learn from; None uses all other columns. Numbers are used unchanged. A text or a
                 category becomes a column of 0 and 1 for each of its values except the first.
             schema: Meaning of each column, or the path of a schema file. It names the client, the target and the
                 features, and encodes categories, dates and missing values.
@@ -579,7 +579,7 @@ class ClientData:
             if getattr(reading, name) is not None:
                 raise InputError(f"{name} has no effect on a data frame: remove it", code="unused-option", field=name)
         table, proposed = Table("the table", frame, frame_row), tuple[Notice, ...]()
-        # Without options, a data frame is taken as its user has read it.
+        # Without options, a data frame is used as the user has read it.
         if schema is None and reading != DETECT and group is not None:
             names = roles.texts
             if features is not None:
@@ -628,7 +628,7 @@ class ClientData:
 
 
 def group_of(schema: TableSchema, features: Sequence[str] | None) -> str:
-    """The column of a schema that names the client."""
+    """Return the column of a schema that names the client."""
     if features is not None:
         raise InputError(
             "`features` and `schema` are both given: remove `features`", code="conflicting-options", field="features"

@@ -42,18 +42,20 @@ def load_model(
 
     Args:
         path: A run's ``model.safetensors``, ``model-last.safetensors`` or ``model-averaged.safetensors``, or the folder
-            of a run or a fit. The folder of a comparison, a sweep or a deployment if it has a single run. At a site of
-            a deployment, the folder with ``site.toml``: the site's current model, with its schema.
+            of a run or a fit. The folder of a comparison, a sweep or a deployment is accepted if it has a single run.
+            At a site of a deployment, give the folder with ``site.toml``, which has the site's current model and its
+            schema.
         module: Module with the architecture that was trained, whose parameters and buffers are overwritten; or the
             reference to the user's model, such as "mine.py:net". None if the file describes the module.
         schema: The schema of the columns, or its file, if the model file has only the schema's digest, as after a
             deployment.
         trusted: SHA-256 digests of Python files. The code that the model file names is loaded if the file has these
             digests, and the code on this machine has them too.
-        client: Name of a client of a fit with personal models: its personal model, or the global model if it has none.
+        client: Name of a client of a fit with personal models. Its personal model is loaded, or the global model if it
+            has none.
 
     Returns:
-        The model. Without its module it has everything except predictions.
+        The model. Without its module it can do everything except predict.
 
     Raises:
         InputError: If the file cannot be read, was not written by drfl, is damaged or has a newer format; if the module
@@ -136,7 +138,7 @@ class Model:
             module = made.to(kinds.pop()) if len(kinds) == 1 else made
         if module is not None:
             load_weights(module, self.weights)
-        # Without running code, some modules cannot be made. Such a model still tells what it is.
+        # Some modules cannot be built without running code. Such a model can still describe itself.
         self._module = None if module is None else module.eval()
         names = self._raw_names
         if names is not None:
@@ -219,7 +221,7 @@ class Model:
         if not file.dtype.is_floating_point:
             example = torch.zeros(ROWS, *file.shape, dtype=file.dtype)
         elif self.standardisation is not None:
-            # Rows in the range of the training rows, where rounding errors are those of real rows.
+            # Use rows in the range of the training rows, so that rounding errors are those of real rows.
             normal = torch.randn(ROWS, *file.shape, dtype=torch.float64, generator=generator)
             example = normal * self.standardisation.scale + self.standardisation.mean
         else:
@@ -322,7 +324,7 @@ class Model:
                 parts.append(module(*args, **kwargs).double())
         found, classes = torch.cat(parts), self._file.classes
         width = 1 if found.dim() < 2 else found.shape[1]
-        # One output stands for two classes.
+        # A single output represents two classes.
         if self.kind == "classification" and classes is not None and max(2, width) != len(classes):
             raise InputError(
                 f"{self._file.path} is damaged: the model has {width} outputs, and the file names {len(classes)} "

@@ -1,4 +1,4 @@
-"""The card of a model: what it predicts, from what, how well, and what is not known (Mitchell et al. 2019)."""
+"""The card of a model: its target, its inputs, its results, and what is unknown (Mitchell et al. 2019)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST = 8
 def card(model: Model) -> Card:
     """Return the card of a model.
 
-    drfl writes what the file contains. Who may use the model for which decision is for its authors to say.
+    drfl writes what the file contains. The authors must state who may use the model for which decision.
 
     References:
         Mitchell et al. (2019), "Model cards for model reporting".

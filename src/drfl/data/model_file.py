@@ -107,9 +107,9 @@ def model_bytes(
         preparation["features"] = features
     if fields is not None:
         preparation["fields"] = asdict(fields)
-    # The document is in the file's metadata, as a second file could get lost.
+    # The document is in the file's metadata, because a second file could get lost.
     document = {"format_version": FORMAT, **about, "preparation": preparation}
-    # NaN is not JSON, and other readers would refuse it.
+    # NaN is not JSON, and other readers would reject it.
     metadata = {KEY: json.dumps(document, allow_nan=False)}
     return save({name: value.contiguous() for name, value in state.items()}, metadata)
 
@@ -191,7 +191,7 @@ def _checked(path: Path, weights: dict[str, Tensor], about: Mapping[str, Any]) -
     schema, inferred = None, preparation.get("inferred", False)
     _require(isinstance(inferred, bool), "it is unknown whether the schema is inferred")
     if preparation.get("schema") is not None:
-        # The plain form of a schema is that of a file for people, which does not say who made it.
+        # The plain form of a schema does not record whether drfl inferred it.
         schema = replace(TableSchema.of(preparation["schema"]), inferred=inferred)
         # Sites recognise a schema by its digest.
         _require(schema.digest == digest, "the schema does not have its digest")

@@ -18,7 +18,7 @@ from drfl.core.errors import InputError, listing
 from drfl.core.files import SETTINGS_LIMIT, read_json, read_toml, reading, sha256_of
 
 INDEX = "models.json"
-"""File that says which model is current. It is replaced atomically, after the models that it names are complete."""
+"""File that names the current model. It is replaced atomically, after the models that it names are complete."""
 
 SUFFIX = ".safetensors"
 

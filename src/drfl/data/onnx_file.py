@@ -21,7 +21,7 @@ TOLERANCE = 1e-5
 """Largest difference, relative to the largest result, between the file and the model."""
 
 ROWS = 7
-"""Rows with which the file is checked."""
+"""Number of rows for checking the file."""
 
 
 def write_onnx(module: nn.Module, output: str, example: Tensor, path: Path) -> None:
@@ -39,7 +39,7 @@ def write_onnx(module: nn.Module, output: str, example: Tensor, path: Path) -> N
             field=error.name,
         ) from None
     module = module.eval()
-    # The exporter reports each step, and what is wrong is in the exception.
+    # The exporter reports each step, but the exception contains the error.
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings(action="ignore"):

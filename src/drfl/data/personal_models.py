@@ -1,4 +1,4 @@
-"""The personal models that a fit writes beside its global model, in a file of their own."""
+"""The personal models that a fit writes beside its global model, in a separate file."""
 
 from __future__ import annotations
 

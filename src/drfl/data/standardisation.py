@@ -131,7 +131,7 @@ def client_moments(inputs: Tensor, clients: Sequence[Tensor], names: Sequence[st
 def _combine(counts: Tensor, means: Tensor, variances: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and variance (p,) from counts (k, p) or (k, 1), means and variances (k, p), by Chan's formula."""
     weights = counts / counts.sum(0).clamp(min=1)
-    # Relative to the first group's mean, so that equal means give exactly this mean.
+    # Compute relative to the first group's mean, so that equal means give exactly this mean.
     first = means[0] if bool((counts > 0).all()) else means.gather(0, (counts > 0).int().argmax(0)[None])[0]
     mean = first + (weights * (means - first)).sum(0)
     return mean, (weights * (variances + (means - mean).square())).sum(0)

@@ -55,7 +55,7 @@ class SiteSummary(NamedTuple):
 
 
 class Description(NamedTuple):
-    """The description of tables: per client, errors that drfl would refuse, likely errors, and how each file was read.
+    """The description of tables: per client, errors that drfl would reject, likely errors, and how each file was read.
 
     The schema is None if no file could be read or none can be proposed. Files whose cells have types have no form.
     """
@@ -134,7 +134,7 @@ def describe(
     """Describe tables, propose a schema for them, and collect all problems.
 
     The checks that compare clients ignore rows with a wrong value. Without a task, it is inferred. The proposed schema
-    has the properties of the files that drfl should not detect, too.
+    also has the properties of the files that drfl should not detect.
     """
     import pandas as pd
 
@@ -206,8 +206,8 @@ def describe(
 def _refusals(tables: Sequence[Table], needed: Sequence[str], sites: Sequence[SiteSummary]) -> list[InputError]:
     """List the needed columns that only some files have, and clients that cannot be split.
 
-    The fewer files, with or without a column, are named. A client of one row, or of one patient if a column names the
-    patients, cannot be split.
+    It names the files with the column or those without it, whichever are fewer. A client of one row, or of one patient
+    if a column names the patients, cannot be split.
     """
     found, own = list[InputError](), {table.place: [str(name) for name in table.frame] for table in tables}
     for name in needed:
@@ -261,7 +261,7 @@ def _warnings(
     x, y = torch.from_numpy(inputs[used]), targets[torch.from_numpy(used)]
     units = None if units is None else units[used]
     split = split_groups(owners[used], None if schema.classes is None else y.numpy(), Key(0), patients=units)
-    # Not standardised, as standardised rows do not show which values are missing.
+    # Do not standardise, because standardised rows do not show which values are missing.
     data = ClientData(
         x, y, as_tensors(split.train), x, y, as_tensors(split.test), split.names, schema.classes,
         columns=schema.features, schema=schema, patients=None if units is None else torch.from_numpy(units),
@@ -281,7 +281,7 @@ def _site(schema: TableSchema, frame: pd.DataFrame, name: str, patients: int | N
         known, count = texts[~is_missing], int(is_missing.sum())
         if column.type in WITH_LEVELS:
             counts = known.map(level_text).value_counts()
-            # Values that the schema leaves out come after its levels.
+            # Values that the schema omits come after its levels.
             beside = [str(text) for text in sorted(counts.index) if text not in column.levels]
             found = {level: int(counts.get(level, 0)) for level in (*column.levels, *beside)}
             columns[column.name] = ColumnSummary(column.type, count, found)

@@ -20,15 +20,14 @@ from drfl.federation.requests import TrainRequest
 from drfl.task.task import Task
 
 SMALL = 4096
-"""Numbers in the rows of a pass below which convolutions are so short that the calls take most of the time."""
+"""With fewer numbers in the rows of a pass, convolutions are so short that the calls take most of the time."""
 
 LARGE, PASSES = 10**8, 64
-"""Multiplications per row × (rows + PASSES) above which passes over rows keep several threads busy."""
+"""Passes over rows keep several threads busy if multiplications per row × (rows + PASSES) exceed this."""
 
 LEVEL = 1.12
-"""Ratio of predicted times up to which threads are chosen although a stack may be faster.
-
-The prediction is not more exact, and beside busy processes a stack that uses all cores waits for its slowest thread.
+"""Maximum ratio of predicted times at which threads are chosen although a stack may be faster. The prediction is not
+more exact, and beside busy processes a stack that uses all cores waits for its slowest thread.
 """
 
 _stackable: WeakKeyDictionary[Task, bool] = WeakKeyDictionary()
@@ -39,7 +38,7 @@ def choice(problem: PooledData, clients: int, batch: int) -> Engine:
     """Choose an engine for local steps.
 
     On a CUDA device that is the stacked engine, with one client per stack if the model cannot be stacked. On a CPU it
-    is the one with the smaller predicted time, and threads if the times are level. The prediction counts the model's
+    is the one with the smaller predicted time, and threads if the times are similar. The prediction counts the model's
     work and measures nothing, because a run must give the same numbers on a busy machine.
 
     Args:
@@ -94,7 +93,7 @@ def _explained(
 def pass_choice(problem: PooledData, rows: int) -> Engine:
     """Choose an engine for losses, gradients and tests at given models.
 
-    On a CPU that is threads if the pass is large or the model cannot be stacked, and stacks otherwise.
+    On a CPU, use threads if the pass is large or the model cannot be stacked, and stacks otherwise.
 
     Args:
         problem: Task and samples.

@@ -121,7 +121,7 @@ class Tests(NamedTuple):
         loss: (N,) float64 mean losses.
         values: (N,) float64 for each of the task's measures.
         rows: (Σ_i n_i, k) float64 for each measure, see :meth:`drfl.task.metrics.Metric.of_rows`.
-        threshold: The log-odds above which rates call a row positive; None = 0, without a choice.
+        threshold: The log-odds above which rates count a row as positive; None = 0, which was not chosen.
     """
 
     loss: Tensor

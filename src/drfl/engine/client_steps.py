@@ -195,7 +195,7 @@ def _train_group(
         if whole is not None and part is not None:
             whole[index] = part
     for place, j in enumerate(group):
-        # A clone, because a view would keep the tensors of the whole group in memory.
+        # Clone, because a view would keep the tensors of the whole group in memory.
         ends[j] = {name: values[place].clone() for name, values in changed.items()}
 
 

@@ -22,7 +22,7 @@ def device_of(name: str) -> torch.device:
         # A valid name does not mean that the device exists; only an allocation shows that.
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        # For an unknown type torch lists twenty, most of which its build lacks.
+        # For an unknown type torch lists twenty types, most of which this build lacks.
         reason = str(error).strip().splitlines()[0]
         reason = "torch has no such device" if reason.startswith("Expected one of") else reason
         raise InputError(
@@ -40,5 +40,5 @@ def make_deterministic() -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     # TF32 has 10 of the 23 bits of float32. By default torch uses it in convolutions, but not in products.
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    # Otherwise cuDNN may add in any order, and choose its algorithms by measurements.
+    # Otherwise cuDNN may sum in any order, and choose its algorithms by benchmarks.
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False

@@ -18,7 +18,7 @@ from drfl.task.measure import Rows
 from drfl.task.task import Task
 
 MIN_TRACED = 2**26
-"""Multiplications of a test above which tracing pays off: they take a few milliseconds, a trace a tenth of a second."""
+"""Minimum multiplications of a test for which tracing pays off; a trace takes a tenth of a second."""
 
 
 def evaluate_models(problem: PooledData, rows: ClientRows, models: Sequence[Model], apply: Apply = map) -> list[Tests]:
@@ -41,7 +41,7 @@ def evaluate_together(problem: PooledData, rows: ClientRows, models: Tensor) -> 
     agree with :func:`evaluate_models` up to rounding.
     """
     task, (pool, places) = problem.task, rows.distinct
-    # Contiguous parameters, because otherwise every pass would copy them.
+    # Make the parameters contiguous, because every pass would otherwise copy them.
     of, views = _functions(task), [view.contiguous() for view in task.layout.views(models).values()]
 
     def tested(x: Tensor, y: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:

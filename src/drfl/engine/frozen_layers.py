@@ -54,7 +54,7 @@ def split(task: Task) -> Split | None:
 def features(backbone: nn.Module, x: Tensor) -> Tensor:
     """Compute the backbone's outputs for inputs (n, …)."""
     with torch.no_grad():
-        # In several passes, because the activations of the whole pool may not fit into memory.
+        # Use several passes, because the activations of the whole pool may not fit into memory.
         return torch.cat([backbone(part) for part in x.split(IMAGES)])
 
 

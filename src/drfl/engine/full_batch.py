@@ -137,7 +137,7 @@ def shape_of_pass(problem: PooledData, counts: Tensor, room: float) -> tuple[int
         # Clients of equal size are cut into equal segments, which need no padding.
         length = -(-int(counts[0]) // -(-int(counts[0]) // most))
     else:
-        # Lengths are powers of two, so that few shapes occur. Of equally good lengths the longest is taken.
+        # Lengths are powers of two, so that few shapes occur. Ties go to the longest.
         lengths = (1 << b for b in reversed(range(most.bit_length())))
         length = min(lengths, key=lambda L: int((-(-counts // L)).sum()) * (L + GRADIENT_ROWS))
     return length, max(1, min(most // length, int(room / (length * sample_bytes + 3 * model_bytes))))

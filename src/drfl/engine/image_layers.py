@@ -13,7 +13,7 @@ BLOCK = 16
 """Channels that oneDNN stores contiguously in its own layout; other numbers are padded to a multiple of it."""
 
 LARGE = 4096
-"""Pixels of a minibatch (B·H·W) above which that layout saves more than the conversion costs."""
+"""With at least this many pixels in a minibatch (B·H·W), that layout saves more than the conversion costs."""
 
 
 def use_onednn_layout(model: nn.Module) -> None:

@@ -12,10 +12,10 @@ WHITE = 255
 """Value of a fully lit 8-bit pixel: images are integers from 0 to WHITE, divided by WHITE."""
 
 CACHED = 32 * 2**20
-"""Bytes of a pool up to which it fits into a processor's caches, so that its rows are gathered fast without a copy."""
+"""A pool of at most this many bytes fits into a processor's caches, and its rows are gathered fast without a copy."""
 
 LARGEST = 2**30
-"""Bytes of a pool above which no copy is made: it may be a memory-mapped file that does not fit into memory."""
+"""Larger pools, in bytes, are not copied, because they may be memory-mapped files that do not fit into memory."""
 
 CHUNK = 2**18
 """Numbers compared at a time, which fit into the cache of a core."""
@@ -25,7 +25,7 @@ _pixels: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
 def gatherer(pool: Tensor) -> Callable[[Tensor, Tensor], object]:
-    """Return (index (n,), out (n, …)) → writes these rows of the pool (N, …) to ``out``, always with the same bits."""
+    """Return a function (index (n,), out (n, …)) that writes these rows of the pool (N, …) to ``out`` bit for bit."""
     pixels = pixels_of(pool)
     if pixels is None:
         return lambda index, out: torch.index_select(pool, 0, index, out=out)
@@ -33,14 +33,14 @@ def gatherer(pool: Tensor) -> Callable[[Tensor, Tensor], object]:
 
     def gather(index: Tensor, out: Tensor) -> None:
         torch.index_select(pixels, 0, index, out=room.resize_(out.shape))
-        # Converted first and then divided in place, because dividing bytes by a number takes longer than both.
+        # Convert first and then divide in place, because dividing bytes by a number takes longer than both.
         out.copy_(room).div_(WHITE)
 
     return gather
 
 
 def pixels_of(pool: Tensor) -> Tensor | None:
-    """Return the (N, …) uint8 that give the pool bitwise if divided by 255; None if there are none or no use for them.
+    """Return the (N, …) uint8 tensor that gives the pool bitwise if divided by 255; None if impossible or useless.
 
     Each pool is examined once. A large pool is read only up to the first value that is not a pixel.
     """

@@ -79,7 +79,7 @@ def prepare(data: ClientData, task: Task, place: torch.device) -> PreparedPools:
     ignoring = any(m is not None and bool(task.criterion.ignores(y).any()) for y, m in pools)
     task = task.resolved(train.x, train.y, ignoring=ignoring)
     train, test = train._replace(task=task, masses=masses), test._replace(task=task, masses=test_masses)
-    # Before autocast is set, so that features are computed in the model's type. Tests never use autocast.
+    # Do this before autocast is set, so that features are computed in the model's type. Tests never use autocast.
     parts = None if task.noisy else split(task)
     if parts is not None and is_narrower(parts.backbone, train.x):
         inputs = features(parts.backbone, train.x)

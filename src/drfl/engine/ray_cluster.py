@@ -18,7 +18,7 @@ PATIENCE = 3.0
 """Seconds to wait for a cluster's head; Ray itself would try for minutes."""
 
 RETRIES = 3
-"""How often the work of a lost worker is restarted elsewhere."""
+"""Number of times that the work of a lost worker is restarted elsewhere."""
 
 LOST = "Ray workers were lost repeatedly, perhaps because they ran out of memory"
 

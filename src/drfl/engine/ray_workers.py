@@ -36,7 +36,7 @@ ROOM = 256 * 2**20
 that are sent instead of summed."""
 
 RESTARTS = 20
-"""How often a worker is restarted in a run, which may take long."""
+"""Number of times that a worker is restarted in a run, which may take long."""
 
 Array = np.ndarray
 
@@ -184,8 +184,8 @@ class RayWorkers:
         if not self._workers:
             ray = self._cluster.connected()
             count = self._count or max(1, int(ray.cluster_resources().get("CPU", 1)))
-            # No CPU is reserved: a worker that must restart after its machine was lost would wait for a free CPU for
-            # ever. Restarts are limited, not retries: an unreachable worker would use up many retries in a moment.
+            # No CPU is reserved: a worker that must restart after its machine was lost would wait for a free CPU
+            # forever. Restarts are limited, not retries: an unreachable worker would use up many retries in a moment.
             start = ray.remote(max_restarts=RESTARTS, max_task_retries=-1, scheduling_strategy="SPREAD")(Worker)
             self._workers = [start.remote(self._engine or Auto()) for _ in range(count)]
         return self._workers

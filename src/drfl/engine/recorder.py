@@ -47,7 +47,7 @@ def record(
     Raises:
         ValueError: If the function reads the values of a tensor.
     """
-    # Aliases, because one tensor may be passed as two arguments.
+    # Use aliases, because one tensor may be passed as two arguments.
     recorder, inputs = _OperationRecorder(replacements), [a.detach() for a in arguments]
     for number, tensor in enumerate(inputs):
         recorder.keep(tensor, recorder.graph.placeholder(f"input_{number}"))
@@ -64,7 +64,7 @@ class _OperationRecorder(TorchDispatchMode):
         super().__init__()
         self.graph, self.constants = Graph(), nn.Module()
         self._replacements = replacements
-        # Weak keys, so that intermediate results are freed as without a recorder.
+        # Use weak keys, so that intermediate results are freed as without a recorder.
         self._nodes = WeakTensorKeyDictionary()
 
     def keep(self, tensor: Tensor, node: Node) -> None:

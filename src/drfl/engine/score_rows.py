@@ -41,7 +41,7 @@ def _largest(rows: ClientRows, patients: Tensor | None) -> Tensor | None:
 def youden(output: Tensor, positive: Tensor) -> float | None:
     """Return the threshold on the log-odds with the largest sum of sensitivity and specificity (Youden 1950).
 
-    The threshold is halfway between two outputs. Of several equally good thresholds, the lowest is returned.
+    The threshold is halfway between two outputs. If several thresholds are equally good, the lowest is returned.
 
     Args:
         output: (n,) log-odds.

@@ -47,7 +47,7 @@ GATHERED = 6
 """Multiplications of a forward pass that take as long as gathering one number of an input."""
 
 IMAGES = 128
-"""Most samples per pass through convolutions on a CPU."""
+"""Maximum number of samples per pass through convolutions on a CPU."""
 
 STORED, FEWEST = 16 * 2**20, 16
 """Bytes of activations per pass on a CPU, in the count of a training step; but passes have at least ``FEWEST`` samples.
@@ -70,7 +70,7 @@ def functional(problem: PooledData, w: Tensor) -> Model:
     """Return the task's model at w (d,), for one thread at a time: during a call the module holds other parameters."""
     parameters = problem.task.layout.views(w)
     if has_images(problem):
-        # Weights in the layout of the images, or every pass would convert them.
+        # Store the weights in the layout of the images, because every pass would otherwise convert them.
         parameters = {name: channels_last(p) if p.dim() == 4 else p for name, p in parameters.items()}
     return lambda x: problem.task.outputs(parameters, x)
 
@@ -82,11 +82,12 @@ def per_sample(problem: PooledData, index: Tensor, model: Model, of: Sequence[Sa
     relaid = has_images(problem)
 
     def evaluate_part(part: slice | Tensor) -> list[Tensor]:
-        # Inside the function, because grad mode belongs to a thread, and `apply` may use other threads.
+        # Disable gradients inside the function, because grad mode belongs to a thread, and `apply` may use other
+        # threads.
         with torch.no_grad():
             x, y = take_rows(problem.x, part), take_rows(problem.y, part)
             outputs = problem.forward(model, channels_last(x) if relaid else x)
-            # From here on float64 on the CPU, like reported losses and λ.
+            # From here on, values are float64 on the CPU, like reported losses and λ.
             return [function(outputs, y).double().cpu() for function in of]
 
     columns = [torch.cat(values) for values in zip(*apply(evaluate_part, parts), strict=True)]

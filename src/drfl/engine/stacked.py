@@ -135,7 +135,7 @@ class Stacked:
 
     def _parts(self, problem: PooledData, batches: Batches, w: Tensor) -> Iterator[Tensor]:
         """Split the clients into stacks within the bound, largest batches first; padding at most doubles a batch."""
-        # A stable sort, so that a cohort is always split in the same way: the split affects the rounding of sums.
+        # Use a stable sort, so that a cohort is always split in the same way. The split affects the rounding of sums.
         work = batches.total(1)
         order, start = work.argsort(descending=True, stable=True), 0
         bound, model = self._room(w), 3 * w.numel() * w.element_size()
@@ -146,7 +146,7 @@ class Stacked:
             size = min(self.clients or len(order), max(1, int(bound / (widest * sample + model))))
             # Work and counts descend along the order, so clients with at least half the largest work come first.
             similar = int((2 * work[order[start:]] >= work[order[start]]).sum())
-            # Ascending positions, so that a part with all clients is the cohort in its order.
+            # Sort the positions, so that a part with all clients is the cohort in its order.
             yield order[start : start + min(size, similar)].sort().values
             start += min(size, similar)
 
@@ -220,8 +220,8 @@ def _graph_steps(
 ) -> Sequence[Tensor]:
     """Return the results of :func:`_local_steps` for padded batches, as a CUDA graph.
 
-    Everything that changes between rounds is an argument, also the step size, the proximal weight and the step of the
-    snapshot. All else is fixed in the graph and part of its name. So a run needs one graph per size of its padded
+    Everything that changes between rounds is an argument, including the step size, the proximal weight and the step of
+    the snapshot. All else is fixed in the graph and part of its name. So a run needs one graph per size of its padded
     cohorts.
     """
     w, numbers = request.w, step_numbers(request)

@@ -103,8 +103,8 @@ class _Convolution(Function):
         g, (columns, weight) = grad_outputs[0], ctx.saved_tensors
         of_x = of_weight = None
         if ctx.needs_input_grad[1]:
-            # One product per image and their sum, because a product over all pixels of a minibatch has too few
-            # entries to occupy a GPU.
+            # Sum one product per image, because a product over all pixels of a minibatch has too few entries to occupy
+            # a GPU.
             per_image = columns.flatten(1, 2).mT @ g.flatten(2).mT
             of_weight = per_image.sum(0).view(*weight.shape[2:], weight.shape[1], len(weight)).permute(3, 2, 0, 1)
         if ctx.needs_input_grad[0]:

@@ -99,8 +99,8 @@ class Prediction:
     """Nanoseconds of a core for the local steps of a client in each engine, per unit of a step's work.
 
     The constants are fitted to the times in ``benchmarks/results/auto.json`` so that the smaller prediction belongs to
-    the faster engine. The number of threads is not an input: both engines use all of them, so it hardly affects the
-    ratio, and runs in several processes with one thread each must give the same bits as in one.
+    the faster engine. The number of threads is not an input. Both engines use all of them, so it hardly affects the
+    ratio. Runs in several processes with one thread each must also give the same bits as in one.
 
     Args:
         operation: Per operation of torch.

@@ -93,7 +93,7 @@ class Replica:
                         p.add_(move)
                 gradients, _ = self._gradients(rows, seeds)
                 with torch.no_grad():
-                    # Restored from a copy: subtracting the displacement again would round.
+                    # Restore from a copy, because subtracting the displacement again would round.
                     for p, value in zip(self._parameters, original, strict=True):
                         p.copy_(value)
             with torch.no_grad():
@@ -211,7 +211,7 @@ class Threads:
 
         def take() -> int | None:
             try:
-                # Atomic, so two threads never get the same client.
+                # This is atomic, so two threads never get the same client.
                 return waiting.popleft()
             except IndexError:
                 return None

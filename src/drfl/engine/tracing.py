@@ -122,7 +122,7 @@ class _StructurePickler(cloudpickle.Pickler):
         """Return a substitute for a tensor; None = the object itself is written."""
         if not isinstance(obj, Tensor):
             return None
-        # The position tells which layers share a parameter, which is part of the function.
+        # The position shows which layers share a parameter, which is part of the function.
         place = self._places.get(id(obj))
         # torch would also write the memory address of a tensor.
         described = (tuple(obj.shape), str(obj.dtype), str(obj.device), obj.requires_grad)
@@ -160,7 +160,7 @@ def _attempt(
     # A model may contain anything, and tracing it may raise anything: the function itself still works.
     except Exception as error:
         reason = first_line(error)
-    # One warning for each task and name, not one for each shape.
+    # Warn once for each task and name, not once for each shape.
     if name not in (warned := _warned.setdefault(task, set())):
         warned.add(name)
         text = f"{model_of(task)} cannot be {make.__name__}d ({reason}), so its steps run unoptimised and slower"
@@ -222,7 +222,7 @@ _ATEN = torch.ops.aten
 _VIEWS = (_ATEN.view.default, _ATEN.expand.default, _ATEN._unsafe_view.default)
 _CONSTANTS = (_ATEN.scalar_tensor.default,)
 _FEW = 32
-"""Number of classes up to which softmax along the last dimension is several times slower than along another dimension,
+"""Maximum number of classes for which softmax along the last dimension is several times slower than along another one,
 for which torch's kernel computes neighbouring rows side by side."""
 
 
@@ -249,7 +249,7 @@ def _argmax(x: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
 
 
 REPLACEMENTS = {
-    # A copy, because the function may write to a tensor that it has made from numbers.
+    # Copy, because the function may write to a tensor that it has made from numbers.
     _ATEN.lift_fresh.default: _ATEN.clone.default,
     _ATEN.argmax.default: _argmax,
     _ATEN._log_softmax.default: _log_softmax,

@@ -15,7 +15,7 @@ from torch.nn import functional
 from drfl.engine.image_layers import is_transformed
 
 LARGE = 2**19
-"""Entries of a weight above which its gradient stays factored; below, the Python function costs more than it saves."""
+"""Gradients of weights with at least this many entries stay factored. Below, the Python function costs too much."""
 
 
 class OuterProduct(NamedTuple):
@@ -49,7 +49,7 @@ def total(p: Tensor, rest: Tensor | None, products: Sequence[OuterProduct]) -> G
         return rest
     if len(products) == 1 and rest is None:
         return products[0]
-    # New memory, because two parameters may have the same tensor as their gradient.
+    # Allocate new memory, because two parameters may have the same tensor as their gradient.
     gradient = torch.zeros_like(p) if rest is None else rest.clone()
     for product in products:
         product.add_to(gradient)
@@ -76,7 +76,7 @@ class LinearWeights:
 
     @contextmanager
     def collected(self) -> Iterator[dict[Tensor, list[OuterProduct]]]:
-        """While active, backward passes store products here; a weight gets the rest of its gradient, or None."""
+        """Store products of backward passes in the yielded mapping; a weight gets the rest of its gradient, or None."""
         self._products = products = {}
         try:
             yield products
@@ -88,7 +88,7 @@ class LinearWeights:
         # A factor that shares memory with a parameter would change with it before the product is added.
         if self._products is None or not self._memory.isdisjoint(map(_memory, product)):
             return False
-        # Detached, so that the graph behind the factors is freed.
+        # Detach, so that the graph behind the factors is freed.
         self._products.setdefault(weight, []).append(OuterProduct(*(factor.detach() for factor in product)))
         return True
 

@@ -90,30 +90,30 @@ def compare(
         seeds: The number of seeds, from 0, or the seeds themselves.
         init_from: The model file to start from, of the same architecture, columns and classes; see ``drfl run``.
         keep_weights: Start the client weights λ of algorithms that have them from the run of that file.
-        predictions: Predictions of other tools by their names in tables, as data frames or CSV files. Each gets a row
-            that was tested on the same rows; see the page on trained models.
+        predictions: Predictions of other tools by their names in tables, as data frames or CSV files. They are tested
+            on the same rows, and each adds a row to the tables; see the page on trained models.
         out: The folder to fill: one run per algorithm and seed, the table and ``report.html``. None keeps no files.
-        jobs: Runs at a time, each in its own process. Results do not depend on it. In a script, several need the call
-            under ``if __name__ == "__main__":``. "ray" takes the CPUs of a Ray cluster: the one that the program is
-            connected to, else that of RAY_ADDRESS, else this machine.
+        jobs: Number of parallel runs, each in its own process. Results do not depend on it. In a script, parallel runs
+            require the call to be under ``if __name__ == "__main__":``. "ray" takes the CPUs of a Ray cluster: the one
+            that the program is connected to, else that of RAY_ADDRESS, else this machine.
         resume: Continue the comparison in ``out``, or extend it: by algorithms, by seeds, or by ``rounds``. Finished
             runs are not repeated unless the number of rounds rises, and an interrupted one continues from its
             checkpoint.
         overwrite: Replace the comparison in ``out``.
         evaluate_every: The number of rounds between tests.
         until: Stop when validation rows reach a target, such as ``"worst_accuracy=0.9"``; ``data`` must have such rows.
-            ``"test:worst_accuracy=0.9"`` stops by test rows, and the runs that it stops have no intervals.
+            ``"test:worst_accuracy=0.9"`` uses test rows instead, and the runs that it stops have no intervals.
         select: Return the model of the round that is best on the clients' validation rows, by "worst", "worst20" or
             "average" (score), or "loss"; ``data`` must have such rows, see :meth:`drfl.ClientData.with_validation`.
         patience: Stop when validation rows have shown no gain for this number of rounds.
         returned: Which model a run returns, see :func:`drfl.run`; None = "average".
-        as_published: Run the algorithms as their papers do: return the last iterate, take no guards and no bound on
-            updates, and refuse step sizes that drfl would choose. Every table states it above its rows.
-        safeguard: To which model a run returns if drfl's step size is too large, see :func:`drfl.run`.
+        as_published: Run the algorithms as in their papers: return the last iterate, use no guards and no bound on
+            updates, and reject step sizes that drfl would choose. Every table states it above its rows.
+        safeguard: The model to which a run returns if drfl's step size is too large, see :func:`drfl.run`.
         averaged: Keep the averaged solution of the theorems too.
         certificate: Bound the distance to the saddle point at every test.
         guards: Checks of reported losses before the dual update: objects of :mod:`drfl.resilience`, or texts such as
-            "clip:bound=3". None takes a wide one, "none" takes none.
+            "clip:bound=3". None uses a wide default, "none" uses no guard.
         max_norm: Reject models farther than this from the one that was sent, and longer gradients.
         step_bound: Reject updates longer than this multiple of the cohort's median; 0 for no bound, None = 100.
         aggregator: Robust aggregation rule for models and gradients: an object, or a text such as "krum:f=2".
@@ -126,23 +126,23 @@ def compare(
         device: Torch device.
         precision: "full", or "bf16" for local steps in bfloat16.
         threads: Torch threads of every run.
-        checkpoint_every: The number of rounds between checkpoints; 0 writes none, None as many as take at most 5 % of
-            the time.
+        checkpoint_every: The number of rounds between checkpoints; 0 writes none, None writes as many as 5 % of the
+            time allows.
         track: Where runs send their histories as they progress: "tensorboard:FOLDER", "mlflow:STORE" or
             "wandb:FOLDER" (offline); see :mod:`drfl.trackers`.
         progress: Called with a line for every run that ends; "bar" shows a live bar instead, None nothing.
 
     Returns:
         The result: ``to_frame()``, ``to_markdown()``, ``to_latex()``, ``plot()``, ``summary()``, and ``directory``.
-        After Ctrl-C, which ends a run after its current round, the result has the runs that have ended.
+        Ctrl-C ends a run after its current round; the result then has the runs that have ended.
 
     Warns:
         RunWarning: If ``progress`` is None, and runs failed, or the result has ``notices``, such as runs that returned
             the initial model.
 
     Raises:
-        InputError: An argument is impossible, ``out`` holds something else, or an algorithm cannot start.
-        DrflError: A worker process died, or nothing had ended when the comparison was interrupted.
+        InputError: If an argument is invalid, ``out`` contains something else, or an algorithm cannot start.
+        DrflError: If a worker process died, or no run had ended when the comparison was interrupted.
     """
     from drfl.experiments.compare.compare_objects import ComparisonOptions, compare_objects
 
@@ -193,7 +193,7 @@ def fit(
     checkpoint_every: int | None = None,
     progress: Callable[[str], None] | None = print,
 ) -> Fitted:
-    """Train the model with the best worst client that the data can justify, as ``drfl fit`` does.
+    """Train several algorithms, choose the best one for the worst client, and return its model, as ``drfl fit`` does.
 
     Six algorithms train on four fifths of each client's training rows. The other rows choose one of them: the one with
     the smallest loss of the worst client, among FedAvg and those that improve on it. An algorithm improves on FedAvg if
@@ -203,8 +203,8 @@ def fit(
     Args:
         data: See :func:`compare`. If the clients have validation rows, these are used.
         task: See :func:`compare`. Its loss decides which client is worst; its score is reported.
-        budget: Rounds of communication of each of the nine or ten runs.
-        personalise: Give a client local steps from the global model, or the model that it trains alone, if that clearly
+        budget: Communication rounds of each of the nine or ten runs.
+        personalise: Fine-tune the global model at a client, or use the model that it trains alone, if that clearly
             lowers its validation loss.
         init_from: See :func:`compare`.
         keep_weights: See :func:`compare`.
@@ -220,8 +220,8 @@ def fit(
         device: Torch device.
         precision: "full", or "bf16" for local steps in bfloat16.
         threads: Torch threads; None = torch's default.
-        checkpoint_every: The number of rounds between checkpoints; 0 writes none, None as many as take at most 5 % of
-            the time.
+        checkpoint_every: The number of rounds between checkpoints; 0 writes none, None writes as many as 5 % of the
+            time allows.
         progress: Called with a line for every run that ends; None shows nothing.
 
     Returns:
@@ -229,9 +229,9 @@ def fit(
         ``directory``.
 
     Raises:
-        InputError: An argument is impossible, ``out`` holds something else, or there is nothing to resume.
-        DivergedError: The chosen algorithm diverges on all training rows.
-        DrflError: Every algorithm diverges or ends worse than the initial model, unless that is from ``init_from``.
+        InputError: If an argument is invalid, ``out`` contains something else, or there is nothing to resume.
+        DivergedError: If the chosen algorithm diverges on all training rows.
+        DrflError: If every algorithm diverges or ends worse than the initial model, unless that is from ``init_from``.
 
     Warns:
         RunWarning: If the model of ``init_from`` may have been trained on test rows, and ``progress`` is None.
@@ -255,7 +255,7 @@ def fit(
     checks.integer("budget", budget)
     shared = {"cohort": cohort, "steps": steps, "batch": batch, "lr": lr}
     for name, number in shared.items():
-        # The settings of a command are texts and become numbers, but numbers in Python are not texts.
+        # Commands pass numbers as text, which settings convert, but Python callers must pass numbers.
         if isinstance(number, str) and (name, number) != ("batch", "full"):
             expected = "a number or 'full'" if name == "batch" else "a number"
             raise InputError(f"{name} must be {expected}, got {number!r}", code="invalid-value", field=name)
@@ -293,7 +293,7 @@ def data_spec(**settings: object) -> DataSettings:
         The description; ``for_seed(seed)`` gives the clients' samples.
 
     Raises:
-        InputError: A setting is unknown or impossible.
+        InputError: If a setting is unknown or invalid.
 
     Example:
         >>> import drfl
@@ -345,26 +345,26 @@ def tune(
 
     Args:
         space: Returns the algorithm of a trial, whose ``suggest_float`` and similar methods draw the parameters. It
-            must depend on them alone, as it is called again for every run.
+            must depend on them alone, because it is called again for every run.
         data: See :func:`compare`.
         task: See :func:`compare`.
         rounds: Rounds of communication in every run.
-        trials: Points to try, by Optuna's tree-structured Parzen estimator.
-        seeds: Runs of each trial; their mean counts.
+        trials: Number of trials, drawn by Optuna's tree-structured Parzen estimator.
+        seeds: Number of runs of each trial, whose mean is its value.
         confirm_seeds: Seeds after those of the search at which the best trial and ``first`` run again, to test whether
             the best trial is better; 0 for no confirmation. It needs ``first``.
-        criterion: "worst", "worst20" or "average" (score over clients), or "loss", the worst client's. The score says
-            whether more is better. A run that fails has the worst value.
+        criterion: "worst", "worst20" or "average" (score over clients), or "loss", the worst client's. The score
+            defines whether more is better. A run that fails has the worst value.
         validation: Share of each client's training rows to judge on, if ``data`` has no validation rows.
-        first: The parameters of the first trial, by the names that the space suggests them under, such as the
-            defaults, so that the best trial is never worse. None draws it like the others.
+        first: The parameters of the first trial, by their names in the space, such as the defaults, so that the best
+            trial is never worse than these. None draws it like the others.
         out: The folder to fill: the trials as CSV and as an Optuna study, and the best parameters. If it holds an
             earlier call of the same search, that search continues, also with more trials. None keeps no files.
-        jobs: Runs at a time, each in its own process; at most ``seeds``, as a trial depends on those before it. See
-            :func:`compare`.
-        returned: Which model a run returns and is judged, see :func:`drfl.run`.
+        jobs: Number of parallel runs, each in its own process; at most ``seeds``, because a trial depends on those
+            before it. See :func:`compare`.
+        returned: Which model a run returns and is judged by, see :func:`drfl.run`.
         guards: Checks of reported losses before the dual update: objects of :mod:`drfl.resilience`, or texts such as
-            "clip:bound=3". None takes a wide one, "none" takes none.
+            "clip:bound=3". None uses a wide default, "none" uses no guard.
         max_norm: Reject models farther than this from the one that was sent, and longer gradients.
         step_bound: Reject updates longer than this multiple of the cohort's median; 0 for no bound.
         aggregator: Robust aggregation rule for models and gradients: an object, or a text such as "krum:f=2".
@@ -384,9 +384,9 @@ def tune(
         and ``directory``.
 
     Raises:
-        InputError: An argument is impossible, ``out`` holds something else or another search, the space fails, an
+        InputError: If an argument is invalid, ``out`` contains something else or another search, the space fails, an
             algorithm cannot start, or Optuna is missing.
-        DrflError: A worker process died, or every run failed.
+        DrflError: If a worker process died, or every run failed.
     """
     from drfl.core import checks
     from drfl.experiments.tuning.tune_objects import tune_objects
@@ -422,8 +422,8 @@ def assess(
             know both. For predictions, the simulation.
         measure: A metric that was measured; None = the score.
         level: The level of intervals and sets, in (0, 1).
-        auc_interval: "delong", or "distribution-free", which holds for every distribution of the outputs and any number
-            of rows, but is far wider.
+        auc_interval: "delong", or "distribution-free", which is valid for every distribution of the outputs and any
+            number of rows, but is far wider.
 
     Warns:
         RunWarning: If the folder's run did not reach its end.
@@ -446,7 +446,7 @@ def assess(
         from drfl.report.run_gains import no_assessment
 
         run = assess_run(Path(of), measure, level, auc_interval)
-        # Level 3 is the line of the user that calls this function.
+        # Level 3 is the user's line that calls this function.
         warn_of_interruption(Path(of), stacklevel=3)
         if run.assessment is None:
             why = no_assessment(run)

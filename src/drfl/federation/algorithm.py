@@ -125,8 +125,8 @@ def check_algorithm_type(algorithm: object, name: str = "algorithm") -> None:
     Without this check the first error would be about a missing attribute.
 
     Args:
-        algorithm: What the user gave.
-        name: The name under which it was given.
+        algorithm: The value that the user passed.
+        name: The name of its argument.
     """
     if isinstance(algorithm, type):
         kind = algorithm.__name__
@@ -208,7 +208,7 @@ class Personal(Protocol):
 
 
 def is_separate(algorithm: Algorithm) -> bool:
-    """Return whether only the clients' own models are of use, so that the loss of the global model is irrelevant.
+    """Return whether only the clients' own models are useful, so that the loss of the global model is irrelevant.
 
     An algorithm states this with a class attribute ``separate``.
     """

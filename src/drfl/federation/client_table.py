@@ -20,7 +20,7 @@ from drfl.core.mapped_files import scratch_folder
 
 
 class RowFile:
-    """A temporary file of rows with the same length and type. The slot of a row that is no longer used is reused.
+    """A temporary file of rows with the same length and type. Slots of rows that are no longer used are reused.
 
     The file has no name, because it is unlinked after it is opened. The system therefore frees it however the process
     ends. The file is read and written by system calls instead of memory mapping, so that a full disk causes an error
@@ -137,7 +137,7 @@ CHUNK_CUDA = 2**26
 """Number of entries that it copies at a time on a GPU."""
 
 LARGE = 2**28
-"""Bytes of the rows up to which a table is in memory, however little memory is free."""
+"""A table of at most this many bytes is in memory, however little memory is free."""
 
 LOG = logging.getLogger("drfl.federation")
 
@@ -252,7 +252,7 @@ class ClientTable:
             self._clients = torch.tensor(
                 [client for block in self._blocks for client in sorted(block)], dtype=torch.int64
             )
-        return self._clients.clone()  # Checkpoints refuse tensors that share memory, and two tables may share this one.
+        return self._clients.clone()  # Checkpoints reject tensors that share memory, and two tables may share this one.
 
     def __getitem__(self, clients: Tensor) -> Tensor:
         """Return the rows of ``clients`` (k,) as a new tensor (k, d).
@@ -283,7 +283,7 @@ class ClientTable:
             ValueError: If a client appears twice or is not in the table, or the rows do not fit.
             InputError: If the file of the rows cannot grow.
         """
-        # A copy, because rows never change and the caller may reuse its tensor.
+        # Copy, because rows never change and the caller may reuse its tensor.
         return self._with(clients, rows, lambda _, row: row.detach().clone())
 
     def add(
@@ -308,7 +308,7 @@ class ClientTable:
                 row.file.read(row, new)
             old = new if isinstance(row, Slot) else row
 
-            # In pieces, so that the difference is never written to memory.
+            # Work in pieces, so that the difference is never written to memory.
             def add_part(part: slice) -> None:
                 difference = term[part] if origin is None else term[part] - origin[part]
                 torch.add(zero if old is None else old[part], difference, alpha=alpha, out=new[part])
@@ -332,7 +332,7 @@ class ClientTable:
         wanted = self.clients[(weights[self.clients.to(weights.device)] != 0).cpu()].tolist()
         on_cpu = self.device.type == "cpu"
         if self._file is None and 2 * d > CHUNK and on_cpu:
-            # Side by side, so that the sum is written once; products of a row with its weight round as below.
+            # Add the rows piece by piece, so that the sum is written once. Products with weights round as below.
             rows = [(cast_weights[client], row) for client in wanted if isinstance(row := self._row(client), Tensor)]
 
             def mix_part(part: slice) -> None:

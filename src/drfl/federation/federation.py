@@ -136,7 +136,7 @@ class Ledger:
 
 
 def called(names: Sequence[str], *clients: int) -> str:
-    """Return what messages call clients: "client 'North'", or "clients 3, 5, 7 and 2 more clients" without names."""
+    """Return clients' names in messages: "client 'North'", or "clients 3, 5, 7 and 2 more clients" without names."""
     texts = [f"'{names[client]}'" if 0 <= client < len(names) else str(client) for client in clients]
     return f"client{'s' * (len(texts) != 1)} {listing(texts, 'client')}"
 
@@ -157,20 +157,21 @@ class Federation(ABC):
     Attributes:
         n: Number of clients N.
         shares: Each client's share of the training samples, summing to 1, float64 (N,).
-        w0: Initial model (d,), each time as a copy, so that nobody can change it in place for later runs.
+        w0: Initial model (d,). Each access returns a copy, so that changes in place do not affect later runs.
         ledger: Counters of communication and computation.
         majority: Share of the most frequent class among each client's test rows, float64 (N,), which is the accuracy of
             a constant prediction. None if targets are not class labels or unknown.
         largest_target: Largest absolute value of the targets; None if they are class labels or unknown.
         raw_columns: Whether inputs are known to be rows of columns that drfl did not standardise.
         measures: Metrics that :meth:`evaluate` computes, score first.
-        sizes: Number of training samples of each client, int64 (N,); None = unknown, and local epochs are refused.
+        sizes: Number of training samples of each client, int64 (N,); None = unknown, and local epochs are rejected.
         table_dir: Folder for the files of the server's tables of client vectors; None = the tables are in memory.
         averaged: Whether :meth:`train` always asks for the mean of the local models too, which a run needs for the
             averaged solution.
         model: The initial model, whose structure client-side methods need; None if the server does not know it.
         names: Names of the N clients, for messages; () = they have none.
         start_notices: Warnings about the initial model, see :meth:`starting_from`.
+        untested: Names of the clients that did not answer the last test.
     """
 
     n: int
@@ -186,13 +187,14 @@ class Federation(ABC):
     model: ClientModel | None = None
     names: tuple[str, ...] = ()
     start_notices: tuple[Notice, ...] = ()
+    untested: tuple[str, ...] = ()
 
     def name_of(self, client: int) -> str:
-        """Return what messages call a client."""
+        """Return the name of a client in messages."""
         return called(self.names, client)
 
     def names_of(self, clients: Tensor) -> str:
-        """Return what messages call several clients (k,), of which the first are listed."""
+        """Return the names of several clients (k,) in messages, which list only the first ones."""
         return called(self.names, *clients.tolist())
 
     @property
@@ -207,8 +209,8 @@ class Federation(ABC):
     def client_store(self, method: LocalMethod) -> ClientTable | None:
         """Create the store of the clients' private parameters and states; None if the method needs none.
 
-        In a simulation, the rows are the clients' values, and an unwritten row stands for the start value. In a
-        deployment, sites store the values, and a row has a number by which the site recognises its own.
+        In a simulation, the rows are the clients' values, and an unwritten row represents the start value. In a
+        deployment, sites store the values, and a row has a number by which the site recognises its values.
         """
         size = self.layout_of(method).size
         return ClientTable.zeros(self.n, self._w0.new_empty(size), self.table_dir) if size else None
@@ -274,7 +276,7 @@ class Federation(ABC):
         return [self.evaluate(w) for w in models]
 
     def own_models(self, models: OwnModels) -> ClientTable | OwnModels:
-        """Return the clients' own models (N, d) if they are in this process, else unchanged for the clients."""
+        """Return the clients' own models (N, d) if they are in this process; otherwise return ``models`` unchanged."""
         return models
 
     def evaluate_each(self, models: ClientTable | OwnModels, part: Part = "test") -> Evaluation:

@@ -60,7 +60,7 @@ class ClientRowsView:
     """
 
     def __init__(self, inputs: Callable[[], Tensor], targets: Callable[[], Tensor]) -> None:
-        # Functions, because most methods never look at all rows, which are copied from the pool.
+        # Stored as functions, because most methods never read all rows, and reading copies them from the pool.
         self._inputs, self._targets = inputs, targets
 
     @cached_property
@@ -108,7 +108,8 @@ class StepContext:
 
 
 class LocalMethod:
-    """The local steps of a client-side method. Every method of this class has a default, so override what differs.
+    """The local steps of a client-side method. Every method of this class has a default, so override only those that
+    differ.
 
     A client starts from the global model, or from its start model if the request has one, with its private parameters.
     It takes the steps of :class:`drfl.optim.local.LocalSGD` along the gradient of :meth:`loss`, and sends its model
@@ -127,7 +128,7 @@ class LocalMethod:
     trained: ClassVar[tuple[str, ...]] = ()
 
     def state(self, model: ClientModel) -> dict[str, Tensor]:
-        """Return the start value of the client's state: of a client that trains for the first time, or lost its state.
+        """Return the start value of the state, for a client that trains for the first time or has lost its state.
 
         All tensors have the type of the model.
 
@@ -137,7 +138,7 @@ class LocalMethod:
         return {}
 
     def private(self, model: ClientModel) -> Collection[str]:
-        """Return the names of parameters that stay at the client. They start from those that the server sends first."""
+        """Return the names of parameters that stay at the client. They start from the server's first values."""
         return ()
 
     def prepare(self, model: ClientModel, data: ClientRowsView, context: StepContext) -> dict[str, Tensor]:
@@ -193,7 +194,7 @@ class LocalMethod:
 
 
 def has_user_loss(algorithm: object) -> bool:
-    """Whether an algorithm is a client-side method whose loss is a user's and not one of drfl's."""
+    """Return whether an algorithm is a client-side method whose loss is a user's and not one of drfl's."""
     if not isinstance(algorithm, LocalMethod):
         return False
     return is_of_user(next(c for c in type(algorithm).__mro__ if "loss" in vars(c)))
@@ -249,7 +250,7 @@ class MethodLayout(NamedTuple):
                     code="wrong-type",
                     field=name,
                 )
-        # One mask over the model's vector, because a row of the client store has the private entries in its order.
+        # Use one mask over the model's vector, because a row of the client store has the private entries in its order.
         mask = torch.cat([torch.full((model.parameters[name].numel(),), name in private) for name in model.names])
         shapes = {name: tuple(value.shape) for name, value in state.items()}
         names = tuple(name for name in model.names if name in private)
@@ -273,7 +274,7 @@ class MethodLayout(NamedTuple):
             return w, {name: value.detach().clone() for name, value in method.state(received).items()}
         count = 1 + int(self.private.sum())
         if count > 1:
-            # A copy, because all clients of the cohort start from the same vector.
+            # Copy, because all clients of the cohort start from the same vector.
             w = w.clone()
             w[self.private.to(w.device)] = row[1:count]
         return w, unflatten(row[count:], self.state)
@@ -304,7 +305,7 @@ def flatten(tensors: Named, shapes: Shapes, like: Tensor) -> Tensor:
                 code="wrong-shape",
                 field=name,
             )
-    # The empty vector first, because torch.cat needs at least one tensor.
+    # Begin with the empty vector, because torch.cat needs at least one tensor.
     return torch.cat([like.new_empty(0), *(tensors[name].detach().reshape(-1).to(like) for name in shapes)])
 
 

@@ -65,7 +65,7 @@ def hook_errors(method: object, hook: str) -> Iterator[None]:
 
 
 def names_from(method: object, place: str, names: Collection[str]) -> Collection[str]:
-    """Return the names that a user's method has in a place, which must not be a text: its letters are not names.
+    """Return the names that a user's method declares, and reject a text, whose letters would be taken for names.
 
     Raises:
         InputError: If they are a text.
@@ -82,7 +82,7 @@ def names_from(method: object, place: str, names: Collection[str]) -> Collection
 
 @cache
 def check_class(kind: type) -> None:
-    """Check the class of a method for mistakes that would otherwise change nothing, and so remain unnoticed.
+    """Check the class of a method for mistakes that would otherwise have no effect, and so remain unnoticed.
 
     Raises:
         InputError: If a field is annotated in a class that is not a dataclass, if a function almost has the name of one
@@ -131,10 +131,10 @@ def check_class(kind: type) -> None:
 
 
 def is_of_user(c: type) -> bool:
-    """Whether a class is not one of drfl's."""
+    """Return whether a class is not one of drfl's."""
     return c is not object and c.__module__.partition(".")[0] != "drfl"
 
 
 def _overrides(kind: type, name: str) -> bool:
-    """Whether a class replaces the default of a function, which is that of the first class that defines it."""
+    """Return whether a class overrides the default of a function, which is that of the first class that defines it."""
     return sum(name in vars(c) for c in kind.__mro__) > 1

@@ -17,7 +17,7 @@ def begin(algorithm: Algorithm[S], fed: Federation) -> S:
     """Create the state before the first round.
 
     Raises:
-        InputError: If a user's code fails, or leads to no state of the federation's model and clients.
+        InputError: If a user's code fails, or returns a state that does not fit the federation's model and clients.
     """
     if not _has_user_code(algorithm):
         return algorithm.init(fed)

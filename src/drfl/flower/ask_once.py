@@ -49,7 +49,7 @@ def ask_once(session: Session, contents: Mapping[int, RecordDict], what: str, re
     reasons = {client: "it is offline" for client in contents if client not in nodes}
     lines, messages = dict[int, int](), []
     for client, node in nodes.items():
-        # A copy, because clients may share a content, and each gets another head.
+        # Copy, because clients may share a content, and each gets another head.
         content = RecordDict(dict(contents[client]))
         if audit is not None:
             values = {"what": what, "stream": None, "digest": digest_of_content(content)}
@@ -90,7 +90,7 @@ def _read(received: ReceivedReply, node: int, roster: Roster, client: int, kind:
         raise ProtocolError(error_reason(reply))
     if reply is None or not reply.has_content() or reply.metadata.src_node_id != node:
         raise ProtocolError(received.problem or "it is empty, or another node sent it")
-    # Check the size before parsing, as a site may send anything.
+    # Check the size before parsing, because a site may send anything.
     if payload_size(reply.content) > kind.limit + 2**12:
         raise ProtocolError("it is too long")
     try:

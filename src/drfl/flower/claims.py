@@ -165,7 +165,7 @@ def standardisation_of(
                 field=name,
             )
         part.check(f"site '{name}'")
-    # Bounded, because one site in other units could otherwise set the scale of a column for all sites.
+    # Bound the statistics, because one site in other units could otherwise set the scale of a column for all sites.
     combined = bound_standardisation(list(reports.values()))
     for client, name in enumerate(reports):
         columns = (combined.outlier == client).nonzero().flatten()

@@ -49,7 +49,7 @@ from drfl.flower.records import (
 )
 from drfl.flower.row_hashes import hash_rows
 from drfl.flower.settings import read_site
-from drfl.flower.site import Site
+from drfl.flower.site import Site, private_errors
 from drfl.flower.site_data import load_scores, load_site
 from drfl.flower.site_policy import RefusedError
 from drfl.task.losses import Loss
@@ -336,8 +336,8 @@ def client_app(load: Callable[[Context], Site]) -> ClientApp:
     def close(message: Message, context: Context) -> Message:
         site = load(context)
         site.policy.check_run(context.run_id, site.folder)
-        # No count here: the answer discloses nothing about the data, and refusing it would leave the logs without an
-        # end.
+        # Do not count this request: the answer discloses nothing about the data, and refusing it would leave the logs
+        # without an end.
         content = RecordDict()
         if site.audit is not None:
             server = server_head(message, site)
@@ -368,20 +368,8 @@ def site_of(context: Context) -> Site:
 @cache
 def _site(path: Path) -> Site:
     settings, folder = read_site(path), path.resolve().parent
-    try:
+    with private_errors(settings.name, "its data"):
         data = run_within(settings.timeout, partial(load_site, path))
-    except HungError:
-        raise
-    except Exception as error:
-        # Flower sends the text of an exception to the server, and the text of this one may quote a patient's cell.
-        LOG.error("cannot read the data: %s", error, exc_info=not isinstance(error, InputError))
-        code = error.code if isinstance(error, InputError) else "file-unreadable"
-        raise InputError(
-            f"site '{settings.name}' cannot read its data ({code}). The log of its SuperNode shows why, and so does "
-            "'drfl deploy check' at the site",
-            code=code,
-            field=settings.name,
-        ) from None
     log = settings.open_log(folder, "site", settings.name)
     server_key = None if settings.server_key is None else read_public_key(folder / settings.server_key)
     column = settings.policy.score_column

@@ -70,7 +70,7 @@ class AuditedRun:
                 try:
                     if reply is None or not reply.has_content():
                         raise ProtocolError(problem or "it gave no answer")
-                    # Check the size before parsing, as a site may send anything.
+                    # Check the size before parsing, because a site may send anything.
                     if payload_size(reply.content) > MOST_FIELDS:
                         raise ProtocolError("its answer is too long")
                     site_head = read_head(reply.content)

@@ -48,7 +48,7 @@ def compute_answer(site: Site, ask: Ask, request: Request | None, memory: Record
     # With first=ask.client, the only client of this process draws the same samples as client `ask.client` in a
     # simulation of all clients.
     held = None if ask.holdout is None else ask.holdout.apply(data)
-    # Without validation rows, as one site's rows must not choose the threshold of rates.
+    # Omit validation rows, because one site's rows must not choose the threshold of rates.
     trained = data if held is None else replace(held, validation=None)
     fed = Simulation(trained, task, engine=engine, device=site.device, first=ask.client)
     client = torch.tensor([0])  # the only client of this process, whatever its index in the deployment

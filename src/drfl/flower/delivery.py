@@ -58,6 +58,6 @@ def deliver_result(finished: FinishedRun, session: Session) -> dict[str, str]:
     is_wanted = settings.key is not None if settings.deliver is None else settings.deliver
     if not is_wanted or not finished.has_ended or finished.checks.failure is not None:
         return {}
-    # The bytes of the run's own file, so that its digest is that of the file at the sites.
+    # Send the bytes of the run's own file, so that its digest is that of the file at the sites.
     model = dict(run_files(finished))["model.safetensors"]
     return deliver(session, model)

@@ -122,7 +122,7 @@ class FlowerFederation(Federation):
         self.majority = torch.tensor(reported, dtype=torch.float64) if len(reported) == self.n else None
         self._transport, self.names, self._model = Transport(grid, roster, deadline, audit), roster.names, model
         self._digests = {client: member.digest for client, member in members.items()}
-        # For the first and the second model, each client's last result. It is used again if a client is not tested.
+        # For the first and the second model, each client's last result.
         self._tested: tuple[dict[int, SiteTest], ...] = {}, {}
         self._products: dict[int, Products] = {}
         self.products: Tensor | None = None
@@ -167,7 +167,7 @@ class FlowerFederation(Federation):
         return empty._make((torch.tensor(clients), *parts))
 
     def evaluate(self, w: Tensor) -> Evaluation:
-        """Test w (d,) at every client; a client that does not answer keeps its last result.
+        """Test w (d,) at every client; the metrics of a client that does not answer are undefined.
 
         Raises:
             InputError: If a client has never been tested.
@@ -178,9 +178,11 @@ class FlowerFederation(Federation):
     def evaluate_later(self, models: Sequence[Tensor]) -> Callable[[], list[Evaluation]]:
         """See :class:`drfl.federation.federation.Bundling`.
 
-        The first two models are tested in one message, each further model in a separate message.
+        The first two models are tested in one message, each further model in a separate message. In a test that is
+        sent with a request, a client that does not answer keeps its last result. A test that is sent separately, such
+        as the one after the last round, asks every site that is online, and those that do not answer have no result.
         """
-        # Two models at most, because a message has one field for a second model.
+        # Test at most two models, because a message has one field for a second model.
         self._late = late = _LateTest(models[:2])
 
         def result() -> list[Evaluation]:
@@ -237,8 +239,18 @@ class FlowerFederation(Federation):
         """Test models at all clients, together with a request if given, and return the answers to the request."""
         # A client that was never tested has no earlier result to use instead, so wait for all.
         clients, is_missing = list(range(self.n)), len(self._tested[0]) < self.n
-        answers, cost = self._exchange(clients, late.models[0], request, late.models, is_missing, late.own)
-        late.done = True
+        # Each client's own models are tested separately in every round.
+        is_separate = request is None and late.own is None
+        answers, cost = self._exchange(
+            clients,
+            late.models[0],
+            request,
+            late.models,
+            late.own,
+            wait_for_all=is_missing,
+            wait_for_online=is_separate,
+        )
+        late.done, untested = True, list[int]()
         for client in clients:
             tests = valid_tests(answers.get(client), len(late.models), self.measures)
             if tests:
@@ -256,11 +268,17 @@ class FlowerFederation(Federation):
                     # Until two models are tested, use the products of the one model with itself.
                     self._products[client] = own_products(tests[0], self.measures)
             elif client in self._tested[0]:
-                name = self.names[client]
-                LOG.warning(Notice(f"{name} was not tested; its last result is used", "site-untested", name))
+                untested.append(client)
+                name, instead = self.names[client], "it has no result" if is_separate else "its last result is used"
+                LOG.warning(Notice(f"{name} was not tested; {instead}", "site-untested", name))
+        self.untested = tuple(self.names[client] for client in untested)
         # Copy the results, because a later test must not change them.
         late.results = [dict(results) for results in self._tested[: len(late.models)]]
         late.products, late.validations = dict(self._products), dict(self._validated)
+        for client in untested if is_separate else ():
+            for results in late.results:
+                results[client] = results[client].undefined()
+            late.products[client] = ((math.nan, math.nan),) * len(late.products[client])
         cohort = set() if request is None else set(request.cohort.tolist())
         return ExchangeResult({client: answer for client, answer in answers.items() if client in cohort}, cost)
 
@@ -270,8 +288,10 @@ class FlowerFederation(Federation):
         w: Tensor,
         request: Request | None,
         tested: Sequence[Tensor] = (),
-        wait_for_all: bool = False,
         own: OwnModels | None = None,
+        *,
+        wait_for_all: bool = False,
+        wait_for_online: bool = False,
     ) -> ExchangeResult:
         """Send clients a request, a test of ``tested`` (w and at most one other model, or own models), or both."""
         questions = {}
@@ -312,7 +332,7 @@ class FlowerFederation(Federation):
                 own=own is not None,
             )
             questions[client] = PendingRequest(ask, part)
-        exchanged = self._transport.exchange(questions, wait_for_all=wait_for_all)
+        exchanged = self._transport.exchange(questions, wait_for_all=wait_for_all, wait_for_online=wait_for_online)
         for client, answer in exchanged.answers.items():
             # Warn once if a site's data differ from those that it described before the run.
             health = self._transport.health[client]

@@ -42,10 +42,10 @@ from drfl.flower.settings import DeployedConfig
 LOG = logging.getLogger("drfl.flower")
 
 ATTEMPTS = 3
-"""How often a site is asked for the losses of models before the fit stops."""
+"""Number of times a site is asked for the losses of models before the fit stops."""
 
 UNUSED = ("validation", "until", "returned", "select", "patience", "averaged", "checkpoint_key")
-"""Keys of ``[job]`` that a fit refuses, as ``drfl fit`` has no such options."""
+"""Keys of ``[job]`` that a fit rejects, because ``drfl fit`` has no such options."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,8 @@ class DeployedFit:
 
     def test(self, models: Sequence[Tensor]) -> list[Evaluation]:
         """See :class:`drfl.experiments.fit.members.FitRuns`."""
-        # A federation per model: one that has tested another model would use its result for a site that is offline.
+        # Use one federation per model, because one that has tested another model would use its result for an offline
+        # site.
         return [self.prepared.federation(None).evaluate(w) for w in models]
 
 
@@ -161,7 +162,7 @@ def fit_sites(grid: Grid, path: Path, wait: float | None = None) -> Path:
         if notice is not None:
             LOG.warning(notice)
         prepared = Preparation.of(joined)
-        scored_by_loss(prepared.task)  # refuses a loss without values of rows
+        scored_by_loss(prepared.task)  # rejects a loss without values of rows
         jobs = DeployedFit(prepared, holdout)
         check_members(jobs, lambda line: None)  # the warnings about the sites' data are in the log already
         with claim_folder(out, "fit", resume=True, config=tomli_w.dumps(jobs.config), warn=LOG.warning) as claim:
@@ -190,8 +191,8 @@ def check_job(job: DeployedConfig) -> None:
     for name in UNUSED:
         if name in job.model_fields_set:
             raise InputError(
-                f"a fit has no '{name}', as it chooses the model on validation rows itself. Remove job.{name} from "
-                "server.toml",
+                f"a fit has no '{name}', because it chooses the model on validation rows itself. Remove job.{name} "
+                "from server.toml",
                 code="unused-option",
                 field=name,
             )

@@ -85,7 +85,7 @@ class Sites(NamedTuple):
 
     @property
     def shares_test_rows(self) -> bool:
-        """Whether two sites have equal rows, as far as their hashes say, so that test rows may be among them."""
+        """Whether two sites have equal rows, according to their hashes, so that test rows may be among them."""
         return any(notice.code == "shared-rows" for notice in self.notices)
 
     @property
@@ -105,7 +105,7 @@ class Sites(NamedTuple):
         return digests + ([] if applied is None else [applied.mean, applied.scale])
 
     def test_digest(self) -> str:
-        """Return a digest of the sites' data, as the server does not know which rows are test rows."""
+        """Return a digest of the sites' data, because the server does not know which rows are test rows."""
         return digest_of(self.tensors())
 
 

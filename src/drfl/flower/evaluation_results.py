@@ -200,7 +200,7 @@ def evaluation_files(evaluations: Evaluations, models: Sequence[Path]) -> dict[s
     return {
         CLIENTS: csv_text(columns, rows),
         **({PAIRED: csv_text(PAIRED_COLUMNS, paired)} if paired else {}),
-        # Last, because a folder with this file is complete.
+        # Write this file last, because a folder with it is complete.
         EVALUATION_FILE: json_text(summary, indent=2) + "\n",
     }
 

@@ -123,8 +123,8 @@ def fork_per_call(folder: Path, keep_running: Callable[[], bool]) -> list[str] |
     with open_socket(folder) as listener:
         for caller, arguments in accept_calls(listener, keep_running):
             with suppress(OSError):  # no memory for a child, or the caller has ended
-                # A child has only the thread that forked. That is safe, as this process only imports modules, and no
-                # other thread works in it.
+                # A child has only the thread that forked. That is safe, because this process only imports modules, and
+                # no other thread works in it.
                 if os.fork() == 0:
                     return arguments
                 # Answer after the fork: if it fails, the caller gets no answer and runs Flower's own program.

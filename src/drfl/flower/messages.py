@@ -332,6 +332,12 @@ class SiteTest(Message, frozen=True):
     others: Numbers = ()
     sums: Sums = ()
 
+    def undefined(self) -> SiteTest:
+        """Return the result with undefined metrics; the loss remains, because a run needs a number."""
+        nan = math.nan
+        others, sums = (nan,) * len(self.others), ((nan, nan, nan, nan, nan),) * len(self.sums)
+        return SiteTest(nan, self.loss, self.samples, others, sums)
+
 
 class Answer(Message, frozen=True):
     """A client's reply.
@@ -640,7 +646,7 @@ def work_of(request: Request) -> TrainWork | LossWork | GradientWork:
         epochs=local.epochs,
         # Optimizers travel as text that the site parses, so that no code crosses the network.
         optimizer=str(local.optimizer),
-        # Plain floats, because a user may have set numbers of other types.
+        # Convert to plain floats, because a user may have set numbers of other types.
         lr=None if local.lr is None else float(local.lr),
         momentum=float(local.momentum),
         weight_decay=float(local.weight_decay),

@@ -128,7 +128,7 @@ def describe_model(
         metrics = (score,) if code is None else code.metrics
         model = ModelRecipe(known, known_loss, dtype, classes, metrics=metrics, code=() if code is None else code.files)
         built = task_of(model, file.shape, None if code is None else code.folder)
-        # A copy, because the weights that the code creates are compared with those of the file below.
+        # Copy, because the weights that the code creates are compared with those of the file below.
         loaded = copy.deepcopy(built.model)
         load_weights(loaded, file.weights)
         w = dataclasses.replace(built, model=loaded).w0

@@ -13,7 +13,7 @@ from drfl.data.row_scores import RowScores, products
 from drfl.engine import Loop, Simulation
 from drfl.experiments.assess.labelled_table import GivenOutputs
 from drfl.flower.messages import AnswerTests, AskTests, ModelRecipe, SiteTest
-from drfl.flower.site import Site
+from drfl.flower.site import Site, private_errors
 from drfl.flower.site_task import check_same_model, engine_of, score_model
 from drfl.task.task import Task
 
@@ -40,7 +40,8 @@ def answer_tests(site: Site, request: AskTests) -> AnswerTests:
         measures = fed.measures
     own = None
     if site.own_scores is not None:
-        own, scores = _test_scores(site, site.own_scores(), request.models[0].model)
+        with private_errors(site.name, "its scores"):
+            own, scores = _test_scores(site, site.own_scores(), request.models[0].model)
         rows.append(scores)
     both = tuple(
         tuple((first, second) for first, second in products(rows[0], other, measures).tolist()) for other in rows[1:]

@@ -206,7 +206,7 @@ class NameRoster:
         nodes: dict[int, Node] = {}
         for node, name in self._name_by_node.items():
             if name in self.names:
-                # setdefault, because the node that was asked first keeps the name.
+                # Use setdefault, because the node that was asked first keeps the name.
                 nodes.setdefault(self.names.index(name), Node(node, since[node]))
         return nodes
 
@@ -287,7 +287,7 @@ def member_of(reply: Message | None, problem: str = "") -> JoinedSite:
         raise ProtocolError(
             f"cannot describe itself: {printable(reply.error.reason or f'error {reply.error.code}', MOST_SHOWN)}"
         )
-    # Check the size before parsing, as a site may send anything.
+    # Check the size before parsing, because a site may send anything.
     if not reply.has_content() or payload_size(reply.content) > MOST_IDENTITY_BYTES:
         raise ProtocolError("its description is rejected: it is empty or too long")
     try:
@@ -369,7 +369,7 @@ def gather_sites(grid: Grid, count: int, wait: float, timeout: float) -> dict[in
         present = set(grid.get_node_ids())
         # Nodes may leave before enough have joined, so count only those that are online.
         members = {node: member for node, member in members.items() if node in present}
-        # At least one pause, so that nodes that joined at the last moment are asked too.
+        # Pause at least once, so that nodes that joined at the last moment are asked too.
         remaining = max(PAUSE, min(timeout, end - time.monotonic()))
         # Ask only nodes that have not answered yet.
         members |= query_identities(grid, sorted(present - members.keys()), remaining)

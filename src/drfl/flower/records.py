@@ -1,6 +1,6 @@
 """Write messages to Flower's records and read them: fields in MessagePack, vectors as arrays beside them.
 
-A vector is sent in its own data type and never pickled. A message has one valid encoding; all others are refused.
+A vector is sent in its own data type and never pickled. A message has one valid encoding; all others are rejected.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def read(content: RecordDict, kind: type[M]) -> M:
         raise ProtocolError("a message is nested too deeply") from None
     except (msgspec.MsgspecError, ValueError) as error:
         text, _, field = str(error).partition(" - at `$")
-        # Shorten the text, as msgspec may quote a name or a value of the message.
+        # Shorten the text, because msgspec may quote a name or a value of the message.
         reason = f"cannot read {field.strip('.`') or 'a message'}: {text[:1].lower()}{text[1:]}"
         raise ProtocolError(printable(reason, MOST_SHOWN)) from None
     if unread:

@@ -89,14 +89,14 @@ class SiteData(BaseModel):
         csv: CSV, TSV or Parquet file with one row per sample; needs ``target`` or ``schema``.
         images: IDX file of images; needs ``labels``.
         target: Column of the table to predict, or a condition such as "price > 100000".
-        task: What the target is, by default "classification". A schema says it.
+        task: Kind of target, by default "classification". A schema defines it.
         schema_file: ``schema`` in the file: a :class:`drfl.TableSchema`, the same at all sites.
         labels: IDX file of labels.
         test_images: IDX file of test images; needs ``test_labels``.
         test_labels: IDX file of test labels.
         test_csv: Table of test rows, like ``csv``.
         test_fraction: Share of the rows that is used for testing, unless test data are given.
-        patient: Column of the table that names the patient of each row. A schema says it.
+        patient: Column of the table that names the patient of each row. A schema defines it.
         delimiter: Character between the cells of the table, or "tab"; by default detected, like the next three.
         decimal: Decimal mark, "." or ",".
         thousands: Mark between thousands.

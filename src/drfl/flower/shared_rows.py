@@ -19,7 +19,7 @@ from drfl.flower.session import Session
 LOG = logging.getLogger("drfl.flower")
 
 FEW = 20
-"""Number of rows from which a site whose rows are all at another site is reported, even if rows are coarse."""
+"""Minimum number of rows at which a site whose rows are all at another site is reported, even if rows are coarse."""
 
 
 def compare_sites(session: Session) -> list[Notice]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +19,36 @@ from drfl.flower.messages import ModelRecipe
 from drfl.flower.site_policy import SitePolicy
 from drfl.flower.site_task import task_of
 from drfl.task.task import Task
+
+LOG = logging.getLogger("drfl.flower")
+
+
+@contextmanager
+def private_errors(site: str, what: str) -> Iterator[None]:
+    """Log errors at the site, and raise them without their text, which may quote columns or cells of the site's table.
+
+    Flower sends the text of an exception to the server.
+
+    Args:
+        site: Name of the site.
+        what: What cannot be read, for the message.
+
+    Raises:
+        InputError: Instead of any other error, with the code of the original one.
+    """
+    try:
+        yield
+    except TimeoutError:
+        raise
+    except Exception as error:
+        LOG.error("cannot read %s: %s", what, error, exc_info=not isinstance(error, InputError))
+        code = error.code if isinstance(error, InputError) else "file-unreadable"
+        raise InputError(
+            f"site '{site}' cannot read {what} ({code}). The log of its SuperNode shows why, and so does "
+            "'drfl deploy check' at the site",
+            code=code,
+            field=site,
+        ) from None
 
 
 @dataclass(frozen=True)

@@ -127,11 +127,11 @@ class SiteStates:
     """
 
     def __init__(self, folder: Path, site: str) -> None:
-        # Quoted, because a name such as "../x" must not lead out of the folder.
+        # Quote the name, because a name such as "../x" must not lead out of the folder.
         self.site, self.folder = site, folder / STATES / quote(site, safe="")
 
     def read(self, number: int, like: Tensor) -> Tensor:
-        """Return the row with a number; zeros, which stand for the start value, for 0 or if the site lost it.
+        """Return the row with a number; zeros, which represent the start value, for 0 or if the site lost it.
 
         ``like`` (s,) has the length and type of a row.
         """
@@ -157,7 +157,7 @@ class SiteStates:
                 file.write(secrets.token_bytes(32))
             key.chmod(0o600)
         digest = hashlib.blake2b(row.numpy().tobytes(), digest_size=6, key=read_bytes(key, follow=False)).digest()
-        # 0 stands for the start value. Six bytes fit exactly into the float64 in which messages carry the number.
+        # 0 represents the start value. Six bytes fit exactly into the float64 in which messages carry the number.
         number = 1 + int.from_bytes(digest, "big")
         with atomic_write(self.folder / f"{number}.safetensors") as file:
             file.write(save({"row": row}))

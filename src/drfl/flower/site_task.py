@@ -36,7 +36,7 @@ def task_of(model: ModelRecipe, shape: tuple[int, ...], folder: Path | None = No
     """
 
     def located(name: str) -> str:
-        # The folder of the site, not the working directory of the process.
+        # Use the folder of the site, not the working directory of the process.
         return str(folder / name) if folder is not None and is_reference(name) else name
 
     names = {"model": (model.model, MODELS), "loss": (model.loss, LOSSES)}

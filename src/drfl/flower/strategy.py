@@ -163,7 +163,7 @@ class DrflStrategy(Strategy):
         # The sites that are online at the start are the clients of the whole run, so there must be enough for a cohort.
         least = max(self.min_available_nodes, size or 0)
         nodes = gather_sites(grid, least, self.wait, min(timeout, NAME_TIMEOUT))
-        # Sort by name, as node IDs change from start to start: client i keeps its site, and so its random draws.
+        # Sort by name, because node IDs change from start to start: client i keeps its site, and so its random draws.
         members = dict(enumerate(sorted(nodes.values(), key=lambda member: member.name)))
         names = [member.name for member in members.values()]
         agree(members, names)

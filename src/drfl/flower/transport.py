@@ -115,7 +115,9 @@ class Transport:
         self.held_shifts: dict[int, str] = {}  # for each client, the version of the shift that it holds
         self.offline: set[int] = set()  # clients that were offline at the end of an exchange
 
-    def exchange(self, questions: Mapping[int, PendingRequest], *, wait_for_all: bool = False) -> ExchangeResult:
+    def exchange(
+        self, questions: Mapping[int, PendingRequest], *, wait_for_all: bool = False, wait_for_online: bool = False
+    ) -> ExchangeResult:
         """Send requests and collect the answers until enough clients have answered or the time is over.
 
         A request is sent again if a message or a node was lost.
@@ -123,13 +125,17 @@ class Transport:
         Args:
             questions: The request to each client.
             wait_for_all: Whether to ask all clients and wait for all answers, regardless of backoff and ``quorum``.
+            wait_for_online: The same for the clients that are online.
         """
         start = time.monotonic()
         end, period = start + self.deadline.timeout, f"{self.deadline.timeout:g} s"
         # Only clients that get more than a test count for the quorum. If there are none, all count.
         working = {client for client, question in questions.items() if question.request is not None}
         counting, quorum = working or set(questions), None
-        if self.deadline.quorum is not None and not wait_for_all:
+        if wait_for_online:
+            for health in self.health.values():
+                health.backoff = 0
+        elif self.deadline.quorum is not None and not wait_for_all:
             quorum = min(self.deadline.quorum, len(counting))
         waiting = self._chosen(questions, wait_for_all)
         in_transit: dict[str, int] = {}  # message ID → client
@@ -140,7 +146,7 @@ class Transport:
             arrived = list(pull_replies(self.grid, list(in_transit)))
             for received_reply in arrived:
                 self._receive(received_reply, in_transit.pop(received_reply.message), waiting, exchanged)
-            # Once only: the deadline moves to the end of the grace period. Replies until then still count.
+            # Do this only once: the deadline moves to the end of the grace period. Replies until then still count.
             if quorum is not None and len(counting & exchanged.answers.keys()) >= quorum:
                 end, quorum = min(end, time.monotonic() + self.deadline.grace), None
                 period = f"{self.deadline.grace:g} s after enough others had answered"
@@ -336,7 +342,7 @@ class Transport:
         if self.audit is not None:
             self.roster.check_head(ask.client, read_head(content))
         if answer.lacking:
-            if pending.has_shift or ask.version in ("", "zero"):  # the site would be asked for ever
+            if pending.has_shift or ask.version in ("", "zero"):  # the site would be asked forever
                 raise ProtocolError("it claims to lack the shift, which was sent with the request")
             return answer
         answer = msgspec.structs.replace(answer, parts=_with_private(request, answer.parts))

@@ -128,7 +128,7 @@ def client_scores(groups: Sequence[Group]) -> str:
                     f"{count(samples)} test, {count(trained)} training samples, λ = {percent([lam], 2)} %",
                 )
                 place = x.at(rank + 1), y.at(score.scale * value)
-                # Smaller marks for many clients, so that they do not hide each other.
+                # Use smaller marks for many clients, so that they do not hide each other.
                 dots.append(mark(group.mark, *place, tooltip, scale=1.3 if len(run.clients) <= 200 else 0.6))
         opacity = 0.9 if alone else 0.4
         picture.draw("g", "".join(dots), data_group=group.key, fill=group.colour, fill_opacity=opacity)
@@ -274,7 +274,7 @@ def _chart(
             continue
         parts = [hint(f"{group.label}: {middle[shown[-1]]:{digits}} in round {rounds[shown[-1]]}")]
         if len(values) > 1:
-            # The outline of the band goes forth along the largest values and back along the smallest.
+            # The outline of the band follows the largest values, then returns along the smallest.
             tops, bottoms = (_thin_out(rounds[shown], end[shown]) for end in (values.max(0), values.min(0)))
             edge = [(x.at(r), y.at(value)) for r, value in (*tops, *reversed(bottoms))]
             parts.append(element("path", d=f"{path(edge)}z", fill_opacity=0.16))

@@ -63,7 +63,7 @@ def _forest(assessment: Assessment, shown: Sequence[int], part: Sequence[int]) -
     # Draw band, grid and average first, behind the marks.
     if band is not None:
         left, right = (min(max(x.at(end), START), END) for end in band)
-        # At least a pixel, as a band of a single value would be invisible.
+        # Draw at least a pixel, because a band of a single value would be invisible.
         width = max(1.0, right - left)
         picture.draw("rect", x=left, y=first, width=width, height=last - first, fill_opacity=FAINT)
     for value, label in x.ticks():

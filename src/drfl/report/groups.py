@@ -137,7 +137,7 @@ class Group:
 
     @property
     def score(self) -> Measure:
-        """The measure that says how well a client is served."""
+        """The measure of how well a client is served."""
         return self.measures[0]
 
     @property
@@ -275,7 +275,7 @@ def kinds_of_models(groups: Sequence[Group]) -> list[list[Group]]:
 
 def runs_at_one_seed(groups: Sequence[Group]) -> list[RunRecord]:
     """Return one run of each algorithm: at the first seed that all have, or each one's first run."""
-    # In reverse order, so that the first of two runs at one seed wins.
+    # Iterate in reverse, so that the first of two runs at one seed wins.
     seeds = [{run.seed: run for run in reversed(group.runs)} for group in groups]
     shared = next((run.seed for run in groups[0].runs if all(run.seed in by_seed for by_seed in seeds)), None)
     return [group.runs[0] if shared is None else by_seed[shared] for group, by_seed in zip(groups, seeds, strict=True)]

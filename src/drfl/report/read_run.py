@@ -86,7 +86,7 @@ class RunRecord:
 
     @property
     def score(self) -> Measure:
-        """The measure that says how well a client is served."""
+        """The measure of how well a client is served."""
         return self.measures[0]
 
     @property

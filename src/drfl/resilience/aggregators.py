@@ -99,7 +99,7 @@ def _shortened(U: Tensor, radius: Tensor) -> Tensor:
 
 
 def _coordinate_median(U: Tensor) -> Tensor:
-    """Return the median (d,); for even k the mean of the middle two, as torch's lower one is biased downwards."""
+    """Return the median (d,); for even k the mean of the middle two, because torch's lower one is biased downwards."""
     ordered, k = U.sort(0).values, len(U)
     return (ordered[(k - 1) // 2] + ordered[k // 2]) / 2
 
@@ -130,7 +130,7 @@ class MedianClip(_Rule):
 
     def bound(self, U: Tensor, centre: Tensor | None = None) -> Tensor:
         """See :class:`drfl.resilience.Aggregator`."""
-        # The median, because malicious clients would raise a mean length at will.
+        # Use the median, because malicious clients could raise a mean length at will.
         return _shortened(U, self.factor * _norms(U).median())
 
 
@@ -249,7 +249,7 @@ class Krum(_Rule):
         # Compute distances from differences: the shortcut via products loses small distances between long vectors.
         squared = torch.cdist(U.double(), U.double(), compute_mode="donot_use_mm_for_euclid_dist").square()
         scores = squared.sort(1).values[:, 1 : k - self.f - 1].sum(1)  # the first is the distance to itself, 0
-        # A stable sort, so that equal scores do not depend on the sorting algorithm.
+        # Use a stable sort, so that the order of equal scores does not depend on the sorting algorithm.
         best = scores.argsort(stable=True)[: self.used or k - self.f]
         return torch.zeros(k, dtype=torch.bool).index_fill(0, best.cpu(), True)
 
@@ -288,7 +288,7 @@ class CentredClip(_Rule):
     def bound(self, U: Tensor, centre: Tensor | None = None) -> Tensor:
         """See :class:`drfl.resilience.Aggregator`."""
         deviations = U if centre is None else U - centre
-        # Relative to the median distance, so that no radius has to be tuned to the size of the gradients.
+        # The radius is relative to the median distance, so that it need not be tuned to the size of the gradients.
         cut = _shortened(deviations, self.factor * _norms(deviations).median())
         return cut if centre is None else centre + cut
 

@@ -264,7 +264,7 @@ class ServerProbe:
             return client_rows[torch.from_numpy(generator.choice(len(client_rows), size, replace=False))]
 
         subset = replace(data, train=tuple(sample(client_rows, i) for i, client_rows in enumerate(data.train)))
-        # A federation of its own, whose ledger keeps the server's work apart from the clients'.
+        # Use a separate federation, whose ledger keeps the server's work apart from the clients'.
         return cls(Simulation(subset, task, engine=engine, device=device))
 
     def __call__(self, w: Tensor, clients: Tensor) -> Tensor:

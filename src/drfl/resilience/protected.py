@@ -358,7 +358,7 @@ class Protected(Wrapper[S]):
         dominant = memory.dominant
         if self.ambiguity is not None and len(lam) > 1:
             dominant = self.concentration.after(dominant, lam)
-        # One line per client and reason in a run, also after a resume, because `warned` is in the state.
+        # Log one line per client and reason in a run, also after a resume, because `warned` is in the state.
         for i, reason in (valid.reasons & ~memory.warned).nonzero().tolist():
             sender = self._name(i, fed) if i < len(lam) else "an unknown sender"
             LOG.warning(Notice(f"{sender}: reply rejected, as {REASONS[reason]}", "reply-rejected", sender))

@@ -162,7 +162,7 @@ class ReplyLog:
     def __init__(self) -> None:
         self._file: Path | None = None
         self._pending: list[UsedReplies] = []
-        # Updated at every write, so that a checkpoint does not need to read the file.
+        # These are updated at every write, so that a checkpoint does not need to read the file.
         self._size, self._digest = 0, hashlib.sha256()
 
     def add(self, counted: UsedReplies) -> None:

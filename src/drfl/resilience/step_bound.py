@@ -12,7 +12,7 @@ from drfl.core.intraop import column_slices, in_parallel
 from drfl.federation.requests import Gradients, R, Replies, Request
 
 MAX_ENTRIES = 2**20
-"""Most values whose lengths are computed at once; above it, by columns, so that the differences stay in the caches."""
+"""Lengths of more values are computed by columns, so that the differences stay in the caches."""
 
 
 @dataclass(frozen=True)

@@ -102,9 +102,9 @@ def validate_reply(
 ) -> ValidationResult[R]:
     """Select the rows of a reply that can be used.
 
-    A row is rejected if the client was not asked or has already answered (the first answer counts), or if a part has
-    the wrong shape or dtype (then all rows are rejected), is NaN or infinite, or is too far away. A negative loss is
-    valid. Nothing is copied if all rows are valid.
+    A row is rejected if the client was not asked or has already answered (the first answer counts). It is also rejected
+    if a part has the wrong shape or dtype (then all rows are rejected), is NaN or infinite, or is too far away. A
+    negative loss is valid. Nothing is copied if all rows are valid.
 
     Args:
         request: The request.
@@ -127,7 +127,7 @@ def validate_reply(
     codes = torch.tensor(first_codes, dtype=torch.int64)
     if not k:
         return ValidationResult(reply, clients, codes)
-    # A row of a stranger and a second answer keep their code, whatever they contain.
+    # Rows of unknown senders and second answers keep their code, whatever they contain.
     expected = _expected(request)
     reason = _unfit(expected, reply[1:], k)
     if reason is not None:

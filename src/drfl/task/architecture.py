@@ -91,7 +91,7 @@ def _described(module: nn.Module) -> dict[str, Any] | None:
 
 
 def _is_omitted(argument: str) -> bool:
-    """Return whether a description leaves out an argument: it would place tensors elsewhere, or has no effect."""
+    """Return whether a description omits an argument, because it would place tensors elsewhere or has no effect."""
     return argument in ("device", "dtype", "inplace") or argument.startswith("_")
 
 
@@ -143,7 +143,7 @@ def build(description: Mapping[str, Any]) -> nn.Module:
 
 
 def check_sizes(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    """Check, on the device "meta", that a module from a file takes rows of a shape and needs a sensible memory.
+    """Check, on the device "meta", that a module from a file takes rows of a shape and needs reasonable memory.
 
     Args:
         module: From :func:`build`.
@@ -189,7 +189,7 @@ def make_model(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
         return MODELS[name](shape, classes)
     loaded = user_code.load("model", name)
     if isinstance(loaded, nn.Module):
-        # Copy the user's module, as runs at other seeds start from it, too.
+        # Copy the user's module, because runs at other seeds also start from it.
         return copy.deepcopy(loaded)
     if not callable(loaded):
         raise InputError(

@@ -130,7 +130,7 @@ class ClientModel:
             outputs = self(x)
         finally:
             hook.remove()
-        # Those of the last call, as a model may use its head several times.
+        # Use those of the last call, because a model may use its head several times.
         return inputs[-1], outputs
 
     def gradient(self, loss: Callable[[ClientModel], Tensor]) -> Tensor:

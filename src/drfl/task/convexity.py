@@ -44,7 +44,7 @@ def convexity(task: Task) -> str | None:
         return f"the model trains {type(unsupported[0]).__name__}, but only nn.Linear is known to be convex"
     if len(trained) > 1:
         return f"the model trains {len(trained)} layers in sequence, which is not convex"
-    # At least one layer is trained, because Task refuses other models. The layers before it are frozen and therefore a
+    # At least one layer is trained, because Task rejects other models. The layers before it are frozen and therefore a
     # fixed map.
     after = [layer for layer in layers[trained[0] + 1 :] if type(layer) not in RESHAPING]
     if after:

@@ -93,7 +93,7 @@ class InputFields:
         Raises:
             InputError: If the inputs have other fields, their lengths differ, or an integer cannot be stored exactly.
         """
-        # The order of a dictionary has no meaning, but that of the numbers in a row has.
+        # The order of a dictionary is irrelevant, but the order of the numbers in a row is not.
         if isinstance(x, Mapping) and self.names is not None and set(x) == set(self.names):
             x = {name: x[name] for name in self.names}
         other = InputFields.of(x, what) if isinstance(x, Mapping | tuple) else f"a {type(x).__name__}"
@@ -135,7 +135,7 @@ class InputFields:
         Raises:
             Exception: Of any kind, if they are damaged.
         """
-        # The values come from a file of unknown origin: index() refuses everything but whole numbers.
+        # The values come from a file of unknown origin: index() rejects everything but whole numbers.
         names, kinds = plain["names"], tuple(map(KINDS.index, plain["kinds"]))
         shapes = tuple(tuple(map(index, shape)) for shape in plain["shapes"])
         if len({len(shapes), len(kinds), len(shapes if names is None else set(names))}) > 1:

@@ -234,8 +234,8 @@ class BatchLoss(Loss):
 
     The loss of a set of rows is the value of the function for these rows as one batch: the minibatch in a local step,
     the drawn rows of a loss report, and all of a client's rows in an evaluation or without a batch size. So the
-    objective of a client is f_i(w) = given(model_w(x_i), y_i) for all of its rows. The mean over minibatches differs
-    from it, as in any training loop with such a loss.
+    objective of a client is f_i(w) = given(model_w(x_i), y_i) for all of its rows. The mean over minibatches is
+    different, as in any training loop with such a loss.
 
     Local steps are vectorised over clients with minibatches of equal size if ``torch.func`` supports the function.
     Everything else is computed for one client after another, each in one pass.

@@ -455,7 +455,7 @@ RATES: Mapping[MetricFn, Rate] = {
 
 
 def scikit_learn_function(function: object) -> Callable[..., object] | None:
-    """Return the public function of :mod:`sklearn.metrics` that is given, or of which a partial is given; else None."""
+    """Return the public function of :mod:`sklearn.metrics` that this is, or is a partial of; None if it is neither."""
     function = function.func if isinstance(function, functools.partial) else function
     # A user with such a function has imported the module.
     known = getattr(sys.modules.get("sklearn.metrics"), str(getattr(function, "__name__", "")), None)
@@ -471,8 +471,8 @@ def scikit_learn_value(metric: Metric, outputs: Tensor, targets: Tensor) -> floa
     """Call a function of :mod:`sklearn.metrics` as it expects, with the targets first.
 
     Its second parameter determines how outputs are converted. Functions for regression receive them unchanged. For
-    classes and labels, ``y_pred`` receives the predicted ones, and ``y_proba`` the probabilities, of two classes those
-    of the second. ``y_score`` receives log-odds, or probabilities if there are more than two classes.
+    classes and labels, ``y_pred`` receives the predicted ones, and ``y_proba`` the probabilities, which for two classes
+    are those of the second. ``y_score`` receives log-odds, or probabilities if there are more than two classes.
 
     Raises:
         InputError: If the function is not defined for several classes or labels.
@@ -624,7 +624,6 @@ def resolved(metric: Metric, outputs: Tensor, targets: Tensor, ignored: float | 
     classes = are_classes(outputs, targets)
     many = classes and outputs.shape[1] > 2
     labels = targets[:1].numel() > 1 or (not classes and outputs[:1].numel() > 1)
-    # A row of a single label, if it is left, has it.
     excludes = is_of_classes(metric.function) if classes else labels and metric.function in BUILT_IN
     if ignored is not None and excludes:
         rows = Rows.REAL if labels and metric.rows.mean else metric.rows

@@ -155,7 +155,7 @@ def _group_norm(norm: nn.modules.batchnorm._BatchNorm, groups: int) -> nn.GroupN
     # one number, normalisation gives 0.
     layer = nn.GroupNorm(max(g for g in range(1, most + 1) if channels % g == 0), channels, norm.eps, norm.affine)
     if norm.affine:
-        layer.weight, layer.bias = norm.weight, norm.bias  # Those of the copy, with their type and requires_grad.
+        layer.weight, layer.bias = norm.weight, norm.bias  # Keep the copy's types and requires_grad.
     return layer.train(norm.training)
 
 

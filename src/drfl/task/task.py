@@ -242,11 +242,11 @@ class Task:
                 code="unsupported-combination",
                 field="model",
             )
-        # A shallow copy: frozen parameters may be large, and the user's model must not get the hook.
+        # Make a shallow copy, because frozen parameters may be large, and the user's model must not get the hook.
         model = copy.copy(self.model)
         for hooks in ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs"):
             setattr(model, hooks, copy.copy(getattr(model, hooks)))
-        # A hook, because engines call the model in several ways, and the names of parameters must not change.
+        # Use a hook, because engines call the model in several ways, and the names of parameters must not change.
         model.register_forward_pre_hook(fields, with_kwargs=True)
         return replace(self, model=model)
 

@@ -1,7 +1,7 @@
 """Random numbers in local steps, for dropout and augmentation, from one seed per sample and step.
 
 A dropout mask is a function of the seed and the position in a tensor, computed with integer arithmetic only. Therefore,
-it does not depend on the engine, the other samples of the batch, the device or earlier computations, and it can be
+it does not depend on the engine, the other samples of the batch, the device or earlier computations. It can be
 vectorised with vmap, traced and replayed like the rest of the model.
 """
 

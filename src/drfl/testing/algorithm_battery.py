@@ -21,7 +21,7 @@ from drfl.testing.toy_problem import Classification, ToyProblem, least_squares
 from drfl.training import step_size
 
 FEWEST = 3
-"""Fewest clients that a problem may have."""
+"""Smallest number of clients that a problem may have."""
 
 S = TypeVar("S", bound=State)
 
@@ -83,7 +83,7 @@ def subject_of(
         )
     checks.integer("rounds", rounds)
     checks.positive("tolerance", tolerance)
-    # A copy, because a faulty algorithm may change itself during the checks.
+    # Make a copy, because a faulty algorithm may change itself during the checks.
     original = copy.deepcopy(algorithm)
     if problem is not None:
         trial = problem

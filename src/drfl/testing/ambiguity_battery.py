@@ -1,7 +1,7 @@
 """The conformance checks for ambiguity sets.
 
 The checks do not know how a set is made. They compare the set's answers with each other: by duality, the worst case
-says how far a prox is from optimal, and mixtures accepted by ``contains`` say whether a worst case is the worst.
+shows how far a prox is from optimal, and mixtures accepted by ``contains`` show whether a worst case is the worst.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ def penalty_fits_its_gradient(subject: AmbiguitySubject) -> None:
         require(plain and subject.ambiguity.strong_convexity(subject.n) == 0, "penalised is False, but ψ is not 0")
         return
     for end in subject.members:
-        # Halfway, because ψ may have no gradient at the end, on the boundary of the set.
+        # Compare halfway, because ψ may have no gradient at the end, on the boundary of the set.
         middle, h = (centre + end) / 2, 1e-5
         ahead, behind = (subject.ambiguity.penalty(middle + sign * h * (end - centre)) for sign in (1, -1))
         slope = (ahead - behind) / (2 * h)
@@ -255,7 +255,7 @@ def nonfinite_input_is_refused(subject: AmbiguitySubject) -> None:
     for value in (math.nan, math.inf, -math.inf):
         v = torch.zeros(subject.n, dtype=torch.float64)
         v[subject.n // 2] = value
-        # Methods that take a mixture must refuse it too.
+        # Methods that take a mixture must also reject it.
         others = (ambiguity.contains, ambiguity.penalty, ambiguity.penalty_gradient)
         for name, call in (*_calls(subject, v, 1.0), *((f.__name__, partial(f, v)) for f in others)):
             try:
@@ -272,7 +272,7 @@ def order_is_irrelevant(subject: AmbiguitySubject) -> None:
         raise NotApplicable("the prior distinguishes clients")
     order = torch.randperm(subject.n, generator=torch.Generator().manual_seed(subject.seed))
     for v, step in zip(subject.vectors, subject.steps, strict=True):
-        # Projection and prox only: the worst case of tied losses need not be unique.
+        # Check only projection and prox, because the worst case of tied losses need not be unique.
         here, there = list(_answers(subject, v, step))[:2], list(_answers(subject, v[order], step))[:2]
         for (name, lam), (_, moved) in zip(here, there, strict=True):
             off = float((lam[order] - moved).abs().max())
@@ -284,7 +284,7 @@ def order_is_irrelevant(subject: AmbiguitySubject) -> None:
 
 
 def one_client(subject: AmbiguitySubject) -> None:
-    """Check that λ = (1) for one client, unless the set refuses one client with InputError."""
+    """Check that λ = (1) for one client, unless the set rejects one client with InputError."""
     for value in (0.0, -3.0, 1e300):
         for name, call in _calls(subject, torch.tensor([value], dtype=torch.float64), 1.0):
             try:
@@ -326,7 +326,7 @@ def examine_ambiguity(
     checks.integer("n", n)
     checks.integer("draws", draws, low=50)
     try:
-        # A set whose numbers are impossible for n refuses it at the first use.
+        # A set whose numbers are impossible for n rejects it at the first use.
         ambiguity.project(torch.zeros(n))
     except InputError as error:
         raise InputError(

@@ -237,7 +237,7 @@ class ALittleIsEnough(FalseVectors):
             return own
         # Honest clients that must lie farther out for the attackers to form a majority with them.
         supporters = (f + k) // 2 + 1 - f
-        # Clamped: with few clients z would be negative or infinite.
+        # Clamp, because with few clients z would be negative or infinite.
         z = NormalDist().inv_cdf(min(max((k - supporters) / k, 0.5), 0.99)) if self.z is None else self.z
         return (honest.mean(0) - z * honest.std(0)).expand_as(own)
 
@@ -284,7 +284,7 @@ class AdaptiveAttack(FalseVectors):
         size = own.norm(dim=1, keepdim=True)
         along = own / size.clamp(min=TINY)
         against = -(honest if len(honest) else own).mean(0).expand_as(own)
-        # Orthogonal to their own vectors, so that the cosine is exactly the one allowed.
+        # Make it orthogonal to their own vectors, so that the cosine is exactly the one allowed.
         across = against - (against * along).sum(1, keepdim=True) * along
         across = across / across.norm(dim=1, keepdim=True).clamp(min=TINY)
         return self.length * size * (self.cosine * along + (1 - self.cosine**2) ** 0.5 * across)

@@ -38,7 +38,7 @@ def converges(subject: Subject) -> None:
 
 
 LOOK = 25
-"""Rounds between two looks at a run; it has converged if two looks in a row find it at the solution."""
+"""Rounds between two checks of a run, which has converged if two checks in a row find it at the solution."""
 OTHER_SETS: tuple[AmbiguitySet, ...] = (CVaR(0.5), ChiSquare(0.1))
 """Sets that must change the solution, without and with a penalty."""
 
@@ -55,7 +55,7 @@ def converges_on_other_sets(subject: Subject) -> None:
         try:
             _require_solved(subject, subject.variant(full_participation=True, full=True, ambiguity=chosen), f"{chosen}")
         except InputError:
-            continue  # the algorithm refuses this penalty
+            continue  # the algorithm rejects this penalty
 
 
 class _SilentOnce(WrappedFederation):

@@ -41,7 +41,7 @@ class Hyperplane:
         return torch.zeros_like(lam)
 
     def contains(self, lam: Tensor, tolerance: float = 1e-9) -> bool:
-        """Whether the sum is 1."""
+        """Return whether the sum is 1."""
         return abs(float(lam.sum()) - 1) <= tolerance
 
     def strong_convexity(self, n: int) -> float:

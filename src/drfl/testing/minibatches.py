@@ -26,7 +26,7 @@ from drfl.testing.federation_checks import (
 from drfl.testing.report import CheckError, require
 
 KEYS = 150
-"""Number of keys from which a frequency or a mean is estimated."""
+"""Number of keys for estimating a frequency or a mean."""
 ERRORS = 5.0
 """Tolerance of an estimate, in standard errors."""
 
@@ -121,7 +121,7 @@ def minibatches_are_unbiased(served: FederationSubject) -> None:
 
 
 def no_running_statistics(served: FederationSubject) -> None:
-    """Check that a model whose forward pass changes its buffers is refused with an InputError.
+    """Check that a model whose forward pass changes its buffers is rejected with an InputError.
 
     Running statistics are not parameters, and averaging them, including integer counters, is not meaningful.
     """

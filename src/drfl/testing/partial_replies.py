@@ -46,7 +46,7 @@ def round_without_replies(subject: Subject) -> None:
     nobody = DropoutFederation.without(subject.exact, range(subject.n))
     after, info = algorithm.round(state, nobody, Key(SEED).fold("round", 3))
     differ = bits_differ(state, after)
-    require(not differ, f"a round that nobody answered changes {', '.join(differ)}")
+    require(not differ, f"a round without replies changes {', '.join(differ)}")
     require(info.is_empty, "Info does not say that the round had no replies: return Info.without_replies(cohort)")
 
 
@@ -78,7 +78,7 @@ def dropout_equals_absence(subject: Subject) -> None:
     if key is None:
         raise NotApplicable(f"none of {TRIES} keys draws the cohort {sorted(clients)}")
     alone, _ = few.round(state, fed, key)
-    # Compare models and their tables only: other fields may say which clients were asked.
+    # Compare models and their tables only: other fields may depend on which clients were asked.
     mine, theirs = of_model_shape(with_silent), of_model_shape(alone)
     same = leaves(with_silent)
     far = far_apart(rebuild(with_silent, same | mine), rebuild(with_silent, same | theirs), 1e-9)

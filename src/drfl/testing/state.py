@@ -55,7 +55,7 @@ def rebuild(like: State, tensors: Mapping[str, Tensor]) -> State:
         dense = tensors[path]
         if isinstance(leaf, Tensor):
             return dense
-        # A dense tensor does not tell unwritten rows from rows of zeros.
+        # A dense tensor does not distinguish unwritten rows from rows of zeros.
         clients = (dense != 0).any(1).nonzero().flatten()
         return ClientTable.of(len(dense), clients, dense[clients], leaf.folder)
 
@@ -97,7 +97,7 @@ def through_a_file(state: State) -> State:
         if isinstance(leaf, ClientTable):
             tensors |= {path + CLIENTS: leaf.clients, path + ROWS: leaf[leaf.clients]}
         else:
-            # safetensors refuses tensors that share memory or have gaps.
+            # safetensors rejects tensors that share memory or have gaps.
             tensors[path] = leaf.detach().clone().contiguous()
     loaded = load(save(tensors))
 
@@ -152,7 +152,7 @@ def far_apart(a: State, b: State, tolerance: float) -> list[str]:
     first, second = leaves(a), leaves(b)
 
     def close(x: Tensor, y: Tensor) -> bool:
-        # Relative to the largest entry, because the rounding of a sum grows with its largest term.
+        # Compare relative to the largest entry, because the rounding of a sum grows with its largest term.
         size = float(x.double().nan_to_num().abs().max()) if x.numel() else 0.0
         return gap(x, y) <= tolerance * (1 + size)
 

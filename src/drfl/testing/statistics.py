@@ -24,7 +24,7 @@ from drfl.testing.state import leaves, tables, with_mixture
 from drfl.testing.subject import SEED, Subject, last_of, rounds_of
 
 ROUNDS = 300
-"""Number of rounds from which a distribution is estimated, all from one state."""
+"""Number of rounds, all from one state, for estimating a distribution."""
 ERRORS = 5.0
 """Tolerance of an estimate in standard errors; a correct estimate exceeds it once in two million."""
 
@@ -214,7 +214,7 @@ def mixture_stays_in_its_set(subject: Subject) -> None:
         try:
             states = [state for state, _ in rounds_of(algorithm, subject.exact, 8)]
         except InputError:
-            continue  # the algorithm refuses a penalty without a gradient on the boundary
+            continue  # the algorithm rejects a penalty without a gradient on the boundary
         for state in states:
             before, lam = lam, subject.mixture(state)
             require(lam.dtype == torch.float64, f"λ turned into {lam.dtype}")
@@ -248,7 +248,7 @@ def mixture_follows_the_losses(subject: Subject) -> None:
 def nonfinite_losses_are_refused(subject: Subject) -> None:
     """Check that a reported loss of NaN or ±∞ raises NonFiniteError or is ignored, and never stays in the state.
 
-    Catches reports of which only the type is checked: a single NaN makes λ NaN for good.
+    Catches checks of only the type of a report: a single NaN makes λ NaN permanently.
     """
     recording = Recording(subject.exact)
     clean = last_of(subject.variant(full_participation=True, full=True, gamma=0.1), recording, 1)

@@ -141,7 +141,7 @@ class Subject:
 
     def constant_losses(self) -> ConstantFederation:
         """Make as many clients with different constant losses; models have 3 parameters."""
-        # Shuffled, so that confusing clients with positions shows.
+        # Shuffle, so that confusing clients with positions shows.
         values = np.random.default_rng(self.n).permutation(np.linspace(0.1, 2, self.n))
         if isinstance(self.algorithm, LocalMethod):
             return ConstantFederation(torch.from_numpy(values), model=self.exact.model)
@@ -163,7 +163,7 @@ class Subject:
         return frozenset(f.name for f in dataclasses.fields(self.algorithm) if f.init)  # pyright: ignore
 
     def has(self, *names: str) -> bool:
-        """Whether the algorithm has a hyperparameter with one of these names."""
+        """Return whether the algorithm has a hyperparameter with one of these names."""
         return not self.fields.isdisjoint(names)
 
     def needs(self, *names: str) -> None:
@@ -221,7 +221,7 @@ class Subject:
 
     @property
     def exact(self) -> Federation:
-        """Clients that compute with all their data; made once, as they keep nothing between runs."""
+        """Clients that compute with all their data; made once, because they keep nothing between runs."""
         if "exact" not in self.cache:
             self.cache["exact"] = self.exact_in(torch.float64)
         return self.cache["exact"]

@@ -31,7 +31,7 @@ class DecayingAverage(NamedTuple):
     @classmethod
     def start(cls, w: Tensor, lam: Tensor) -> DecayingAverage:
         """Return an average of no rounds, which holds (w, lam) until the first round is added."""
-        # Copies, because a checkpoint rejects two tensors that share memory, and the state holds these.
+        # Copy, because a checkpoint rejects two tensors that share memory, and the state holds these.
         return cls(w.clone(), lam.clone(), torch.zeros((), dtype=torch.int64))
 
     def add(self, w: Tensor, lam: Tensor) -> DecayingAverage:
@@ -66,14 +66,14 @@ class Average(NamedTuple):
     @classmethod
     def start(cls, w: Tensor, lam: Tensor) -> Average:
         """Return an average of no rounds, which holds (w, lam) until the first round is added."""
-        # Copies, because a checkpoint rejects two tensors that share memory, and the state holds these.
+        # Copy, because a checkpoint rejects two tensors that share memory, and the state holds these.
         none = torch.zeros((), dtype=torch.int64)
         return cls(w.clone(), lam.clone(), none, none.double())
 
     def add(self, w: Tensor, lam: Tensor, weight: float = 1.0) -> Average:
         """Return the average with one more round: its model w, its client weights lam and its weight > 0."""
         total = self.weight + weight
-        # A running mean: a sum would grow with the rounds and lose digits in single precision.
+        # Use a running mean, because a sum would grow with the rounds and lose digits in single precision.
         share = float(total) / weight
         return Average(self.w + (w - self.w) / share, self.lam + (lam - self.lam) / share, self.rounds + 1, total)
 

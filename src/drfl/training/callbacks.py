@@ -86,7 +86,7 @@ def line_printer(progress: object, other: str = "") -> Callable[[str], None]:
     """Return the function that shows lines of text, from the argument ``progress``; None shows nothing.
 
     Args:
-        progress: What the user gave.
+        progress: The value that the user passed.
         other: Another value that the argument may have, for the message.
     """
     if not progress:

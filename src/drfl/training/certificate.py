@@ -23,7 +23,7 @@ KEY = Key(0).fold("certificate")
 """Every exchange uses all training data, so nothing is drawn with this key."""
 
 EXCHANGE = 2**23
-"""Most numbers in one exchange of gradients; a large federation is asked in several exchanges."""
+"""Maximum count of numbers in one exchange of gradients. A large federation needs several exchanges."""
 
 
 class Certificate(NamedTuple):
@@ -33,8 +33,8 @@ class Certificate(NamedTuple):
         primal: max_{u∈Λ} F(w, u), the model's worst-case objective.
         lower: A lower bound on min_v F(v, λ), which no model can beat with these client weights.
         gradient_norm: ‖Σ_i λ_i ∇F_i(v̂)‖ at the point v̂ of the lower bound.
-        proven: Whether ``lower`` is a bound however large the remaining gradient is. If not (convex losses that are not
-            strongly convex, and no radius), min_v F(v, λ) may be lower by at most gradient_norm·‖v* − v̂‖.
+        proven: Whether ``lower`` is a valid bound regardless of the remaining gradient. If not (convex losses that are
+            not strongly convex, and no radius), min_v F(v, λ) may be lower by at most gradient_norm·‖v* − v̂‖.
     """
 
     primal: float
@@ -95,7 +95,7 @@ class Objective:
     def losses(self, w: Tensor) -> Tensor:
         """Return (N,) float64: F_i(w) of every client."""
         reply = self.fed.losses(self.all_clients, w, KEY, batch=None)
-        # Reported losses are those of the data alone, so the weight decay of the local solver is added here.
+        # Reported losses exclude the local solver's weight decay, so add it here.
         losses = reply.values[_order(reply.clients, self.all_clients)] + self._decay(w)
         return _finite(losses)
 
@@ -103,14 +103,14 @@ class Objective:
         """Collect losses and gradients at w (d,) from the clients ``asked`` (k,), ascending; others have λ_i = 0."""
         # Σ_i λ_i = 1, so the weight decay's gradient enters once. Sums are always in float64.
         gradient, losses = self.weight_decay * w.detach().cpu().double(), []
-        # In parts, because the gradients (k, d) of all clients together may not fit into memory.
+        # Ask in parts, because the gradients (k, d) of all clients together may not fit into memory.
         for part in asked.split(max(1, EXCHANGE // w.numel())):
             reply = self.fed.gradients(part, w, KEY, batch=None)
             order = _order(reply.clients, part)
             losses.append(reply.losses[order].double())
             rows = reply.values[order.to(reply.values.device)].double()
             gradient = gradient + (lam[part].to(rows.device) @ rows).cpu()
-        # The engines' gradients leave the weight decay to the local solver, so value and gradient add it here.
+        # The engines' gradients exclude weight decay, so add it to the value and the gradient here.
         values = _finite(torch.cat(losses) + self._decay(w))
         return Exchange(values, float(lam[asked] @ values), _finite(gradient))
 
@@ -200,7 +200,7 @@ class PooledSolver:
         """Compute the bound, see :class:`LowerBoundMethod`."""
         # The primal value requires all clients' losses at w, even those with λ_i = 0.
         losses = objective.losses(w)
-        # An earlier point was computed for another λ: it is the start only if it is better than w at this λ.
+        # The earlier point was computed for another λ, so start from it only if it is better than w at this λ.
         if start is None or float(lam @ objective.losses(start)) >= float(lam @ losses):
             start = w
         # Clients with λ_i = 0 do not enter the sum that is minimised.
@@ -219,12 +219,13 @@ class PooledSolver:
             options={
                 "maxiter": self.iterations, "maxfun": 2 * self.iterations, "maxcor": 20,
                 "gtol": self.tolerance / start.numel() ** 0.5,  # bounds the largest entry, hence the norm
-                "ftol": torch.finfo(start.dtype).eps / 100,  # a smaller gain per iteration is rounding
+                "ftol": torch.finfo(start.dtype).eps / 100,  # a smaller gain per iteration is rounding error
             },
         )  # fmt: skip
         point = torch.from_numpy(solution.x).to(start)
         reply = objective.exchange(active, point, lam)
-        # Compute the bound's value again: in requests without gradients most engines average losses in float64.
+        # Recompute the bound's value, because most engines average losses in float64 only in requests without
+        # gradients.
         reply = reply._replace(value=float(lam @ objective.losses(point)))
         lower, proven = objective.floor(reply, point)
         return Bound(losses, lower, reply.norm, proven, point)
@@ -232,7 +233,7 @@ class PooledSolver:
 
 @dataclass(frozen=True)
 class OneGradient:
-    """F(w, λ) − ‖∇F(w, λ)‖²/(2μ) from one exchange of gradients at w, which a real federation can afford.
+    """The bound F(w, λ) − ‖∇F(w, λ)‖²/(2μ) from one exchange of gradients at w, which a real federation can afford.
 
     It requires strongly convex losses (weight decay makes convex losses strongly convex) or a radius. The bound is
     loose far from the optimum.
@@ -322,7 +323,7 @@ class Certifier:
             reference: (N,) float64, constants that are subtracted from the clients' losses in F; None = 0.
 
         Returns:
-            None if a client did not reply or a loss was not finite: there is no certificate then.
+            The certificate and the point, or None if a client did not reply or a loss was not finite.
 
         Raises:
             InputError: If w is not (d,), λ is not (N,) or λ is outside Λ; and as for :meth:`check`.

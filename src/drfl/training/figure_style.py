@@ -30,7 +30,7 @@ COLOURS = (
 
 DASHES = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)), (0, (6, 1.5, 1.2, 1.5)), (0, (3, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", "*", ">", "p")
-"""The three lists have lengths without a common divisor, so methods differ in all three, even in greyscale print."""
+"""The lengths of the three lists have no common divisor, so methods differ in all three, even in greyscale print."""
 
 STYLE: dict[RcKeyType, float | str | bool] = {
     "font.size": 9.0,
@@ -91,7 +91,7 @@ def panels_of(panels: int) -> Iterator[tuple[Figure, Sequence[Axes]]]:
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     class Shown(Figure):
-        """A figure that notebooks display without pyplot, which would keep it in memory for ever."""
+        """A figure that notebooks display without pyplot, which would keep it in memory forever."""
 
         def _repr_png_(self) -> bytes:
             buffer = io.BytesIO()

@@ -200,7 +200,7 @@ CERTIFICATE_COLUMNS = ("primal", "lower", "gap")
 """Additional columns of a history with certificates."""
 
 DIGITS = 6
-"""Decimals in files: enough to tell clients apart, few enough that engines agree to the byte in float64."""
+"""Decimals in files: enough to distinguish clients, few enough that engines agree to the byte in float64."""
 
 GAP_DIGITS = 9
 """Decimals of certificates, whose gap approaches 0."""
@@ -306,8 +306,8 @@ class History:
         """Return λ after each evaluated round as CSV text, one column per client.
 
         With more than :data:`LAMBDA_CLIENTS` clients, only those with the largest λ in any evaluated round are listed,
-        in the order of the clients; of equal clients the first are taken. The column `EFFECTIVE` then precedes them. It
-        is 1/Σλ², the effective number of clients, over all clients.
+        in the order of the clients. Ties are resolved in favour of the first clients. The column `EFFECTIVE` then
+        precedes them. It is 1/Σλ², the effective number of clients, over all clients.
         """
         if len(names) <= LAMBDA_CLIENTS:
             rows = ([row.round, *(f"{x:.9f}" for x in row.lam.tolist())] for row in self.rows)

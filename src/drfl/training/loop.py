@@ -69,7 +69,8 @@ def run(
             :mod:`drfl.optim.schedules`.
         seed: Root of all randomness; round r draws from ``Key(seed).fold("round", r)``.
         init_from: Model file to start from, of the same architecture, columns and classes. Columns are scaled by the
-            new rows; a first layer that is linear is changed so that the first model computes what the old one did.
+            new rows. A linear first layer is adjusted so that the initial model computes the same outputs as the stored
+            one.
         evaluate_every: Test the model every this many rounds. The initial and the last model are always tested.
         returned: The model that the run returns, and that callbacks and certificates see. "average" is the decaying
             average of the global models (see :class:`drfl.training.averages.DecayingAverage`), "last" the last
@@ -85,37 +86,37 @@ def run(
         patience: Stop when the metric of ``select``, or "worst" without it, has not improved on validation rows for
             this number of rounds.
         until: Stop when validation rows reach a target, such as ``"worst_accuracy=0.9"``. ``"test:worst_accuracy=0.9"``
-            stops by test rows; the result then has no intervals.
-        safeguard: To which model the run returns if a step size that drfl determined is too large: "best" is the best
-            model that the clients have checked, "start" the initial one. With "best", the returned model of a robust
-            algorithm never has a larger largest training loss than the initial model, and that of another algorithm
-            never a larger mean training loss, unless it is the one that has reached ``until``. Clients whose report
-            alone has caused a roll-back do not count.
+            uses test rows instead, and the result then has no confidence intervals.
+        safeguard: The model to which the run rolls back if a step size that drfl determined is too large: "best", the
+            best model that the clients have checked, or "start", the initial one. With "best", a robust algorithm never
+            returns a model whose largest training loss exceeds that of the initial model. For other algorithms this
+            applies to the mean training loss. A model that has reached ``until`` is exempt. Clients whose report alone
+            has caused a roll-back do not count.
         callbacks: Functions called before the first round and after every round. If one returns True, the run stops.
         certify: Computes a certificate with every test. It does not affect training, and its cost is not counted.
-        checkpoints: Store the progress in a folder, ``drfl.Checkpoints("folder", every=5)``, and resume from what the
-            same call left there. With the same algorithm, federation and settings (``rounds`` may differ), the result
-            is bitwise that of an uninterrupted run. With other settings the call is refused.
+        checkpoints: Store the progress in a folder, ``drfl.Checkpoints("folder", every=5)``, and resume from the
+            progress that the same call stored there. With the same algorithm, federation and settings (``rounds`` may
+            differ), the result is bitwise that of an uninterrupted run. Other settings raise an error.
         start: Progress of an earlier run of the same call; None = from the beginning. With the same algorithm,
             federation and seed, the result is bitwise that of an uninterrupted run.
         keep: Called with the progress after every round, to store it for ``start``.
         check_data: Emit a :class:`drfl.core.errors.DataWarning` for suspicious client data, and at the end for clients
-            at which a metric is undefined, if the federation knows its clients' data, as :class:`drfl.Simulation`
-            does. Emit a :class:`drfl.core.errors.RunWarning` if the model of ``init_from`` may have been trained on
-            test rows, if the model was reset in the second half of the run, if the run returns an earlier model, and
-            if a test loss ends above its value at the start.
+            at which a metric is undefined. This requires a federation that knows its clients' data, such as
+            :class:`drfl.Simulation`. Emit a :class:`drfl.core.errors.RunWarning` if the model of ``init_from`` may have
+            been trained on test rows, if the model was reset in the second half of the run, if the run returns an
+            earlier model, and if a test loss ends above its value at the start.
 
     Returns:
         The returned model, its test results, the history and the end of the run.
 
     If the algorithm's local solver has no step size, drfl determines one before the first round, see
     :func:`drfl.training.step_size.find`. After every fourth round, and less often after round 32, the clients check the
-    model that the run would return, or their own models if each trains alone, see :mod:`drfl.training.safeguard`. If it
-    is clearly worse than the best one in two checks, or the model is not finite, the run continues from the best one
-    with at most half the step size. If :class:`drfl.resilience.Protected` rejects updates as far too long, the round is
-    repeated with a smaller step size, which is kept if it helps. With ``safeguard="start"``, the clients compare the
-    last iterate with the initial model after the rounds 4, 6, 8, 12, 16, …, and the run restarts from the initial
-    state.
+    model that the run would return. If each client trains alone, they check their own models. See
+    :mod:`drfl.training.safeguard`. If it is clearly worse than the best one in two checks, or the model is not finite,
+    the run continues from the best one with at most half the step size. If :class:`drfl.resilience.Protected` rejects
+    updates as far too long, the round is repeated with a smaller step size, which is kept if it helps. With
+    ``safeguard="start"``, the clients compare the last iterate with the initial model after the rounds 4, 6, 8, 12, 16,
+    …, and the run restarts from the initial state.
 
     A federation may bundle a test with the next request, see :class:`drfl.federation.federation.Bundling`. The round
     after a test is then played before the test's result has arrived. Callbacks are not affected. If a callback ends
@@ -134,7 +135,7 @@ def run(
     }  # fmt: skip
     _check_arguments(algorithm, fed, rounds, evaluate_every, returned, safeguard, callbacks, objects)
     fed = _with_first_model(fed, init_from)
-    step_size.in_round(algorithm, max(rounds, 1))  # refuses a schedule that reaches 0 before any request
+    step_size.in_round(algorithm, max(rounds, 1))  # rejects a schedule that reaches 0, before any request
     # Settings are checked before the first request to a client.
     selection = ModelSelection.parse(fed.measures[0], select, patience, until)
     begin = partial(
@@ -158,7 +159,7 @@ def run(
         with threads_for(VECTORS * progress.state.w.numel()), explain_full_memory():
             return next_round(algorithm, view, key, progress, safeguard)
 
-    # fed, not its view, because only the federation itself can bundle a test with the next request.
+    # Pass fed and not its view, because only the federation itself can bundle a test with the next request.
     bundling = fed if isinstance(fed, Bundling) and not log.personalised else None
     evaluation = None
     while True:
@@ -173,10 +174,10 @@ def run(
                 evaluation = _test(fed, progress, log)
             progress = log.add(progress, evaluation, cost)
         progress = log.booked(progress, cost)
-        # Collected in a list, so that every callback sees every round, even if an earlier callback asked to stop.
+        # Collect in a list, so that every callback sees every round, even if an earlier callback asked to stop.
         flags = [_is_stop(callback(progress)) for callback in callbacks]
         stop = selection.stops(progress.selected, progress.round, progress.row) or ("callback" if any(flags) else None)
-        # No checkpoint of the round where the run starts: that state already has one, or is the initial state.
+        # Write no checkpoint of the round at which the run starts. That state already has one, or is the initial state.
         if keep is not None and progress.info is not None and progress.round < rounds:
             keep(log.booked(progress, cost), stop is not None)  # the time includes the callbacks
         if stop is not None or progress.round >= rounds:
@@ -308,7 +309,7 @@ def _advance(progress: RunState, ahead: RunState | DrflError | None, after: Call
     """Return the run after one more round, which :func:`_test_and_play` may have played already."""
     if ahead is None:
         return after(progress)
-    # Raised only now, because a callback may have ended the run before this round.
+    # Raise it only now, because a callback may have ended the run before this round.
     if isinstance(ahead, DrflError):
         raise ahead
     # The round was played before the test results arrived, so they are added here.

@@ -143,7 +143,7 @@ class Selected(NamedTuple):
     def start(cls, w: Tensor, lam: Tensor, models: ClientTable | None = None) -> Selected:
         """Return the state without a selected round; the arguments are placeholders of the right size."""
         zero, least = torch.zeros((), dtype=torch.int64), torch.tensor(-math.inf, dtype=torch.float64)
-        # Copies, because a checkpoint rejects two tensors that share memory.
+        # Copy, because a checkpoint rejects two tensors that share memory.
         return cls(w.clone(), lam.clone(), zero, least, least.clone(), zero.clone(), models)
 
     def describe_fault(self) -> str | None:
@@ -225,7 +225,7 @@ class ModelSelection(NamedTuple):
         selected, this_round = before, torch.tensor(r)
         if self.select is not None:
             value = self._value(self.select, metrics)
-            # Of equal rounds the last is selected, but never round 0, which has the initial model.
+            # If rounds are equal, select the latest, but never round 0, which has the initial model.
             if r > 0 and bool(value >= before.value) and math.isfinite(value):
                 selected = selected._replace(w=w.clone(), lam=lam.clone(), round=this_round, value=value, models=models)
         if self.patience is not None:

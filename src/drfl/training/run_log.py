@@ -141,7 +141,7 @@ class Result(NamedTuple):
         )
 
     def plot(self) -> Figure:
-        """Score and loss over the rounds, see :func:`drfl.training.plots.plot_history`."""
+        """Plot score and loss over the rounds, see :func:`drfl.training.plots.plot_history`."""
         return self.history.plot()
 
     def _repr_html_(self) -> str:
@@ -252,7 +252,7 @@ class RunLog:
             choose: Whether to choose between the average and the last iterate.
             guard: Whether to return an earlier model if the one at the end must not be returned.
         """
-        # A run that starts here again repeats what follows, and counts its cost once.
+        # A run resumed from here repeats the steps below, and counts their cost once.
         end = self.booked(progress, self.cost())
         if choose and progress.round > 0 and not self.personalised:
             # The choice uses training samples, so test rows do not influence which model is returned.

@@ -23,7 +23,8 @@ Returned = Literal["average", "last", "best"]
 
 
 class RunState(NamedTuple):
-    """The state of a run: the loop updates it, callbacks receive it, checkpoints store it, and the result has the last.
+    """The state of a run: the loop updates it, callbacks receive it, checkpoints store it, and the result holds the
+    last one.
 
     It holds everything that is needed to resume the run after a round as if it had never stopped.
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 SafeguardRule = Literal["best", "start"]
-"""To which model a run returns if its step size is too large: the best one checked so far, or the initial one."""
+"""The model to which a run returns if its step size is too large: the best one checked so far, or the initial one."""
 
 EVERY = 4
 """Rounds between checks at first, and after a check with a rise."""
@@ -30,20 +30,20 @@ DENSE = 32
 The share of the checks in the cost of a run therefore falls."""
 
 RISE = 0.05
-"""Relative rise of the objective above the best that counts."""
+"""Smallest relative rise of the objective above its best value that counts as a rise."""
 
 NOISE = 0.01
 """A rise of less than this fraction of the objective at the start does not count, however small the best is."""
 
 CLEAR = 0.8
-"""Below this fraction of the largest sampled loss at the start, a loss is below that of the initial model."""
+"""A loss below this fraction of the largest sampled loss at the start counts as below that of the initial model."""
 
 CHECKS = 2
 """Consecutive checks with a rise after which the run returns to the best model. If the last roll-back has already
 returned to it, twice as many are needed: a smaller η has not prevented the rise, so η may not be the cause."""
 
 Objective = Callable[[Tensor], float]
-"""The value of an algorithm's objective for the clients' losses (N,), of which unknown ones are NaN."""
+"""Returns the value of an algorithm's objective for the clients' losses (N,), which are NaN if unknown."""
 
 
 class SafePoint(NamedTuple):
@@ -54,7 +54,7 @@ class SafePoint(NamedTuple):
         average: The averaged solution, if the run keeps it.
         decaying: The decaying average, if the run returns it.
         round: () int64, completed rounds; 0 for the initial model.
-        lost: () int64, how many of these do not count because of earlier roll-backs.
+        lost: () int64, number of these rounds that do not count because of earlier roll-backs.
         losses: (N,) float64, reported losses of the model that the run would have returned; NaN = unknown.
         rises: () int64, consecutive checks with a rise.
         spent: (N,) bool, clients whose report alone has caused a roll-back. It cannot cause another one.
@@ -172,10 +172,11 @@ def fallback(
 ) -> Fallback | None:
     """Return an earlier model if the one at the end must not be returned; otherwise None.
 
-    A run of a robust algorithm never returns a model whose largest training loss is above that of the initial model,
-    and other algorithms none whose mean training loss is, see :func:`limit_of`. If validation rows have not selected
-    the model, it does not return one whose objective is clearly above that of the best checked model either. All
-    clients report the loss on all their training rows; those whose report alone has caused a roll-back do not count.
+    A run of a robust algorithm never returns a model whose largest training loss is above that of the initial model.
+    For other algorithms this applies to the mean training loss, see :func:`limit_of`. If validation rows have not
+    selected the model, it does not return one whose objective is clearly above that of the best checked model either.
+    All clients report the loss on all their training rows; those whose report alone has caused a roll-back do not
+    count.
 
     Args:
         algorithm: The algorithm.
@@ -209,7 +210,7 @@ def fallback(
     if not bool(counted.any()):
         return None
     is_too_large = not is_clear and limit(select(end, counted)) > limit(select(start, counted))
-    # The losses of the last check tell whether the best model is worth a request.
+    # The losses of the last check show whether the best model is worth a request.
     checked = counted & ~safe.losses.isnan() & ~start.isnan()
     values = [objective(select(v, checked)) for v in (start, safe.losses, end)] if bool(checked.any()) else [0.0] * 3
     has_risen = not is_selected and values[2] > values[1] + tolerance(values[0], values[1])
@@ -255,7 +256,8 @@ def objective_of(algorithm: Algorithm, state: State) -> Objective:
 
 
 def limit_of(algorithm: Algorithm) -> Objective:
-    """Return what must not be above its value at the initial model: the largest loss, or the mean without a set Λ.
+    """Return the statistic that must not exceed its value at the initial model: the largest loss, or the mean without
+    Λ.
 
     An algorithm that minimises a mean may rightly serve one client worse than the initial model does, if the others
     gain more.

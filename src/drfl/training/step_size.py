@@ -51,7 +51,7 @@ PROBES = (1.0, 0.5, 0.25)
 """Lengths of the probe steps along the gradient, as fractions of the step to a loss of 0 if the loss were linear."""
 
 PROGRESS = 0.5
-"""A probe counts if the loss falls by at least this fraction of what the gradient predicts; others are too long."""
+"""A probe counts if the loss falls by at least this fraction of the predicted fall; others are too long."""
 
 STEEPER = 4.0
 """The curvature at a probe counts if it is this multiple of the curvature at the model; a step of 1/L̂ would diverge."""
@@ -104,7 +104,7 @@ class StepSize(NamedTuple):
         """Return the state before the step size has been determined, for n clients."""
         nan, unit = torch.tensor(torch.nan, dtype=torch.float64), torch.tensor(1)
         unaffected = torch.zeros(n, dtype=torch.bool)
-        # Separate tensors, because a checkpoint rejects tensors that share memory.
+        # Make separate tensors, because a checkpoint rejects tensors that share memory.
         moved = torch.zeros((), dtype=torch.float64)
         return cls(nan, nan, -unit, 0 * unit, moved, nan.repeat(n), unaffected, 0 * unit, 0 * unit, 0 * unit)
 
@@ -127,8 +127,7 @@ class StepSize(NamedTuple):
 
         Args:
             rounds: Completed rounds.
-            kept: The number of rounds for which the model has been trained to which the run returns; 0 for the initial
-                one.
+            kept: Number of rounds of training behind the model to which the run returns; 0 for the initial one.
         """
         restarted = torch.full_like(self.restarted, rounds)
         return self.halve()._replace(
@@ -239,9 +238,9 @@ def find(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key, *, is_check
         InputError: If no client has a finite gradient, or the curvature is too large for any step size.
     """
     LOG.info("finding the step size: up to %d requests to each client", REQUESTS)
-    # Ascending, because searchsorted matches replies to clients.
+    # Sort, because searchsorted matches replies to clients.
     clients = sampling.uniform(fed.n, min(fed.n, CLIENTS), key.fold("clients")).clients.sort().values
-    # As many samples as a local step uses, because the curvature of one minibatch can be far above that of all data.
+    # Use as many samples as a local step, because the curvature of one minibatch can be far above that of all data.
     replies = fed.gradients(clients, w, key, batch=samples(algorithm.local))
     # A client whose gradient is not finite has no curvature to compare.
     gradients = _finite(replies)
@@ -277,7 +276,7 @@ def found_again(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key, size
     clients = (~size.losses.isnan()).nonzero().flatten()
     gradients = _finite(fed.gradients(clients, w, key, batch=samples(algorithm.local)))
     largest, client = largest_curvature(algorithm, fed, w, gradients, key, probes=True)
-    # Far from the safe model the curvature may be a million times as large, and no progress would be left.
+    # Far from the safe model the curvature may be a million times as large, and η would be too small for any progress.
     eta = max(_step(algorithm, largest), size.eta / SHRINKAGE)
     if not torch.finfo(w.dtype).tiny < eta < size.eta:
         return size
@@ -312,7 +311,8 @@ def largest_curvature(
         if not there.clients.numel():
             continue
         lower = cap_largest(there.losses.double().clamp(min=0)).mean()
-        # Most of the loss that the gradient promises must be gained: the run will not go where the loss is higher.
+        # Require most of the decrease that the gradient predicts, because the run will not move to points of higher
+        # loss.
         if lower <= (1 - PROGRESS * fraction) * loss:
             curvature = _curvature(fed, point, there, key, batch, PROBE_ITERATIONS)
             if curvature.max() > STEEPER * largest:
@@ -327,7 +327,7 @@ def _step(algorithm: Algorithm, curvature: Tensor) -> Tensor:
 
 
 def _unfit(fed: Federation, why: str) -> InputError:
-    """Return an error about inputs without a suitable step size; it names columns and clients if the data are here."""
+    """Return an error about inputs without a suitable step size, naming columns and clients if the data are local."""
     notes = fed.data_warnings() if isinstance(fed, DataChecked) else ()
     # The cases of a notice come before its advice.
     culprits = next((f" ({note.partition(';')[0]})" for note in notes if note.startswith("values beyond")), "")
@@ -349,7 +349,7 @@ def _curvature(fed: Federation, w: Tensor, gradients: Gradients, key: Key, batch
     if not v.any():
         v = torch.from_numpy(key.fold("direction").generator().standard_normal(w.numel())).to(w)
     for _ in range(iterations):
-        # A direction of length 1, so that every difference of gradients is taken at the same distance.
+        # Normalise the direction, so that every difference of gradients is taken at the same distance.
         v = v / v.norm()
         shifted = _finite(fed.gradients(gradients.clients, w + DISTANCE * v, key, batch=batch))
         rows = torch.searchsorted(gradients.clients, shifted.clients)  # clients that replied again, ascending
@@ -365,7 +365,7 @@ def _curvature(fed: Federation, w: Tensor, gradients: Gradients, key: Key, batch
 
 
 def _mean_gradient(gradients: Gradients) -> Tensor:
-    """Return (d,) the mean of the clients' gradients, of which the longest is capped."""
+    """Return (d,) the mean of the clients' gradients, with the longest one capped."""
     return (_shares(_norms(gradients.values))[:, None].to(gradients.values) * gradients.values).mean(0)
 
 

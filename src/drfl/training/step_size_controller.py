@@ -29,10 +29,10 @@ SHORTER = 4
 """If a smaller step size shortens a far too long update by this factor, the step size was the cause."""
 
 RISE = 0.5
-"""Relative rise of the loss above the start that is not noise; split classes and cohorts drawn by λ raise it by 0.2."""
+"""Relative rise of the loss above the start that exceeds noise; split classes and cohorts drawn by λ cause 0.2."""
 
 MOST_LOWERED = 10
-"""How often η is halved before the run is given up; it is then a thousandth of the first η."""
+"""Number of halvings of η after which the run fails; η is then a thousandth of its first value."""
 
 
 class Continue(NamedTuple):
@@ -73,13 +73,13 @@ class RollBack(NamedTuple):
 
 
 class Watch(NamedTuple):
-    """What the controller asks the clients.
+    """The controller's requests to the clients.
 
     Args:
         report: Returns the clients' losses (N,) at the model (d,) of a run, or at their own; NaN = unknown.
         objective: The objective that the safeguard watches. None = the model is only compared with the initial one.
         limit: See :func:`drfl.training.safeguard.limit_of`.
-        names_of: Returns what messages call clients (k,).
+        names_of: Returns the names of clients (k,) in messages.
     """
 
     report: Callable[[RunState, Tensor], Tensor]
@@ -118,8 +118,8 @@ class StepSizeController:
         in that a smaller step size helps the honest client. So the round is repeated with smaller step sizes. Each
         attempt starts from the same state, because the rejected reply was not used.
 
-        A client that a smaller step size did not help is ignored from then on. If η is at most half of what the
-        curvature allows, it is not lowered further: no local step diverges with it, so it is not the cause, and no
+        A client that a smaller step size did not help is ignored from then on. If η is at most half of the value that
+        the curvature allows, it is not lowered further. No local step diverges with it, so it is not the cause, and no
         malicious client can lower it further.
 
         Args:
@@ -163,7 +163,7 @@ class StepSizeController:
             size = size._replace(unaffected=size.unaffected | (self._excess > 0))
         r, distance = best.round, (best.state.w - self._before.state.w).norm().double().cpu()
         objective, safe = self._watch.objective, self._safe
-        # Clients report losses only when they are needed: a diverging model moves farther than in any round before.
+        # Ask for losses only when they are needed: a diverging model moves farther than in any round before.
         scheduled = r >= FIRST and r // (r & -r) in (1, 3)  # r = 2^k or 3·2^k: 4, 6, 8, 12, 16, 24, …
         due = (scheduled if objective is None else safe.is_due(r)) or (
             r > FIRST and bool(distance > RUNAWAY * size.moved)
@@ -208,6 +208,6 @@ def rises(size: StepSize, now: Tensor) -> bool:
     if values.numel() > 1 and size.lowered > 0:
         most = (values - start).argmax()
         values = values.index_copy(0, most[None], start[most][None])
-    # The rise is relative to |loss|, as a multiple of a negative loss would be lower than the loss.
+    # The rise is relative to |loss|, because a multiple of a negative loss would be lower than the loss.
     limits = [level + RISE * level.abs() for level in (start.max(), start.mean())]
     return bool(values.max() > limits[0]) and bool(values.mean() > limits[1])

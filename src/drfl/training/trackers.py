@@ -83,7 +83,7 @@ class Tracker(ABC):
                 f"this {type(self).__name__} was closed with its run. Create a new one for each run.",
                 code="already-closed",
             )
-        # Opened with the first call, so that a run with invalid settings leaves no empty store.
+        # Open with the first call, so that a run with invalid settings leaves no empty store.
         if self._store is None:
             self._store = self.open(progress.round)
         if progress.row is not None:
@@ -264,7 +264,7 @@ class WandB(Tracker):
         wandb = importlib.import_module("wandb")
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            # Offline whatever the environment says: the values leave this machine only if the user syncs them.
+            # Run offline whatever the environment says, so that values leave this machine only if the user syncs them.
             return _OfflineRun(
                 wandb.init(dir=str(self.folder), project=self.project, name=self.name, mode="offline", reinit=True)
             )

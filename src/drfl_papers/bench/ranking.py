@@ -116,7 +116,7 @@ def rank(runs: pd.DataFrame) -> list[JobDifference]:
     jobs = list(runs["job"].drop_duplicates())
     cells = list(zip(runs.job, runs.algorithm, strict=True))
     untrained = (runs.rounds > 0) & (runs.effective_rounds == 0)
-    # Of both reasons on a job, a failed run is named.
+    # If a job has both reasons, name the failed run.
     reasons = {cell: UNTRAINED for cell, is_untrained in zip(cells, untrained, strict=True) if is_untrained}
     reasons |= {cell: FAILED for cell, how in zip(cells, runs.stopped, strict=True) if how in FAILURES}
     rows: list[tuple[str, str, str, SeedDifference, str]] = []

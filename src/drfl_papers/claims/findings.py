@@ -4,7 +4,7 @@
   from six pairs on, by the sign-flip test (:mod:`drfl.assessment.seeds`). If some seed never reaches a level, its
   rounds count as later than any number, and only the signs are tested (exact binomial test that leads and lags are
   equally likely).
-- Two methods are level if the 95 % t-interval of the lead lies within a margin. They are apart if a paired t-test finds
+- Two methods are level if the 95 % t-interval of the lead lies within a margin. They differ if a paired t-test finds
   the lead to be significantly beyond the margin.
 - A statement about every seed is significant if all of at least five seeds agree, and its opposite if none agrees.
 - A claim as worded needs all its findings in a setting at once. Its p-value there is the largest of theirs (an
@@ -29,7 +29,7 @@ SIGNIFICANT, NOT_SIGNIFICANT, OPPOSITE, UNDECIDED = (
     "not decided",
 )
 SIGNS_FROM = 6
-"""Fewest pairs with which the sign test can reach LEVEL: 2/2ⁿ is 0.0625 at n = 5."""
+"""Smallest number of pairs for which the sign test can reach LEVEL: 2/2ⁿ is 0.0625 at n = 5."""
 
 
 class MeasureLike(Protocol):
@@ -137,7 +137,7 @@ class EverySeed(NamedTuple):
 
     @property
     def p_claim(self) -> float:
-        """0 if the outcome is significant, else 1, as seeds are counted and not tested; NaN if it is not decided."""
+        """0 if the outcome is significant, else 1 (seeds are counted, not tested); NaN if it is not decided."""
         return math.nan if self.outcome == UNDECIDED else float(self.outcome != SIGNIFICANT)
 
     @property

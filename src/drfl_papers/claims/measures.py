@@ -26,7 +26,7 @@ DISTANCE = MetricColumn("squared distance", "", 1.0, 3, True)
 
 
 class Part(BaseModel):
-    """A part of the claims file; unknown keys are refused."""
+    """A part of the claims file; unknown keys are rejected."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -1,4 +1,4 @@
-"""The kinds of claims: each kind says which numbers of the stored results decide a claim.
+"""The kinds of claims: each kind defines which numbers of the stored results decide a claim.
 
 The kinds do not depend on a paper; `evidence/claims.toml` has the comparison of each claim.
 """
@@ -212,7 +212,7 @@ class ConfirmingPart(Part):
         return [float(row[self.column]) for row in rows if self.rows.items() <= row.items()]
 
     def agrees(self, stored: StoredResults) -> bool:
-        """Whether there is at least one number and all numbers are within the bounds."""
+        """Return whether there is at least one number and all numbers are within the bounds."""
         numbers = self.numbers(stored)
         return bool(numbers) and all(self.least <= number <= self.most for number in numbers)
 
@@ -262,7 +262,7 @@ def _between(claim: Measured, others: Sequence[str], stored: StoredResults) -> l
 
 
 def _lead(stored: StoredResults, measure: Measure, places: tuple[Place, Place], sign: int | None = None) -> Lead:
-    """Compute a lead; without a sign the measure says whether more or less is better."""
+    """Compute a lead; without a sign the measure defines whether more or less is better."""
     sign = sign or (-1 if measure.display.small else 1)
     first, second = (measure.values(stored, *place) for place in places)
     return lead_of(measure, places, (first, second), sign)

@@ -12,7 +12,7 @@ from drfl_papers.claims.findings import OPPOSITE, SIGNIFICANT, UNDECIDED, EveryS
 
 T = TypeVar("T")
 MOST_PLACES = 3
-"""Most places of a statement about every seed that are listed one by one if all of them agree."""
+"""Maximum number of places that a statement about every seed lists one by one if all of them agree."""
 
 
 def describe(found: Sequence[Finding], along: bool) -> str:

@@ -43,7 +43,7 @@ from drfl_papers.energy.cost import (
 from drfl_papers.energy.planner import LocalStepsPlan, Measurement, StepsCandidate, check_complete, plan
 
 SAMPLES = 4
-"""Number of samples on which a model's operations are counted."""
+"""Number of samples for counting a model's operations."""
 
 
 class Study(NamedTuple):
@@ -297,7 +297,7 @@ def _config(options: EnergyOptions) -> Config:
     algorithm = algorithm_name(str(named))
     rounds = {} if options.rounds is None else {"rounds": options.rounds}
     selected = {**options.settings, "algorithm": str(named), **rounds}
-    # Check the first τ for all values, so that --param steps=… is refused.
+    # Check the first τ for all values, so that --param steps=… is rejected.
     values = overrides({**selected, "steps": _steps(options)[0]}, options.param, [algorithm])
     # Rounds to a target are those of the last iterate on test rows, as in the paper.
     config = config_of(file, {**values, "returned": "last", "until": f"{TEST}worst_accuracy={options.target_worst!r}"})

@@ -25,7 +25,7 @@ TAIL = 60.0
 """End of the quadrature: gains this far above the threshold have probability e^-60."""
 
 WIDEST_DB = 300.0
-"""A larger SNR, positive or negative, is refused as a mistake: the ratio must be in dB, not linear."""
+"""A larger SNR, positive or negative, is rejected as a mistake: the ratio must be in dB, not linear."""
 
 
 class Link(Protocol):

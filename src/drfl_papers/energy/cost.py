@@ -177,7 +177,7 @@ def round_seconds(usage: Usage, n: int, processor: Processor, radio: Radio, link
         usage: Usage of the round.
         n: Number of clients N.
         processor: Processor of every client.
-        radio: Radio of every client; it says whether the downlink counts.
+        radio: Radio of every client; it defines whether the downlink counts.
         link: The N channels, the same in both directions.
     """
     if not len(usage.clients):
@@ -294,7 +294,8 @@ def cost_of(payload: Payload, processor: Processor, radio: Radio, link: Link) ->
     bit = float(link.seconds(torch.ones(1, dtype=torch.float64))[0])  # seconds per bit
     none, clients = torch.zeros((), dtype=torch.float64), torch.tensor(payload.participants, dtype=torch.float64)
     samples, others = (torch.tensor(x, dtype=torch.float64) for x in (payload.step_samples, payload.other_samples))
-    # Clients compute side by side, so a step takes the time of the samples of one client. If nobody trains, both are 0.
+    # Clients compute side by side, so a step takes the time of the samples of one client. If no client trains, both are
+    # 0.
     each = max(payload.participants, 1.0)
     reception = 0.0 if radio.receive is None else radio.receive * 8 * payload.down * bit
     # The server waits for the client that sends the most.

@@ -18,7 +18,7 @@ from drfl_papers.energy.planner import Measurement
 
 COLUMNS = ("tau", "seed", "rounds")
 DIGITS = 19
-"""Most digits of an integer that is read: those of the largest 64-bit integer."""
+"""Maximum number of digits of an integer that is read, as in the largest 64-bit integer."""
 FREE = ("seed", "algorithms", "rounds", "threads", "engine", "device", "data_dir")
 """Keys in which the configurations of runs of one job may differ; the algorithm's own table is compared separately."""
 

@@ -24,7 +24,7 @@ def study(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "path", list(sys.path))
     modules = dict(sys.modules)
     yield Path.cwd()
-    for name in ("algorithm", "model"):  # of no other test
+    for name in ("algorithm", "model"):  # a name that no other test uses
         if name not in modules:
             sys.modules.pop(name, None)
 

@@ -81,7 +81,7 @@ class ClippedAndRenormalised(CVaR):
 
 
 class WholeClients(CVaR):
-    """The worst case is the plain mean of the ⌈αN⌉ largest losses, in which the last one weighs too much."""
+    """The worst case is the plain mean of the ⌈αN⌉ largest losses, so the last one has too much weight."""
 
     def worst_case(self, losses):
         losses = finite_vector(losses)

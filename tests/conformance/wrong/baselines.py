@@ -97,7 +97,7 @@ class DecayLost(WrappedFederation):
 
 
 class DecayForgotten(FedDyn):
-    """Only −μw is left of μ(u − w), because the part μu relies on a weight decay that is not set."""
+    """Of μ(u − w) only −μw remains, because μu relies on a weight decay that is not set."""
 
     def round(self, state, fed, key):
         return right(self, FedDyn).round(state, DecayLost(fed), key)

@@ -48,7 +48,7 @@ class LeavesOutTau(DRFA):
 
 
 class SnapshotPerClient(DRFA):
-    """Another t' for each client."""
+    """t' differs between clients."""
 
     def round(self, state, fed, key):
         tau = self.local.steps
@@ -214,7 +214,7 @@ class SingleMixture(DRFA):
 
 
 class AverageOfTheLast(DRFA):
-    """The mean over the round's steps is taken to be the model at the start of the round, which lags one round."""
+    """The mean over the round's steps is replaced by the model at the start of the round, which is one round late."""
 
     def round(self, state, fed, key):
         new, info = right(self, DRFA).round(state, fed, key)
@@ -222,7 +222,7 @@ class AverageOfTheLast(DRFA):
 
 
 class PenaltyForgotten(DRFAProx):
-    """The dual step projects on Λ and forgets ψ."""
+    """The dual step projects onto Λ and ignores ψ."""
 
     def round(self, state, fed, key):
         return right(self, DRFAProx, ambiguity=Projecting(self.ambiguity)).round(state, fed, key)
@@ -321,7 +321,7 @@ class Uncentred(DualDRDM):
 
 
 class CentredByReports(DualDRDM):
-    """The mean is subtracted but the rest is scaled by N/k' as without centring: too short by (k'−1)/k'·N/(N−1)."""
+    """The centred reports are scaled by N/k', as without centring, which is too short by (k'−1)/k'·N/(N−1)."""
 
     def round(self, state, fed, key):
         return right(self, DualDRDM, centred=False).round(state, LessTheirMean(fed), key)

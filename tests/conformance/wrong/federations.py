@@ -120,21 +120,21 @@ class InPlace(Plain):
 
 
 class SumOfLosses(Plain):
-    """Gradients of the summed, not of the mean loss."""
+    """Gradients are those of the summed loss, not of the mean loss."""
 
     def gradient(self, problem, u, rows):
         return super().gradient(problem, u, rows) * len(rows)
 
 
 class MeanOverAllRows(Plain):
-    """Rows that the loss ignores count in the mean."""
+    """The mean includes rows that the loss ignores."""
 
     def gradient(self, problem, u, rows):
         return super().gradient(problem._replace(masses=None), u, rows)
 
 
 class PlainSteps(Plain):
-    """Weight decay and radius are forgotten."""
+    """Weight decay and radius are ignored."""
 
     def train(self, problem, batches, request):
         local = dataclasses.replace(request.local, weight_decay=0.0, radius=None)

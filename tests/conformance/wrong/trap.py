@@ -6,5 +6,5 @@ from dataclasses import fields
 
 
 def right(algorithm, base, **changes):
-    """An algorithm of another class with the same hyperparameters."""
+    """Return an algorithm of another class with the same hyperparameters."""
     return base(**{f.name: getattr(algorithm, f.name) for f in fields(base)} | changes)

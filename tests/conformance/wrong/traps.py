@@ -23,7 +23,7 @@ class Trap(NamedTuple):
     """A mistake, a subject that makes it, and the checks that must reject it.
 
     Args:
-        part: the algorithm whose conformance row the variant is measured by, "Federation" or "Ambiguity set".
+        part: the algorithm whose conformance row tests the variant, "Federation" or "Ambiguity set".
         mistake: the mistake in words.
         variant: name of the wrong class.
         subject: argument of the checks.
@@ -38,12 +38,12 @@ class Trap(NamedTuple):
 
 
 def trap(row: str, wrong: type, mistake: str, *caught_by: str) -> Trap:
-    """A wrong algorithm with the hyperparameters and the claims of a row."""
+    """Return a wrong algorithm with the hyperparameters and claims of a row."""
     return Trap(row, mistake, wrong.__name__, lambda: ROWS[row].subject(right(ROWS[row].algorithm, wrong)), caught_by)
 
 
 def served(wrong: type, mistake: str, *caught_by: str) -> Trap:
-    """A wrong federation: a simulation of another class, or with another engine."""
+    """Return a wrong federation: a simulation of another class, or with another engine."""
     if issubclass(wrong, Loop):
         return Trap("Federation", mistake, wrong.__name__, lambda: FederationSubject(with_engine(wrong)), caught_by)
     subject = FederationSubject(lambda data, task: wrong(data, task, engine=Loop()))
@@ -51,7 +51,7 @@ def served(wrong: type, mistake: str, *caught_by: str) -> Trap:
 
 
 def tried(wrong: AmbiguitySet, mistake: str, *caught_by: str) -> Trap:
-    """A wrong ambiguity set for eight clients."""
+    """Return a wrong ambiguity set for eight clients."""
     return Trap("Ambiguity set", mistake, type(wrong).__name__, lambda: AmbiguitySubject(wrong), caught_by)
 
 

@@ -55,7 +55,7 @@ def test_both_parts_match_the_source_and_share_their_encoding(tmp_path, few):
     assert data.test_targets.tolist() == [0, 1, 1, 1]
     assert column(data, "inputs", "age") == [39, 38, 28, 40, 40, 54, 43]
     assert column(data, "test_inputs", "hours-per-week") == [40, 40, 45, 40]
-    # a blank of the source is a value, here the first of its column, which has no input of its own
+    # A blank in the source counts as a value. Here it is the first of its column, which has no input.
     assert column(data, "inputs", "workclass_Private") == [0, 1, 1, 1, 1, 0, 0]
     assert column(data, "test_inputs", "sex_Male") == [1, 1, 1, 0]
     assert data.inputs.shape[1] == data.test_inputs.shape[1] == len(data.columns)
@@ -112,7 +112,7 @@ def test_changed_files_are_one_line_errors(tmp_path, few, files, error):
     assert "\n" not in str(caught.value)
 
 
-def test_other_table_is_not_taken_for_adult_zip(tmp_path):
+def test_other_table_is_not_mistaken_for_adult_zip(tmp_path):
     write_files(tmp_path, {"adult.csv": b"age,income\n"})
     with refused("wrong-dataset", str(tmp_path / "adult.csv"), "adult.zip"):
         load("adult", data_dir=tmp_path / "adult.csv")

@@ -1,4 +1,4 @@
-"""Test data sets by name: where they are found, their content, and one-line errors."""
+"""Test data sets by name: their locations, content and one-line errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_mnist_is_complete(shared):
     assert mnist.test_inputs.shape == (10_000, 1, 28, 28)
     assert mnist.inputs.dtype == torch.float32
     assert (mnist.inputs.min(), mnist.inputs.max()) == (0, 1)
-    assert mnist.inputs.mean().item() == pytest.approx(0.1307, abs=1e-4)  # the known mean of its pixels
+    assert mnist.inputs.mean().item() == pytest.approx(0.1307, abs=1e-4)  # the published mean of the pixels
     assert mnist.targets[:5].tolist() == [5, 0, 4, 1, 9]
 
 

@@ -37,8 +37,7 @@ def test_packed_and_unpacked_editions_are_equal(tmp_path, name):
     assert packed.targets.tolist() == CLASSES[name]
     assert packed.test_targets.tolist() == TEST_CLASSES[name]
     assert packed.classes == (10 if name == "cifar-10" else 100)
-    # The first byte after the labels is the red of the top left corner, the second that to its right; then come
-    # the rows below, and 1024 bytes on green.
+    # Bytes after the labels: 1024 red values, row by row from the top left corner, then 1024 green values.
     last = cifar_files(name)[members[-1]][-3072:]
     corner = packed.test_inputs[1]
     assert [corner[0, 0, 0], corner[0, 0, 1], corner[0, 1, 0], corner[1, 0, 0]] == [last[k] for k in (0, 1, 32, 1024)]
@@ -162,7 +161,7 @@ def test_other_cifar_edition_is_refused(tmp_path):
 
 
 def link(name, target, kind=tarfile.SYMTYPE):
-    """A tar file in which one member is a link."""
+    """Return a tar file in which one member is a link."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz") as tar:
         info = tarfile.TarInfo(name)
@@ -218,7 +217,7 @@ def test_archive_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch, name
 
 def test_tar_header_with_a_huge_size_uses_no_memory(tmp_path):
     info = tarfile.TarInfo("long")
-    info.type, info.size = tarfile.XHDTYPE, 1 << 40  # its value would be read whole
+    info.type, info.size = tarfile.XHDTYPE, 1 << 40  # tarfile would read the whole value
     write_files(tmp_path, {"cifar-100-binary.tar.gz": gzip.compress(info.tobuf(tarfile.GNU_FORMAT) + bytes(2_000_000))})
     with refused("damaged-file", str(tmp_path / "cifar-100-binary.tar.gz")):
         load("cifar-100", data_dir=tmp_path)
@@ -253,7 +252,7 @@ def test_oversized_file_is_refused(tmp_path, monkeypatch):
 @given(st.data())
 def test_any_archive_gives_data_or_a_one_line_error(tmp_path_factory, data):
     raw = bytearray(gzip.decompress(ARCHIVE))
-    for _ in range(data.draw(st.integers(1, 8))):  # in a header, since one byte of a picture is as good as another
+    for _ in range(data.draw(st.integers(1, 8))):  # only in headers, because any pixel value is valid
         block = 512 * data.draw(st.sampled_from([0, 1, 2, 15, 16, 17]))
         raw[block + data.draw(st.integers(0, 511))] = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(0, len(raw)))

@@ -142,7 +142,7 @@ def test_full_disk_is_a_one_line_error(server, published, tmp_path, monkeypatch)
 
 def test_unwritable_folder_is_a_one_line_error(server, published):
     server.answers["/file.gz"] = ZIPPED
-    with refused("download-failed", "file.gz", "/proc/none/new"):  # nobody, root included, can create files under /proc
+    with refused("download-failed", "file.gz", "/proc/none/new"):  # not even root can create files under /proc
         download(published(f"{server.address}/"), downloads.Path("/proc/none"))
 
 
@@ -177,7 +177,7 @@ def test_ctrl_c_leaves_no_file(server, published, tmp_path):
 
 def test_two_simultaneous_downloads_both_succeed(server, published, tmp_path):
     server.answers["/both/file.gz"] = ZIPPED
-    name = published(f"{server.address}/both/")  # where nobody gets an answer before two have asked
+    name = published(f"{server.address}/both/")  # answers only after two requests
     with ThreadPoolExecutor(2) as pool:
         paths = list(pool.map(download, [name] * 2, [tmp_path] * 2))
     assert [path.read_bytes() for path in paths] == [ZIPPED] * 2
@@ -194,7 +194,7 @@ def test_terminal_shows_a_progress_bar_and_removes_it(server, published, tmp_pat
     monkeypatch.setattr(sys, "stderr", screen)
     server.answers["/cut/file.gz"] = server.answers["/file.gz"] = ZIPPED
     download(published(f"{server.address}/cut/", f"{server.address}/"), tmp_path)
-    assert screen.getvalue().count("file.gz:   0%") >= 4  # three attempts and one
+    assert screen.getvalue().count("file.gz:   0%") >= 4  # three failed attempts and a successful one
     assert screen.getvalue().endswith("\r")
     assert "\n" not in screen.getvalue()
 

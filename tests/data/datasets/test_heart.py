@@ -51,7 +51,7 @@ def test_rows_and_classes_of_each_hospital(heart):
 def test_values_are_as_recorded(heart):
     ages = column(heart, "age")
     assert (ages.min(), ages.max()) == (28, 77)
-    assert heart.groups[int(ages.argmin())] == "Hungary"  # the patient whom the source calls a Clevelander
+    assert heart.groups[int(ages.argmin())] == "Hungary"  # the source calls this patient a Clevelander
     missing = column(heart, "chol") == 0
     assert {name: int(missing[of(heart, name)].sum()) for name in ROWS} == {
         "Cleveland": 0, "Hungary": 0, "Switzerland": 46, "VA Long Beach": 33,
@@ -82,7 +82,7 @@ def test_inputs_are_standardised_by_training_rows_only(heart, method):
     assert torch.equal(ClientData.from_dataset(other, partition).inputs[rows], data.inputs[rows])
 
 
-def test_a_constant_column_becomes_zero(heart):
+def test_constant_column_becomes_zero(heart):
     inputs = heart.inputs.clone()
     inputs[:, 0] = 7
     flat = type(heart)("flat", inputs, heart.targets, inputs, heart.targets, 2, heart.groups, standardise=True)

@@ -37,7 +37,7 @@ def test_users_are_clients_and_the_official_split_is_kept(tmp_path):
     train = {name: user(k, 20 + k) for k, name in enumerate(["f1", "f0", "f2"])}
     test = {name: user(9 + k, 7) for k, name in enumerate(["f0", "f1", "f2"])}
     first, *rest = train.items()
-    # As LEAF writes it, with the group of each user, and without the rows of a user that was removed.
+    # LEAF's format: users may have groups, and a removed user has no rows.
     write(tmp_path / "train/all_data_0_train_9.json", dict([first]), hierarchies=["play"])
     content = write(tmp_path / "train/all_data_1_train_9.json", dict(rest))
     content["user_data"]["removed"] = {"x": [], "y": []}

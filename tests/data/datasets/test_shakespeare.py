@@ -12,7 +12,7 @@ from drfl.core.key import Key
 from drfl.data import Natural, load, make_partition
 from drfl.data.datasets.shakespeare import SHORTEST, STRIDE, VOCABULARY, WINDOW, encode, roles
 
-# The beginning of Macbeth as Project Gutenberg's older single plays have it, and of a play in its later layout.
+# The beginning of Macbeth in Project Gutenberg's older layout of single plays, and of a play in its later layout.
 MACBETH = """\
 MACBETH
 
@@ -86,7 +86,7 @@ def test_vocabulary_matches_leaf():
 
 
 def play(*lengths):
-    """Return a text in which role A, B, … speaks a number of characters, each different from the one ten before."""
+    """Return a text in which roles A, B, … speak these numbers of random characters."""
     letters = np.random.default_rng(0).choice(list("abcdefghijklm"), max(lengths))
     speeches = [f"{name}.\n{''.join(letters[:n])}\n" for name, n in zip("ABCD", lengths, strict=False)]
     return "A PLAY\n\nby William Shakespeare\n\n" + "\n".join(speeches)

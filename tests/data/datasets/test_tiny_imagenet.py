@@ -146,7 +146,7 @@ def encrypted():
 
 
 def flipped():
-    """The zip file with one byte of a stored file changed."""
+    """Return the zip file with one byte of a stored file changed."""
     raw = bytearray(ZIP)
     raw[raw.find(FILES["wnids.txt"]) + 3] ^= 1
     return bytes(raw)
@@ -180,7 +180,7 @@ def test_oversized_file_is_refused(tmp_path, monkeypatch, packed):
 
 def test_image_with_a_huge_declared_size_is_not_decoded(tmp_path):
     raw = bytearray(FILES[FIRST])
-    raw[16:24] = (1 << 30).to_bytes(4) * 2  # width and height in a PNG file's header, whose checksum then is wrong
+    raw[16:24] = (1 << 30).to_bytes(4) * 2  # width and height in a PNG file's header, which makes its checksum wrong
     with refused("damaged-file", None, "JPEG"):
         loaded(tmp_path, {**FILES, FIRST: bytes(raw)}, packed=True)
 

@@ -23,7 +23,7 @@ def home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def lines():
-    """Collect the lines of a log; ``lines.append`` is the log."""
+    """Return a list of log lines; pass ``lines.append`` as the log."""
     return []
 
 
@@ -58,7 +58,7 @@ def small_lite(classes=3, dtype=torch.float32) -> Backbone:
     """Return a narrow EfficientNet-Lite0 with non-initial running statistics."""
     with Key(2).torch_scope():
         model = efficientnet_lite0(classes, width=4)
-        for _ in range(20):  # so that the statistics are nearly those of such images
+        for _ in range(20):  # so that the statistics are close to those of such images
             model(torch.randn(6, 3, 32, 32))
     backbone = Backbone.of("lite", model.state_dict())
     backbone.model.to(dtype)

@@ -76,7 +76,7 @@ def test_train_convexify_train(tmp_path):
 @pytest.mark.parametrize("command", ["run", pytest.param("compare", marks=pytest.mark.long)])
 def test_mistake_is_one_line_and_leaves_no_results(command, options, part, tmp_path, capsys):
     assert call([command, *options]) == 2
-    *told, mistake = capsys.readouterr().err.splitlines()  # on the way to some, a backbone is trained
+    *told, mistake = capsys.readouterr().err.splitlines()  # some of these commands first train a backbone
     assert part in mistake
     assert mistake.startswith("drfl: ")
     assert not any(line.startswith("drfl: ") for line in told)

@@ -15,7 +15,7 @@ from drfl.data.features.efficientnet import efficientnet_lite0
 from .conftest import small_lite
 
 KERNELS = (3, 3, 3, 5, 5, 3, 3, 3, 5, 5, 5, 5, 5, 5, 5, 3)
-"""Of the 16 blocks."""
+"""Kernel sizes of the 16 blocks."""
 
 
 def test_names_sizes_and_shapes_match_the_published_weights():
@@ -32,7 +32,7 @@ def test_names_sizes_and_shapes_match_the_published_weights():
 
 
 def same(x, weight, stride, groups=1):
-    """Convolve with ⌈side/stride⌉ outputs per side and the larger half of the padding at the end."""
+    """Convolve with ⌈side/stride⌉ outputs per side; the larger half of the padding is at the end."""
     kernel, pads = weight.shape[2], []
     for side in (x.shape[3], x.shape[2]):
         total = max((-(-side // stride) - 1) * stride + kernel - side, 0)
@@ -41,7 +41,7 @@ def same(x, weight, stride, groups=1):
 
 
 def by_hand(w, x):
-    """The network in eval mode from its weights."""
+    """Compute the network in eval mode from its weights."""
 
     def norm(x, name):
         scale = w[f"{name}.weight"] / (w[f"{name}.running_var"] + 1e-3).sqrt()

@@ -24,7 +24,7 @@ IDS = ["cnn", "batch", "group", "lite"]
 
 
 def by_hand(backbone, images, direction):
-    """Gradients with respect to all parameters, image by image, (n, d)."""
+    """Return the gradients (n, d) with respect to all parameters, image by image."""
     rows = []
     parameters = [p.clone().requires_grad_() for p in backbone.model.parameters()]
     names = [name for name, _ in backbone.model.named_parameters()]
@@ -88,11 +88,11 @@ def test_features_are_the_linearised_network(backbone):
 @pytest.mark.parametrize("backbone", NETWORKS, ids=IDS)
 def test_every_coordinate_of_a_large_network_can_be_chosen(backbone, monkeypatch):
     x = pictures(3, shape=(1, 8, 8)).inputs
-    x = x if backbone.quarter else torch.nn.functional.interpolate(x, (33, 40))  # odd sides: padding is uneven
+    x = x if backbone.quarter else torch.nn.functional.interpolate(x, (33, 40))  # sides whose padding is uneven
     kept = {name: torch.arange(p.numel()) for name, p in backbone.model.named_parameters()}
     every = Coordinates(torch.tensor([0.6, 0.0, -0.8], dtype=torch.float64), kept)
     monkeypatch.setattr(module, "LARGE", 1)
-    monkeypatch.setattr(sample_gradients, "ROOM", 2**16)  # a convolution's coordinates a part at a time
+    monkeypatch.setattr(sample_gradients, "ROOM", 2**16)  # process a convolution's coordinates in parts
     torch.testing.assert_close(entk(backbone, x, every), by_hand(backbone, x, every.direction))
 
 
@@ -122,7 +122,7 @@ def test_batch_size_does_not_matter(monkeypatch, lines):
 
 def test_zero_coordinates_are_not_chosen():
     backbone, x = small_cnn(), pictures(30).inputs
-    backbone.model[5].bias[:490] = -100.0  # dead units: no gradient passes
+    backbone.model[5].bias[:490] = -100.0  # dead units, which pass no gradient
     chosen = choose(backbone, x, 10**9, Key(0))
     values = entk(backbone, x, chosen)
     assert bool((values != 0).any(0).all())

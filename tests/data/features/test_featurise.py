@@ -22,7 +22,7 @@ from .conftest import pictures, small_cnn
 
 @pytest.fixture
 def weights(tmp_path):
-    """A file of a small network's weights."""
+    """Write a file of a small network's weights."""
     path = tmp_path / "small.safetensors"
     save_file({name: v.contiguous() for name, v in small_cnn().model.state_dict().items()}, path)
     return str(path)
@@ -63,7 +63,7 @@ def test_other_test_rows_do_not_change_the_training_rows(weights):
     assert not a.test_inputs.equal(b.test_inputs)
 
 
-def test_a_constant_column_becomes_0():
+def test_constant_column_becomes_zero():
     x = torch.tensor([[0.1, 1.0, 0.0], [0.1, 3.0, 0.0], [0.1, 2.0, 0.0]])
     y = torch.tensor([[0.2, 2.0, 5.0]])
     standardise(x, y)
@@ -120,7 +120,7 @@ def test_cache_distinguishes_recipes_backbones_and_images(weights, tmp_path, lin
     for recipe, before in zip(recipes, first, strict=True):
         assert featurise(data, recipe, folder, lines.append).inputs.equal(before.inputs)
     assert len(lines) == made
-    featurise(data, Recipe("penultimate", weights, count=3), folder, lines.append)  # the count has no effect on it
+    featurise(data, Recipe("penultimate", weights, count=3), folder, lines.append)  # the count has no effect
     assert len(lines) == made
     featurise(pictures(seed=1), recipes[0], folder, lines.append)
     assert len(lines) == made + 1
@@ -138,9 +138,9 @@ def test_unresized_images_are_stored_once(weights, tmp_path):
 def test_too_many_features_are_refused_early(weights, monkeypatch):
     with refused("out-of-memory", "feature_count", "10000000", "1000000", "37252.9 GiB"):
         check_memory(10**6, 10**7)
-    module = importlib.import_module("drfl.data.features.featurise")  # the name in the package is the function
+    module = importlib.import_module("drfl.data.features.featurise")  # drfl.data.features.featurise is the function
     monkeypatch.setattr(module, "entk", None)
-    monkeypatch.setenv("DRFL_FILE_LIMIT", "1G")  # as the opener asks the system, too
+    monkeypatch.setenv("DRFL_FILE_LIMIT", "1G")  # opening a file would otherwise call sysconf
     monkeypatch.setattr(module.os, "sysconf", lambda name: 10)
     with refused("out-of-memory", "feature_count", "40"):
         featurise(pictures(), Recipe("entk", weights))

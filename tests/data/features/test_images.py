@@ -71,7 +71,7 @@ def test_damaged_file_is_recomputed(how, tmp_path, make, lines):
 
 
 def test_unwritable_cache_is_skipped(make, lines):
-    path = images.Path("/proc/nowhere/features.safetensors")  # nobody, root included, can create files under /proc
+    path = images.Path("/proc/nowhere/features.safetensors")  # no user, including root, can create files under /proc
     assert same(load_or_make(path, ROWS, make, lines.append))
     assert len(lines) == 1
     assert lines[0].startswith("cannot store the features in '/proc/nowhere'")

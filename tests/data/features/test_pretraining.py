@@ -57,7 +57,7 @@ def test_inconsistent_cache_is_rebuilt(how, quick, home, lines, monkeypatch):
 
 
 def test_unwritable_cache_is_skipped(quick, lines, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")  # nobody, root included, can create files under /proc
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")  # no user, including root, can create files under /proc
     assert load_backbone("cnn-digits", lines.append).classes == 10
     assert "cannot store cnn-digits in '/proc/nowhere/drfl/backbones'" in lines[-1]
 

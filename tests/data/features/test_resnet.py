@@ -40,7 +40,7 @@ def test_names_sizes_and_shapes_match_the_published_weights():
 
 
 def by_hand(w, x):
-    """The network in eval mode from its weights."""
+    """Compute the network in eval mode from its weights."""
 
     def norm(x, name):
         scale = w[f"{name}.weight"] / (w[f"{name}.running_var"] + 1e-5).sqrt()

@@ -37,7 +37,7 @@ def test_saved_weights_are_read_back(ending, tmp_path):
 
 
 class Trap:
-    """Unpickling it would write a file."""
+    """An object that writes a file when it is unpickled."""
 
     def __init__(self, path) -> None:
         self.path = path
@@ -92,14 +92,14 @@ def test_list_of_tensors_is_refused(tmp_path):
 
 @pytest.fixture
 def mirror(server, monkeypatch):
-    """The server as the user's mirror."""
+    """Use the server as the user's mirror."""
     monkeypatch.setenv("DRFL_MIRROR", f"{server.address}/")
     return server
 
 
 @pytest.fixture
 def imagenet(mirror, monkeypatch):
-    """A narrow network in place of the published one, and its file at the mirror."""
+    """Replace the published network by a narrow one whose file is at the mirror."""
     content, name = saved(resnet18(5, width=4)), f"backbones/{RESNET18.file}"
     mirror.answers[f"/{name}"] = content
     monkeypatch.setitem(REGISTRY, name, RemoteFile(sha256(content), ()))
@@ -109,7 +109,7 @@ def imagenet(mirror, monkeypatch):
 
 
 def saved(model):
-    """The bytes of its file of weights."""
+    """Return the bytes of a file of the model's weights."""
     out = io.BytesIO()
     torch.save(model.state_dict(), out)
     return out.getvalue()
@@ -150,7 +150,7 @@ def test_wrong_download_leaves_no_file(imagenet, mirror, home):
 
 
 def test_full_checksum_is_compared(imagenet, monkeypatch):
-    """A file whose checksum begins alike would take minutes to find, so the test replaces the published checksum."""
+    """Finding a file whose checksum starts equally would take minutes, so the test changes the published checksum."""
     what, _ = imagenet
     close = what.sha256[:60] + ("0000" if what.sha256[60:] != "0000" else "1111")
     monkeypatch.setitem(REGISTRY, f"backbones/{what.file}", RemoteFile(close, ()))
@@ -162,14 +162,14 @@ def test_full_checksum_is_compared(imagenet, monkeypatch):
 
 
 def test_unwritable_folder_is_refused(imagenet, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")  # nobody, root included, can create files under /proc
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")  # no user, including root, can create files under /proc
     with refused("download-failed", "resnet18-f37072fd.pth"):
         find_or_download(imagenet[0])
 
 
 @pytest.fixture
 def lite(mirror, monkeypatch):
-    """A narrow network in place of the one in a wheel, its file, and that wheel at the mirror."""
+    """Replace the network in a wheel by a narrow one, with the wheel at the mirror."""
     content, out = saved(efficientnet_lite0(5, width=4)), io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         archive.writestr(EFFICIENTNET_LITE0.inside, content)

@@ -24,7 +24,7 @@ def test_clients_are_the_groups_and_every_row_is_used_once(heart):
     partition = make_partition(heart, Natural(), Key(0))
     assert partition.names == ("Cleveland", "Hungary", "Switzerland", "VA Long Beach")
     assert [len(test) for test in partition.test] == [101, 87, 15, 43]
-    assert heart.targets[partition.test[2]].all()  # Switzerland's one healthy patient is trained on
+    assert heart.targets[partition.test[2]].all()  # Switzerland's only healthy patient is a training row
     for name, train, test in zip(partition.names, partition.train, partition.test, strict=True):
         mine = [row for row, group in enumerate(heart.groups) if group == name]
         np.testing.assert_array_equal(np.sort(np.concatenate([train, test])), mine)

@@ -21,7 +21,7 @@ SIGMAS = st.sampled_from([0.0, 0.7, 3.0])
 
 @st.composite
 def problems(draw):
-    """Labels with every class in both pools, in uneven numbers and random order."""
+    """Draw labels with every class in both pools, in uneven numbers and random order."""
     classes = draw(st.integers(1, 6))
     numbers = draw(st.lists(st.integers(4, 60), min_size=classes, max_size=classes))
     held = draw(st.lists(st.integers(1, 20), min_size=classes, max_size=classes))
@@ -73,7 +73,7 @@ def test_iid_uses_every_sample_once(problem, clients, sigma, seed):
 @given(problems(), st.integers(0, 10), SIGMAS, st.integers(0, 9))
 def test_one_class_gives_one_class_per_client(problem, extra, sigma, seed):
     y, y_test, classes = problem
-    clients = classes + extra % (3 * classes)  # at most four clients a class, and each class has four samples
+    clients = classes + extra % (3 * classes)  # at most four clients per class, which has at least four samples
     partition = OneClass(clients, sigma).split(y, y_test, classes, Key(seed))
     check_exact(partition, y, y_test, classes)
     for i, (train, test) in enumerate(zip(partition.train, partition.test, strict=True)):

@@ -184,7 +184,7 @@ def test_unsuitable_conditions_are_refused(folder):
     houses().drop(columns="price").to_csv(folder / "one.csv", index=False)
     with refused("unknown-name", "target", "price", "schema") as caught:
         read_tables([folder / "one.csv"], schema=schema)
-    assert "`target`" not in str(caught.value)  # which nobody gave
+    assert "`target`" not in str(caught.value)  # the option was not given
     bad = houses().astype({"price": object})
     bad.loc[2, "price"] = "cheap"
     bad.to_csv(folder / "one.csv", index=False)

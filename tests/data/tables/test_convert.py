@@ -69,7 +69,7 @@ def test_targets_are_encoded_in_sorted_order(values, codes, classes, dtype):
     assert data.classes == classes
 
 
-def test_truth_values_are_read_however_pandas_holds_them():
+def test_truth_values_are_read_from_every_pandas_type():
     answers = [True, False] * 5
     expected = load(table(smoker=answers, ill=answers))
     assert expected.classes == ("False", "True")

@@ -62,7 +62,7 @@ def found(frames, target="ill", reading=DETECT, **options):
 
 
 def checked(schema):
-    """Codes and fields of the warnings of a strict check."""
+    """Return codes and fields of the warnings of a strict check."""
     return [(notice.code, notice.field) for notice in check_files([Path("in")], schema, strict=True).notices]
 
 

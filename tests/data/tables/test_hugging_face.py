@@ -139,7 +139,7 @@ def test_images_and_arrays_are_read():
     assert data.inputs.shape == (ROWS, 1, 6, 8)
     assert torch.equal(data.inputs[0, 0], torch.tensor(first) / 255)
     assert not data.standardise
-    both = datasets.DatasetDict(train=pictures(mode="RGB"), validation=pictures(6))  # grey in one split alone
+    both = datasets.DatasetDict(train=pictures(mode="RGB"), validation=pictures(6))  # grey in only one split
     coloured = read_saved(saved(both, "both"), Columns(("label",), None, ("who",)))
     assert (coloured.inputs.shape[1], coloured.test_inputs.shape) == (3, (6, 3, 6, 8))
     assert torch.equal(coloured.test_inputs[:, 0], coloured.test_inputs[:, 2])

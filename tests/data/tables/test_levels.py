@@ -130,7 +130,7 @@ def test_values_that_name_places_are_accepted(words):
 
 def test_truth_values_and_numbers_are_not_mixed_in_a_schema():
     write_each({"a": (["x", "y"], ("True", "False")), "b": (["x", "y"], ("0", "1"))})
-    assert read().classes == 2  # a reader without a schema takes True for 1
+    assert read().classes == 2  # without a schema, True is read as 1
     assert "classes-differ" in [problem.code for problem in describe([Path("in")], "ill").problems]
 
 

@@ -68,7 +68,7 @@ def with_data(command, folder, out):
 
 
 def train(limit, out, folder, command=TRAIN):
-    """Run a command in processes with an allocation limit (0: none) each, and return what the first one holds."""
+    """Run a command whose processes have an allocation limit (0: none), and return the first one's memory use."""
     environment = {**os.environ, "TMPDIR": str(folder.parent), "OMP_NUM_THREADS": "1"}
     script = folder.parent / "train.py"
     script.write_text(RUN)
@@ -91,7 +91,7 @@ def test_file_of_2_gb_needs_600_mb(tmp_path, shape):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_no_process_allocates_the_file(command, tmp_path):
     idle = train(0, tmp_path / "idle", write(tmp_path / "small", 1), COMMANDS[command])
-    # Less than the file, so a copy of it would fail; the rest of a run takes up to 240 MB.
+    # The limit is below the file's size, so a copy would fail; the rest of a run needs up to 240 MB.
     train(idle + 290_000_000, tmp_path / "run", write(tmp_path / "large", 300), COMMANDS[command])
 
 

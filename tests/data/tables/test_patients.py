@@ -32,7 +32,7 @@ def frame(sites=3, patients=20, seed=0):
 
 
 def sides(data):
-    """Client → for each part, the set of its patients."""
+    """Return the set of patients of each part, client by client."""
     return [
         [set(data.patients[rows].tolist()) for rows in parts]
         for parts in zip(*(lists for lists in (data.train, data.test, data.validation) if lists), strict=True)
@@ -49,7 +49,7 @@ def test_no_patient_is_on_both_sides_of_a_split(seed):
     assert data.columns == ("a", "b")
     for held in (data, data.with_validation(0.3, Key(seed)), held_out_training(data, 0.3, Key(seed))):
         assert all(disjoint(sets) for sets in sides(held))
-    # A fifth of the patients, not of the rows, is for testing.
+    # The test set has a fifth of the patients, not of the rows.
     assert data.patient_counts(data.test).tolist() == [4, 4, 4]
     assert data.patient_counts(data.train).tolist() == [16, 16, 16]
 
@@ -172,7 +172,7 @@ def test_other_columns_are_not_repeated_ids():
     named = pd.DataFrame({"pid": np.arange(n) // 3})
     assert repeated_ids(named, None, ("pid",)) == ()
     assert len(repeated_ids(named, None, ())) == 1
-    # Each site numbers its own patients, and each of them has one row.
+    # Each site numbers its patients independently, and each patient has one row.
     assert repeated_ids(pd.DataFrame({"pid": np.tile(np.arange(100), 3)}), np.repeat([*"abc"], 100).tolist(), ()) == ()
 
 

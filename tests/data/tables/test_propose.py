@@ -179,14 +179,14 @@ def test_client_of_one_row_or_patient_is_a_problem(folder):
     assert (problem.code, "'lonely' has 1 patient" in str(problem)) == ("few-rows", True)
 
 
-def test_blank_column_is_not_called_text_of_no_words():
+def test_blank_column_is_reported_as_blank():
     frame = table().assign(crp=np.nan)
     notices = propose([frame.drop(columns=["row", "name", "note", "who"], errors="ignore")], "ill").notices
     (notice,) = [notice for notice in notices if notice.field == "crp"]
     assert notice.code == "blank-column"
 
 
-def test_column_spelt_in_another_way_is_reported_at_the_fewer_files(tmp_path):
+def test_column_in_another_spelling_is_reported_for_the_minority_of_files(tmp_path):
     for seed, name in enumerate("abc"):
         rows = table(seed=seed).drop(columns=["row", "name", "note"])
         rows.rename(columns={"age": "Age"} if name == "b" else {}).to_csv(tmp_path / f"{name}.csv", index=False)

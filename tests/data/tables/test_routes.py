@@ -26,7 +26,7 @@ from drfl.flower.site_data import load_site
 
 
 def sites(folder, permuted=()):
-    """Four files with numbers, categories, dates and blanks, some with their columns in another order."""
+    """Write four files with numbers, categories, dates and blanks, some with their columns in another order."""
     frames = {}
     (folder / "sites").mkdir(parents=True)
     for seed, name in enumerate("abcd"):
@@ -210,11 +210,11 @@ def test_group_names_are_text_in_all_files(tmp_path):
 
 
 WRITTEN = {"excel": ("FALSE", "TRUE"), "lower": ("false", "true"), "pandas": ("False", "True")}
-"""Ways to write truth values, by the names of files, which are in this order."""
+"""Spellings of truth values by file name, in the order in which files are read."""
 
 
 def flags(folder, blanks=()):
-    """Three files with the same column of truth values, each written in another way, and perhaps with blank cells."""
+    """Write three files with the same truth values in different spellings, some with blank cells."""
     folder.mkdir()
     truths = np.arange(60) % 3 == 0
     for k, (name, (no, yes)) in enumerate(WRITTEN.items()):
@@ -225,7 +225,7 @@ def flags(folder, blanks=()):
 
 
 @pytest.mark.parametrize("blanks", [(), ("pandas",), tuple(WRITTEN)])
-def test_truth_values_are_one_column_however_they_are_written(tmp_path, blanks):
+def test_truth_values_are_one_column_in_every_spelling(tmp_path, blanks):
     folder = flags(tmp_path / "sites", blanks)
     found = describe([folder], "ill")
     assert not found.problems
@@ -233,14 +233,14 @@ def test_truth_values_are_one_column_however_they_are_written(tmp_path, blanks):
     assert (column.type, column.levels) == ("yes/no", ("False", "True"))
     expected = np.tile(np.arange(60) % 3 == 0, 3).astype(float)
     expected[[60 * k + 4 for k, name in enumerate(WRITTEN) if name in blanks]] = np.nan
-    # Schemas with levels as one of the files writes them conform as well.
+    # All files also conform to a schema with the spelling of one file.
     for levels in WRITTEN.values():
         parts = [replace(each, levels=levels) if each == column else each for each in found.schema.columns]
         schema = replace(found.schema, columns=tuple(parts))
         read = read_tables([folder], schema=schema)
         at = read.columns.index(f"flag_{levels[1]}")
         np.testing.assert_array_equal(read.inputs[:, at], expected)
-        # Truth values of pandas, which it reads from all three spellings.
+        # pandas reads all three spellings as truth values.
         frame = pd.concat([pd.read_csv(path).assign(site=path.stem) for path in sorted(folder.iterdir())])
         named = replace(schema, columns=(*schema.columns, Column("site", "text", role="client")))
         data = ClientData.from_frame(frame, schema=named, standardise=False)
@@ -252,7 +252,7 @@ def test_truth_values_are_one_column_however_they_are_written(tmp_path, blanks):
         np.testing.assert_array_equal(read.inputs[:, 1], expected)
 
 
-def test_truth_values_of_one_file_are_words_among_those_of_another(tmp_path):
+def test_truth_values_are_words_if_another_file_has_other_words(tmp_path):
     folder = flags(tmp_path / "sites")
     with (folder / "excel.csv").open("a") as file:
         file.write("1.5,unknown,False\n")
@@ -262,7 +262,7 @@ def test_truth_values_of_one_file_are_words_among_those_of_another(tmp_path):
 
 
 @pytest.mark.parametrize("ending", ["parquet", "xlsx"])
-def test_truth_values_of_typed_files_with_blanks_are_those_of_text(tmp_path, ending):
+def test_truth_values_with_blanks_are_equal_in_typed_and_text_files(tmp_path, ending):
     folder = flags(tmp_path / "sites", tuple(WRITTEN))
     schema = describe([folder], "ill").schema
     frame = pd.read_csv(folder / "excel.csv")

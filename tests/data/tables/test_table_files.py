@@ -219,7 +219,7 @@ GRID = [
 
 @pytest.fixture
 def grid(folder):
-    """One file with numbers and labels to predict, and one of arrays."""
+    """Write a file with numbers and labels to predict, and files of arrays."""
     write(Path("grid.csv"), GRID)
     x = np.random.default_rng(0).random((60, 2))
     np.savez(
@@ -282,7 +282,7 @@ def test_blank_labels_are_unknown(capsys):
     long_beyond(
         2,
         [
-            # y is linear in y2, an input
+            # y is linear in the input y2
             ("--data grid.csv --target y --group who --task regression --rounds 40", "rmse", 0.5),
             ("--data grid.csv --target y --target y2 --task regression --clients 4 --rounds 2", "rmse", 99),
             ("--data grid.npz --target both --group who --task multi-label --rounds 2", "accuracy", 1.01),

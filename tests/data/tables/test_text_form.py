@@ -91,7 +91,7 @@ def test_words_that_pandas_reads_as_missing_stay_words():
     data = read_tables([Path("a.csv")], "ill", "region")
     assert set(data.groups) == {"NA", "EU"}
     assert read_tables([Path("a.csv")], "grade", "region").class_names == ("Mild", "None", "Severe")
-    # in a column of numbers they are missing values
+    # in a column of numbers such words are missing values
     Path("a.csv").write_text("age,ill\n1,0\nNA,1\n3,0\n")
     with refused("missing-values", "age", "a.csv, line 3"):
         read_tables([Path("a.csv")], "ill")
@@ -150,7 +150,7 @@ def test_class_has_one_name_in_files_of_different_types(others):
     data = read_tables([Path("in")], "ill")
     assert data.class_names == (("0", "1", "x") if len(others) > 1 else ("0", "1"))
     assert data.columns == ("age", "flag")
-    # The second file holds 0 and 1 in turn.
+    # In the second file, 0 and 1 alternate.
     assert data.targets[20:24].tolist() == [0, 1, 0, 1]
     assert data.inputs[20:24, 1].tolist() == [0, 1, 0, 1]
 
@@ -184,7 +184,7 @@ def test_other_column_order_in_one_file_does_not_matter():
 
 
 def written(cells, name="a.csv", more="x", **options):
-    """A file with a column of cells, a column of texts, and a target."""
+    """Write a file with a column of cells, a column of texts and a target; return the numbers read and notices."""
     rows = "".join(f'"{cell}";"{more}";{k % 2}\n' for k, cell in enumerate(cells))
     Path(name).write_text("ca;b;ill\n" + rows)
     data = read_tables([Path(name)], "ill", drop=["b"], reading=ReadOptions(**options))
@@ -482,8 +482,8 @@ def test_marks_decide_an_ambiguous_column_in_a_command(capsys):
         ({"cells": [*COSTS, "0.367"]}, {}),
         ({"cells": [*COSTS, "1500"]}, {}),
         ({"cells": [*COSTS, "1.5"]}, {}),
-        ({"cells": ["950", "1.367", "2.595", "3.000", "4.100", "4.100"]}, {}),  # too few
-        ({"cells": [cell for cell in COSTS if "." in cell]}, {}),  # no number without a mark
+        ({"cells": ["950", "1.367", "2.595", "3.000", "4.100", "4.100"]}, {}),  # too few numbers
+        ({"cells": [cell for cell in COSTS if "." in cell]}, {}),  # all numbers have a mark
         ({}, {"thousands": "'"}),
     ],
 )

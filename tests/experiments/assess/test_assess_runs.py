@@ -27,7 +27,7 @@ from drfl.task.measure import Measure
 
 @pytest.fixture(scope="module")
 def comparison(tmp_path_factory):
-    """Two algorithms at two seeds, on the hospitals."""
+    """Compare two algorithms at two seeds, on the hospitals."""
     out = tmp_path_factory.mktemp("runs") / "comparison"
     options = (
         "--dataset heart-disease --rounds 3 --seeds 2 --metric auc --metric f1 --metric brier --metric sensitivity"

@@ -31,7 +31,7 @@ def rows(seed, n=150):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """Folders of a classification and a regression, by kind."""
+    """Return folders of a classification and a regression, by kind."""
     folder, torch_loss = tmp_path_factory.mktemp("runs"), {"ill": nn.CrossEntropyLoss(), "dose": nn.MSELoss()}
     for target, loss in torch_loss.items():
         frame = rows(0).drop(columns={"ill": "dose", "dose": "ill"}[target])
@@ -60,7 +60,7 @@ def test_scores_are_those_of_the_predictions(runs):
 
 
 @pytest.mark.parametrize("measure", ["auc", "sensitivity"])
-def test_other_metrics_equal_scikit_learns(runs, measure):
+def test_other_metrics_equal_those_of_scikit_learn(runs, measure):
     model, new = drfl.load_model(runs["ill"]), rows(1)
     found = drfl.evaluate(model, new, measure=measure)
     for name, value in zip(found.names, found.values, strict=True):

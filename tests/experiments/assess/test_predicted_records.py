@@ -1,4 +1,4 @@
-"""A comparison stores the tested predictions of other tools, from which reports of its folder show the same rows."""
+"""Test that a comparison stores the predictions of other tools, and reports of its folder show the same rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GIVEN = ["--predictions", "other.csv", "--predictions", "2nd.csv"]
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A folder with a table, two files of predictions, and a comparison with them at two seeds."""
+    """Make a folder with a table, two files of predictions, and a comparison with them at two seeds."""
     folder = tmp_path_factory.mktemp("made")
     rows = table().drop(columns=["note", "seen"]).dropna()
     score = ((rows["crp"] - rows["crp"].min()) / (rows["crp"].max() - rows["crp"].min())).round(3)
@@ -57,7 +57,7 @@ def place(made, monkeypatch, capsys):
 
 
 @pytest.mark.long
-def test_a_report_of_the_folder_is_that_of_the_comparison(capsys):
+def test_report_of_the_folder_equals_that_of_the_comparison(capsys):
     assert call(["report", "c", "--title", "c", "--out", "new.html", "--latex", "new.tex"]) == 0
     assert Path("new.html").read_bytes() == Path("c/report.html").read_bytes()
     assert Path("new.tex").read_bytes() == Path("c.tex").read_bytes()
@@ -80,7 +80,7 @@ def test_a_report_of_the_folder_is_that_of_the_comparison(capsys):
 
 
 @pytest.mark.long
-def test_the_pdf_has_the_rows():
+def test_pdf_has_the_rows():
     pytest.importorskip("typst")
     from tests.support.pdf_text import texts
 
@@ -91,7 +91,7 @@ def test_the_pdf_has_the_rows():
 
 
 @pytest.mark.long
-def test_assess_shows_them_and_replaces_those_given_again(capsys):
+def test_assess_shows_stored_predictions_and_replaces_those_given_again(capsys):
     def rows(*more):
         assert call(["assess", "c", "--json", *more]) == 0
         return {run["run"]: run["worst"] for run in json.loads(capsys.readouterr().out)["runs"]}
@@ -105,11 +105,11 @@ def test_assess_shows_them_and_replaces_those_given_again(capsys):
 
 
 @pytest.mark.long
-def test_extension_and_resumption_store_what_one_comparison_stores():
+def test_extended_or_resumed_comparison_stores_the_same_as_an_uninterrupted_one():
     names = ("compare.csv", "table.md", PREDICTIONS, "report.html")
     assert call([*SHARED, "--seeds", "1", "--out", "x/c", *GIVEN[:2]]) == 0
     assert call([*SHARED, "--seeds", "2", "--out", "x/c", "--resume", *GIVEN]) == 0
-    # times differ, so the report is compared without them
+    # reports contain times, which differ
     assert [Path("x/c", name).read_bytes() for name in names[:3]] == [
         Path("c", name).read_bytes() for name in names[:3]
     ]
@@ -148,7 +148,7 @@ def test_without_the_option_an_extension_removes_the_rows():
     assert "other" not in drfl.load_comparison("y").to_markdown()
 
 
-def test_a_damaged_file_is_one_line():
+def test_damaged_file_is_a_one_line_error():
     path = Path("c", PREDICTIONS)
     whole = path.read_bytes()
     with safe_open(path, framework="pt") as file:

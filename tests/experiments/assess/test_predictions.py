@@ -24,7 +24,7 @@ METRICS = ["--metric", "auc", "--metric", "log-loss", "--metric", "sensitivity",
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
-    """A comparison, and the predictions of its first model in the file p.csv."""
+    """Make a comparison, and write the predictions of its first model to p.csv."""
     monkeypatch.chdir(tmp_path)
     frame = table().drop(columns=["note", "seen"]).dropna()
     frame.to_csv("t.csv", index=False)
@@ -75,7 +75,7 @@ def simulation():
     return drfl.Simulation(data, drfl.Task(drfl.models.linear((2,), 2)))
 
 
-def test_python_takes_data_frames():
+def test_python_accepts_data_frames():
     fed = simulation()
     w = torch.randn(fed.w0.shape, generator=torch.Generator().manual_seed(0))
     weight, bias = w[:4].reshape(2, 2), w[4:]

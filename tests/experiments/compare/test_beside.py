@@ -72,13 +72,13 @@ def test_constant_answer_is_not_shown_for_other_scores_or_even_classes(table, tm
     ("targets", "names", "label", "shares"),
     [
         ([0, 0, 0, 0, 0, 0, 0, 1], None, "0", [1, 0.75]),
-        ([0.0, 0, 0, 0, 0, 0, 0, 1], ("no", "yes"), "no", [1, 0.75]),  # of a binary cross-entropy
+        ([0.0, 0, 0, 0, 0, 0, 0, 1], ("no", "yes"), "no", [1, 0.75]),  # targets of a binary cross-entropy
         ([5, 5, 5, 5, 5, 5, 7, 9], None, "5", [1, 0.5]),
         ([0, 0, 0, 0, 0, 0, 1, 1], None, None, None),  # a quarter is not rare
-        ([0, 1, 2, 3, 4, 5, 6, 7], None, None, None),  # rare, but nothing is frequent
+        ([0, 1, 2, 3, 4, 5, 6, 7], None, None, None),  # all classes are rare
         ([0, 0, 0, 0, 0, 0, 0, 0], None, None, None),
         ([0.0, 0, 0, 0, 0, 0, 0, 2.5], None, None, None),
-        ([0, 0, 0, 0, 0, 0, 0, -100], None, None, None),  # a target that is ignored
+        ([0, 0, 0, 0, 0, 0, 0, -100], None, None, None),  # an ignored target
     ],
 )
 def test_constant_answer_needs_a_rare_and_a_frequent_class(targets, names, label, shares):
@@ -93,7 +93,7 @@ def test_constant_answer_needs_a_rare_and_a_frequent_class(targets, names, label
 def test_line_names_the_class_if_it_has_a_name():
     told = {"constant": {"class": "no", "accuracy": 0.9167, "worst_accuracy": 0.85}}
     assert constant_line(told) == "always predicting no: 91.7 % of all test rows, 85.0 % at the worst client"
-    told["constant"]["class"] = None  # of a deployment, whose server knows of no class
+    told["constant"]["class"] = None  # in a deployment, the server does not know the class
     assert constant_line(told).startswith("always predicting each client's most frequent class: 91.7 %")
 
 
@@ -106,7 +106,7 @@ def test_rates_show_their_threshold(table, tmp_path, capsys):
     printed = " ".join(capsys.readouterr().out.split())
     summary = json.loads((tmp_path / "b/summary.json").read_text())
     assert summary["threshold"]["chosen_on"] == "validation"
-    assert 0 < summary["threshold"]["probability"] < 0.5  # where one row in twelve is ill
+    assert 0 < summary["threshold"]["probability"] < 0.5  # one row in twelve is ill
     assert threshold_line(summary) in printed
     assert call(["assess", str(tmp_path / "b"), "--measure", "ppv"]) == 0
     assert "on validation rows." in " ".join(capsys.readouterr().out.split())

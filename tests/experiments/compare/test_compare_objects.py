@@ -29,14 +29,14 @@ from drfl.experiments.run.runner import StopSignal
 
 @dataclass(frozen=True)
 class Mine(drfl.FedAvg):
-    """An algorithm of the user's own."""
+    """A user's algorithm."""
 
     note: object = nn.Identity()
 
 
 @dataclass(frozen=True)
 class Halved:
-    """A guard of the user's own: it halves every report."""
+    """A user's guard that halves every report."""
 
     def start(self, n):
         return torch.zeros(0, dtype=torch.float64)
@@ -339,7 +339,7 @@ def test_finished_comparison_can_be_extended(tmp_path):
     ended = []
     wide = QUIET | {"seeds": 3, "progress": ended.append}
     extended = drfl.compare(more, clients, task, out=tmp_path / "r", resume=True, **wide)
-    assert sum(line.startswith("[") for line in ended) == 9  # outcomes in order, five of them new
+    assert sum(line.startswith("[") for line in ended) == 9  # nine outcomes in order, five of them new
     assert set(map(repr, first.outcomes)) < set(map(repr, extended.outcomes))
     whole = drfl.compare(more, clients, task, out=tmp_path / "whole", **QUIET | {"seeds": 3})
     assert extended.to_frame().equals(whole.to_frame())

@@ -20,7 +20,7 @@ SMALL = ["--clients=4", "--rounds=4", "--steps=2", "--engine=loop", "--cohort=2"
 
 
 def histories():
-    """Two algorithms at two seeds; "slow" reaches 0.8 at one of them only, and falls below it again."""
+    """Return histories of two algorithms at two seeds; "slow" reaches 0.8 at only one, and falls below it again."""
     worst = {("fast", 0): [0.1, 0.8, 0.9], ("fast", 1): [0.1, 0.2, 0.85], ("slow", 0): [0.1, 0.81, 0.3]}
     worst["slow", 1] = [0.1, 0.2, 0.3]
     rows = [
@@ -49,7 +49,7 @@ def test_cost_counts_the_first_round_and_requires_all_seeds(metric, level):
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
-    """The folder of a comparison."""
+    """Return the folder of a comparison."""
     folder = tmp_path_factory.mktemp("costs") / "c"
     assert call(["compare", *SMALL, "--algorithms", "FedAvg,DRFA", "--out", str(folder)]) == 0
     return folder

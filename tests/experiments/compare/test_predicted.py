@@ -19,7 +19,7 @@ OWN = ["--data", "t.csv", "--target", "ill", "--group", "site", "--rounds", "2",
 
 @pytest.fixture
 def frame(tmp_path, monkeypatch):
-    """Rows in t.csv, in the working directory."""
+    """Return the rows of t.csv, which is in the working directory."""
     monkeypatch.chdir(tmp_path)
     frame = table().drop(columns=["note", "seen"]).dropna()
     frame.to_csv("t.csv", index=False)
@@ -32,11 +32,11 @@ def rows(path):
 
 
 class Killed(BaseException):
-    """Ends a comparison as a signal that cannot be handled does: no results are written."""
+    """End a comparison like a signal that cannot be handled, so that no results are written."""
 
 
 def kill_after_one_run(monkeypatch, call):
-    """Call a function that compares, and end it after its first run."""
+    """Call a function that makes a comparison, and end it after its first run."""
     from drfl.experiments.compare import run_comparison
 
     def one_run(*args):
@@ -120,7 +120,7 @@ def test_own_predictions_get_the_row_of_the_model(frame, capsys):
         parts.append(pd.read_csv(f"p{seed}.csv").rename(columns={"site": "client"}).assign(seed=seed))
     pd.concat(parts).to_csv("other.csv", index=False)
     before = {path.name: path.read_bytes() for path in Path("c/DRFA-seed1").iterdir() if path.is_file()}
-    # a finished comparison gets the row without another run, and the same table results from the start
+    # A finished comparison gets the row without another run, and a new comparison has the same table.
     assert call([*shared, "--resume", "--predictions", "other.csv"]) == 0
     assert {path.name: path.read_bytes() for path in Path("c/DRFA-seed1").iterdir() if path.is_file()} == before
     assert call([*shared[:-1], "d", "--predictions", "other.csv"]) == 0
@@ -137,12 +137,12 @@ def test_own_predictions_get_the_row_of_the_model(frame, capsys):
     assert "other" in Path("c/table.md").read_text()
     assert "other" in Path("c/report.html").read_text()
     assert "redrawn-test-rows" not in capsys.readouterr().err
-    # without the option, the folder is that of a comparison of two algorithms
+    # without the option, the folder compares only the two algorithms
     assert call([*shared[:-2], "--resume", "--out", "c", "--seeds", "3"]) == 0
     assert {row["algorithm"] for row in rows("c/compare.csv")} == {"FedAvg", "DRFA"}
 
 
-def test_python_takes_data_frames_and_files(frame):
+def test_python_accepts_data_frames_and_files(frame):
     data = drfl.ClientData.from_frame(frame.drop(columns="stage"), group="site", target="ill")
     task = drfl.Task(drfl.models.linear(data.shape, 2))
     right = pd.DataFrame({"row": range(1, len(frame) + 1), "prediction": frame["ill"].to_numpy()})
@@ -214,7 +214,7 @@ def test_other_table_formats_and_misspelt_columns(frame, capsys):
 
 
 @pytest.mark.long
-def test_rows_that_another_seed_tests_are_missed_before_the_first_run(frame):
+def test_missing_test_rows_of_another_seed_are_refused_before_the_first_run(frame):
     data = ["--data", "t.csv", "--target", "ill", "--group", "site"]
     assert call(["run", *data, "--rounds", "0", "--seed", "0", "--out", "r"]) == 0
     from drfl.report.test_rows import read

@@ -30,7 +30,7 @@ ROWS = ["--data", "t.csv", "--target", "ill", "--group", "site"]
 
 @pytest.fixture
 def old(tmp_path, monkeypatch):
-    """A finished run on last month's rows; this month's rows are t.csv."""
+    """Finish a run on last month's rows; this month's rows are t.csv."""
     monkeypatch.chdir(tmp_path)
     frame = table().drop(columns=["note", "seen"]).dropna()
     frame.to_csv("t.csv", index=False)
@@ -71,7 +71,7 @@ def test_initial_model_that_may_have_seen_test_rows_gives_a_warning(tmp_path, mo
         return [code for code in notice_codes([*shared, *more]) if code == SEEN]
 
     def stored(out):
-        """Whether the summary, the report and the card of the model have the warning."""
+        """Return whether the summary, the report and the model's card have the warning."""
         (line,) = card(drfl.load_model(out))["Evaluation data"]
         warnings = " ".join(json.loads(Path(out, "summary.json").read_text())["warnings"])
         texts = (line, warnings, Path(out, "report.html").read_text())

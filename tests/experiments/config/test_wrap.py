@@ -66,7 +66,7 @@ def test_aggregators_are_selected_by_name(text, rule):
     assert protected.bound is None
 
 
-def test_probe_holds_rows_of_every_client():
+def test_probe_has_rows_of_every_client():
     protected, _ = layers(build(Config(clients=6, aggregator="probe:rows=4,cosine=0.5")).algorithm)
     assert isinstance(protected.aggregator, ProbeCosine)
     assert protected.aggregator.cosine == 0.5

@@ -185,7 +185,7 @@ class DiesWhereItArrives:
 
 @pytest.mark.long
 def test_worker_that_dies_while_starting_is_an_error():
-    """multiprocessing waits forever for a process that dies before it has read more than a pipe holds."""
+    """multiprocessing would wait forever if a process died before it had read data larger than a pipe's buffer."""
     with Processes(2, (DiesWhereItArrives(), b"x" * 2**20)) as workers:
         assert isinstance(workers.submit(answer, 1).exception(timeout=120), LostWorkerError)
 

@@ -12,7 +12,7 @@ from drfl.experiments.execution import records
 KEY = b"k" * 32
 
 
-def test_record_is_returned_as_it_will_be_read(tmp_path):
+def test_returned_record_equals_the_record_read_back(tmp_path):
     written = records.write(tmp_path / "store", "a", {"loss": math.inf, "rows": (1, 2), "none": None})
     assert written == {"key": "a", "loss": "inf", "rows": [1, 2], "none": None}
     assert records.read(tmp_path / "store", "a") == written
@@ -37,7 +37,7 @@ def test_link_counts_as_missing(tmp_path):
     assert records.read(tmp_path / "store", "a") is None
 
 
-def test_key_accepts_only_records_that_it_signed(tmp_path):
+def test_key_accepts_only_records_signed_with_it(tmp_path):
     signed, unsigned = tmp_path / "signed", tmp_path / "unsigned"
     records.write(signed, "a", {"rounds": 3}, KEY)
     records.write(unsigned, "a", {"rounds": 3})

@@ -149,7 +149,7 @@ def test_two_clients_with_one_very_small(two_members):
     data = clients(count=2)
     tiny = replace(data, train=(data.train[0], data.train[1][:1]))
     found = fitted(tiny)
-    assert {c.group for c in found.candidates} == {"site0"}  # the only row of the other is a training row, too
+    assert {c.group for c in found.candidates} == {"site0"}  # the other client's only row is also a training row
     small = replace(data, train=(data.train[0], data.train[1][:10]))
     assert {c.group for c in fitted(small).candidates} == {"2 clients with fewer than 20 validation rows"}
 
@@ -189,7 +189,7 @@ def test_unconfirmed_personal_model_is_dropped(two_members, monkeypatch):
     def contrary(run, fed, alone):
         table = fed.client_table().put(torch.arange(3), run.result.model.expand(3, -1))
         made.append(run)
-        sign = 1 if len(made) == 1 else -1  # the final models are the opposite of what was chosen
+        sign = 1 if len(made) == 1 else -1  # the final models are the opposite of the chosen ones
         swapped = table.put(
             torch.tensor([2]), sign * torch.tensor([[-4, -4, 4, 4, 4, 4, -4, -4, 0, 0]], dtype=torch.float32)
         )

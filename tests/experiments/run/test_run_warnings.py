@@ -55,7 +55,7 @@ def finished(accuracy, majority, *, partition="natural", losses=(1.0, 0.5), roun
         ((1.0, 0.9), 9, False),
         ((1.0, 1.1), 9, True),
         ((1.0, float("nan")), 9, True),
-        ((1.0, 1.1), 2, False),  # too early to say
+        ((1.0, 1.1), 2, False),  # too early for the check
         ((1.0, 1.6), 2, True),
         ((1.0, 9.0), 0, False),
     ],
@@ -108,7 +108,7 @@ def test_table_without_clients_is_divided_at_random_with_a_notice(tmp_path, monk
     def notices(**options):
         job = build(load_config(None, {"data": ["all.csv"], "target": "ill", "algorithm": "FedAvg", **options}))
         found = [notice for notice in warnings_of(job) if notice.code == "random-clients"]
-        check_strict(True, found)  # which is no error
+        check_strict(True, found)  # the notice does not raise
         return found
 
     (notice,) = notices()

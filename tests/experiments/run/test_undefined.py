@@ -1,7 +1,4 @@
-"""Test clients of one class, at which the AUC is undefined:
-
-every worst client comes with the number of excluded clients.
-"""
+"""Test clients of one class, at which the AUC is undefined: reports name the number of excluded clients."""
 
 from __future__ import annotations
 
@@ -227,7 +224,7 @@ def test_report_shows_the_number(single, comparison, tmp_path):
         card = page[page.index(f">{title}<") :][:600]
         assert NOTE.strip() in card, title
     page = rendered([load_run(path) for path in sorted(comparison.glob("*-seed*"))])
-    assert len(re.findall(rf">\s*{SHARE}\s*<", page)) >= 2 + 4  # of each algorithm, and of each run
+    assert len(re.findall(rf">\s*{SHARE}\s*<", page)) >= 2 + 4  # one per algorithm, and one per run
     assert NOTE.strip() in page
     for folder in (single, comparison):
         assert call(["report", str(folder), "--pdf", str(tmp_path / f"{folder.name}.pdf")]) == 0
@@ -262,7 +259,7 @@ def test_reason_for_unpaired_runs_is_correct(single, comparison, capsys):
     assert [len(part) for part in pair_runs([by_rows[0], other])] == [0, 1]
     with refused("runs-differ"):
         drfl.assess_gain(folders[0], comparison / "DualDRDM-seed1", measure="accuracy")
-    # runs of one algorithm are compared neither at several seeds, nor on different data, which is worth a reason
+    # Runs of one algorithm are not compared over seeds, nor on different data; only the latter needs a reason.
     first = assess_run(folders[0], "accuracy")
     assert pair_runs([first, assess_run(comparison / "FedAvg-seed1", "accuracy")]) == ([], [])
     elsewhere = dataclasses.replace(first.record, summary={**first.record.summary, "dataset": "elsewhere"})
@@ -307,7 +304,7 @@ def test_row_without_a_value_prevents_pairing_by_accuracy(comparison, tmp_path):
 
 
 def federation(**options):
-    """A simulation of three clients, of which the last one has one class."""
+    """Return a simulation of three clients, of which the last one has one class."""
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(0)
     x = [torch.randn(40, 3, generator=generator) for _ in range(3)]
@@ -329,7 +326,7 @@ def test_undefined_metrics_from_python():
     assert [row.undefined for row in result.history.rows] == [(1,)] * 3
     assert result.history.to_frame()["worst_auc"].notna().all()
     assert note.strip() in result.plot().axes[0].get_ylabel()
-    silent = drfl.run(algorithm, fed, rounds=1, check_data=False)  # as pytest makes errors of warnings
+    silent = drfl.run(algorithm, fed, rounds=1, check_data=False)  # pytest turns warnings into errors, so there is none
     assert silent.history.last.undefined == (1,)
 
 

@@ -220,9 +220,9 @@ def test_data_frame_has_the_used_step_size_and_no_empty_column(tmp_path):
     for lr in (None, 0.25):
         values = {} if lr is None else {"lr": lr}
         drfl.sweep({**SMALL, **values, "algorithm": "FedAvg", "grid": {"seed": [0]}}, out=tmp_path / f"{lr}", **QUIET)
-    frame = drfl.load_runs(tmp_path)  # a folder above those of the sweeps
+    frame = drfl.load_runs(tmp_path)  # the parent folder of the sweeps
     assert len(frame) == 2
-    given, chosen = frame["eta"]  # in the order of the folders' names
+    given, chosen = frame["eta"]  # sorted by folder name
     assert (chosen > 0, given) == (True, 0.25)
     assert frame.notna().any().all()
     assert "lr" not in drfl.load_runs(tmp_path / "None")

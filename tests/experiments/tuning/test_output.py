@@ -81,7 +81,7 @@ def test_table_of_trials(written):
 
 
 def test_foreign_file_is_not_overwritten(written, tmp_path):
-    check_place(written[2], "small")  # ours may be
+    check_place(written[2], "small")  # drfl's own file may be overwritten
     (tmp_path / "job.toml").write_text("[provenance]")
     with refused("foreign-file", str(tmp_path / "job.toml"), "job.toml"):
         check_place(tmp_path, "job")

@@ -65,7 +65,7 @@ def test_score_is_the_criterion_on_validation_rows(criterion, changes, column, t
         for seed, score in zip((1000,), trial.scores, strict=True):
             config = search.subjects["DRFA"].job.config(TunedMethod("DRFA"), trial.table, seed)
             job = build(config)
-            assert job.data.test_inputs is job.data.inputs  # no test row can be looked at
+            assert job.data.test_inputs is job.data.inputs  # the job has no test rows
             last = execute(job).result.history.last
             assert last.round == 2
             own = last.metrics.as_dict(search.criterion.score.name)
@@ -88,7 +88,7 @@ def test_defining_values_of_a_method_are_not_searched(tmp_path):
 @pytest.mark.long
 def test_killed_search_ends_with_the_same_files(done, tmp_path):
     search, trials, _, expected = done
-    for limit in (0, 3, 6, 11):  # of twelve runs
+    for limit in (0, 3, 6, 11):  # runs out of twelve
         folder = tmp_path / str(limit)
         folder.mkdir()
         with pytest.raises(Killed):
@@ -107,7 +107,7 @@ def test_finished_search_runs_nothing_and_longer_one_continues(done, tmp_path):
     fresh, grown = tmp_path / "fresh", tmp_path / "grown"
     for place in (fresh, grown):
         place.mkdir()
-        shutil.copytree(folder / CELLS, place / CELLS)  # what has run need not run again
+        shutil.copytree(folder / CELLS, place / CELLS)  # finished cells are not run again
     longer = dataclasses.replace(search, trials=4)
     whole = tuned(longer, fresh)
     tuned(search, grown)
@@ -125,7 +125,7 @@ def test_foreign_trials_in_the_file_are_ignored(done, tmp_path):
     shutil.copytree(done[2] / CELLS, tmp_path / CELLS, dirs_exist_ok=True)
     storage = optuna.storages.RDBStorage(f"sqlite:///{tmp_path / FILE}")
     study = optuna.load_study(study_name="FedAvg", storage=storage)
-    study.ask()  # left behind as running
+    study.ask()  # a trial that stays "running"
     study.add_trial(optuna.trial.create_trial(value=1.0))
     storage.remove_session()
     storage.engine.dispose()

@@ -102,7 +102,7 @@ def test_search_resumes_with_the_same_trials(tmp_path):
             tuned(out=tmp_path / "kept", **changes)
 
 
-def test_first_trial_can_be_given_and_less_can_be_better():
+def test_first_trial_can_be_given_and_score_minimised():
     found = tuned(data=clients(True), learned=task(True), first={"share": 1.0, "lr": 0.05}, criterion="average")
     assert found.trials[0].table == {"share": 1.0, "lr": 0.05}
     assert found.criterion.metric == "avg_rmse"

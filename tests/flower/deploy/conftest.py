@@ -36,7 +36,7 @@ def three(tmp_path_factory):
 
 @pytest.fixture
 def trio(three, tmp_path):
-    """A copy of the folder for three sites, which are registered as 11 to 13."""
+    """Return a copy of the folder for three sites, which are registered as 11 to 13."""
     root = shutil.copytree(three, tmp_path / "trio")
     for name, node in (("a", "11"), ("b", "12"), ("c", "13")):
         (root / f"keys/{name}.node").write_text(f"{node}\n")
@@ -45,7 +45,7 @@ def trio(three, tmp_path):
 
 @pytest.fixture
 def superlink(trio, monkeypatch):
-    """A stand-in for the SuperLink that records changes, and fails at given verbs, "gone" and "run"."""
+    """Use a stand-in for the SuperLink that records changes and fails at given verbs, "gone" and "run"."""
     asked: list[list[str]] = []
     failing: list[str] = []
 
@@ -68,7 +68,7 @@ def superlink(trio, monkeypatch):
 
 @pytest.fixture
 def new_key(tmp_path):
-    """A public key that nobody has registered."""
+    """Return a public key that is not registered."""
     path = tmp_path / "new"
     subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", str(path)], check=True)
     return path.with_suffix(".pub")

@@ -11,7 +11,7 @@ import pytest
 def needed(program: str, package: str) -> str:
     """Return the path of a program.
 
-    If it is missing, skip the test, but fail in continuous integration, which installs it.
+    If it is missing, skip the test. Fail in continuous integration, which installs it.
     """
     found = shutil.which(program)
     if found is None:

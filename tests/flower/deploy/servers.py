@@ -10,10 +10,7 @@ from contextlib import contextmanager, suppress
 
 @contextmanager
 def serving(answer, certificates=None):
-    """Start a server that answers every connection with the same bytes, over TLS if certificates are given;
-
-    yield its port.
-    """
+    """Yield the port of a server that answers every connection with the same bytes; certificates enable TLS."""
     context = None
     if certificates is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -21,7 +18,7 @@ def serving(answer, certificates=None):
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve():
-        with suppress(OSError):  # it is closed at the end
+        with suppress(OSError):  # the listener is closed at the end
             while True:
                 connection, _ = listener.accept()
                 with connection, suppress(OSError):

@@ -27,7 +27,7 @@ from drfl.flower.settings import read_server, read_site
 
 @pytest.fixture(scope="module", params=["secure", pytest.param("insecure", marks=pytest.mark.long)])
 def honest(request, tmp_path_factory):
-    """A completed run of two rounds."""
+    """Complete a run of two rounds."""
     deployed = Deployed(tmp_path_factory.mktemp(request.param) / "fl", request.param == "secure")
     server_app.serve(deployed.grid(), deployed.settings())
     return deployed
@@ -47,7 +47,7 @@ def deployed(honest, tmp_path):
 
 @pytest.fixture(autouse=True, scope="module")
 def _each_signature_is_verified_once():
-    """Most lines are the same in all tests."""
+    """Verify each signature once, because most lines are the same in all tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(audit_log, "is_signed", functools.cache(audit_log.is_signed))
         yield
@@ -89,7 +89,7 @@ def test_honest_logs_pass(deployed, capsys):
     assert [r["event"] for r in deployed.records("server")][-5:] == ["closing", *["parted"] * 3, "finished"]
 
 
-def test_the_order_of_the_logs_does_not_matter(deployed, capsys):
+def test_order_of_the_logs_does_not_matter(deployed, capsys):
     assert problems(capsys, *reversed(deployed.logs())) == set()
 
 
@@ -253,7 +253,7 @@ ON_SERVER = {
 
 
 def one_for_each_code(changes):
-    """Return the first change that is found by each code."""
+    """Return the first change for each problem code."""
     return list({code: name for name, (_, code) in reversed(changes.items())}.values())
 
 
@@ -418,7 +418,7 @@ class Flaky(InProcessGrid):
         found = super().answer(message, context)
         node = message.metadata.dst_node_id
         if self.left in (4, 6) and node == 1:
-            super().answer(message, context)  # delivered twice
+            super().answer(message, context)  # the message is delivered twice
         if self.left == 4 and node == 2:  # done, and the reply lost
             return Message(Error(5, "lost"), reply_to=message)
         if self.left == 6 and node == 3:
@@ -481,7 +481,7 @@ def test_failing_or_unreachable_site_passes(tmp_path, capsys, monkeypatch):
     assert notes(capsys, *deployed.logs()) & {"requests-lost"}
 
 
-def test_audit_without_keys_reports_it_and_finds_the_same(tmp_path, capsys):
+def test_audit_without_keys_reports_that_and_finds_the_same_problems(tmp_path, capsys):
     deployed = Deployed(tmp_path / "fl", secure=False)
     server_app.serve(deployed.grid(), deployed.settings())
     assert problems(capsys, *deployed.logs()) == set()
@@ -515,7 +515,7 @@ def test_failed_run_is_closed_in_all_logs(tmp_path, capsys):
     server_app.serve(deployed.grid(), deployed.settings())
     path = deployed.settings()
     path.write_text(path.read_text().replace("lr = ", "lr = 1"))
-    with refused("other-run"):  # its folder holds the first
+    with refused("other-run"):  # the folder already contains the first run
         server_app.serve(deployed.grid(), path)
     assert problems(capsys, *deployed.logs()) == set()
     assert deployed.records("server")[-1]["outcome"] == "failed"
@@ -546,7 +546,7 @@ def test_site_refuses_a_request_with_an_unsigned_head(tmp_path, caplog):
     )
     with refused("sites-missing"):
         server_app.serve(deployed.grid(), deployed.settings())
-    assert not deployed.log("b").exists()  # it has not even said who it is
+    assert not deployed.log("b").exists()  # the site has not even identified itself
 
 
 def test_server_rejects_a_site_with_a_log_signed_by_another_key(tmp_path):
@@ -576,13 +576,13 @@ def test_two_histories_of_a_server_are_detected_from_site_logs(deployed, capsys)
 
 
 def test_documented_manipulations_are_not_detected(secure, capsys):
-    """docs/audit.md lists these manipulations, of which no other log has a proof."""
-    # The server used a reply, and its log has never said so: no log of a site has a proof of that either.
+    """No other log proves these manipulations, which docs/audit.md lists."""
+    # If the server hides that it used a reply, no site's log proves it.
     whole = read(secure.log("server"))
     assert all("used" not in str(record.get("server")) for record in secure.records("a"))
     # A server was killed before any message contained its last lines, which are then removed.
     last = max(Head.parse(r["server"]).n for n in NAMES for r in secure.records(n) if r.get("server"))
-    assert last == len(whole.records) - 4  # the closing: after it come only the sites' own heads, and the end
+    assert last == len(whole.records) - 4  # the closing line; only the sites' heads and the end follow
 
 
 def test_init_creates_keys_for_server_and_sites(copy):

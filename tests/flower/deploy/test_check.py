@@ -60,7 +60,7 @@ def test_http_instead_of_tls_and_tls_instead_of_http(with_keys):
         assert quotes(reach(port, with_keys, insecure=True)[0], f"TLS at localhost:{port}", "HTTP", "--insecure")
 
 
-def test_other_server_is_not_taken_for_a_superlink(with_keys):
+def test_other_server_is_not_mistaken_for_a_superlink(with_keys):
     with serving(b"SSH-2.0-x\r\n") as port:
         for insecure in (False, True):
             (found,) = reach(port, with_keys, insecure=insecure)

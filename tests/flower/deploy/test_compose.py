@@ -15,7 +15,7 @@ from tests.flower.deploy.programs import needed
 from drfl.flower.deploy.init import DeploymentPlan, write
 
 SITES = ("cleveland", "no", "1", "0x1F", "null")
-"""Names that YAML would take for something else."""
+"""Names that YAML would not read as text."""
 
 PLANS = {"secure": DeploymentPlan(SITES, "fl.example.org", 8443), "insecure": DeploymentPlan(SITES, insecure=True)}
 
@@ -111,7 +111,7 @@ def test_compose_file_is_valid_and_its_files_exist(plan, folder):
         assert service.volumes == [f"./sites/{name}:/site"]
     superlink = found.services["superlink"]
     assert superlink.ports == [f"{plan.port}:{plan.port}"]
-    assert superlink.volumes == [f".:{folder}"]  # flwr/config.toml and app/pyproject.toml name that path
+    assert superlink.volumes == [f".:{folder}"]  # flwr/config.toml and app/pyproject.toml contain this path
     assert superlink.build.args == {"DRFL_PACKAGE": "drfl[flower]"}
 
 

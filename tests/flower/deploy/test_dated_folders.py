@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
-from tests.support.refusals import logged
+from tests.support.refusals import logged, refused
 
 from drfl.core.files import sha256_of
 from drfl.data import ClientData
@@ -14,6 +15,7 @@ from drfl.experiments.run.manifest import is_finished
 from drfl.flower import nodes, server_app
 from drfl.flower.deploy import dated_folders
 from drfl.flower.deploy.paths import DeploymentFolder
+from drfl.flower.session import read_resolved
 from drfl.flower.site import Site
 
 from ..conftest import clients, grid_of
@@ -26,7 +28,7 @@ def _no_pause(monkeypatch):
 
 
 def dated(folder, **job):
-    """A deployment with dated run folders."""
+    """Write the settings of a deployment with dated run folders."""
     path = settings(folder, **job)
     path.write_text(path.read_text().replace('out = "run"', 'out = "runs/DATE"'))
     return path
@@ -68,13 +70,38 @@ def test_next_run_starts_from_the_newest_model(tmp_path, caplog):
     assert about["training"]["init_from"] == sha256_of(first / "model.safetensors")
     assert about["training"]["test_rows"]
     assert ("seen-test-rows", "init_from") not in logged(caplog)
-    # One site has other rows now, so its test rows may be old training rows.
+    # One site's rows have changed, so its test rows may be former training rows.
     train, test = clients()
     train["a"] = tuple(values[1:] for values in train["a"])
     sites = {name: Site(name, ClientData.from_arrays({name: train[name]}, {name: test[name]})) for name in "abcd"}
     third = server_app.serve(grid_of(load=lambda context: sites[context.node_config["name"]]), path)
     assert ("seen-test-rows", "init_from") in logged(caplog)
     assert "test_rows" not in read_model_file(third / "model.safetensors").about["training"]
+
+
+def ended(folder, failure=None):
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(b"")
+    (folder / "summary.json").write_text(json.dumps({"failure": failure}))
+    return folder / "model.safetensors"
+
+
+def test_model_of_a_diverged_run_is_neither_delivered_nor_a_start(tmp_path):
+    path = dated(tmp_path)
+    path.write_text(path.read_text().replace("[job]", '[job]\ninit_from = "runs/DATE/model.safetensors"'))
+    with refused("no-model"):
+        DeploymentFolder(tmp_path).newest_model()
+    diverged = ended(tmp_path / "runs/20250101T000000.000001", "the loss rose")
+    with refused("no-model"):
+        DeploymentFolder(tmp_path).newest_model()
+    with refused("no-model"):
+        read_resolved(path)
+    sound = ended(tmp_path / "runs/20250101T000000.000000")
+    assert DeploymentFolder(tmp_path).newest_model() == sound
+    assert read_resolved(path).job.init_from == sound
+    # A file that the operator names is used in any case.
+    path.write_text(path.read_text().replace("runs/DATE/model", f"{diverged.parent.relative_to(tmp_path)}/model"))
+    assert read_resolved(path).job.init_from == diverged
 
 
 @pytest.mark.parametrize("out", ["runs/DATE", "a-DATE-b/x", "DATE"])
@@ -88,7 +115,7 @@ def test_folder_names_with_date(tmp_path, out):
     for folder in (new, old, tmp_path / out.replace("DATE", "other")):
         folder.mkdir(parents=True)
     assert dated_folders.run_folders(tmp_path, path) == [old, new]
-    # an empty folder is that of a run that has just begun
+    # an empty folder belongs to a run that has just started
     assert dated_folders.folder_to_fill(tmp_path, path) == new
 
 

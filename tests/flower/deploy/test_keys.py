@@ -59,7 +59,7 @@ def test_unregistered_or_unknown_site_has_no_key_to_revoke(superlink, trio):
 def test_interrupted_revocation_can_be_repeated_and_refusal_changes_nothing(superlink, trio, failing):
     folder = DeploymentFolder(trio)
     if failing == "gone":
-        keys.run_flwr(folder.home, ["supernode", "unregister", "12"])  # and then the machine lost power
+        keys.run_flwr(folder.home, ["supernode", "unregister", "12"])  # after this call the machine loses power
     superlink[1].extend({"unregister", failing})
     before = {path: path.read_bytes() for path in trio.rglob("*") if path.is_file()}
     if failing == "unregister":
@@ -109,7 +109,7 @@ def test_make_keys_recognises_a_revoked_key_by_content(superlink, trio):
     assert str(old) in found["c"]
     assert "remove-site" in found["b"]
     (trio / "keys/c.pub").unlink()
-    shutil.copy(trio / "sites/b/key", trio / "sites/c/key")  # or takes its private key
+    shutil.copy(trio / "sites/b/key", trio / "sites/c/key")  # c uses b's private key
     done = make_keys(trio)
     assert done.returncode == 1
     assert "sites/c/key" in done.stderr
@@ -200,7 +200,7 @@ def test_superlink_failure_leaves_the_keys_unchanged(superlink, trio, new_key, f
     assert capsys.readouterr().err == "drfl: [code: 23] Public key already in use.\n"
     assert {path: path.read_text() for path in (trio / "keys").iterdir()} == before
     if failing == "unregister":
-        assert superlink[0][-1] == ["supernode", "unregister", "99"]  # so that it can be tried again
+        assert superlink[0][-1] == ["supernode", "unregister", "99"]  # so that the command can be repeated
 
 
 @pytest.mark.parametrize(

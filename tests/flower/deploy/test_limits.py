@@ -39,7 +39,7 @@ def deployed(root, **rows):
         ({"a": 5, "b": 7, "c": 6, "d": 1}, 0.5),
     ],
 )
-def test_proposal_is_twice_the_rows_the_classes_and_a_share(tmp_path, rows, share):
+def test_proposal_has_twice_the_rows_the_classes_and_a_share(tmp_path, rows, share):
     found = propose(deployed(tmp_path / "fl", **rows))
     more = {} if share is None else {"max_share": share}
     assert found.limits == {name: {"rows": 2 * count, "classes": 2, **more} for name, count in rows.items()}
@@ -60,7 +60,7 @@ def test_written_limits_keep_existing_values_and_the_old_file(tmp_path, capsys):
     assert str(kept) in capsys.readouterr().out
     after = folder.settings.read_text()
     assert [line for line in after.splitlines() if line in before.splitlines()] == before.splitlines()
-    assert call(["deploy", "check", str(folder.root), "--write"]) == 0  # nothing is left to add
+    assert call(["deploy", "check", str(folder.root), "--write"]) == 0  # all limits are set
     assert folder.settings.read_text() == after
     assert len(list(folder.root.glob("server.toml.*"))) == 1
 

@@ -124,7 +124,7 @@ def test_sites_cannot_change_during_a_run(superlink, trio):
     check_refusal(["deploy", "remove-site", str(trio), "c"], "run-in-progress", "SITE", "7", "revoke")
     assert contents(trio) == before
     assert superlink[0] == []
-    assert call(["deploy", "revoke", str(trio), "c"]) == 0  # a stolen key cannot wait
+    assert call(["deploy", "revoke", str(trio), "c"]) == 0  # a stolen key must be revoked even during a run
     superlink[1].clear()
     assert call(["deploy", "remove-site", str(trio), "c"]) == 0
     assert listed(trio) == ["a", "b"]

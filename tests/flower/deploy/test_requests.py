@@ -63,22 +63,26 @@ def test_evaluation_prints_scores_intervals_and_missing_sites(copy, tmp_path, an
     for i, path in enumerate(paths):
         path.write_bytes(model(float(i)))
     answered.files = {"evaluation.json": RESULTS}
-    assert call(["deploy", "evaluate", str(copy), *map(str, paths)]) == 0
+    assert call(["deploy", "evaluate", str(copy), *map(str, paths)]) == 1  # b is missing
     (request,) = answered()
     assert (request["task"], request["models"]) == ("evaluate", [str(path.resolve()) for path in paths])
     assert request["folder"].parent == copy / "evaluations"
     printed = capsys.readouterr()
     assert all(text in printed.out for text in ("70.0 [50.0, 80.0]", "–", "-10.0", "+20.0", str(request["folder"])))
+    assert "worst of 1 tested" in printed.out
     assert "b" in printed.err
-    assert call(["deploy", "evaluate", str(copy), str(paths[0]), "--json"]) == 0
+    assert call(["deploy", "evaluate", str(copy), str(paths[0]), "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["missing"] == {"b": "it is offline"}
+    answered.files = {"evaluation.json": {**RESULTS, "missing": {}}}
+    assert call(["deploy", "evaluate", str(copy), str(paths[0])]) == 0
+    assert "worst site" in capsys.readouterr().out
 
 
 def test_code_is_named_by_path_and_sent_by_path(copy, tmp_path, answered, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m").write_bytes(model())
     (tmp_path / "net.py").write_text("")
-    answered.files = {"evaluation.json": RESULTS}
+    answered.files = {"evaluation.json": {**RESULTS, "missing": {}}}
     assert call(["deploy", "evaluate", str(copy), "m", "--model", "net.py:net"]) == 0
     (request,) = answered()
     assert request["code"] == [f"{(tmp_path / 'net.py').resolve()}:net"]

@@ -91,7 +91,7 @@ def test_run_gets_its_waiting_time_and_request_its_folder(flwr, copy):
     ]
 
 
-def test_a_fit_is_a_request_and_prints_its_result(flwr, copy, capsys):
+def test_fit_is_a_request_and_prints_its_result(flwr, copy, capsys):
     for place, name in (("runs", "DRDM"), ("fits", "FedAvg")):
         folder = copy / place / "20261127T090000.000000"
         folder.mkdir(parents=True)
@@ -104,7 +104,7 @@ def test_a_fit_is_a_request_and_prints_its_result(flwr, copy, capsys):
     assert flwr.calls()[1][3].endswith(' request="fit"')
 
 
-def test_a_fit_that_did_not_end_continues(flwr, copy, capsys):
+def test_unfinished_fit_continues(flwr, copy, capsys):
     folder = copy / "fits/20261127T090000.000000"
     with pytest.raises(KeyboardInterrupt), claim_folder(folder, "fit", config="rounds = 1"):
         raise KeyboardInterrupt
@@ -150,12 +150,12 @@ def test_run_that_cannot_be_resumed_is_not_continued(flwr, copy, tmp_path, capsy
     assert "drfl deploy run" not in told[-1]
 
 
-def test_end_is_awaited_after_the_log_breaks_off(flwr, copy, monkeypatch):
+def test_command_waits_for_the_end_after_the_log_stops(flwr, copy, monkeypatch):
     flwr(list=ended("running"))
     naps = []
 
     def nap(seconds):
-        if seconds == runs.PAUSE:  # subprocess naps too
+        if seconds == runs.PAUSE:  # subprocess also calls sleep
             naps.append(seconds)
             flwr(list="nonsense" if len(naps) < 3 else ended("finished:completed"))
 
@@ -239,7 +239,7 @@ def test_sigterm_leaves_nothing_running(flwr, copy, monkeypatch):
     flwr(linger=True)
     pid = copy / "flwr/pid"
 
-    def written():  # the file is there, and empty, a moment before
+    def written():  # the file is empty at first
         return pid.exists() and pid.read_text() != ""
 
     sent, lines = [], []

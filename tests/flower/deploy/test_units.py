@@ -24,7 +24,7 @@ KNOWN = {
     },
     "Install": {"WantedBy"},
 }  # fmt: skip
-"""What systemd.unit(5), systemd.service(5) and systemd.exec(5) have of what the units use, by section."""
+"""The directives of systemd.unit(5), systemd.service(5) and systemd.exec(5) that the units use, by section."""
 
 QUOTED = {"ExecStart", "ReadWritePaths"}
 """Directives whose values are split at spaces, with quotes as in a shell; the others take quotes literally."""
@@ -39,7 +39,7 @@ def deployed(request, tmp_path):
 
 
 def directives(path: Path) -> dict[str, dict[str, str]]:
-    """A unit's directives by section."""
+    """Return a unit's directives by section."""
     found: dict[str, dict[str, str]] = {}
     for line in path.read_text().splitlines():
         if line.startswith("["):
@@ -75,7 +75,7 @@ def test_paths_of_the_superlink_exist(deployed):
 def test_paths_of_the_supernode_are_those_of_the_site(deployed):
     service = directives(deployed / "systemd" / SUPERNODE)["Service"]
     place = service["WorkingDirectory"]
-    assert place == "/srv/drfl/%i"  # as it stands after the @: %I would read long-beach as long/beach
+    assert place == "/srv/drfl/%i"  # %i leaves the name after the @ unchanged; %I would turn long-beach into long/beach
     assert shlex.split(service["ExecStart"]) == ["/bin/sh", f"{place}/start-supernode.sh"]
     assert shlex.split(service["ReadWritePaths"]) == [place]
     assert (deployed / "sites/long-beach/start-supernode.sh").is_file()

@@ -66,7 +66,7 @@ def test_files_are_written_and_the_same_command_resumes(tmp_path, capsys, monkey
 
 
 def runs(**values):
-    """Runs on two jobs at five seeds: the worst accuracies of each algorithm on either job."""
+    """Return runs on two jobs at five seeds, given the worst accuracies of each algorithm on both jobs."""
     return pd.DataFrame(
         [
             {"job": job, "algorithm": name, "seed": seed, "stopped": "rounds" if accuracy else "diverged"}
@@ -139,7 +139,7 @@ def test_cohort_of_an_own_algorithm_has_a_default(tmp_path, capsys):
     assert bench_command(options(tmp_path, names=names, suite_jobs="hospitals", seeds=1, rounds=1)) == 0
     assert json.loads(capsys.readouterr().out)["ranking"] == ["FedAvgM"]
     runs = drfl.load_runs(tmp_path / "hospitals")
-    assert runs.set_index("algorithm")["m"]["FedAvgM"] == 4  # all of the four hospitals
+    assert runs.set_index("algorithm")["m"]["FedAvgM"] == 4  # all four hospitals
 
 
 @pytest.mark.parametrize("name", ["bench.csv", "notes.txt"])

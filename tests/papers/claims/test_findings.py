@@ -87,7 +87,7 @@ def level(ours, theirs, margin, both_sides=False, measure=ACCURACY, tests=1):
 def test_level_requires_the_interval_within_the_margin():
     near = [x + 0.001 * (-1) ** k for k, x in enumerate(LOW)]
     assert level(near, LOW, 0.01) == SIGNIFICANT
-    assert level(near, LOW, 0.001) == NOT_SIGNIFICANT  # the interval is wider
+    assert level(near, LOW, 0.001) == NOT_SIGNIFICANT  # the interval is wider than the margin
     assert level(near[:4], LOW[:4], 0.01) == UNDECIDED
 
 

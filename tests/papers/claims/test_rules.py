@@ -144,7 +144,7 @@ def test_confirmed_claim_needs_its_own_numbers_and_all_comparisons(made):
 
 
 def curves(**runs):
-    """Curves of a setting s, by method and seed; rounds 0, 1, 2, …"""
+    """Return curves of a setting s by method and seed, at rounds 0, 1, 2, …"""
     lines = [
         ["s", method, seed, r, 10 * r, value]
         for method, seeds in runs.items()

@@ -148,7 +148,7 @@ def test_diverged_run_never_reaches_the_target(monkeypatch, capsys, tmp_path):
 @pytest.mark.long
 def test_target_in_the_last_round_counts(tmp_path):
     call(["energy", *SMALL, "--steps", "8", "--seeds", "1", "--out", "a"])
-    rounds = read(tmp_path / "a/measurements.csv")[1]["rounds"]  # --steps are 2, 8 and once more 8
+    rounds = read(tmp_path / "a/measurements.csv")[1]["rounds"]  # --steps are 2, 8 and 8
     call(["energy", *JOB, "--steps", "8", "--seeds", "1", "--rounds", rounds, "--out", "b"])
     assert read(tmp_path / "b/measurements.csv")[0]["rounds"] == rounds
 

@@ -43,7 +43,7 @@ def papers(tmp_path, monkeypatch):
 
 
 def refused(capsys, *arguments):
-    """The error of a refusal that prints one line."""
+    """Return the error of a refusal that prints one line."""
     error = refusal(["reproduce", *arguments])
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -95,7 +95,7 @@ def test_stand_in_is_used_and_named_if_data_are_missing(capsys, tmp_path):
     assert re.search(r"small-table-2 .*\bstand-in\b.*'cifar-10'", capsys.readouterr().err)
     assert "The data are nowhere." in (tmp_path / "a/small-table-2/table.md").read_text()
     assert "The data are nowhere." not in (tmp_path / "a/small-table-1/table.md").read_text()
-    # both tables rest on the same cells, and the second run finds them all
+    # both tables use the same cells, and the second run reuses them all
     assert len(list((tmp_path / "a/.cells").iterdir())) == 2
     assert call(["reproduce", "--all", *QUICK, "--out", "a", "--json"]) == 0
     captured = capsys.readouterr()

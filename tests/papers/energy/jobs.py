@@ -16,5 +16,5 @@ ALGORITHMS = {
 
 
 def digits(clients: int = 8) -> Simulation:
-    """Its clients hold digits, one Dirichlet draw; the model is linear, with 650 parameters in float32."""
+    """Return clients with a Dirichlet draw of digits, and a linear model of 650 parameters in float32."""
     return build(Config(clients=clients, engine="loop")).fed

@@ -29,7 +29,7 @@ def test_rate_follows_shannon():
 
 
 def test_very_poor_channel_has_a_positive_rate():
-    # log2(1 + x) is x/ln 2 for a small x, which plain 1 + x would lose
+    # log2(1 + x) is x/ln 2 for small x, which rounding 1 + x would lose
     assert float(Channel.uniform(1, 1.0, -200.0).rates()[0]) == pytest.approx(1e-20 / math.log(2), rel=1e-9)
 
 

@@ -73,7 +73,7 @@ def test_equation_18_by_hand():
         ),
         Usage(torch.tensor([1, 2]), torch.tensor([3, 0]), vector(30, 0), vector(30, 0), vector(1e6, 8), vector(5, 5)),
     ]
-    processor = Processor(1e4, frequency=2e9, capacitance=1e-28)  # 1e4·1e-28·4e18 = 4e-6 J a sample
+    processor = Processor(1e4, frequency=2e9, capacitance=1e-28)  # 1e4·1e-28·4e18 = 4e-6 J per sample
     channel = Channel(vector(1e6, 2e6, 4e6), vector(0, 0, 0))  # 1, 2 and 4 Mbit/s
     found = bill(rounds, 4, processor, Radio(power=0.5), Channel(vector(1e6, 2e6, 4e6, 1), vector(0, 0, 0, 0)))
     assert found.processing.tolist() == pytest.approx([1.2e-4, 2.4e-4, 0, 0], rel=1e-12)
@@ -105,7 +105,7 @@ def test_payload_of_drdm_is_two_models_and_a_loss():
     everybody = DRDM(m=5, local=LOCAL, sampling=sampling.all_clients)
     fed = digits()
     found = payload_of(everybody, fed)
-    # 8 train: two models up, model and shift down; 5 report: 8 bytes up, the snapshot down
+    # 8 clients train: two models up, model and shift down. 5 clients report: 8 bytes up, the snapshot down.
     assert found.up == 8 * 2 * VECTOR + 5 * 8
     assert found.down == 8 * 2 * VECTOR + 5 * VECTOR
     assert found.participants == 8
@@ -117,7 +117,7 @@ def test_payload_of_drdm_is_two_models_and_a_loss():
 
 def test_client_drawn_twice_trains_once():
     found = payload_of(ALGORITHMS["DRDM"], digits(), rounds=20)
-    # 6 draws among 8: 8(1 − (7/8)^6) distinct ones
+    # 6 draws among 8 clients have 8(1 − (7/8)^6) distinct ones on average
     assert found.participants == pytest.approx(8 * (1 - (7 / 8) ** 6), abs=0.5)
     assert found.up == pytest.approx(2 * VECTOR * found.participants + 6 * 8)
 
@@ -145,7 +145,7 @@ PAYLOAD = Payload(
 
 def test_cost_by_hand():
     processor, link = Processor(1e6, frequency=1e9, capacitance=1e-27), Channel.uniform(1, 1e5, 0.0)
-    # 1e6·1e-27·1e18 = 1e-3 J and 1e-3 s a sample; 8000 bits at 1e5 bit/s
+    # 1e6·1e-27·1e18 = 1e-3 J and 1e-3 s per sample; 8000 bits at 1e5 bit/s
     found = cost_of(PAYLOAD, processor, Radio(0.5), link)
     assert found == pytest.approx(Cost(0.08, 0.02 + 0.5 * 0.08, 0.02, 0.005 + 0.02), rel=1e-12)
     heard = cost_of(PAYLOAD, processor, Radio(0.5, receive=2.0), link)

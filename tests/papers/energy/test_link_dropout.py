@@ -47,7 +47,7 @@ def test_ledger_counts_downloads_but_not_lost_uploads():
     )
     found = fed.ledger
     assert (found.bytes_down, found.bytes_up, found.messages) == (8 * 2 * VECTOR, 6 * 2 * VECTOR, 14)
-    assert found.gradient_evaluations == 8 * 2 * 8  # the absent worked all the same
+    assert found.gradient_evaluations == 8 * 2 * 8  # absent clients also computed
     UnreliableFederation(fed, lost=LostReplies(absent(2, 5))).losses(EVERYBODY, fed.w0, Key(1), batch=4)
     assert found.bytes_up == 6 * 2 * VECTOR + 6 * 8
     UnreliableFederation(fed, lost=LostReplies(absent(*range(8)))).gradients(EVERYBODY, fed.w0, Key(1), batch=4)
@@ -55,7 +55,7 @@ def test_ledger_counts_downloads_but_not_lost_uploads():
     assert found.bytes_down == 8 * 2 * VECTOR + 2 * 8 * VECTOR
 
 
-def test_without_absences_it_equals_the_wrapped_federation():
+def test_wrapper_without_absences_equals_the_wrapped_federation():
     fed, other, key = digits(), digits(), Key(1)
     full = UnreliableFederation(fed, lost=LostReplies(absent()))
     for f in (full, other):
@@ -92,10 +92,10 @@ def test_every_algorithm_continues_with_absent_clients(name):
     assert 0 < sum(len(info.answered) for info in answers) < sum(len(info.cohort.clients) for info in answers)
 
 
-def test_draw_holds_for_the_whole_round():
+def test_draw_applies_to_the_whole_round():
     recording = Recording(digits())
     run(OverChannel(ALGORITHMS["DRDM"], some_fading()), recording, rounds=5, seed=1)
-    assert [call.kind for call in recording.calls].count("losses") == 5  # they were asked, and answer below the wrapper
+    assert [call.kind for call in recording.calls].count("losses") == 5  # requests reach the inner federation
 
     class Spy:
         """Record which clients answer which requests."""

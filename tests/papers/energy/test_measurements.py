@@ -77,7 +77,7 @@ def test_random_bytes_give_only_input_errors(tmp_path_factory, noise):
     try:
         found = read_csv(path)
     except InputError:
-        return  # whatever else is raised fails the test
+        return  # any other exception fails the test
     assert all(run.tau >= 1 and (run.rounds is None or run.rounds >= 0) for run in found)
 
 

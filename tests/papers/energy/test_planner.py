@@ -26,7 +26,7 @@ from drfl_papers.energy.output import hertz, to_csv, to_markdown
 
 
 def runs(table, outage=0.0):
-    """{τ: rounds at seeds 0, 1, …}."""
+    """Return measurements from {τ: rounds at seeds 0, 1, …}."""
     return [Measurement(tau, seed, t, outage) for tau, ts in table.items() for seed, t in enumerate(ts)]
 
 
@@ -106,9 +106,7 @@ def test_runs_without_outage_are_used_with_a_note():
     st.lists(st.integers(0, 1000), min_size=2, max_size=6),
 )
 def test_best_number_of_steps_falls_with_cheaper_communication(drops, a, prices):
-    """If T(τ) does not increase, a larger τ that is cheaper at a low price of sending is cheaper at any higher
-    price.
-    """
+    """If T(τ) does not increase, a larger τ that is cheaper at one price of sending is cheaper at all higher prices."""
     rounds = [sum(drops[i:]) + 1 for i in range(len(drops))]
     table = runs({tau: [t] for tau, t in zip((1, 2, 5, 10, 20, 30), rounds, strict=False)})
     best = [choose(table, Cost(float(a), float(b), 0.0, 0.0))[0].tau for b in sorted(prices)]
@@ -117,7 +115,7 @@ def test_best_number_of_steps_falls_with_cheaper_communication(drops, a, prices)
 
 @given(st.lists(st.integers(1, 100), min_size=2, max_size=6), st.floats(-10, 25), st.floats(1e4, 1e7), st.floats(1, 8))
 def test_better_channel_never_needs_more_steps(drops, snr_db, bandwidth, factor):
-    """This repeats the test above from SNR and bandwidth, through rates and costs."""
+    """This is the previous test, starting from SNR and bandwidth instead of costs."""
     rounds = [sum(drops[i:]) for i in range(len(drops))]
     table = runs({tau: [t] for tau, t in zip((1, 5, 10, 15, 20, 30), rounds, strict=False)})
     payload, processor = Payload(80_760, 132_600, 15.5, 496, 0, 5_208, 7_800), Processor(2560)

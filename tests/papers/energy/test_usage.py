@@ -14,7 +14,7 @@ IMAGES, LABELS = torch.zeros(3, 1, 8, 8), torch.zeros(3, dtype=torch.int64)
 
 
 def test_linear_model_takes_four_operations_per_weight():
-    # forward 2·64·10, the same for the gradient of the weights, none for the inputs; the bias is not a matrix product
+    # 2·64·10 forward, and the same for the weights' gradient. Inputs have no gradient, and the bias has no product.
     assert sample_flops(Task(linear((1, 8, 8), 10)), IMAGES, LABELS) == 4 * 640
 
 

@@ -25,7 +25,7 @@ from drfl.training.run_state import first
 
 
 def back(first, tensors):
-    """A state from its tensors, if they fit."""
+    """Return a state from its tensors, if they fit."""
     check(state_specs(first), tensors)
     return restored(first, tensors)
 
@@ -42,7 +42,7 @@ def fed():
 
 @pytest.fixture(scope="module")
 def original(fed, tmp_path_factory):
-    """The files of the two checkpoints of a run, of rounds 2 and 4."""
+    """Return the files of the two checkpoints of a run, of rounds 2 and 4."""
     folder = tmp_path_factory.mktemp("run")
     certify = Certifier(build(Config()).task)
     keep = Checkpoints(folder, lambda: {"of": "digits"}, 2)

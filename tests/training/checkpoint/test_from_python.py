@@ -48,7 +48,7 @@ def test_same_call_resumes_and_equals_an_uninterrupted_run(killed):
     whole = run()
     assert again.history.to_csv() == whole.history.to_csv()
     assert torch.equal(again.model, whole.model)
-    assert run(killed, rounds=9).history.to_csv() == run(rounds=9).history.to_csv()  # more rounds are no other run
+    assert run(killed, rounds=9).history.to_csv() == run(rounds=9).history.to_csv()  # a run with more rounds may resume
     before = sorted(killed.iterdir())
     with refused("out-of-range", "rounds", "8", "3"):
         run(killed, rounds=3)

@@ -43,7 +43,7 @@ NEW, OLD = "round-00000004", "round-00000002"
 
 @pytest.fixture
 def kept(tmp_path):
-    """The folder of two signed checkpoints."""
+    """Return the folder of two signed checkpoints."""
     keep = Checkpoints(tmp_path / "kept", lambda: {"of": "digits"}, 2, key=KEY)
     run(ALGORITHMS["FedAvg"], digits(), rounds=5, keep=keep)
     return tmp_path / "kept"
@@ -113,7 +113,7 @@ def test_forged_checkpoint_is_used_without_a_key(kept):
 
 @pytest.fixture
 def listed(tmp_path):
-    """Two signed checkpoints that cover 6 and 12 bytes of a list of replies."""
+    """Return two signed checkpoints that cover 6 and 12 bytes of a list of replies."""
     folder, text = tmp_path / "listed", b"abcdef" * 3
     written = []
 
@@ -267,7 +267,7 @@ def test_command_signs_and_verifies(stopped, tmp_path, capsys):
     forged(stopped / "checkpoint" / NEW)
     assert call(["run", *SMALL, "--out", "whole"]) == 0
     capsys.readouterr()
-    damaged, resumed = notices(["run", "--out", "a", "--resume"])  # config.toml says where the key is
+    damaged, resumed = notices(["run", "--out", "a", "--resume"])  # config.toml names the key file
     assert (damaged.code, Path(damaged.field).name) == ("damaged-checkpoint", NEW)
     assert "checkpoint_key" in damaged
     assert (resumed.code, "2 of 6" in resumed) == ("resumed", True)
@@ -308,13 +308,11 @@ NAMES = ("manifest.json", "config.toml")
 
 
 def check_every_file(folder, names, arguments, capsys, may_go=()):
-    """Assert that each of these files is refused if it is altered, unsigned, swapped or missing, and nothing
-    changes.
-    """
+    """Assert that each of these files is refused if it is altered, unsigned, swapped or missing, without any change."""
     for name in names:
         path = folder / name
         data = path.read_bytes()
-        own = name.rpartition("-seed0/")[2]  # within a cell's folder
+        own = name.rpartition("-seed0/")[2]  # name within a cell's folder
         changed = bytearray(data)
         changed[-3] ^= 1
         first, _, rest = data.partition(b"\n")
@@ -390,7 +388,7 @@ def test_every_file_read_when_resuming_a_comparison_is_signed(tmp_path, monkeypa
     names = ["manifest.json", "checkpoint/config.toml", "checkpoint/identity.json", "checkpoint/FedAvg-seed0.json",
              "FedAvg-seed0/manifest.json", "FedAvg-seed0/config.toml", "DRDM-seed0/manifest.json",
              "DRDM-seed0/checkpoint/config.toml"]  # fmt: skip
-    # a cell without a manifest is not one of drfl's, which is another refusal
+    # a cell without a manifest is a foreign folder, which is refused for another reason
     check_every_file(tmp_path / "c", names, arguments, capsys, [name for name in names if "0/manifest" in name])
     record = (tmp_path / "c/checkpoint/FedAvg-seed0.json").read_bytes()
     (tmp_path / "c/checkpoint/DRDM-seed0.json").write_bytes(record.replace(b"FedAvg", b"DRDM"))

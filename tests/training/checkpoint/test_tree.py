@@ -24,7 +24,7 @@ from drfl.training.run_state import first
 
 
 def back_from(first, tensors, name="state"):
-    """A state from its tensors, if they fit."""
+    """Return a state from its tensors, if they fit."""
     check(state_specs(first, name), tensors)
     return restored(first, tensors, name)
 

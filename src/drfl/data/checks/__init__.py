@@ -16,17 +16,18 @@ def data_warnings(data: ClientData, by_class: bool = False) -> tuple[Notice, ...
 
     All data are checked for clients with few test rows, with few rows of a class, with unknown labels, and with similar
     names. Tables, that is inputs (n, p) of at most :data:`drfl.data.checks.raw_table.MOST` numbers, are also checked
-    for columns in another unit, codes for missing values, columns that number the rows or give the target away, copies
-    of rows, and targets that mean the opposite at a client.
+    for columns in another unit, codes for missing values, and columns that number the rows or give the target away. The
+    checks also find copies of rows, and targets that mean the opposite at a client.
 
     Args:
         data: The clients.
         by_class: Whether a partition gave the rows to clients by class. Differences between clients are then intended,
-            and the checks that compare clients are left out.
+            and the checks that compare clients are skipped.
 
     Returns:
         One sentence per kind of problem, without a full stop. It names up to :data:`drfl.core.errors.MAX_LISTED`
-        clients or columns. Each has a code, and if it concerns a single client or column, that is its field.
+        clients or columns. Each has a code. If it concerns a single client or column, its field is that client or
+        column.
     """
     found = [*data.notices, *client_warnings(data, by_class), *unlabelled_rows(data), *label_warnings(data)]
     table = RawTable.of(data)

@@ -10,7 +10,7 @@ from drfl.data.client_data import ClientData
 from drfl.data.tables.columns import folded
 
 FEW_OF_A_CLASS = 10
-"""Rows of a class below which a client's rates for that class are very uncertain."""
+"""With fewer rows of a class, a client's rates for that class are very uncertain."""
 
 
 def client_warnings(data: ClientData, by_class: bool) -> list[Notice]:
@@ -63,7 +63,7 @@ def _classes(data: ClientData) -> list[Notice]:
             targets = targets[targets >= 0]  # losses may ignore negative labels
             ones = int(targets.sum())
             rare, count = min((1, ones), (0, len(targets) - ones), key=lambda pair: pair[1])
-            # A client with few rows of both classes is small, which is another warning.
+            # A client with few rows of both classes is small, which has a separate warning.
             if count < FEW_OF_A_CLASS <= len(targets) // 2 and data.names[i] not in single:
                 named = f"class {rare}" if data.classes is None else f"'{data.classes[rare]}'"
                 few.append((f"{data.names[i]} ({count} of {named})", data.names[i]))

@@ -12,16 +12,16 @@ from drfl.data.checks.raw_table import SAMPLE, RawTable, column_warning, plain_n
 from drfl.data.tables.schema import TableSchema
 
 FAR = 1e4
-"""A value this many interquartile ranges from the median of its column is taken to be an error."""
+"""A value this many interquartile ranges from the median of its column is probably an error."""
 
 COARSE = 0.5
-"""Resolution of a column, which an outlier makes coarse, from which whole numbers cannot be told apart."""
+"""An outlier makes the resolution of its column coarse; at this resolution, whole numbers cannot be distinguished."""
 
 FINER = 1e-3
 """Fraction of the resolution that the differences between most values of a column with an outlier exceed."""
 
 ABSURD = 1e9
-"""Larger values are taken to be errors if most of their column is one value and has no interquartile range."""
+"""Larger values are probably errors if most of their column is one value and has no interquartile range."""
 
 LARGE = 1e6
 """Columns with larger values have no suitable step size unless they are standardised."""
@@ -33,13 +33,13 @@ FROM_ZERO = 20.0
 """Columns whose mean is this multiple of their standard deviation hardly differ in direction from a constant."""
 
 RATIO, RATIO_OF_TWO = 2.2, 4.0
-"""A client's median may have another unit if it is this multiple of the other clients', of several or a single one."""
+"""A client's median may have another unit if it is this multiple of the others', with several others or only one."""
 
 SPREADS = 20.0
 """A client's interquartile range may have another unit if it is this multiple of the other clients'."""
 
 SHIFT, SHIFT_OF_TWO = 3.5, 5.0
-"""A client's median is far off if it is this many standard deviations from the others', of several or a single one."""
+"""A client's median is far off if it is this many standard deviations from the others', with several or only one."""
 
 BEYOND = 2.5
 """A client differs from the others if it is this many times as far from their middle as any of them."""
@@ -48,7 +48,7 @@ ERRORS = 4.0
 """Standard errors of a median that a difference must exceed."""
 
 SWAPPED = 0.85
-"""A column of 0 and 1 may be swapped at a client whose share of one of them is as large elsewhere for the other."""
+"""0 and 1 may be swapped at a client if one of them has at least this share elsewhere, and the other one there."""
 
 UNITS = {
     2.2046: "kilograms and pounds",
@@ -68,28 +68,28 @@ UNITS = {
 """Factors between units that are often mixed up."""
 
 CODES = (-9.0, -99.0, -999.0, -9999.0, -1.0, 99.0, 999.0, 9999.0, 99999.0, 0.0)
-"""Numbers that stand for missing values in many tables."""
+"""Numbers that represent missing values in many tables."""
 
 USUAL_CODE = re.compile(r"-?(9*[789]|8+|7+|66|([1-6])\2{2,})")
-"""Whole numbers that often stand for missing values: 7, 88, 998, 9999, 1111, also with a minus sign."""
+"""Whole numbers that often represent missing values: 7, 88, 998, 9999, 1111, also with a minus sign."""
 
 GAP = 3.0
-"""Gap to all others, in multiples of their range, from which any repeated number looks like a code."""
+"""A repeated number looks like a code if its gap to all others exceeds this multiple of their range."""
 
 MOST_CODES = 3
-"""Codes of a column that are looked for at each end of its range, such as 997, 998 and 999."""
+"""Number of codes to search for at each end of a column's range, such as 997, 998 and 999."""
 
 DATES = tuple(
     float((np.datetime64(date) - np.datetime64("1970-01-01")).astype(int))
     for date in ("0001-01-01", "1753-01-01", "1899-12-30", "1900-01-01", "1970-01-01", "2099-12-31", "9999-12-31")
 )
-"""Dates that stand for missing or open ones, as days since 1970-01-01."""
+"""Dates that represent missing or open ones, as days since 1970-01-01."""
 
 FREQUENT = 0.05
-"""Share of a client's rows from which one of these dates is a code, if it is within the range of the others."""
+"""One of these dates within the range of the others is a code if at least this share of a client's rows has it."""
 
 SEVERAL = 10
-"""A column with more distinct values is taken to be a quantity, not a code of a few levels."""
+"""A column with more distinct values is treated as a quantity, not as a code of a few levels."""
 
 
 def column_warnings(table: RawTable, raw: bool, by_class: bool, schema: TableSchema | None = None) -> list[Notice]:
@@ -98,7 +98,7 @@ def column_warnings(table: RawTable, raw: bool, by_class: bool, schema: TableSch
     if len(table.large) and not by_class:
         found += [*_constant(table), *_blank(table, schema), *_swapped(table)]
     coded = codes(table, by_class)
-    # The option `missing` concerns all columns, of which others may have the number as a value.
+    # The option `missing` applies to all columns, and the number may be a valid value of another one.
     advice = "remove these rows, or add the number to 'missing' of the column in a schema"
     found += code_warning(table, coded, advice)
     if len(table.large) > 1 and not by_class:
@@ -236,7 +236,7 @@ def _swapped(table: RawTable) -> list[Notice]:
 
 
 def code_warning(table: RawTable, coded: Sequence[tuple[int, float, str]], advice: str) -> list[Notice]:
-    """Warn of what :func:`codes` has found."""
+    """Warn of a case that :func:`codes` has found."""
     cases = [(k, f"{where} ({table.shown(k, value)})") for k, value, where in coded]
     return column_warning(
         table, "missing-code", "numbers that look like codes for missing values", cases, "case", advice
@@ -244,7 +244,7 @@ def code_warning(table: RawTable, coded: Sequence[tuple[int, float, str]], advic
 
 
 def codes(table: RawTable, by_class: bool, *, zero: bool = True) -> list[tuple[int, float, str]]:
-    """List columns and numbers that seem to stand for missing values, and the clients that have them.
+    """List columns and numbers that seem to represent missing values, and the clients that have them.
 
     Args:
         table: The table.
@@ -252,7 +252,7 @@ def codes(table: RawTable, by_class: bool, *, zero: bool = True) -> list[tuple[i
         zero: Whether 0 may be a code of all clients; otherwise, only if one client alone has it.
     """
     found = []
-    # Of coarser columns, whose numbers are rounded, no code could be told from its neighbours.
+    # In coarser columns, whose numbers are rounded, a code cannot be distinguished from its neighbours.
     for k in np.flatnonzero(table.resolution < COARSE).tolist():
         if k in table.dates:
             continue
@@ -361,7 +361,7 @@ def odd_medians(table: RawTable) -> Iterator[tuple[int, int, str]]:
             low, middle, high = quartiles
         is_mostly_zero = abs(np.median(middle)) <= table.resolution[k] and low.min() >= -table.resolution[k]
         if is_mostly_zero or np.median(high - low) <= table.resolution[k]:
-            # Of counts of rare events compare those that are not 0.
+            # For counts of rare events, compare only those that are not 0.
             of_clients = [values[np.abs(values) > table.resolution[k]] for values in of_clients]
             members, of_clients, quartiles = _with_several(members, of_clients)
             if len(members) < 2:
@@ -371,13 +371,13 @@ def odd_medians(table: RawTable) -> Iterator[tuple[int, int, str]]:
         # A code of a few levels has no unit.
         if len(np.unique(values[:: -(-len(values) // SAMPLE)])) <= SEVERAL or np.median(high - low) <= 0:
             continue
-        # Of normal values, the interquartile range is 1.349 standard deviations.
+        # For normal values, the interquartile range is 1.349 standard deviations.
         spread, sizes, is_pair = (high - low) / 1.349, np.array(list(map(len, of_clients))), len(members) == 2
         positive = np.array([bool((values > table.resolution[k]).all()) for values in of_clients])
         other_unit, factor = _other_unit(np.log(middle)) if positive.all() else ([], "")
         for j in other_unit:
             yield k, int(members[j]), factor
-        for j in np.argsort(-spread):  # of two clients, the one with the larger values is named
+        for j in np.argsort(-spread):  # if there are two clients, name the one with the larger values
             text = None
             if np.delete(positive, j).all():
                 text = _ratio(middle, low, high, sizes, j, RATIO_OF_TWO if is_pair else RATIO)
@@ -429,7 +429,8 @@ def _factor(distance: float) -> tuple[str, bool]:
 
 
 def _other_unit(logs: np.ndarray) -> tuple[Sequence[int], str]:
-    """Return the smaller of two groups of clients whose medians are apart by the factor of two units, and describe it.
+    """Return the smaller of two groups of clients whose medians differ by the factor between two units, and describe
+    it.
 
     Each group has several clients, whose logarithms of medians (k,) are close together.
     """
@@ -437,7 +438,7 @@ def _other_unit(logs: np.ndarray) -> tuple[Sequence[int], str]:
     gaps = np.diff(logs[order])
     cut = int(gaps.argmax()) + 1
     groups = order[:cut], order[cut:]
-    # Of two groups of equal size, the one with the larger values is named.
+    # If both groups have the same size, name the one with the larger values.
     many, few = groups if len(groups[0]) >= len(groups[1]) else groups[::-1]
     distance = float(np.median(logs[few]) - np.median(logs[many]))
     is_apart = gaps[cut - 1] > BEYOND * max(float(np.ptp(logs[group])) for group in groups)

@@ -15,13 +15,13 @@ from drfl.data.standardisation import is_table
 from drfl.data.tables.schema import MISSING
 
 FEW = 20
-"""Rows below which a client's quartiles say little, and test rows below which one answer is 5 points of accuracy."""
+"""Number of rows below which a client's quartiles are unreliable, and one test row is over 5 points of accuracy."""
 
 MOST = 2**24
-"""Numbers in a table beyond which its columns are not checked: it may be a file mapped into memory."""
+"""Columns of a table with more numbers are not checked, because it may be a file mapped into memory."""
 
 SAMPLE = 100_000
-"""Rows, evenly spaced, from which the quartiles of all clients together are taken."""
+"""Number of evenly spaced rows from which the quartiles over all clients are computed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +29,7 @@ class RawTable:
     """A table in raw units and the rows of each client.
 
     Args:
-        values: (n, p) float64, training pool, and below it the test pool if that is another. A missing value is the
+        values: (n, p) float64, the training pool, followed by the test pool if that is another. A missing value is the
             median of its column at the client, or at all clients if the client has none.
         targets: (n, …) the targets of these rows.
         train: Per client, its rows of training and validation, in ascending order.
@@ -96,7 +96,7 @@ class RawTable:
         of_dates = {f"column '{column.name}'" for column in columns if column.type == "date"}
         dates = frozenset(k for k, name in enumerate(names) if name in of_dates)
         if known is not None and not known.all():
-            # First client by client. What a client never measures gets the median of all.
+            # Fill client by client first. Columns that a client never measures get the median over all clients.
             for rows in [np.union1d(*parts) for parts in zip(train, test, strict=True)]:
                 values[rows] = _filled(values[rows])
             values = _filled(values)
@@ -178,7 +178,7 @@ def plain_name(column: str) -> str:
 def column_warning(
     table: RawTable, code: str, problem: str, cases: Sequence[tuple[int, str]], what: str, advice: str
 ) -> list[Notice]:
-    """Warn of columns, by their positions and what to say behind their names."""
+    """Warn of columns, given by their positions and the text after their names."""
     texts = [f"{table.columns[k]}{text}" for k, text in cases]
     names = [plain_name(table.columns[k]) for k, _ in cases]
     return warning(code, problem, texts, names, what, advice)

@@ -9,22 +9,22 @@ from drfl.core.key import Key
 from drfl.data.checks.raw_table import FEW, RawTable, warning
 
 LEAST = 3
-"""Least number of pairs of copies for a warning."""
+"""Smallest number of pairs of copies for a warning."""
 
 EXCESS, ROOM = 5.0, 0.5
 """Pairs of copies are reported if they are this many times the expected number and ROOM more: coarse rows coincide."""
 
 SHUFFLES = 5
-"""How often columns are shuffled to count coincidences."""
+"""Number of shuffles of the columns to count coincidences."""
 
 NEAR, SHARE = 0.1, 0.3
 """A client has near-copies if this share of its test rows is this much nearer to a training row than expected."""
 
 MOST_ROWS = 2500
-"""Rows of a client, the first of its file, among which near-copies are looked for."""
+"""Number of rows of a client, from the start of its file, that are searched for near-copies."""
 
 MOST_CLIENTS = 100
-"""Clients at which near-copies are looked for."""
+"""Number of clients that are searched for near-copies."""
 
 
 def copy_warnings(table: RawTable) -> list[Notice]:
@@ -121,10 +121,10 @@ def near_copy_warnings(table: RawTable) -> list[Notice]:
             continue
         values = values[:, columns] / scale[columns]
         train = values[~is_test]
-        # Shuffled columns: rows with the same values, none of which was derived from another row.
+        # Shuffle the columns, which gives rows with the same values that were not derived from another row.
         shuffled = Key(0).fold("near copies", table.names[i]).generator().permuted(train, axis=0)
         near, far = _nearest(values[is_test], train), _nearest(values[is_test], shuffled)
-        # Equal rows are copies, or answers too coarse to tell rows apart.
+        # Equal rows are copies, or answers too coarse to distinguish rows.
         share = float(((near > 0) & (near < NEAR * far)).mean())
         if share >= SHARE:
             odd.append((share, table.names[i]))
@@ -151,7 +151,7 @@ def canonical_rows(values: np.ndarray, targets: np.ndarray) -> np.ndarray:
 
 def _hashes(rows: np.ndarray) -> np.ndarray:
     """Return (n,) uint64 hashes of canonical rows. Different rows collide with probability 2^-64 per pair."""
-    # Sorting whole rows takes a minute for a million, and pandas, which has such a function, a second to load.
+    # Sorting a million whole rows takes a minute, and pandas, which has such a function, takes a second to load.
     found = np.zeros(len(rows), np.uint64)
     for column in rows.T:
         found = (found ^ np.ascontiguousarray(column).view(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)

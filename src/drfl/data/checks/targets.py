@@ -19,16 +19,16 @@ CORRELATED = 0.975
 """A column gives a number away if its ranks correlate with the target's by this much."""
 
 VALUES = 20
-"""Different values of a column up to which each has a class of its own in such a rule."""
+"""Maximum number of distinct values of a column for a rule with one class per value."""
 
 GROUPS, MOST_CLASSES = 1000, 20
-"""Groups of neighbouring values, and classes, up to which a rule of several thresholds is looked for."""
+"""Maximum number of groups of neighbouring values, and of classes, for a rule of several thresholds."""
 
 COLUMNS, CLIENTS = 300, 100
-"""Columns and clients up to which targets are checked for an opposite meaning."""
+"""Maximum number of columns and of clients for checking whether targets have an opposite meaning."""
 
 RIDGE = 1e-2
-"""Regularisation of the linear models by which clients are compared."""
+"""Regularisation of the linear models that compare clients."""
 
 
 def target_warnings(data: ClientData, table: RawTable | None) -> list[Notice]:
@@ -202,7 +202,7 @@ def _opposite(table: RawTable) -> list[Notice]:
     x = (table.values[:, columns] - table.values[:, columns].mean(0)) / scale[columns]
     x = np.column_stack((np.clip(x, -5, 5), np.ones(len(x))))
     y = 2 * table.targets - 1.0
-    # Each client's weight is the same, so that a large one does not decide what the others' model is.
+    # Each client's weight is the same, so that a large one does not dominate the others' model.
     parts = {}
     for i in large:
         rows = labelled[i]
@@ -216,7 +216,7 @@ def _opposite(table: RawTable) -> list[Notice]:
         others = [_auc(x[labelled[j]] @ w, table.targets[labelled[j]])[0] for j in large if j != i]
         if auc + 3 * error < 0.5 and np.median(others) > 0.6:
             odd.append((auc, table.names[i]))
-    # If most clients are odd, the columns tell nothing in common.
+    # If most clients are odd, they share no relation between columns and target.
     if len(odd) > len(large) // 2:
         return []
     cases, names = [f"{name} (AUC {auc:.2f})" for auc, name in sorted(odd)], [name for _, name in odd]

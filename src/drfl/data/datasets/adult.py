@@ -26,8 +26,8 @@ COLUMNS = (
 NUMBERS = ("age", "education-num", "capital-gain", "capital-loss", "hours-per-week")
 
 UNUSED = ("fnlwgt", "education", "native-country")
-"""Columns that are not inputs: the census weight of a row, what education-num contains as well, and 42 countries. Most
-countries are so rare that their standardised columns would dominate the rows in which they occur."""
+"""Columns that are not inputs: the census weight of a row, the education that education-num also contains, and 42
+countries. Most countries are so rare that their standardised columns would dominate the rows in which they occur."""
 
 INCOMES = ("<=50K", ">50K")
 

@@ -155,8 +155,8 @@ def load(name: str, *, data_dir: Path | str | None = None, download: bool = True
 
     ``digits`` comes with scikit-learn, ``heart-disease`` with drfl. The others are searched for in ``$DRFL_DATA``,
     Debian's ``/usr/share/datasets/<name>``, torchvision's folders and drfl's cache. Otherwise they are downloaded into
-    the cache, and their checksum is verified if the publisher's file does not change. Of files that are already on this
-    machine, only the structure is checked.
+    the cache, and their checksum is verified if the publisher's file does not change. For files that are already on
+    this machine, only the structure is checked.
 
     Args:
         name: One of `DATASETS`; case is ignored, and dashes and underscores are equivalent.

@@ -115,10 +115,10 @@ class Backbone:
 
     @staticmethod
     def of(name: str, state: Mapping[str, Tensor]) -> Backbone:
-        """Build the frozen network that weights belong to, which the names of the parameters tell."""
+        """Build the frozen network of these weights, which their parameter names identify."""
         try:
             # Shapes are compared before memory is allocated, because a small file may claim a huge network.
-            with torch.device("meta"), warnings.catch_warnings(action="ignore"):  # empty weights are refused below
+            with torch.device("meta"), warnings.catch_warnings(action="ignore"):  # empty weights are rejected below
                 if "fc.weight" in state and "layer1.0.conv1.weight" in state:
                     norm = "batch" if "bn1.running_mean" in state else "group"
                     model = resnet18(len(state["fc.weight"]), norm, len(state["conv1.weight"]))

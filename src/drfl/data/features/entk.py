@@ -63,7 +63,8 @@ BYTES = 2**26
 """Bytes of gradients with respect to all parameters that are stored at a time; more are not faster on CPUs."""
 
 LARGE = 2**24
-"""Bytes of parameters from which whole gradients (which show the active coordinates) are computed one by one on a CPU.
+"""With at least this many bytes of parameters, whole gradients (which show the active coordinates) are computed one by
+one on a CPU.
 
 ``vmap`` turns convolutions into grouped ones, which take four times as long for ResNet-18. For small networks it saves
 function calls and takes a third of the time.
@@ -73,7 +74,7 @@ PROBES = 512
 """Number of training images that show which coordinates are active."""
 
 ALIVE = 8
-"""Number of probes, or one in 64 if there are fewer, on which a coordinate must be nonzero to be drawn."""
+"""A coordinate is drawn only if it is nonzero on this number of probes, or one in 64 if there are fewer."""
 
 EVERY = 10.0
 """Seconds between two lines on progress."""
@@ -102,7 +103,7 @@ def choose(backbone: Backbone, images: Tensor, count: int, key: Key, resize: int
     The output is the product of the logits and a random direction on the unit sphere. It is one network output for all
     classes, like the fresh last layer with one unit in TCT. Coordinates are drawn from the active ones, which are
     nonzero on at least `ALIVE` of some random training images. ReLUs make many coordinates 0 for nearly all images;
-    standardised, such a coordinate would be a single huge number.
+    after standardisation, such a coordinate would be a single huge number.
     """
     weight = next(backbone.model.parameters())
     rng = key.fold("direction").generator()

@@ -59,7 +59,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     if path.suffix.lower() == ".safetensors":
         tensors, metadata = read_tensors(path, problem="is not a file of weights that drfl can read")
         if KEY in metadata:
-            parse_document(path, metadata[KEY])  # refuses a newer format
+            parse_document(path, metadata[KEY])  # rejects a newer format
         return tensors
     found = read_pickled_tensors(path)
     if not isinstance(found, dict) or not all(isinstance(value, Tensor) for value in found.values()):

@@ -92,11 +92,11 @@ def client_order(names: Sequence[str]) -> list[int]:
 
 
 LEFT_OUT = "left-out"
-"""Code of the notice that names the clients left out by their size."""
+"""Code of the notice that names the clients excluded for their size."""
 
 
 def without_small_groups(dataset: Dataset, least: int) -> Dataset:
-    """Leave out groups with fewer rows, and with patients those with a single patient, which cannot be split.
+    """Exclude groups with fewer rows and, if there are patients, groups with a single patient, which cannot be split.
 
     The data set gets a notice that names them.
     """
@@ -111,7 +111,7 @@ def without_small_groups(dataset: Dataset, least: int) -> Dataset:
         small |= each[np.searchsorted(units, names)] < 2
     few = f"fewer than {least} rows" + ("" if dataset.patients is None else ", or with one patient")
     if np.count_nonzero(~small) < 2:
-        # The two largest, because two clients are needed.
+        # Name the two largest, because two clients are needed.
         largest = " and ".join(f"{count:,}" for count in np.sort(counts)[:-3:-1])
         raise InputError(
             f"`min_rows` leaves out clients with {few}, and {np.count_nonzero(~small)} of {len(names)} "

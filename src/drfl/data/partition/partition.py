@@ -228,7 +228,7 @@ def finish(
     if counts is None:
         counts = holdings(train, labels[0], classes)
     test = share_test_set(counts, labels[1], key.fold("test"))
-    # The protocol cannot say that every method is a dataclass of plain values.
+    # The protocol cannot express that every method is a dataclass of plain values.
     fields = dataclasses.fields(cast("DataclassInstance", method))
     parameters: dict[str, str | int | float] = {field.name: getattr(method, field.name) for field in fields}
     recipe: dict[str, str | int | float] = {"partition": method.name, **parameters, "seed": key.seed}

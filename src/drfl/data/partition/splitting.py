@@ -17,19 +17,19 @@ from drfl.core.key import Key
 def largest_remainder(total: int, weights: np.ndarray, minimum: int = 0) -> np.ndarray:
     """Round numbers in proportion to weights so that they sum exactly to a total (method of largest remainders).
 
-    Where a proportional part would be below the minimum it is the minimum, and the others share the rest in
-    proportion. Equal remainders go to the lower index.
+    A part that would be below the minimum is raised to it, and the others share the rest in proportion. Ties between
+    remainders go to the lower index.
 
     Args:
-        total: what is handed out, at least ``minimum * n``.
+        total: Number to distribute, at least ``minimum * n``.
         weights: (n,) finite, non-negative, not all zero.
-        minimum: the least that each gets.
+        minimum: Smallest part.
 
     Returns:
         (n,) int64, each at least `minimum`, of sum `total`.
 
     Raises:
-        InputError: when the weights are none of these, or the total is too small.
+        InputError: If the weights do not meet these requirements, or the total is too small.
     """
     checks.integer("total", total, low=0)
     checks.integer("minimum", minimum, low=0)
@@ -153,7 +153,7 @@ def split_rows(
         order = rng.permutation(n)
         return np.sort(rows[order[held:]]), np.sort(rows[order[:held]])
     _, codes, counts = np.unique(targets, return_inverse=True, return_counts=True)
-    # In random class order, or equal remainders would favour the same classes for every client.
+    # Use a random order of classes, because ties would otherwise favour the same classes for every client.
     shuffled = rng.permutation(len(counts))
     quota = np.empty(len(counts), dtype=np.int64)
     quota[shuffled] = largest_remainder(held, counts[shuffled])
@@ -175,7 +175,7 @@ def too_few(what: str) -> InputError:
 
 
 def most_frequent(units: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Return the most frequent class among the rows of each unit 0, 1, …; of several, the smallest."""
+    """Return the most frequent class among the rows of each unit 0, 1, …; if there are several, the smallest."""
     kinds, codes = np.unique(targets, return_inverse=True)
     pairs, counts = np.unique(units * len(kinds) + codes, return_counts=True)
     # Within each unit the most frequent pair comes first, and np.unique returns the first place of each unit.
@@ -187,11 +187,10 @@ def most_frequent(units: np.ndarray, targets: np.ndarray) -> np.ndarray:
 def share_test_set(counts: np.ndarray, test_targets: np.ndarray, key: Key) -> tuple[np.ndarray, ...]:
     """Give each client test samples of the classes that it trains on, from the numbers (N, C) that it trains on.
 
-    The test samples of a class go to the clients in proportion to the training samples of this class that
-    they hold, so that each is tested on its own mix and every test sample is used once. Test samples of a
-    class that no client trains on are shared in proportion to the clients' sizes. A client that would be left
-    without any gets one sample, drawn at random, of its most common class that has test samples; another
-    client holds it too.
+    The test samples of a class are divided in proportion to the clients' training samples of this class. Each client is
+    thus tested on its own mix, and every test sample is used once. Test samples of a class that no client trains on are
+    shared in proportion to the clients' sizes. A client that would be left without any gets one sample, drawn at
+    random, of its most common class that has test samples; another client holds it too.
 
     Returns:
         Per client, sorted int64 indices into the test pool, at least one.
@@ -237,7 +236,7 @@ def split_validation(
 
 
 def labels_of(targets: Tensor) -> np.ndarray | None:
-    """Return class labels (n,), by which rows can be split; None if the targets are others."""
+    """Return class labels (n,), by which rows can be split; None if the targets are not class labels."""
     return None if targets.is_floating_point() or targets.ndim > 1 else targets.numpy(force=True)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from drfl.data.tables.schema import TableSchema
 
 CATEGORIES = 50
-"""Maximum number of values of a text column. A column with more is taken to be a name or a note."""
+"""Maximum number of values of a text column. A column with more is treated as a name or a note."""
 
 RARE = 5
 """A value with fewer rows might identify a person, so its name must not leave a site."""
@@ -118,7 +118,7 @@ def check_blanks(frame: pd.DataFrame, row_name: RowName, remedy: str = BLANK_REM
 
 
 SHARE_OF_NUMBERS = 0.6
-"""A text column with at least this share of numbers is taken to be a column of numbers with errors."""
+"""A text column with at least this share of numbers is treated as a column of numbers with errors."""
 
 NA_WORDS = ("NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "#N/A", "<NA>")
 """Words that mean "missing" in columns of numbers."""
@@ -191,7 +191,7 @@ def check_size(features: pd.DataFrame, row_name: RowName) -> None:
     from pandas.api.types import is_numeric_dtype
 
     for name in (name for name in features if is_numeric_dtype(features[name])):
-        # Negated, so that a value that is not a number fails too.
+        # Negate the comparison, so that NaN fails too.
         bad = ~(np.abs(features[name].to_numpy(dtype=np.float64)) < LARGEST)
         if bad.any():
             raise InputError(
@@ -218,7 +218,7 @@ def check_forms(tables: Mapping[str, Sequence[str]]) -> None:
     for place, columns in tables.items():
         for name in columns:
             first = names.setdefault(visible_form(name), name)
-            # A table that has both, such as "x²" and "x2", tells them apart.
+            # A table that has both, such as "x²" and "x2", distinguishes them.
             if first != name and not any({first, name} <= set(others) for others in tables.values()):
                 raise InputError(
                     f"{place}: column '{name}' and column '{first}' of other tables differ only in "

@@ -56,7 +56,7 @@ class SchemaRows(NamedTuple):
 
 
 def conform(schema: TableSchema, table: Table) -> SchemaRows:
-    """Encode a table, and refuse values that the schema does not allow."""
+    """Encode a table, and reject values that the schema does not allow."""
     found = encode(schema, table)
     if found.problems:
         raise found.problems[0]
@@ -96,7 +96,7 @@ def encode(schema: TableSchema, table: Table) -> SchemaRows:
             inputs += [np.full(n, np.nan)] * len(column.features)
             targets += [np.full(n, np.nan)] if column.role == "target" else []
             continue
-        # By position, as a name that is there twice would give two columns.
+        # Select by position, because a duplicate name would give two columns.
         cells = frame.iloc[:, names.index(name)]
         cells = _Cells.of(column, cells) if condition is None else _Cells.of_condition(condition, cells, column.missing)
         problems += cells.problems(table.row_name)
@@ -130,7 +130,7 @@ def encode_features(columns: Sequence[Column], table: Table) -> np.ndarray:
 
 
 def other_cells(columns: Sequence[Column], table: Table) -> dict[str, int]:
-    """Count the cells of each column that are none of its levels and count as other; columns without any are absent."""
+    """Count the cells of each column that are not among its levels and count as other; omit columns without any."""
     found = dict[str, int]()
     for column in columns:
         if column.is_feature and column.other and column.name in table.frame:
@@ -218,7 +218,7 @@ class _Cells(NamedTuple):
 
         is_number = is_numeric_dtype(cells) and not is_bool_dtype(cells) and not is_complex_dtype(cells)
         if is_datetime64_any_dtype(cells):
-            # As text, so that dates in typed files are read like those in text files.
+            # Convert to text, so that dates in typed files are read like those in text files.
             cells = cells.dt.strftime("%Y-%m-%dT%H:%M:%S.%f%z").astype(object)
         if not is_number:
             cells = stripped(cells)

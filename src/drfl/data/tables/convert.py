@@ -236,7 +236,7 @@ def _as_pair(name: str, pair: Pair, part: str) -> tuple[Tensor, Tensor]:
 
 def check_not_ragged(name: str, what: str, values: object) -> None:
     """Raise InputError for a list of samples of different lengths, such as tokens; the message names the lengths."""
-    # Of rows of different lengths numpy makes an array of objects, or fails without naming the lengths.
+    # For rows of different lengths, numpy makes an array of objects, or fails without naming the lengths.
     if isinstance(values, np.ndarray) and values.dtype == object:
         values = list(values)
     if not isinstance(values, list | tuple):
@@ -326,7 +326,7 @@ def encode_frame(frame: pd.DataFrame, roles: Columns, features: Sequence[str] | 
                     field=name,
                 )
     if others := [name for name in names if name not in words]:
-        feature_matrix(chosen, others)  # refuses dates, which would be encoded like words
+        feature_matrix(chosen, others)  # rejects dates, which would be encoded like words
     chosen, owners = chosen.assign(**words), [*map(str, frame[roles.group])]
     # Numbers in a column of categories are names.
     check_numbers(chosen[texts], frame_row)
@@ -334,7 +334,7 @@ def encode_frame(frame: pd.DataFrame, roles: Columns, features: Sequence[str] | 
     notices = level_notices(chosen[list(words)], chosen.iloc[:, :0], owners)
     inputs = one_hot(chosen, "the table")
     names = inputs.columns.tolist()
-    # The schema tells how new rows are encoded.
+    # The schema defines how new rows are encoded.
     kind: TaskName = "classification" if classes is not None else "regression" if y.ndim == 1 else "multi-label"
     schema = inferred_schema(chosen, roles.targets, roles._replace(task=kind), classes)
     return FrameRows(tuple(names), feature_matrix(inputs, names), y, classes, schema, tuple(notices))

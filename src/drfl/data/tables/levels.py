@@ -24,7 +24,7 @@ LEVELS = 1000
 """A column with more values is not compared value by value."""
 
 CLOSE = 0.8
-"""Similarity (of `difflib`) from which a value at one client looks like a typing error of another."""
+"""A value at one client looks like a typing error of another at this similarity (of `difflib`)."""
 
 LETTERS = 20
 """More classes of one character each are letters, not codes such as y and n."""
@@ -36,7 +36,7 @@ MISSING_WORDS = {word.casefold() for word in (*NA_WORDS, "?", "-", ".", "missing
 """Words in lower case that are rarely the name of a class."""
 
 MISSING_CODES = {sign * code for code in (9, 99, 999, 9999, 99999) for sign in (1, -1)} | {-1}
-"""Numbers that often stand for a missing class."""
+"""Numbers that often represent a missing class."""
 
 
 def words_of(cells: pd.Series, missing: Collection[str] = ()) -> pd.Series:
@@ -70,7 +70,7 @@ def check_levels(table: pd.DataFrame, owners: Sequence[str] | None) -> None:
 
 
 def level_notices(features: pd.DataFrame, classes: pd.DataFrame, owners: Sequence[str] | None) -> list[Notice]:
-    """Warn of text columns, and refuse classes, that clients write differently."""
+    """Warn of text columns, and reject classes, that clients write differently."""
     if owners is None or len(set(owners)) < 2:
         return []
     found = []
@@ -215,7 +215,7 @@ def _apart(table: pd.DataFrame, owners: Sequence[str]) -> list[tuple[str, list[t
     names = np.array(owners)
     found = []
     for name, (values, codes) in _text_columns(table).items():
-        # Numbers of classes may well differ between clients, as with the digits that somebody writes.
+        # Numbers of classes may well differ between clients, as with the digits that a person writes.
         if pd.to_numeric(pd.Series(values, dtype=object), errors="coerce").notna().all():
             continue
         groups, count = list[tuple[list[str], set[int]]](), 0

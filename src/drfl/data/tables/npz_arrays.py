@@ -87,7 +87,7 @@ def named_arrays(path: Path, drop: Sequence[str] = ()) -> pd.DataFrame:
                 code="count-mismatch",
                 field=name,
             )
-    # As in Parquet files, dropped columns are there, but blank.
+    # As in Parquet files, dropped columns are present, but blank.
     return pd.DataFrame(found).assign(**dict.fromkeys(dropped, np.nan))
 
 
@@ -113,7 +113,7 @@ def read_arrays(files: Sequence[Path], columns: Columns) -> tuple[TableRows, dic
         for name, values in ys.items():
             check_values(name, values, columns.task, row_names_of(str(path)))
             found.setdefault(name, []).append(values)
-        # Without a copy, because the array may be mapped from a file.
+        # Do not copy, because the array may be mapped from a file.
         inputs.append(x.astype(np.float32, copy=False))
         groups += who
         patients += units
@@ -215,7 +215,7 @@ def _check_finite(path: Path, name: str, values: np.ndarray) -> None:
     if values.dtype.kind != "f":
         return
     count, first = 0, None
-    # A few rows at a time, because the array may be larger than the memory.
+    # Check a few rows at a time, because the array may be larger than the memory.
     size = max(1, AT_A_TIME // max(1, values[:1].size))
     for start in range(0, len(values), size):
         bad = ~np.isfinite(values[start : start + size])

@@ -75,7 +75,7 @@ def repeated_ids(frame: pd.DataFrame, owners: Sequence[str] | None, used: Collec
         if column.dtype.kind == "f" and not (column == column.round()).all():
             continue
         codes = column.astype(str).factorize()[0]
-        # One number per pair of client and value, because clients number their patients alone.
+        # Use one number per pair of client and value, because clients number their patients independently.
         count = len(np.unique(clients[frame[name].notna().to_numpy()] * (len(column) + 1) + codes))
         if FEWEST < count < len(column) <= MOST_EACH * count:
             text = (
@@ -89,7 +89,7 @@ def repeated_ids(frame: pd.DataFrame, owners: Sequence[str] | None, used: Collec
 def shared_ids(owners: Sequence[str], patients: Sequence[str]) -> tuple[Notice, ...]:
     """Warn of the two clients that share the most patients' identifiers, which count as different patients.
 
-    A client that numbers its patients consecutively is left out, because others may use the same numbers.
+    A client that numbers its patients consecutively is ignored, because others may use the same numbers.
     """
     from scipy.sparse import csr_array, triu
 

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NEARLY_ALL = 0.98
-"""A column is taken to be an identifier if the number of its values is at least this share of its rows."""
+"""A column is treated as an identifier if the number of its values is at least this share of its rows."""
 
 FEW, SEVERAL = 20, 50
-"""Numbers of rows below which distinct words, and distinct whole numbers, are not taken to be identifiers."""
+"""Minimum numbers of rows for treating distinct words, and distinct whole numbers, as identifiers."""
 
 GRADE = re.compile(r"\d+[^\W\d_]")
 """A word such as 4A."""
@@ -235,9 +235,9 @@ def _feature(name: str, values: _Values, parts: Sequence[pd.Series], notices: li
     if values.share(is_date) >= SHARE_OF_NUMBERS:
         dates = pd.Series([*values.texts], dtype=object)
         marks = dates.str.extract(rf"^{LIKE_DATE.pattern}$")[1]
-        # Where some write 3/4/2021 and others 31.3.2021, the others' dates do not say what the slashes mean.
+        # If some rows have 3/4/2021 and others 31.3.2021, the latter do not determine the order in the former.
         orders = {days_of(dates[marks == mark]).orders for mark in marks.dropna().unique()} - {()}
-        # If the dates allow both orders, the user must say which.
+        # If the dates allow both orders, the user must choose one.
         order = orders.pop() if len(orders) == 1 else ()
         return Column(name, "date", missing=(*blank, *words), date_order=order[0] if len(order) == 1 else None)
     if values.rows >= FEW and len(texts) >= NEARLY_ALL * values.rows:
@@ -257,5 +257,5 @@ def _feature(name: str, values: _Values, parts: Sequence[pd.Series], notices: li
     lower = [level.lower() for level in levels]
     if len(levels) == 2 and not rare and OPPOSITES.get(lower[0]) == lower[1]:
         return Column(name, "yes/no", missing=blank, levels=tuple(levels))
-    # Rare values share a feature: a schema leaves the site and must not name what identifies a person.
+    # Rare values share a feature: a schema leaves the site and must not contain names that identify a person.
     return Column(name, "category", missing=blank, levels=tuple(levels), other=bool(rare))

@@ -66,7 +66,7 @@ class Column:
         type: Type of its values.
         unit: Unit of measurement, for people; sites must agree on it.
         range: Smallest and largest valid number; None for no limits.
-        missing: Cell contents that mean "missing"; "" stands for a blank cell.
+        missing: Cell contents that mean "missing"; "" is a blank cell.
         levels: Values of a category or yes/no column, in their order; the first one is the reference.
         role: Use of the column.
         other: Whether a category may have other values than its levels. They share one feature.
@@ -95,7 +95,7 @@ class Column:
                 synonyms = SYNONYMS if name == "type" else None
                 raise _at(place, unknown(name, str(values), known, field=self.name, synonyms=synonyms))
         if self.range is not None:
-            # As floats, so that the bounds 0 and 0.0 give equal columns.
+            # Convert to floats, so that the bounds 0 and 0.0 give equal columns.
             low, high = map(float, self.range)
             object.__setattr__(self, "range", (low, high))
             if self.type not in NUMBERS or not (math.isfinite(low) and math.isfinite(high) and low <= high):
@@ -317,7 +317,7 @@ class TableSchema:
         """
         own_targets = tuple(column.name for column in self.targets)
         roles = {column.name: column.role for column in self.columns}
-        # Options that repeat the schema are harmless, so only other values are refused.
+        # Options that repeat the schema are harmless, so only other values are rejected.
         for option, value, own in (
             ("target", None if targets is None else tuple(targets), own_targets),
             ("group", group, self.client),
@@ -387,7 +387,7 @@ class TableSchema:
                     raise InputError(f"{place}: {key} must be {what}", code="wrong-type", field=name)
             if "type" not in values:
                 raise InputError(f"{place} has no type", code="missing-option", field=name)
-            # Lists of a file are tuples here, as a frozen dataclass must not change.
+            # Lists of a file are tuples here, because a frozen dataclass must not change.
             plain: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
             parts.append(Column(name, **plain))
         return cls(tuple(parts), reading=reading, **head)

@@ -253,7 +253,7 @@ def _check_line_breaks(path: Path, frame: pd.DataFrame, form: TextForm) -> None:
         for row, cell in zip(np.flatnonzero(has_break).tolist(), cells[has_break].tolist(), strict=True):
             if not holds_rows(cell, k, count, form.delimiter, numeric):
                 continue
-            # The cell ends in another row, of whose delimiters it has those to the left.
+            # The cell ends in another row, and contains the delimiters of that row to the left of its end.
             surplus = LINE_BREAK.split(cell)[-1].count(form.delimiter) - k
             if surplus >= 0 and frame.iloc[row, count - surplus :].isna().all():
                 line = next((line for line, _ in islice(form.records(path), row + 1, None)), 0)
@@ -348,8 +348,8 @@ def _read_sheet(path: Path, drop: Sequence[str]) -> pd.DataFrame:
             # pandas renames the second of two columns with one name.
             head = pd.read_excel(book, sheet_name=sheet or 0, header=None, nrows=1, dtype=object)
             check_unique([str(name).strip() for name in head.iloc[0].dropna()] if len(head) else [], str(path))
-            # As objects, because pandas would read the text "007" as the number 7.
+            # Read as objects, because pandas would read the text "007" as the number 7.
             cells = pd.read_excel(book, sheet_name=sheet or 0, dtype=object, keep_default_na=False, na_values=[""])
             frame = cells.infer_objects()
-    # As in Parquet files, dropped columns are there, but blank.
+    # As in Parquet files, dropped columns are present, but blank.
     return frame.assign(**{str(name): np.nan for name in frame if str(name).strip() in drop})

@@ -60,10 +60,10 @@ def read_tables(
     Args:
         paths: Files, or folders of them. All have the same columns, in any order.
         target: The columns to predict. Classification: one of whole numbers, truth values or text, which become classes
-            in sorted order; regression: numbers; multi-label: several of 0 and 1, blank or NaN where unknown. A
-            condition such as "price > 100000" makes the classes "no" and "yes", or a label, of a column.
+            in sorted order; regression: numbers; multi-label: several of 0 and 1, blank or NaN if unknown. A condition
+            such as "price > 100000" makes the classes "no" and "yes", or a label, of a column.
         group: The column that names the client; None if each file is a client, or if no column names it.
-        drop: Columns to leave out.
+        drop: Columns to exclude.
         task: Kind of task; None for classification.
         schema: Schema of the columns. It names target, group, task and patient; other options must not contradict it.
         patient: The column, or the array of an npz file, that names the patient of each row.
@@ -107,7 +107,7 @@ def read_tables(
 
 
 class SiteRows(NamedTuple):
-    """The rows of one site, as inputs and targets; test rows if they have a file of their own.
+    """The rows of one site, as inputs and targets; test rows if they have a separate file.
 
     With a schema, inputs are NaN where values are missing. Patients (n,) are None if rows are independent.
     """
@@ -136,8 +136,8 @@ def read_site_table(
 ) -> SiteRows:
     """Read the table of one site of a deployment, and perhaps a second file with test rows.
 
-    Without a schema, features are in the order of the file, and text is refused, because each site would encode its own
-    words.
+    Without a schema, features are in the order of the file, and text is rejected, because each site would encode its
+    own words.
     """
     files = files_of([train] if test is None else [train, test])
     targets = None if target is None else (target,)

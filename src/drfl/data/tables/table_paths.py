@@ -19,9 +19,8 @@ SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".npz", ".xlsx")
 
 
 def files_of(paths: Sequence[Path]) -> list[Path]:
-    """List the files. A folder is replaced by the files in it that drfl reads, sorted by name, or is one of arrays.
-
-    Workbooks next to other tables are left out, because they are often the originals of these tables.
+    """List the files. A folder is replaced by the files in it that drfl reads, sorted by name, or is itself a folder of
+    arrays. Workbooks next to other tables are ignored, because they are often the originals of these tables.
     """
     found: list[Path] = []
     for path in paths:
@@ -40,7 +39,7 @@ def files_of(paths: Sequence[Path]) -> list[Path]:
                 raise InputError(text, code="file-not-found", field=str(path))
             found += [file for file in inside if not file.name.lower().endswith(".xlsx")] or inside
         elif not os.path.isfile(workbook(path)[0]):
-            open_file(workbook(path)[0]).close()  # which says what is there instead
+            open_file(workbook(path)[0]).close()  # raises an error about what is there instead
         else:
             check_format(path)
             found.append(path)

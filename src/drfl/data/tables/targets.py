@@ -13,7 +13,7 @@ from drfl.data.dataset import TaskName
 from drfl.data.tables.columns import RowName
 
 CLASSES = 1000
-"""Largest number of classes. A target with more distinct values is taken to be a quantity."""
+"""Largest number of classes. A target with more distinct values is treated as a quantity."""
 
 FAR = 1e15
 """Upper bound of regression targets, because sums of squares of larger numbers can overflow float32."""

@@ -16,16 +16,16 @@ from drfl.core.errors import InputError, Notice, listing, unknown
 from drfl.core.files import lines, open_text, reading
 
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
-"""Characters between cells, the usual one first, and what messages call them."""
+"""Characters between cells, the usual one first, and their names in messages."""
 
 THOUSANDS = {",": "commas", ".": "points", "'": "apostrophes", " ": "blanks"}
-"""Characters between thousands, and what messages call them."""
+"""Characters between thousands, and their names in messages."""
 
 ROWS = 200
-"""Rows from which the decimal mark is recognised."""
+"""Number of rows for detecting the decimal mark."""
 
 FIRST_LINES = 10
-"""Lines from which the delimiter is recognised."""
+"""Number of lines for detecting the delimiter."""
 
 SIMILAR_ROWS = 50
 """Rows that decide whether one row or all rows have more cells than the header."""
@@ -46,7 +46,7 @@ class ReadOptions:
         decimal: Decimal mark, "." or ",".
         thousands: Mark between thousands: ",", ".", "'" or " ".
         encoding: Encoding of a text file, such as "latin-1".
-        missing: Words that stand for a missing value, like a blank cell. Case matters.
+        missing: Words that mean a missing value, like a blank cell. Case matters.
 
     Raises:
         InputError: If a value is not possible; the field is its name.
@@ -172,7 +172,7 @@ class TextForm(NamedTuple):
 
     @classmethod
     def of(cls, path: Path, options: ReadOptions = DETECT) -> TextForm:
-        """Detect what the options do not say."""
+        """Detect the properties that the options do not set."""
         encoding = options.encoding or _encoding(path)
         with open_text(path) as file, reading(path):
             numbered = enumerate(lines(file, path, encoding), start=1)
@@ -268,7 +268,7 @@ def holds_rows(cell: str, position: int, columns: int, delimiter: str, numeric: 
         position: Number of cells before it in its row.
         columns: Number of columns of the table.
         delimiter: The character between cells.
-        numeric: Positions of columns of numbers, which tell rows from lines of a note.
+        numeric: Positions of columns of numbers, which distinguish rows from lines of a note.
     """
     first, *others = LINE_BREAK.split(cell)
     if not others or first.count(delimiter) != columns - 1 - position:

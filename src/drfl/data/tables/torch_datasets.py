@@ -92,7 +92,7 @@ def stack(name: str, dataset: TorchDataset[Item]) -> Pair:
         fields = {field: [x[field] for x in inputs] for field in inputs[0]}
         for field, values in fields.items():
             check_not_ragged(name, "inputs" if field is None else f"inputs '{field}'", values)
-        # Eight, because a randomly flipped image is unchanged in every other reading.
+        # Read eight items, because a randomly flipped image is unchanged in every other reading.
         again = [_item(dataset[k])[0] for k in range(min(length, 8))]
         if not all(torch.equal(x[field], inputs[k][field]) for k, x in enumerate(again) for field in fields):
             notice = Notice(

@@ -83,7 +83,7 @@ def may_mix_thousands(cells: pd.Series) -> bool:
 
 
 class Undecided(NamedTuple):
-    """A number that can be read in several ways; in none if it contradicts the declared marks."""
+    """A number that can be read in several ways, or in none because it contradicts the declared marks."""
 
     text: str
     readings: tuple[str, ...]
@@ -150,12 +150,12 @@ def days_of(texts: pd.Series, order: str | None = None) -> Days:
         return Days(values, (), np.zeros(len(values), bool))
     # Columns of the parts that hold month and day.
     readings = np.stack([_days(parts, 3, *((2, 0) if name == "DMY" else (0, 2))) for name in ORDERS])
-    # A date that does not exist, such as 31.02.2021, says nothing about the order.
+    # A date that does not exist, such as 31.02.2021, gives no information about the order.
     exists = ~np.isnan(readings).all(axis=0)
     orders = tuple(name for name, days in zip(ORDERS, readings, strict=True) if not np.isnan(days[exists]).any())
     if order is None and len(orders) == 2 and not np.array_equal(*readings, equal_nan=True):
         return Days(values, orders, open_ones)
-    # Of a column that mixes both orders, the dates of the rarer one are wrong.
+    # If a column mixes both orders, the dates in the rarer one are wrong.
     most = int(np.isnan(readings).sum(axis=1).argmin()) if order is None else ORDERS.index(order)
     return Days(np.where(open_ones, readings[most], values), orders, np.zeros(len(values), bool))
 
@@ -167,7 +167,7 @@ def _days(parts: pd.DataFrame, year: int, month: int, day: int) -> np.ndarray:
     written = parts[year] + "-" + parts[month].str.zfill(2) + "-" + parts[day].str.zfill(2)
     dates = pd.to_datetime(written, format="%Y-%m-%d", errors="coerce")
     clock = parts[4].fillna("0:00")
-    # pandas needs seconds, which people leave out.
+    # pandas needs seconds, which people omit.
     times = pd.to_timedelta(clock.where(clock.str.count(":") == 2, clock + ":00"), errors="coerce")
     return _since_1970((dates + times).dt.tz_localize("UTC"))
 

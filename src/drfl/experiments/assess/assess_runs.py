@@ -61,7 +61,7 @@ def gain_of_folders(
     """
     runs = [assess_run(directory, measure, level, auc_interval) for directory in (first, second)]
     for directory in (first, second):
-        # Level 4 is the line of the user that calls drfl.assess_gain.
+        # Level 4 is the user's line that calls drfl.assess_gain.
         warn_of_interruption(directory, stacklevel=4)
     return gain_over(*runs)
 
@@ -94,7 +94,7 @@ def gain_of_models(
 def _measure_named(measures: Sequence[Measure], name: str | None) -> Measure:
     """Return the metric of this name; None = the first, the score."""
     known = {measure.name: measure for measure in measures}
-    # In a list, because an object of another type may not be hashable.
+    # Search a list, because an object of another type may not be hashable.
     if name is not None and name not in list(known):
         raise unknown("measure", name, known)
     return measures[0] if name is None else known[name]

@@ -58,7 +58,7 @@ def evaluate_tables(
     auc_interval: AucInterval,
     reading: ReadOptions = DETECT,
 ) -> Assessment:
-    """Test a model on all rows of tables; see :func:`drfl.evaluate`. ``reading`` says how to read files."""
+    """Test a model on all rows of tables; see :func:`drfl.evaluate`. ``reading`` defines how to read files."""
     schema = model.schema
     if schema is None:
         raise InputError(

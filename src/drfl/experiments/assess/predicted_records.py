@@ -74,7 +74,7 @@ def predicted_record(record: RunRecord, frame: pd.DataFrame, label: str, fed: Si
         "train_samples": fed.data.sizes, "lambda": fed.data.shares,
         **{measure.name: values for measure, values in zip(others, evaluation.others, strict=True)},
     }  # fmt: skip
-    # Counts rather than rates, because intervals and tests need them.
+    # Store counts rather than rates, because intervals and tests need them.
     assert evaluation.sums is not None
     columns |= sum_columns(fed.measures, evaluation.sums)
     columns |= {name: record.clients[name] for name in ("patients", LARGEST_PATIENT) if name in record.clients}
@@ -141,7 +141,7 @@ def predictions_file(records: Sequence[RunRecord]) -> bytes:
         columns = record.clients.drop(columns="client")
         tensors |= {f"{i}.{name}": torch.tensor(columns[name].to_numpy(float)) for name in columns}
         tensors |= {f"{i}.{ROWS}{name}": values for name, values in test_rows.tensors_of(scores).items()}
-    # Copies, because safetensors refuses tensors that share memory.
+    # Copy, because safetensors rejects tensors that share memory.
     return save({name: values.clone() for name, values in tensors.items()}, {ABOUT: json_text({"predictions": about})})
 
 
@@ -167,7 +167,7 @@ def predicted_in(folder: Path, runs: Sequence[RunRecord]) -> list[RunRecord]:
     import pandas as pd
 
     about, tensors = _read(folder)
-    # In reverse order, so that the first of several runs at a seed wins.
+    # Iterate in reverse, so that the first of several runs at a seed wins.
     firsts, records, path = {run.seed: run for run in reversed(runs)}, list[RunRecord](), folder / PREDICTIONS
     for i, part in enumerate(about):
         run = firsts.get(str(part.seed))

@@ -26,7 +26,7 @@ OF_ANSWERS = ("accuracy", "balanced_accuracy", "f1", "sensitivity", "specificity
 """Metrics that need only predicted classes."""
 
 LEAST = 1e-15
-"""Probabilities are kept this far from 0 and 1, as their log-odds must be finite."""
+"""Probabilities are clipped to this distance from 0 and 1, because their log-odds must be finite."""
 
 
 def read_predictions(path: Path) -> pd.DataFrame:
@@ -48,14 +48,14 @@ def tested_predictions(frame: pd.DataFrame, fed: Simulation) -> tuple[Evaluation
     """Test predictions on the clients' test rows, like a model.
 
     Args:
-        frame: A row for each test row, and maybe for others. ``row`` is its number in the data, from 1. ``client`` is
-            its client, if the column is there; it is compared with that of the data. Then ``prediction``, a class or a
+        frame: A row for each test row, and maybe for others. ``row`` is its number in the data, from 1. ``client``,
+            which is optional, is its client and must agree with the data. Then follows ``prediction``, a class or a
             number, or ``probability_CLASS`` for each class in their order, or ``probability`` of the second of two.
         fed: The simulation with the clients.
 
     Raises:
-        InputError: If a column or a test row is missing, a row is there twice or belongs to another client, or a value
-            is not a class, a number or a probability.
+        InputError: If a column or a test row is missing, a row occurs twice or belongs to another client, or a value is
+            not a class, a number or a probability.
     """
     import pandas as pd
 
@@ -104,7 +104,7 @@ def tested_predictions(frame: pd.DataFrame, fed: Simulation) -> tuple[Evaluation
 
 
 def _outputs(frame: pd.DataFrame, fed: Simulation) -> Tensor:
-    """Return outputs (n, …) of which the task's metrics compute what they compute of the predictions."""
+    """Return outputs (n, …) for which the task's metrics have the same values as for the predictions."""
     names = [name for name in frame.columns if name == PROBABILITY or name.startswith(f"{PROBABILITY}_")]
     targets, classes = fed.data.test_targets, fed.data.classes
     if not targets.is_floating_point():

@@ -118,7 +118,6 @@ class PreparedComparison(NamedTuple):
         for algorithm in design.algorithms:
             job = jobs[algorithm] = build(algorithm, design.seeds[0])
             tables, name = before.get("algorithms"), job.about.algorithm
-            # Other algorithms are new.
             if isinstance(tables, dict) and name in tables:
                 # A comparison's file has no single algorithm and no seed, so those of this run are added.
                 table = {name: tables[name]}
@@ -183,7 +182,7 @@ def start_comparison(claim: ClaimedFolder, ready: PreparedComparison, warn: Call
         for line in _check_same(ready, stored, path):
             warn(line)
     records.write(claim.checkpoints, path.stem, ready.identity, claim.key)
-    # Last, as this makes the folder resumable.
+    # Write this last, because it makes the folder resumable.
     claim.begin(ready.config)
 
 

@@ -242,7 +242,7 @@ class Comparison:
         body = "\n".join((r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"))
         for legend in self.legends:
             body += f"\n\\multicolumn{{{len(head)}}}{{l}}{{{legend}}} \\\\"
-        # Escape the finished table, as its cells are shared with Markdown.
+        # Escape the finished table, because its cells are shared with Markdown.
         body = body.replace("%", r"\%").replace("±", r"$\pm$").replace("_", r"\_").replace("–", "--")
         body = body.replace(DAGGER, r"$\dagger$").replace(DOUBLE_DAGGER, r"$\ddagger$").replace(SECTION, r"\S{}")
         return f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}\n{body}\n\\end{{tabular}}\n"
@@ -304,7 +304,8 @@ class Comparison:
                 at which the metric is undefined, such as "2 of 45"; which models are compared, such as "own, global"
                 if each client is tested with its own model only in this row's algorithm; and the scope, see
                 :class:`drfl.assessment.scope.Redrawn`. If an algorithm has runs that failed, returned the initial model
-                or were stopped by test rows, it is not compared over the other seeds, and the verdict says why.
+                or were stopped by test rows, it is not compared over the other seeds, and the verdict states the
+                reason.
 
         Raises:
             InputError: If there is no such algorithm or column.
@@ -333,7 +334,7 @@ class Comparison:
 
         Args:
             shown: "worst", "worst20", "avg", "best20" or "std", a panel each; by default "worst" and "avg".
-            x: What the curves are over: "rounds", "bytes", "gradients" or "seconds".
+            x: The cost on the x axis: "rounds", "bytes", "gradients" or "seconds".
         """
         from drfl.report.groups import OWN_MODELS
         from drfl.training.plots import plot_histories
@@ -459,8 +460,8 @@ def table(
 ) -> tuple[list[str], list[list[str | T]]]:
     """Return head and rows of a table of average, worst and std, as mean ± std over seeds.
 
-    The columns after the worst client show the interval of its true score at the lowest seed, which is for one model on
-    one test set (see :func:`drfl.assessment.worst.worst_score`), and "if equal", the mean worst accuracy expected if
+    The column after the worst client has the interval of its true score at the lowest seed, for one model on one test
+    set (see :func:`drfl.assessment.worst.worst_score`). The column "if equal" has the mean worst accuracy expected if
     all clients were equally good (see :mod:`drfl.assessment.equal_clients`). If a metric is undefined at some clients,
     which no statistic includes, a column shows their share. Algorithms may carry signs, see
     :func:`drfl.core.run_end.add_marks`. An algorithm with a failed run comes last and has no means. One with a run that

@@ -142,8 +142,8 @@ def object_job_builder(
 ) -> JobBuilder:
     """Return the builder of the runs of a comparison of objects.
 
-    ``sources`` is from :func:`sources_of` in the main process, as workers may not find them; None = computed for each
-    run.
+    ``sources`` is from :func:`sources_of` in the main process, because workers may not find them; None = computed for
+    each run.
     """
 
     def digests(*things: object) -> Mapping[str, str]:

@@ -52,7 +52,7 @@ class Outcome(NamedTuple):
         last_rollback: Number of rounds done before the last rollback.
         test_rows: A digest of the test rows; "" if it is not known.
         initial_model: A digest of the initial model; "" if it is not known.
-        beside: Lines that help to read accuracies and rates, see :func:`drfl.report.read_run.remark_lines`.
+        beside: Lines that help to interpret accuracies and rates, see :func:`drfl.report.read_run.remark_lines`.
         reference: Whether the run is not federated, but shows the cost and the gain of federation.
         personal: Whether each client is tested with its own model.
         start: Where the model starts, see :class:`drfl.data.warm_start.WarmStart`; None if it starts at random.
@@ -122,7 +122,7 @@ class StoredOutcomes(BaseModel):
         """Read the file of a folder of results.
 
         Raises:
-            InputError: If it is missing or damaged; ``remedy`` says what to do.
+            InputError: If it is missing or damaged; ``remedy`` is the advice in the message.
         """
         path = directory / OUTCOMES
         content = read_json(path, follow=False, remedy=remedy)
@@ -139,7 +139,7 @@ def run_to_outcome(algorithm: str, seed: int, run: Callable[[], FinishedRun]) ->
     try:
         finished = run()
     except (DivergedError, InputError) as error:
-        # Both are outcomes, as another algorithm may succeed at the same seed.
+        # Both are outcomes, because another algorithm may succeed at the same seed.
         how = "diverged" if isinstance(error, DivergedError) else "refused"
         return Outcome(label_of(algorithm), seed, how, reason=str(error)), None
     result, last, score = finished.result, finished.result.history.last, finished.job.fed.measures[0]
@@ -164,7 +164,7 @@ def run_to_outcome(algorithm: str, seed: int, run: Callable[[], FinishedRun]) ->
 
 
 def failure_text(outcomes: Sequence[Outcome], algorithm: str) -> str:
-    """Say how the failed runs of an algorithm ended, see :func:`drfl.core.run_end.failures_text`."""
+    """Describe how the failed runs of an algorithm ended, see :func:`drfl.core.run_end.failures_text`."""
     return failures_text([outcome.stopped for outcome in outcomes if outcome.algorithm == algorithm])
 
 

@@ -41,7 +41,7 @@ def differences(
             excluded[name] = UNTRAINED
         else:
             excluded[name] = ON_TEST if (of_algorithm["stopped_on"] == "test").any() else ""
-    # Subtract seed by seed, as runs at one seed share data and initial model.
+    # Subtract seed by seed, because runs at one seed share data and initial model.
     known = {name: runs[runs["algorithm"] == name].set_index("seed")[of] for name in names}
     others = {name: (known[name] - known[against]).dropna() for name in names if name != against}
     reasons = [excluded[against] or excluded[name] for name in others]

@@ -66,7 +66,7 @@ def check_predictions(predictions: Predictions, ready: PreparedComparison) -> No
         for name, frame in predictions.items():
             try:
                 tested_predictions(predictions_at(frame, seed), fed)
-            except InputError as error:  # name the file, as there may be several
+            except InputError as error:  # name the file, because there may be several
                 raise InputError(f"predictions '{name}': {error}", code=error.code, field=error.field) from None
 
 
@@ -82,15 +82,15 @@ def store_predictions(claim: ClaimedFolder, predictions: Predictions) -> None:
             for column in frame.columns
             if str(column) in (ROW, CLIENT, SEED) or str(column).startswith((PREDICTION, PROBABILITY))
         }
-    if len(json_text(tables)) > TEXT_LIMIT:  # larger than what is read again
+    if len(json_text(tables)) > TEXT_LIMIT:  # too large to be read again
         tables = dict.fromkeys(tables)
     records.write(claim.checkpoints, Path(GIVEN_PREDICTIONS).stem, {"predictions": tables}, claim.key)
 
 
 def with_stored(predictions: Predictions, directory: Path, key: bytes | None) -> Predictions:
-    """Return predictions together with those that the interrupted comparison in a folder began with.
+    """Return predictions together with those that the interrupted comparison in a folder started with.
 
-    ``predictions`` are given now, and replace stored ones of the same name.
+    The passed ``predictions`` replace stored ones of the same name.
 
     Raises:
         InputError: If predictions that were not stored, or whose file is damaged, are not given again.
@@ -114,7 +114,7 @@ def with_stored(predictions: Predictions, directory: Path, key: bytes | None) ->
         )
     with reading(path, "is damaged", "give the predictions again with `predictions`"):
         frames = {name: pd.DataFrame(table) for name, table in tables.items() if name not in predictions}
-    return frames | dict(predictions)  # checked again, as the data may have changed
+    return frames | dict(predictions)  # checked again, because the data may have changed
 
 
 def predicted_rows(

@@ -62,7 +62,7 @@ def run_comparison(
     predictions = with_stored(predictions or {}, place, key) if resume else predictions or {}
     check_predictions(predictions, ready)
     if resume:
-        finished_outcomes(place, ready)  # refuses those of other runs before anything is written
+        finished_outcomes(place, ready)  # rejects those of other runs before anything is written
     with claim_folder(
         place, "comparison", resume=resume, overwrite=overwrite, numbered=numbered, cells=design.cells,
         config=ready.config, warn=warn, key=key,
@@ -98,7 +98,7 @@ def run_comparison(
 
 
 def check_tracker(track: str | None, workers: Workers) -> None:
-    """Check that runs can send their histories somewhere."""
+    """Check that the tracker can receive the runs' histories."""
     if track is None:
         return
     parse_tracker(track, "")

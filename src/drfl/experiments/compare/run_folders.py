@@ -24,7 +24,7 @@ from drfl.training.trackers import tracking
 OUTCOME = TypeAdapter(Outcome)
 
 Answer = tuple[Outcome | None, Mapping[str, bytes] | None, list[str]]
-"""The outcome of a run, None if it was interrupted; the files of its folder if another machine computed it; lines."""
+"""A run's outcome (None if interrupted), the files of its folder if another machine computed it, and warnings."""
 
 
 def run_in_folder(
@@ -57,7 +57,7 @@ def run_in_folder(
         if finished is not None:
             with fill_folder(cell) as folder:
                 write_run(folder, finished)
-        cell.finished = True  # even if it failed, as it would fail again
+        cell.finished = True  # even if it failed, because it would fail again
     return outcome
 
 
@@ -115,7 +115,7 @@ def collect(
     time.
     """
     while futures and (is_local or not watch.stop):
-        # Wake up regularly, as a signal only sets a flag.
+        # Wake up regularly, because a signal only sets a flag.
         done = wait(futures, POLL_INTERVAL, FIRST_COMPLETED).done
         # Results first: they are stored before an error is raised.
         for future in sorted(done, key=lambda future: future.exception() is not None):

@@ -61,7 +61,7 @@ class StoredRun(NamedTuple):
 
     @property
     def is_predicted(self) -> bool:
-        """Whether it is not a run, but tested predictions of another tool."""
+        """Whether it holds tested predictions of another tool instead of a run."""
         return self.record is not None and self.record.is_predicted
 
     @property
@@ -196,9 +196,8 @@ def predicted_row(record: RunRecord) -> Predicted:
 def frame_of(runs: Sequence[StoredRun]) -> pd.DataFrame:
     """Return a row per run: folder, algorithm, seed, how it ended, metrics, costs and all settings.
 
-    Predictions of other tools have none, because they are not runs.
-    The column ``eta`` is the local step size η that the run used, whether the user or drfl chose it. Columns without
-    any value are omitted.
+    Predictions of other tools have no row, because they are not runs. The column ``eta`` is the local step size η that
+    the run used, whether the user or drfl chose it. Columns without any value are omitted.
     """
     import pandas as pd
 
@@ -213,7 +212,7 @@ def frame_of(runs: Sequence[StoredRun]) -> pd.DataFrame:
             score = run.record.score.name
             ends = outcome.worst_interval or (math.nan, math.nan)
             named = dict(zip((f"worst_{score}_low", f"worst_{score}_high"), ends, strict=True))
-            # The digits of files, so that a result has the same frame before and after it is read again.
+            # Round to the digits of files, so that a result has the same frame before and after it is read again.
             row |= round_metrics({**outcome.metrics.as_dict(score), **named, **outcome.others})
             row |= {name: run.record.ledger(name) for name in LEDGER_COLUMNS}
             row["wall_seconds"] = number(summary, "wall_seconds")
@@ -222,7 +221,7 @@ def frame_of(runs: Sequence[StoredRun]) -> pd.DataFrame:
             chosen = nested_table(summary, "step_size")
             row["eta"] = number(chosen if chosen else run.parameters, "lr")
         rows.append((row, run.settings))
-    # Settings come last, as a table of results is read from the left.
+    # Settings come last, because a table of results is read from the left.
     columns = dict.fromkeys(name for row, _ in rows for name in row) | dict.fromkeys(n for _, s in rows for n in s)
     frame = pd.DataFrame([{**settings, **row} for row, settings in rows], columns=list(columns))
     return frame.dropna(axis="columns", how="all")
@@ -256,7 +255,8 @@ def comparison_of(runs: Sequence[StoredRun]) -> Comparison:
     differ, such as "DRFA (gamma=0.1)".
 
     Raises:
-        InputError: If no run has results, two runs differ in nothing, or runs at one seed have different test rows.
+        InputError: If no run has results, two runs have the same settings, or runs at one seed have different test
+            rows.
     """
     ended = [run for run in runs if run.record is not None]
     if all(run.is_predicted for run in ended):
@@ -284,7 +284,7 @@ def comparison_of(runs: Sequence[StoredRun]) -> Comparison:
         if first.outcome.test_rows != run.outcome.test_rows:
             before, own = first.settings, run.settings
             differ = next((k for k in own if k not in run.parameters and own[k] != before.get(k)), None)
-            remedy = "" if differ is None else f", as {differ} is {before.get(differ)} and {own[differ]}"
+            remedy = "" if differ is None else f", because {differ} is {before.get(differ)} and {own[differ]}"
             raise InputError(
                 f"{first.folder} and {run.folder} have different test rows{remedy}: compare runs on the same data only",
                 code="runs-differ",

@@ -61,6 +61,6 @@ def _toml(settings: Mapping[str, object], runs: Sequence[AboutRun]) -> str:
         full = {key: "full" if value is None and "batch" in key else value for key, value in run.parameters.items()}
         tables[run.algorithm] = {key: value for key, value in full.items() if value is not None}
         files |= run.files
-    # Sorted: the same run writes the same bytes.
+    # Sort, so that the same run writes the same bytes.
     plain = dict(sorted(settings.items()))
     return tomli_w.dumps({**plain, "algorithms": tables, **({"files": files} if files else {})})

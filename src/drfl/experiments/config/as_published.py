@@ -1,4 +1,4 @@
-"""Runs of algorithms as their papers publish them: the last iterate, no guards, and no step size rule of drfl's."""
+"""Runs of algorithms as in their papers: the last iterate, no guards, and none of drfl's step size rules."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ from drfl.training.model_selection import ModelSelection
 from drfl.training.run_state import first
 
 VALIDATION = 0.2
-"""The default share of each client's training rows that is held out for validation if it is needed."""
+"""The default share of each client's training rows that is held out if validation is needed."""
 
 
 class Setup(NamedTuple):
@@ -151,7 +151,7 @@ def make_job(setup: Setup, settings: RunSettings, about: AboutRun, algorithm: Al
         table_dir=settings.tables,
         validates=setup.selection.validates,
     )
-    # Refuse a certificate whose assumptions do not hold before the first round.
+    # Before the first round, reject a certificate whose assumptions do not hold.
     certify = None
     if settings.certificate is not None:
         certify = Certifier(task, METHODS[settings.certificate])

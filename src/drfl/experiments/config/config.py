@@ -108,7 +108,7 @@ def code_references(values: Mapping[str, object]) -> dict[str, str]:
     references |= {owner: key for owner, key in owners if user_code.is_reference(owner)}
     for name, table in tables.items() if isinstance(tables, dict) else ():
         parameters += [(f"{name}.{key}", value) for key, value in table.items()] if isinstance(table, dict) else []
-    # Any of them may be an ambiguity set, because the classes that know are not loaded yet.
+    # Any of them may be an ambiguity set, because the classes that declare it are not loaded yet.
     sets = ((reference_in(value), key) for key, value in parameters)
     return references | {reference: key for reference, key in sets if reference is not None}
 
@@ -116,7 +116,7 @@ def code_references(values: Mapping[str, object]) -> dict[str, str]:
 def config_of(file: Mapping[str, object], overrides: Mapping[str, object], algorithms: Collection[str] = ()) -> Config:
     """Return the configuration of a TOML file's content and the options that override it; see :func:`load_config`.
 
-    ``algorithms`` run, too: their tables may have the name of a user's class without its file.
+    The algorithms in ``algorithms`` run, too. Their tables may name a user's class without its file.
     """
     values = dict(file)
     tables = values.get("algorithms")
@@ -155,7 +155,7 @@ def read_file(
 ) -> dict[str, object]:
     """Return the content of a TOML file; empty if there is no file.
 
-    A file in a folder of results may come from somebody else. Code that it names is loaded later only if it passes
+    A file in a folder of results may come from another person. Code that it names is loaded later only if it passes
     :func:`drfl.core.user_code.check_received` here. A file elsewhere is the user's own, and drfl trusts the code that
     it names.
 
@@ -191,7 +191,7 @@ def read_file(
 def results_folder(path: Path) -> Path | None:
     """Return the outermost folder of results that contains a file, such as its comparison's; None if there is none."""
     place = path.resolve().parent
-    above = place if _is_results(place) else place.parent  # of checkpoint/config.toml
+    above = place if _is_results(place) else place.parent  # for checkpoint/config.toml
     outermost = None
     while _is_results(above) and above != outermost:
         outermost, above = above, above.parent

@@ -56,7 +56,7 @@ class DataSettings(StrictSettings, DataFields):
 
     @model_validator(mode="after")
     def _options_fit(self) -> Self:
-        # Called for their errors: what cannot work is refused before any data are loaded.
+        # Called for their errors, so that invalid settings are rejected before any data are loaded.
         self.partition_parameters()
         self.recipe()
         self.reading()
@@ -141,7 +141,7 @@ class DataSettings(StrictSettings, DataFields):
 
     @property
     def key(self) -> DataKey:
-        """What the loaded data depend on: settings, without the partition, and when their files changed."""
+        """The key of the loaded data: the settings without the partition, and when their files changed."""
         schema = [] if self.data_schema is None else [Path(self.data_schema)]
         changes = tuple(changed(Path(path)) for path in (*(self.data or ()), *schema))
         return *(getattr(self, name) for name in LOADING_SETTINGS), changes
@@ -165,11 +165,11 @@ DataKey = tuple[object, ...]
 
 
 LATEST = Latest[Dataset]()
-"""The data that this process loaded last, as consecutive runs mostly share them."""
+"""The data that this process loaded last, because consecutive runs mostly share them."""
 
 
 def load_latest(data: DataSettings) -> Dataset:
-    """Return the data, loaded unless they are the last ones."""
+    """Return the data, and load them unless they are the ones loaded last."""
     return LATEST.get(data.key, lambda: load_data(data))
 
 

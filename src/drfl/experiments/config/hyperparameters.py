@@ -146,7 +146,7 @@ def to_plain(value: object) -> Value:
 
 
 def defaults_of(algorithm: str) -> dict[str, Value]:
-    """Return the default of each parameter as a plain value. Parameters whose default has no text are left out."""
+    """Return the default of each parameter as a plain value. Parameters whose default has no text are omitted."""
     values: dict[str, Value] = {}
     for field in _fields(algorithm):
         factory = field.default_factory
@@ -231,7 +231,7 @@ def make_algorithm(algorithm: str, values: Mapping[str, Value]) -> Algorithm:
 
 
 # A configuration builds its algorithms to check them, and the run uses the same objects. The user's classes are part of
-# the key, as the user's file may change.
+# the key, because the user's file may change.
 @functools.lru_cache(maxsize=256)
 def _make_cached(
     algorithm: str, cls: type[Algorithm], sets: tuple[object, ...], items: tuple[tuple[str, type, Value], ...]

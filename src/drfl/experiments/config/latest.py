@@ -1,4 +1,4 @@
-"""The value that was made last, for work that often needs the same one several times in a row."""
+"""A cache of one value, for work that often needs the same one several times in a row."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class Latest(Generic[T]):
-    """Keeps the last value, which may be large, and no other."""
+    """A cache that keeps only the last value, which may be large."""
 
     def __init__(self) -> None:
         self._entry: tuple[object, T] | None = None
@@ -17,7 +17,7 @@ class Latest(Generic[T]):
     def get(self, key: object, make: Callable[[], T]) -> T:
         """Return the value of a key, made by ``make`` unless it is the last one."""
         if self._entry is None or self._entry[0] != key:
-            self._entry = None  # free the old value first, as there may be no memory for both
+            self._entry = None  # free the old value first, because there may be no memory for both
             self._entry = key, make()
         return self._entry[1]
 

@@ -107,7 +107,7 @@ class ReadyRun(Generic[C_co, F_co]):
     @cached_property
     def digests(self) -> dict[str, str]:
         """Digests of the clients' "data" and of the initial "model", which identify the run."""
-        # Names are part of them, as equal numbers under other names are other clients.
+        # Names are part of them, because equal numbers under other names are other clients.
         layout = self.task.layout
         fields = () if self.data.fields is None else (str(self.data.fields),)
         named = "\n".join((*self.data.names, *layout.names, *map(str, layout.shapes), *fields))

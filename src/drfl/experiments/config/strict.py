@@ -12,7 +12,7 @@ from drfl.core.errors import InputError
 
 
 class StrictSettings(BaseModel):
-    """Settings that cannot change and refuse unknown keys."""
+    """Immutable settings that reject unknown keys."""
 
     # Defaults given as texts become objects, too.
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
@@ -31,7 +31,7 @@ class StrictSettings(BaseModel):
 
 
 def one_or_more(value: object) -> object:
-    """Return the value of a setting that takes several, of which the user may give a single one."""
+    """Return the values of a setting that takes several, for which the user may give a single one."""
     return [value] if isinstance(value, str | Path) else value
 
 
@@ -79,7 +79,7 @@ NO_VALUE = {"missing": "is missing", "extra_forbidden": "is not a known key"}
 
 
 def value_problem(error: ValidationError) -> str:
-    """Return what is wrong with the first value that pydantic refused, such as "must be at least 1, got 0"."""
+    """Describe what is wrong with the first value that pydantic rejected, such as "must be at least 1, got 0"."""
     first, *more = error.errors()
     if first["type"] in NO_VALUE:
         return NO_VALUE[first["type"]]

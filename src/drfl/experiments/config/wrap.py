@@ -72,7 +72,7 @@ def wrap_algorithm(
         algorithm: The algorithm.
         keep: The number of replies to use from a cohort; None = all.
         data: The clients' samples, some of which a probe keeps; None if only the clients have them.
-        task: The model and its loss, for the same.
+        task: The model and its loss, for the probe.
         names: (N,) The clients' names in the log; empty = those of ``data``, or numbers.
         on_rejection: Called with every reply that is rejected.
     """
@@ -108,7 +108,7 @@ def wrap_algorithm(
         aggregator=aggregator,
         on_rejection=on_rejection,
     )
-    # The casts hide the types of the wrappers' states, as no wrapper accepts a union of them.
+    # The casts hide the types of the wrappers' states, because no wrapper accepts a union of them.
     algorithm = cast("Algorithm", protected)
     if settings.faults is not None:
         algorithm = cast("Algorithm", Faulty(algorithm, settings.faults))

@@ -28,7 +28,7 @@ from drfl.task.metrics import ACCURACY
 from drfl.training.history import LEDGER_COLUMNS, columns_of
 
 FORMAT = 3
-"""The version of records. It goes up when the same cell gives another record, so that old records are not used."""
+"""The version of records. Increment it when the same cell gives another record, so that old records are not used."""
 
 Number = Annotated[float, Strict()] | Literal["nan", "inf", "-inf"]
 """A number, or the text that represents an infinity or NaN in JSON."""
@@ -101,7 +101,7 @@ class Cell(NamedTuple):
     @property
     def key(self) -> str:
         """The name of the cell's record: a digest of the job."""
-        # Sorted: equal jobs have equal digests for any order of their keys.
+        # Sort the keys, so that equal jobs have equal digests for any order of their keys.
         text = json.dumps([FORMAT, self.kind, self.job], sort_keys=True, ensure_ascii=False)
         # 96 bits: two of a million jobs have the same digest with a probability below 1e-17.
         return hashlib.sha256(text.encode()).hexdigest()[:24]

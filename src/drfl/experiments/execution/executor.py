@@ -39,8 +39,8 @@ class Shared(Protocol[T_co]):
 class Executor(Protocol):
     """Calls functions in workers as ``function(object, watch, *arguments)``, with the same object for all calls.
 
-    Workers must be able to import the functions' modules. ``watch`` tells whether to stop. Leaving the block waits for
-    running calls; leaving it with an error ends them.
+    Workers must be able to import the functions' modules. ``watch`` indicates whether to stop. Leaving the block waits
+    for running calls; leaving it with an error ends them.
     """
 
     def submit(self, function: Callable[..., T], *arguments: object) -> Future[T]:
@@ -118,7 +118,7 @@ def pickle_for_workers(
 ) -> bytes:
     """Pickle an object for workers with cloudpickle, which also handles classes defined in a notebook.
 
-    The user's ``modules`` are sent by value, as workers may be unable to import them. For workers on this machine
+    The user's ``modules`` are sent by value, because workers may be unable to import them. For workers on this machine
     ``dumps`` is :meth:`drfl.experiments.execution.shared_tensors.SharedTensors.dumps`.
     """
     for module in modules:
@@ -173,8 +173,8 @@ def iterate_completed(futures: Collection[Future[T]], watch: StopSignal) -> Iter
         StoppedError: If a signal asked to stop. The results of ended calls are stored.
     """
     while futures:
-        # Wait on the current set every time, as callers may add futures.
-        # Wake up regularly, as a signal only sets a flag.
+        # Wait on the current set every time, because callers may add futures. Wake up regularly, because a signal only
+        # sets a flag.
         done = wait(futures, POLL_INTERVAL, FIRST_COMPLETED).done
         if watch.stop:
             raise StoppedError("interrupted: finished runs are stored, and the same command continues", watch.code)

@@ -96,15 +96,15 @@ class MappedObject(Generic[T]):
 class Processes(Executor):
     """Processes on this machine, each with one thread, that make calls in the order of submission.
 
-    They ignore signals from the terminal, as the process that makes them decides when they stop. They die with that
-    process, however it ends.
+    They ignore signals from the terminal, because the process that makes them decides when they stop. They die with
+    that process, however it ends.
 
     All processes map one copy of the large tensors of ``what``.
     """
 
     def __init__(self, count: int, what: object, modules: Collection[ModuleType] = ()) -> None:
         self._tensors = SharedTensors()
-        # Not fork: this process has threads, and a fork copies the locks that they hold at that moment.
+        # Do not fork: this process has threads, and a fork copies the locks that they hold at that moment.
         context = multiprocessing.get_context("spawn")
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         stop_pipe, self._stop = context.Pipe(duplex=False)
@@ -136,9 +136,9 @@ class Processes(Executor):
                 else:
                     os.environ[name] = value
         try:
-            # While the workers load their libraries. Not passed as an argument of the process: multiprocessing writes
-            # arguments before the process reads them, and waits for ever if they exceed the pipe's buffer and the
-            # process dies first.
+            # Pickle while the workers load their libraries. This is no argument of the process, because multiprocessing
+            # writes arguments before the process reads them. It would wait forever if they exceeded the pipe's buffer
+            # and the process died first.
             self._first = pickle_for_workers((what, blocked_folders()), modules, self._tensors.dumps)
         except BaseException:
             self.kill()
@@ -246,7 +246,7 @@ def _answer_calls(pipe: Connection, asked: Connection) -> None:
         threading.Thread(target=leave_with_parent, args=(parent.sentinel,), daemon=True).start()
     import torch
 
-    # Another number of threads would sum in another order, and results would depend on the number of workers.
+    # Another number of threads would change the order of sums, and results would depend on the number of workers.
     torch.set_num_threads(1)
     try:
         payload = pipe.recv_bytes()

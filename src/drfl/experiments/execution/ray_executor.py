@@ -104,7 +104,7 @@ def _call_in_worker(function: Callable[..., object], what: list[ObjectRef], *arg
     import ray
     import torch
 
-    # One thread, as in local worker processes: more would change the rounding of sums.
+    # Use one thread, as in local worker processes. More would change the rounding of sums.
     torch.set_num_threads(1)
     # The list keeps Ray from fetching the object at every call.
     (ref,) = what

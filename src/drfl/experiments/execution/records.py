@@ -53,5 +53,5 @@ def read(folder: Path, name: str, key: bytes | None = None) -> Record | None:
 
 
 def _signed_path(folder: Path, name: str) -> str:
-    # The path within the folder of results, so that a signed record cannot take the place of another file.
+    # Sign the path within the folder of results, so that a signed record cannot take the place of another file.
     return f"{folder.absolute().name}/{name}.json"

@@ -19,7 +19,7 @@ from drfl.experiments.execution.records import Record
 from drfl.experiments.run.runner import StopSignal
 
 Run = Callable[[Cell, Path | None], Record]
-"""Runs a cell; gets the cell and the folder of the data sets' files."""
+"""Runs a cell, given the cell and the folder of the data sets' files."""
 
 
 class CellPool:

@@ -16,7 +16,7 @@ from torch import Tensor
 from drfl.core.mapped_files import is_mapped, scratch_folder
 
 LARGE = 2**20
-"""The size in bytes from which a tensor gets a file."""
+"""The minimum size in bytes of a tensor that gets a file."""
 
 
 class SharedTensors:
@@ -42,7 +42,7 @@ class SharedTensors:
 
     def _write(self, tensor: Tensor) -> str:
         # On Linux the file has no name, and other processes open it through this process's file descriptor. So nothing
-        # is left of it, however this process ends.
+        # remains of it, however this process ends.
         named = not Path("/proc/self/fd").is_dir()
         # A tensor in a mapped file may be larger than the memory, where /tmp often is.
         folder = scratch_folder() if is_mapped(tensor) else None

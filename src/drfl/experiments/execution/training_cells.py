@@ -32,7 +32,7 @@ NOT_IN_JOB = ("data_dir", "table_dir", "threads")
 def job_from_config(config: Config) -> dict[str, object]:
     """Return a configuration as the job of a cell: plain values, without the tables of other algorithms.
 
-    ``files`` holds the digests of the user's Python files and tables: if one changes, the cell is another one.
+    ``files`` holds the digests of the user's Python files and tables: if one changes, it is a different cell.
     """
     # The tables of other algorithms would give equal runs different digests.
     table = {config.algorithm: config.algorithms.get(config.algorithm, {})}
@@ -136,7 +136,8 @@ def run_job(ready: Job) -> Record:
 
 
 def rollback_text(record: Record) -> str:
-    """Say how many rounds of a run count, as in "2 of 15 rounds count"; return "" if all do and it was not rolled back.
+    """Describe how many rounds of a run count, as in "2 of 15 rounds count"; return "" if all do and it was not rolled
+    back.
 
     The record of a failed run, or an old one, may lack these numbers.
     """

@@ -104,7 +104,7 @@ def _try(steps: Steps, name: str, job: Running) -> FinishedRun | None:
 
 
 def _try_member(jobs: FitRuns, steps: Steps, judge: Judge, member: Member) -> Candidate:
-    """Train a member without the validation rows, and say whether it can be chosen."""
+    """Train a member without the validation rows, and decide whether it can be chosen."""
     job = jobs.trial(member)
     run = _try(steps, member.name, job)
     if run is None:

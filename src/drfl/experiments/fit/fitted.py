@@ -62,7 +62,7 @@ class Fitted:
         choice: The choice among them.
         rows: Number of validation rows.
         tests: Test results of the candidates, for reports; the choice does not use them. None for diverged ones.
-        personal: The clients' personal models; None if nobody asked for them.
+        personal: The clients' personal models; None if they were not requested.
         references: Test results of the references by key; None for one that diverged.
         directory: The folder of results; None if there is none.
         global_test: Test results of the global model at all clients; None unless clients have personal models.

@@ -38,7 +38,7 @@ class Judge(NamedTuple):
     def of(cls, rows: ValidationRows, names: Sequence[str], unseen: Sequence[bool], initial: Tensor) -> Self:
         """Group clients by the number of their validation rows, or of their patients.
 
-        ``unseen`` (N,) says whether a client's validation rows are not training rows.
+        ``unseen`` (N,) states whether a client's validation rows are not training rows.
         """
         clients = np.flatnonzero(unseen)
         if not len(clients):

@@ -46,11 +46,11 @@ def jobs_of_config(config: Config, dataset: Dataset) -> FitJobs:
     def make(setup: Setup, member: Member) -> Job:
         own = with_member(config, member)
         algorithm = own.build_algorithm(member.algorithm, setup.data.n)
-        if not hasattr(algorithm, "m"):  # the references select no clients, so they cannot select more of them
+        if not hasattr(algorithm, "m"):  # the references do not sample clients, so over-selection does not apply
             own = own.model_copy(update={"over_select": None})
         return make_job(setup, own, own.about(algorithm, setup.data.n), algorithm)
 
-    # The digests of user files are part of the identity, so that a changed file is not resumed with.
+    # The digests of user files are part of the identity, so that a fit does not resume with a changed file.
     files = config.user_files(PORTFOLIO[0].algorithm)
     return FitJobs.of(build_setup(config, dataset), config, make, {**config.to_plain(), "files": files})
 
@@ -103,7 +103,7 @@ def run_fit(
     ``show`` shows the progress of a run, and ``log`` gets a line for every run that ends.
     """
     check_members(jobs, warn)
-    # Before the first run: validation rows that are missing or too few must not be found after hours.
+    # Check before the first run, so that missing or too few validation rows are not found after hours.
     steps, judge = Steps(None, watch, show, log, warn), jobs.judge()
     choose_models = partial(personalise, jobs.rows, jobs.final.fed) if personal else None
     if place is None:
@@ -142,6 +142,6 @@ def personal_bytes(fitted: Fitted) -> bytes:
     for i, (client, used) in enumerate(zip(job.data.names, personal.used, strict=True)):
         if used != GLOBAL:
             views = job.task.layout.views(personal.models[torch.tensor([i])][0])
-            # Copies, because safetensors refuses tensors that share memory.
+            # Copy, because safetensors rejects tensors that share memory.
             tensors |= {f"{client}/{name}": view.contiguous().clone() for name, view in views.items()}
     return save(tensors)

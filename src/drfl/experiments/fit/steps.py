@@ -28,7 +28,7 @@ class Steps:
 
     Args:
         claim: The folder of the fit; None = nothing is stored.
-        watch: Tells whether to stop.
+        watch: Indicates whether to stop.
         show: Shows the progress of a run.
         log: Called with a line when a run has ended.
         warn: Called with a line if a checkpoint is damaged.
@@ -85,6 +85,6 @@ class Steps:
         return finished
 
     def ended(self, text: str) -> None:
-        """Tell how the newest run ended, and the time left if all runs take equally long."""
+        """Report how the newest run ended, and the time left if all runs take equally long."""
         left = time_left(self.seconds / max(self.executed, 0.1) * (self.total - self.number))
         self.log(f"[{self.number}/{self.total}] {text}" + (f"; {left}" if self.number < self.total else ""))

@@ -97,6 +97,6 @@ class SimulatedRows:
         sizes = scores.starts.diff().tolist()
         if patients is None:
             return sizes, None
-        # A number names another patient at another client.
+        # Equal numbers name different patients at different clients.
         pairs = np.stack([np.repeat(np.arange(len(sizes)), sizes), patients[scores.rows].numpy()])
         return sizes, np.unique(pairs, axis=1, return_inverse=True)[1].reshape(-1)

@@ -44,7 +44,7 @@ from drfl.training.history import (
 )
 
 LARGEST_PATIENT = "largest_patient"
-"""Column of clients.csv: test rows of the patient with the most; absent if rows are independent."""
+"""Column of clients.csv with the test rows of the patient who has the most; absent if rows are independent."""
 
 FREE = ("init_from", "data_dir", "data", "data_schema", "strict", "table_dir", "checkpoint_every", "checkpoint_key")
 """Keys of a configuration that do not affect the results."""
@@ -104,8 +104,8 @@ def run_files(finished: FinishedRun) -> Iterator[tuple[str, bytes]]:
             # Clients at which the score is undefined are counted, but no metric includes them.
             undefined = undefined_counts(evaluation)[0]
             outcome["metrics"] = {"clients": len(evaluation.score), "undefined": undefined, **defined}
-        # The state_dict() at w comes from the task's own model, as a copy would duplicate its frozen part, which may
-        # be large.
+        # The state_dict() at w comes from the task's own model, because a copy would duplicate its frozen part, which
+        # may be large.
         before = job.task.w0
         job.task.layout.load(job.task.model, w)
         try:
@@ -213,7 +213,7 @@ def _protection(state: State, names: Sequence[str]) -> dict[str, object]:
 
 
 def json_text(content: Mapping[str, object], indent: int | None = None) -> str:
-    """Return JSON text. Infinities and NaN become text, as JSON has no number for them."""
+    """Return JSON text. Infinities and NaN become text, because JSON has no number for them."""
 
     def plain(value: object) -> object:
         if isinstance(value, Mapping):

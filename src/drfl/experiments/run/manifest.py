@@ -1,7 +1,7 @@
 """The manifest of a folder, ``manifest.json``, which lists drfl's files in it.
 
 Only the manifest identifies a folder as drfl's. In such a folder drfl removes only files that the manifest lists and
-that drfl could have written itself, as a manifest is a file like others and may be forged.
+that drfl could have written itself, because a manifest is a file like others and may be forged.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Manifest(BaseModel):
 
     Args:
         kind: The kind of results.
-        format: The version of the format. It goes up if older versions of drfl would misread the folder.
+        format: The version of the format. It increases if older versions of drfl would misread the folder.
         drfl: The version of drfl that wrote it.
         files: The results in it, by name.
         cells: The sub-folders that are runs, in the order in which they start.
@@ -187,12 +187,12 @@ def foreign_names(folder: Path, manifest: Manifest) -> list[str]:
 
 
 def is_finished(folder: Path) -> bool:
-    """Return whether the record in a folder says that its work reached its end, and no work is unfinished.
+    """Return whether the work in a folder reached its end according to its record, and no work is unfinished.
 
-    The configuration in ``checkpoint/`` exists from the start of work until its results are complete. Only this decides
-    what ``--resume`` continues.
+    The configuration in ``checkpoint/`` exists from the start of work until its results are complete. Only this file
+    decides what ``--resume`` continues.
     """
-    # Only this file marks unfinished work, as results may be from an earlier run.
+    # Only this file marks unfinished work, because results may be from an earlier run.
     if is_file(folder / CHECKPOINT / CONFIG):
         return False
     manifest = read_manifest(folder)

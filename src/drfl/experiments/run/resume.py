@@ -24,7 +24,7 @@ from drfl.training.checkpoint.record import first_fault
 from drfl.training.run_state import CheckpointWriter
 
 ROUNDING = ("threads",)
-"""Keys that affect the last digits at most, as convolutions and large products may be summed in another order."""
+"""Keys that affect the last digits at most, because convolutions and large products may be summed in another order."""
 
 FILES = "files."
 """The prefix of the user's Python files among the settings."""
@@ -65,7 +65,7 @@ def check_same(job: Running, kept: Mapping[str, object]) -> list[Notice]:
         stored = RunIdentity.model_validate(dict(kept))
     except ValidationError as error:
         raise DamagedError(f"run.json, identity.{first_fault(error)}") from None
-    # Compare settings first, as their message is more specific than that of a digest.
+    # Compare settings first, because their message is more specific than that of a digest.
     check_settings(job, stored.config)
     current = RunIdentity.model_validate(identity(job))
     for part in ("data", "model"):
@@ -174,7 +174,7 @@ def check_folder(
             code="conflicting-options",
             field="resume",
         )
-    # The folder may come from someone else: a module in it must not be imported in place of another one.
+    # The folder may come from another person: a module in it must not be imported in place of another one.
     if not trust:
         block_folder(directory)
     # Check all signatures before any file of the folder is parsed.
@@ -199,7 +199,7 @@ def check_folder(
 
 def _config_in(directory: Path) -> Path | None:
     """Return the configuration of the unfinished work in a folder, or of its results; None if it has neither."""
-    # Unfinished work comes first, as results beside it may be older.
+    # Unfinished work comes first, because results beside it may be older.
     return next((path for path in (directory / CHECKPOINT / CONFIG, directory / CONFIG) if path.is_file()), None)
 
 
@@ -234,8 +234,8 @@ def key_of(settings: RunSettings, directory: Path) -> bytes | None:
 def check_folder_signatures(directory: Path, path: object) -> None:
     """Check that all files that resuming reads in a folder are signed, if the user gives the key.
 
-    A key that only the folder's own configuration names proves nothing: an attacker who writes the one can name another
-    key in the other.
+    A key that only the folder's own configuration names proves nothing: an attacker who can write to the folder can
+    name another key there.
 
     ``path`` is that of the key, from an option or from the user's own file.
     """
@@ -246,7 +246,8 @@ def check_folder_signatures(directory: Path, path: object) -> None:
 def load_resume_point(
     folder: Path, job: Running, warn: Callable[[Notice], None], key: bytes | None = None
 ) -> ResumePoint | None:
-    """Return the point from which a run resumes; None if it starts from the beginning, as no checkpoint can be used.
+    """Return the point from which a run resumes; None if it starts from the beginning, because no checkpoint can be
+    used.
 
     Raises:
         InputError: If the checkpoint is of another run, none has the key's signature, or the ``replies.csv`` of a
@@ -282,7 +283,7 @@ def checkpoint_writer(
     claim: ClaimedFolder, job: Running, key: bytes | None = None, replies: Callable[[], tuple[int, str]] | None = None
 ) -> CheckpointWriter | None:
     """Mark the run in a folder as begun, and return the writer of its checkpoints; None if there are to be none."""
-    # Even without checkpoints, so that the folder of a killed run is recognised as unfinished.
+    # Do this even without checkpoints, so that the folder of a killed run is recognised as unfinished.
     claim.begin(run_toml(job.about))
     every = job.settings.checkpoint_every
     same = partial(identity, job)

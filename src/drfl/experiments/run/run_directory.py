@@ -68,7 +68,7 @@ def check_free(path: Path, kind: Kind, *, overwrite: bool = False) -> None:
         while not place.exists():
             place = place.parent
         with writing_into(place):
-            # A permission check is not enough, as root passes it even if nothing can be created.
+            # A permission check is not enough, because root passes it even if nothing can be created.
             os.rmdir(tempfile.mkdtemp(prefix=".drfl-", dir=place))
         check_manifest(path, kind, may_exist=overwrite)
 
@@ -324,7 +324,7 @@ def _prepare_folder(
     key: bytes | None,
 ) -> ClaimedFolder:
     """Check the folder under its lock, and prepare it for the work."""
-    # Read again under the lock, as another process may have written meanwhile.
+    # Read again under the lock, because another process may have written meanwhile.
     manifest = check_manifest(directory, kind, may_exist=True) or Manifest.new(kind)
     if manifest.files and not (resume or overwrite):
         raise InputError(
@@ -365,7 +365,7 @@ def fill_folder(claim: ClaimedFolder) -> Iterator[Path]:
     Raises:
         InputError: If the folder cannot be written to, or a file that is not drfl's has the name of a result.
     """
-    # Inside the folder, so that files are moved and not copied.
+    # Create it inside the folder, so that files are moved and not copied.
     stage = claim.checkpoints / STAGE
     try:
         _empty(stage, claim)
@@ -384,10 +384,10 @@ def fill_folder(claim: ClaimedFolder) -> Iterator[Path]:
                 )
         for name in {CONFIG, OUTCOMES, SUMMARY}.intersection(names):  # files that resuming reads
             (stage / name).write_bytes(sign(claim.key, name, (stage / name).read_bytes()))
-        # Listed first, so that a process that is killed leaves no unknown file.
+        # List them first, so that a process that is killed leaves no unknown file.
         claim.write(Manifest.new(before.kind, tuple({*before.files, *names}), before.cells))
         for name in names:
-            # This is atomic, as both paths are on the same file system.
+            # This is atomic, because both paths are on the same file system.
             os.replace(stage / name, claim.directory / name)
         for name in set(before.files).difference(names):
             if is_file(claim.directory / name):

@@ -40,8 +40,8 @@ def warnings_of(job: Running) -> tuple[Notice, ...]:
     """Return the warnings of :func:`drfl.data.checks.data_warnings` on a run's clients, and one on data without a
     revision.
 
-    There are none on a data set that drfl knows and has divided itself, as in the papers. Of a deployment, only what
-    its server noticed is known.
+    There are none on a data set that drfl knows and has divided itself, as in the papers. For a deployment, only the
+    warnings of its server are known.
     """
     if not isinstance(job.data, ClientData):
         return job.data.notices
@@ -55,7 +55,7 @@ def warnings_of(job: Running) -> tuple[Notice, ...]:
     if is_named and name is not None and is_hub(name) and not hub_name(name).is_pinned:
         return (
             Notice(
-                f"dataset '{name}' has no fixed revision, as the hub did not name the newest one: a resumed or "
+                f"dataset '{name}' has no fixed revision, because the hub did not name the newest one: a resumed or "
                 f"repeated run may read other data. Use {hub_name(name).label}@COMMIT",
                 "unpinned-data", "dataset",
             ),
@@ -78,7 +78,7 @@ def warnings_of(job: Running) -> tuple[Notice, ...]:
 def check_strict(strict: bool | None, notices: Sequence[Notice]) -> None:
     """With ``strict``, treat warnings about data as errors, except those on what the user may have intended.
 
-    These are the list of clients that are left out, and a division of the rows at random.
+    These are the list of excluded clients, and a division of the rows at random.
     """
     wrong = [notice for notice in notices if notice.code not in (LEFT_OUT, "random-clients")]
     if strict and wrong:
@@ -91,7 +91,7 @@ def check_strict(strict: bool | None, notices: Sequence[Notice]) -> None:
 class EndChecks(NamedTuple):
     """The results of the checks.
 
-    ``failure`` says why the run counts as failed; None if it does not.
+    ``failure`` is the reason why the run counts as failed; None if it does not.
     """
 
     failure: Notice | None = None
@@ -109,9 +109,16 @@ def end_checks(job: Running, result: Result) -> EndChecks:
     ended = end_notices(job.algorithm, job.fed, result)
     failure = next((notice for notice in ended if notice.code == "loss-rose"), None)
     warnings: list[Notice] = [*started]
+    if job.fed.untested:
+        names = listing(job.fed.untested, "client")
+        text = (
+            f"{names} did not answer the last test. Its results are missing or those of an earlier model, so the worst "
+            "client and its interval may be wrong: test the model again when all sites are available"
+        )
+        warnings.append(Notice(text, "site-untested", job.fed.untested[0]))
     if result.skipped > MOST_SKIPPED * result.rounds:
         notice = Notice(
-            f"{result.skipped} of {result.rounds} rounds did not count, as no client replied, or fewer "
+            f"{result.skipped} of {result.rounds} rounds did not count, because no client replied, or fewer "
             "than `min_replies`: lower `min_replies`, or set sampling to everybody; a cohort drawn from "
             "λ has few clients if few clients have weight",
             "skipped-rounds",
@@ -138,7 +145,7 @@ def end_checks(job: Running, result: Result) -> EndChecks:
         score, named = job.fed.measures[0], listing([job.data.names[i] for i in left_out], "client")
         notice = Notice(
             f"model selection excludes {undefined_share([len(left_out)], [job.data.n])} clients "
-            f"({named}), as {score.words} is undefined on their validation rows: select by loss, or raise "
+            f"({named}), because {score.words} is undefined on their validation rows: select by loss, or raise "
             "`validation`",
             "undefined-metric",
             "validation",

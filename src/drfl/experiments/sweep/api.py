@@ -51,8 +51,8 @@ def sweep(
             model, or lacks runs because it was interrupted.
 
     Raises:
-        InputError: A setting is impossible, or ``out`` holds something else.
-        DrflError: A worker process died, or nothing had ended when the sweep was interrupted.
+        InputError: If a setting is invalid, or ``out`` contains something else.
+        DrflError: If a worker process died, or no run had ended when the sweep was interrupted.
 
     Example:
         >>> import drfl, tempfile
@@ -123,8 +123,8 @@ def load_comparison(*patterns: str | Path, **settings: object) -> Comparison:
             ``seed``.
 
     Raises:
-        InputError: See :func:`load_runs`; or if no run has these settings, all failed, one is there twice, or runs at
-            one seed have different test rows.
+        InputError: See :func:`load_runs`; or if no run has these settings, all failed, one occurs twice, or runs at one
+            seed have different test rows.
     """
     from drfl.experiments.compare.stored_runs import comparison_of, find_runs, where
 

@@ -202,7 +202,7 @@ def _configure(fixed: Mapping[str, object], varied: Changes, own: Collection[str
         if dot and algorithm_name(owner, own) != algorithm:
             without_effect.add(name)
         elif dot or has_parameter(algorithm, parameter):
-            table[parameter] = value  # the algorithm refuses a parameter that it does not have
+            table[parameter] = value  # the algorithm rejects a parameter that it does not have
         elif not any(has_parameter(known, parameter) for known in (*KNOWN, *map(algorithm_name, own))):
             raise unknown("setting", name, (*Config.model_fields, *defaults_of(algorithm)))
         else:

@@ -85,7 +85,7 @@ class Configured:
         return SearchPoint(values, table, spaces.places(self.space) if values else {})
 
     def check_step_size(self) -> None:
-        """Check that runs choose η themselves, as multiples of their choice are searched for."""
+        """Check that runs choose η themselves, because the search is over multiples of their choice."""
         name = self.method.algorithm
         if spaces.MULTIPLE not in self.space or own_spaces.space_of(name, self.space_reference) is not None:
             return
@@ -134,7 +134,7 @@ def step_size_from_curvature(jobs: Sequence[Job]) -> float:
         # The same key and requests as in a run.
         key, is_checked = Key(job.settings.seed).fold("step size"), job.settings.safeguard == "best"
         sizes.append(float(step_size.find(job.algorithm, job.fed, job.fed.w0, key, is_checked=is_checked).eta))
-    # The median, because the curvature at a single initial model may be an outlier.
+    # Use the median, because the curvature at a single initial model may be an outlier.
     return spaces.round_value(statistics.median(sizes))
 
 

@@ -1,6 +1,6 @@
 """Confirm a search: run the chosen setting and the default one again, at seeds that the search did not use.
 
-The best of many scores is biased upwards, because the search looked at these scores. New runs are not.
+The best of many scores is biased upwards, because the search looked at these scores. Scores of new runs are not.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from drfl.experiments.tuning.suggestion import Trial
 from drfl.training.history import DIGITS
 
 SEEDS = 5
-"""The number of new seeds, the least with which a difference is tested."""
+"""The number of new seeds: the smallest for which a difference is tested."""
 
 Verdict = Literal["statistically significantly better", "not decided", "worse", "default chosen"]
 

@@ -65,7 +65,7 @@ class Criterion:
         """The value of a run without a model: 0 for fractions such as accuracy, otherwise an infinity."""
         if self.smaller:
             return math.inf
-        # Finite if possible, so that the mean over seeds is finite.
+        # Use a finite value if possible, so that the mean over seeds is finite.
         return 0.0 if self.score.percent else -math.inf
 
     def sentence(self) -> str:

@@ -34,7 +34,7 @@ ELSEWHERE = {
     "data_dir": "use `data_dir`",
     "threads": "each run has one thread; use `jobs` for the number of parallel runs",
 }
-"""Keys that --set refuses, with the remedy."""
+"""Keys that --set rejects, with the remedy."""
 
 
 class TunedMethod(NamedTuple):

@@ -39,14 +39,14 @@ class TrialStore:
     """The finished trials, stored so that a process that is killed loses none of them.
 
     A trial is written in one transaction when its last seed has finished; running trials are never in the file. Trials
-    of another origin, or running ones because somebody else opened the study, are ignored.
+    from other sources, and running trials of another process, are ignored.
     """
 
     def __init__(self, folder: Path, *, smaller: bool = False) -> None:
         optuna, self._direction = import_optuna(), direction(smaller)
         self.path = folder / FILE
         with self._readable():
-            # A function opens the file, as characters such as ? and { in the path have a meaning in a URL.
+            # Open the file with a function, because characters such as ? and { in the path are special in a URL.
             self._storage = optuna.storages.RDBStorage(
                 "sqlite:///study.db",
                 engine_kwargs={"creator": lambda: sqlite3.connect(self.path, check_same_thread=False)},
@@ -112,7 +112,7 @@ class TrialStore:
         optuna = import_optuna()
         counts = trial.undefined, trial.clients, trial.set_back
         content = [trial.number, trial.table, trial.scores, trial.stopped, *counts]
-        # One transaction, so that a killed process leaves no trial without its score.
+        # Use one transaction, so that a killed process leaves no trial without its score.
         frozen = optuna.trial.create_trial(
             value=trial.score,
             params=trial.point,
@@ -209,7 +209,7 @@ def run(
     with TrialStore(folder, smaller=search.criterion.smaller) as store:
         trials = {a: store.open(a, search.fingerprint(a))[: search.trials] for a in search.subjects}
         if any(len(stored) < search.trials for stored in trials.values()):
-            # Start processes only if something is missing, as that takes seconds.
+            # Start processes only if something is missing, because that takes seconds.
             with pool() as at_work:
                 _Loop(search, store, at_work, folder / CELLS, trials, ended, watch or StopSignal()).run()
     return trials

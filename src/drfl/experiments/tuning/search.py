@@ -79,13 +79,13 @@ class Search:
         }
 
     def best(self, trials: Sequence[Trial]) -> Trial:
-        """Return the best trial; of equally good ones the earliest."""
+        """Return the best trial, the earliest of equally good ones."""
         return best(trials, smaller=self.criterion.smaller)
 
     def next_point(self, name: str, trials: Sequence[Trial]) -> SearchPoint:
         """Return the point of the trial after these."""
         subject = self.subjects[name]
-        # The first trial runs the defaults, so that tuning never returns less than they give.
+        # The first trial runs the defaults, so that tuning never returns a worse setting.
         defaults = None if trials else subject.defaults()
         return self.suggest_point(name, trials) if defaults is None else defaults
 

@@ -19,7 +19,7 @@ class Dimension(NamedTuple):
 
     Args:
         name: Its name.
-        low: Its least value.
+        low: Its smallest value.
         high: Its largest value.
         log: Whether it is drawn uniformly on a logarithmic scale.
         parameter: The algorithm's parameter; "" = the one with this name.
@@ -84,14 +84,14 @@ DIGITS = 3
 
 
 def round_value(value: float) -> float:
-    """Round a value to few digits. It stays within its range, as the range's ends have no more digits."""
+    """Round a value to few digits. It stays within its range, because the range's ends have no more digits."""
     return float(f"{value:.{DIGITS}g}")
 
 
 def fixed_parameters(algorithm: str, table: Mapping[str, Value], clients: int) -> dict[str, Value]:
     """Return the parameters that all trials of an algorithm share."""
     everybody = {"m": clients} if issubclass(algorithm_class(algorithm), FULL_PARTICIPATION) else {}
-    return {**everybody, **table}  # unless the job says otherwise
+    return {**everybody, **table}  # unless the job sets another value
 
 
 def space_around(algorithm: str, eta: float | None) -> Space:

@@ -77,7 +77,7 @@ class Trial(NamedTuple):
 
 
 def best(trials: Sequence[Trial], *, smaller: bool = False) -> Trial:
-    """Return the trial with the best score, the largest or, with ``smaller``, the least; of equal ones the earliest."""
+    """Return the trial with the best score, the largest or, with ``smaller``, the smallest; if equal, the earliest."""
     sign = -1 if smaller else 1
     # Equal scores go to the earliest trial, so a longer search changes the choice only for a better score.
     return max(trials, key=lambda trial: (sign * trial.score, -trial.number))
@@ -119,7 +119,7 @@ def suggest(
         # Trials of an algorithm run one after another, so there are no pending trials to guess values for.
         constant_liar=False,
     )
-    # A new study for every point, so that the sampler keeps no state.
+    # Create a new study for every point, so that the sampler has no state.
     study = optuna.create_study(direction=direction(smaller), sampler=sampler)
     for trial in trials:
         if trial.point:

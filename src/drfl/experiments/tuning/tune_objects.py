@@ -56,15 +56,15 @@ if TYPE_CHECKING:
 
 def _algorithm_at(name: str, space: AlgorithmSpace, table: Mapping[str, Value]) -> tuple[Algorithm, optuna.Trial]:
     """Call a space with these values as suggestions; return the algorithm, and the trial that it was made from."""
-    trial = cast("optuna.Trial", import_optuna().trial.FixedTrial(dict(table)))  # spaces cannot tell it from a trial
+    trial = cast("optuna.Trial", import_optuna().trial.FixedTrial(dict(table)))  # spaces take it for a trial
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".* out of the range of the distribution")  # refused later
+        warnings.filterwarnings("ignore", message=".* out of the range of the distribution")  # rejected later
         return own_spaces.call_space(name, space, trial), trial
 
 
 @dataclass(frozen=True)
 class ObjectRuns:
-    """Builds and runs the runs of a search; worker processes get it.
+    """Builds and executes the runs of a search, also in worker processes.
 
     Args:
         space: Returns the algorithm of a point.
@@ -240,7 +240,7 @@ def tune_objects(
         )
     name = name if name.isidentifier() else "algorithm"
     check_algorithms({name: algorithm})
-    # Build the first trial at every seed before anything is written, as it may be unable to start.
+    # Build the first trial at every seed before anything is written, because it may be unable to start.
     job = runs.job(name, algorithm, FIRST_SEED)
     confirmed = confirm_seeds if first is not None else 0
     known = {FIRST_SEED: job.digests}

@@ -22,7 +22,7 @@ class Tuned(NamedTuple):
 
     Args:
         best_algorithm: The algorithm of the best trial, to run or compare.
-        best_trial: Its number, parameters and scores; of equally good trials the earliest.
+        best_trial: Its number, parameters and scores. It is the earliest of equally good trials.
         criterion: The criterion that compared trials.
         trials: All trials, in order.
         seeds: The seeds of each trial.

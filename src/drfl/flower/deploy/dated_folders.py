@@ -6,6 +6,8 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 
+from drfl.core.errors import InputError
+
 DATE = "DATE"
 """Placeholder of the time in the name of a folder."""
 
@@ -44,6 +46,29 @@ def newest_run(root: Path, out: Path) -> Path:
     If there is none, it is the path itself, with its placeholder.
     """
     return next(reversed(run_folders(root, out)), root / out)
+
+
+def newest_model(root: Path, out: Path) -> Path | None:
+    """Return the newest file at a path such as ``runs/DATE/model.safetensors`` whose run did not diverge.
+
+    Returns:
+        The path; None if no run has ended.
+
+    Raises:
+        InputError: If every run diverged.
+    """
+    from drfl.experiments.run.manifest import failure_of  # imports torch
+
+    models = run_folders(root, out)
+    sound = [path for path in models if failure_of(path.parent) is None]
+    if models and not sound:
+        raise InputError(
+            f"{root / out}: every run diverged, so there is no model to use. Name a model file, or run again with a "
+            "smaller `lr`",
+            code="no-model",
+            field=str(out),
+        )
+    return sound[-1] if sound else None
 
 
 def folder_to_fill(root: Path, out: Path) -> Path:

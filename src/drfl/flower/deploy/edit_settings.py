@@ -122,7 +122,7 @@ def _site_tables(lines: Sequence[str], count: int) -> list[tuple[int, int]]:
 
 def _verify(text: str, expected: Mapping[str, object]) -> str:
     try:
-        # Parse the new text before writing it, as lines of a multi-line string may look like headers.
+        # Parse the new text before writing it, because lines of a multi-line string may look like headers.
         is_correct = tomllib.loads(text) == expected
     except tomllib.TOMLDecodeError:
         is_correct = False

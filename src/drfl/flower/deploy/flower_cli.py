@@ -48,7 +48,7 @@ def require_flower() -> None:
 
 def is_supported(version: str) -> bool:
     """Return whether a version of Flower is supported."""
-    # Compare only major and minor version, as the third part may contain letters, as in a release candidate.
+    # Compare only major and minor version, because the third part may contain letters, as in a release candidate.
     numbers = [int(part) if part.isdecimal() else 0 for part in version.split(".")[:2]]
     return OLDEST <= tuple(numbers) < NEWEST
 
@@ -91,7 +91,7 @@ def run_flwr(home: Path, arguments: Sequence[str]) -> Mapping[str, object]:
     """
     command = [str(find_program("flwr")), *arguments, "--format", "json"]
     try:
-        # A new session, so that Ctrl-C does not reach flwr in the middle of a change at the SuperLink.
+        # Start a new session, so that Ctrl-C does not reach flwr in the middle of a change at the SuperLink.
         process = subprocess.run(
             command, env=make_environment(home), stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8",
             errors="replace", timeout=CALL_TIMEOUT, start_new_session=True,

@@ -21,7 +21,7 @@ HOST, PORT = "localhost", 8000
 """The SuperLink's default address; the port is Flower's own default."""
 
 FIRST_SITE_PORT = 9094
-"""Loopback port of the first site's SuperNode. Each further site uses the next port, as sites may share a machine."""
+"""Loopback port of the first site's SuperNode. Further sites use the next ports, because sites may share a machine."""
 
 SERVER_KEY = """key = "certificates/audit.key"   # signs the log; after a change of keys set previous_key to the old key
 """
@@ -162,7 +162,7 @@ def write(plan: DeploymentPlan, path: Path, keys: bool = False) -> None:
             code="invalid-name",
             field=str(root),
         )
-    # Write all files or none: an incomplete folder would be hard to tell from a complete one.
+    # Write all files or none: an incomplete folder would be hard to distinguish from a complete one.
     with new_folder(root) as stage:
         write_files(stage, files(plan, root))
         for name in plan.sites:
@@ -279,6 +279,6 @@ def _template(name: str) -> str:
 def _fill(name: str, values: Mapping[str, str]) -> str:
     text = _template(name)
     for key, value in values.items():
-        # str.format does not work here, as shell scripts contain braces.
+        # str.format does not work here, because shell scripts contain braces.
         text = text.replace(f"@{key}@", value)
     return text

@@ -136,7 +136,7 @@ def _node(site: SitePaths) -> str:
 
 def _move_to_revoked(folder: DeploymentFolder, site: SitePaths) -> Path:
     """Move a site's public key to the revoked keys, and delete the file with its node ID."""
-    # The file name contains the time, as a site can have several revoked keys.
+    # The file name contains the time, because a site can have several revoked keys.
     path = folder.revoked / f"{site.name}-{timestamp()}.pub"
     path.parent.mkdir(parents=True, exist_ok=True)
     if site.public_key.exists():

@@ -94,7 +94,7 @@ def add_site(
     with ExitStack() as undo:
         if not root.exists():
             undo.callback(shutil.rmtree, root, ignore_errors=True)
-        # A loopback port that no other site of the deployment uses, as sites may share a machine.
+        # Choose a loopback port that no other site of the deployment uses, because sites may share a machine.
         used = [FIRST_SITE_PORT - 1, address.port]
         for path in folder.root.glob("sites/*/superlink.env"):
             ports = (line for line in read_text(path).splitlines() if line.startswith("PORT="))

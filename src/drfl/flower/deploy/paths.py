@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from drfl.core.errors import InputError
 from drfl.core.files import read_text, read_toml
-from drfl.flower.deploy.dated_folders import FITS, TIME, newest_run, run_folders
+from drfl.flower.deploy.dated_folders import FITS, TIME, newest_model, newest_run
 
 _REVOKED = re.compile(rf"(.+)-{TIME}\.pub")
 
@@ -166,21 +166,21 @@ class DeploymentFolder(_Folder):
         return newest_run(self.root, Path(str(out))) / "summary.json"
 
     def newest_model(self) -> Path:
-        """Return the model of the newest run that has ended.
+        """Return the model of the newest run that has ended and did not diverge.
 
         Raises:
-            InputError: If no run has ended.
+            InputError: If there is none.
         """
         out = read_toml(self.settings).get("out", "run")
-        models = run_folders(self.root, Path(str(out)) / "model.safetensors")
-        if not models:
+        model = newest_model(self.root, Path(str(out)) / "model.safetensors")
+        if model is None:
             raise InputError(
                 f"no run in '{out}' has ended, so there is no model yet. Start one with 'drfl deploy run {self.root}', "
                 "or name a model file",
                 code="no-model",
                 field="MODEL",
             )
-        return models[-1]
+        return model
 
     def summaries(self) -> dict[str, Path]:
         """Return the paths of ``summary.json`` of the newest run and the newest fit, by command."""

@@ -92,7 +92,8 @@ def print_evaluation(results: Mapping[str, Any], request: Path) -> None:
         f"{number(model['worst_' + score['name']])} [{number(low)}, {number(high)}]"
         for model, (low, high) in zip(models, ends, strict=True)
     ]
-    table.add_row("worst site", "", *worst)
+    missing = results["missing"]
+    table.add_row(f"worst of {len(by_model[0])} tested" if missing else "worst site", "", *worst)
     out.print(table)
     for gain in results["gains"]:
         low, high = (number(gain["worst"][end], "+") for end in ("low", "high"))
@@ -102,6 +103,6 @@ def print_evaluation(results: Mapping[str, Any], request: Path) -> None:
             f"{gain['model']} against {gain['over']}: the worst site's gain is between {low} and {high}; "
             f"{shown or 'no significant difference at a single site'}"
         )
-    for name, reason in results["missing"].items():
+    for name, reason in missing.items():
         say(f"drfl: {name} is not in the evaluation: {reason}", err=True)
     out.print(f"folder: {request}", markup=False, soft_wrap=True)

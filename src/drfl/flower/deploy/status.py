@@ -105,7 +105,7 @@ def status_of(folder: DeploymentFolder) -> DeploymentStatus:
     path = None if settings.audit is None else folder.root / settings.audit
     if path is not None and path.exists():
         names = {site.name for site in settings.sites}
-        # Latest first, so that a long log is read only as far as necessary.
+        # Read the latest records first, so that a long log is read only as far as necessary.
         for record in AuditLog(path, "server", "server").since(""):
             name = record.get("site")
             if record["event"] in ("joined", "received", "parted") and name in names:

@@ -129,7 +129,7 @@ def on_validation(record: RunRecord) -> bool:
 
 
 def _answer(evidence: Evidence) -> str:
-    """Say whether test rows influenced the model."""
+    """State whether test rows influenced the model."""
     # The first condition that is true gives the answer; conditions on test rows come first.
     records = [run.record for run in evidence.runs]
     stopped = [record for record in records if record.stopped_on_test]

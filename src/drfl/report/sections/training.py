@@ -78,7 +78,7 @@ def alt_of(what: str, groups: Sequence[Group], metric: str, name: str = "final")
 
 
 def undefined_sentence(groups: Sequence[Group]) -> str:
-    """Say how many clients are missing from figures of the score because it is undefined; "" if none are."""
+    """State how many clients are missing from figures of the score because it is undefined; "" if none are."""
     score, runs = groups[0].score, [run for group in groups for run in group.runs]
     share = undefined_share([run.undefined(score) for run in runs], [len(run.clients) for run in runs])
     return f" {share} clients undefined: their {score.words} under the final model is undefined." if share else ""

@@ -27,7 +27,7 @@ def minimise(function: Callable[[Tensor], Point], start: Tensor) -> Tensor:
     """Return the minimiser (d,), to the precision at which the gradient vanishes in float64.
 
     Far away, steps are halved until the value falls enough. Near the minimum, values differ by rounding only and no
-    longer say which of two points is better. Then full steps are taken as long as they halve the gradient.
+    longer show which of two points is better. Then full steps are taken as long as they halve the gradient.
 
     Args:
         function: Smooth and strongly convex.

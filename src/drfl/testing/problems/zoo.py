@@ -168,7 +168,7 @@ def _bowls(name: str, R: np.ndarray, a: np.ndarray, smoothness: float) -> Quadra
 
 
 def _pool(inputs: Tensor, targets: Tensor, n: int) -> ClientData:
-    """Split one pool into equal blocks; it also serves as test set, as there is nothing to generalise to."""
+    """Split one pool into equal blocks; it also serves as test set, because there is nothing to generalise to."""
     rows = tuple(torch.arange(len(targets)).chunk(n))
     return ClientData(inputs, targets, rows, inputs, targets, rows, tuple(f"client-{i}" for i in range(n)))
 

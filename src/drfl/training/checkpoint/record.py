@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from drfl.training.checkpoint.state_schema import COUNTERS, FORMAT, LONGEST, MOST, DamagedError
 
 MOST_ROUNDS = 2**53
-"""Largest integer up to which every integer is a floating-point number."""
+"""Largest n such that every integer up to n is exactly a floating-point number."""
 
 Count = Annotated[int, Field(ge=0, le=MOST_ROUNDS)]
 

@@ -68,7 +68,7 @@ def run_identity(algorithm: Algorithm, fed: Federation, settings: Mapping[str, o
     """Describe a run by plain values.
 
     Args:
-        algorithm: The algorithm; its fields, and theirs in turn, are listed one by one.
+        algorithm: The algorithm, whose fields are listed recursively.
         fed: The clients.
         settings: Settings of the run, plain values.
     """
@@ -191,7 +191,7 @@ def resume_point(
             )
             remarks.append(Notice(text, "unchecked-signature", "checkpoint_key"))
         if rounds is not None and record.round > rounds:
-            # Not an older checkpoint: it would discard rounds that the user may want.
+            # Do not use an older checkpoint, which would discard rounds that the user may want.
             raise InputError(
                 f"the run in {folder} already has {record.round} rounds, but `rounds` is {rounds}: set `rounds` to at "
                 f"least {record.round}, or use another folder",
@@ -228,8 +228,8 @@ class Checkpoints:
 
     Args:
         folder: The folder, which is created if necessary.
-        identity: Computes the values that identify the run, plain values. It is called when the first checkpoint is
-            written, because it may take a while. None = algorithm, settings, data and initial model.
+        identity: Returns the plain values that identify the run. It is called when the first checkpoint is written,
+            because it may take a while. None = algorithm, settings, data and initial model.
         every: Write a checkpoint every this many rounds; None = as often as possible within 5 % of the time. A
             checkpoint is always written when the run is stopped.
         key: Key with which checkpoints are signed, see :func:`drfl.training.checkpoint.read_key`; None = not signed.
@@ -307,7 +307,7 @@ class Checkpoints:
     def write(self, progress: RunState) -> None:
         """Write a checkpoint now."""
         began = self._clock()
-        # Computed with the first checkpoint, because digests of the data may take a while.
+        # Compute it with the first checkpoint, because digests of the data may take a while.
         self._values = self._values or self._identity()
         replies = None if self._replies is None else self._replies()
         try:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from drfl.training.checkpoint.record import CheckpointRecord
 
 FORMAT = 9
-"""Incremented when a checkpoint is written that older versions would misread."""
+"""Version of the format, incremented when older versions would misread a checkpoint."""
 
 PARTS = ("state", "average", "decaying", "step_size", "selected", "safe")
 """The fields of a run state that are None or NamedTuples of tensors."""
@@ -39,7 +39,7 @@ COUNTERS = tuple(Ledger().totals())
 """The counters of a ledger, in the order of the history's columns."""
 
 MOST = 2**62
-"""Largest counter of the ledger; it leaves room to grow before 64 bits overflow."""
+"""Largest accepted counter of the ledger, which leaves room to grow before 64 bits overflow."""
 
 LONGEST = 1e10
 """Longest wall time in seconds: three hundred years."""
@@ -48,7 +48,7 @@ LARGEST = 1e100
 """Largest number in a history. No finite loss of a run approaches it, and the report rejects larger ones."""
 
 ROUNDING = 1e-6
-"""Tolerance by which a sum of client weights may differ from 1, and a fraction may exceed [0, 1]."""
+"""Tolerance for the sum of client weights to differ from 1, and for a fraction to exceed [0, 1]."""
 
 PIECE = 2**22
 """Numbers checked at a time, because a table may fill most of the memory."""
@@ -67,7 +67,7 @@ class Spec(NamedTuple):
 
     Args:
         dtype: Its type.
-        shape: Its shape. A name stands for a length that the first tensor with this name determines.
+        shape: Its shape. A name denotes a length, which the first tensor with this name determines.
         start: A tensor of the same shape: entries that are finite here must be finite; None = all entries.
         finite: Whether entries must be finite at all.
         low: Smallest value, per entry of the last dimension or for all entries; None = any.
@@ -89,7 +89,7 @@ def check(specs: Mapping[str, Spec], tensors: Mapping[str, Tensor]) -> None:
         DamagedError: If a tensor is missing, is not described, has the wrong type or shape, or holds a number out of
             range. The message names the first one.
     """
-    # Sorted names, so that the same fault always gives the same message.
+    # Sort the names, so that the same fault always gives the same message.
     for name in sorted(tensors.keys() - specs.keys()):
         raise DamagedError(f"{name} is not part of this algorithm's state", field=name)
     lengths: dict[str, int] = {}
@@ -153,7 +153,7 @@ def _leaves(part: object, name: str) -> Iterator[tuple[str, Tensor | ClientTable
 def tensors_of(state: object, name: str = "state") -> dict[str, Tensor]:
     """List the tensors of a state: a tensor, a client table, None, or a NamedTuple of these.
 
-    Each part is named by its path. Of a table, only the rows that have been written are included.
+    Each part is named by its path. Only the rows of a table that have been written are included.
 
     Raises:
         TypeError: If a part is something else, which cannot be saved.
@@ -164,7 +164,7 @@ def tensors_of(state: object, name: str = "state") -> dict[str, Tensor]:
             tensors[path] = part.detach().cpu().contiguous()
         else:
             clients = part.clients
-            # A copy, because two tables may return the same tensor, and safetensors rejects shared memory.
+            # Copy, because two tables may return the same tensor, and safetensors rejects shared memory.
             tensors |= {f"{path}.clients": clients.clone(), f"{path}.rows": part[clients].cpu()}
     return tensors
 
@@ -230,7 +230,7 @@ def history_specs(
     is_fraction = score & measures[0].percent
     low = torch.full(score.shape, -LARGEST, dtype=double).masked_fill(is_fraction, -ROUNDING)
     high = torch.full(score.shape, LARGEST, dtype=double).masked_fill(is_fraction, 1 + ROUNDING)
-    # Losses need not be finite, because a model may be about to diverge, nor need a missing certificate.
+    # Losses may be infinite or NaN because the model may be about to diverge, and so may a missing certificate.
     metrics = Spec(double, ("rows", len(Metrics._fields)), finite=False, low=low, high=high)
     largest = torch.tensor(LARGEST, dtype=double)
     open_column = metrics._replace(low=-largest, high=largest)
@@ -307,7 +307,7 @@ def run_state_of(
         specs |= state_specs(getattr(fresh, part), part)
     specs |= history_specs(fresh, lam, record, measures)
     specs |= {"point": Spec(fresh.state.w.dtype, tuple(fresh.state.w.shape))} if "point" in tensors else {}
-    # Everything is checked before it is used, as the file may come from an untrusted source.
+    # Check everything before it is used, because the file may come from an untrusted source.
     check(specs, tensors)
     parts = {part: restored(getattr(fresh, part), tensors, part) for part in PARTS}
     for name, part in parts.items():
