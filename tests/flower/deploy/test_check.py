@@ -404,8 +404,6 @@ def test_unusable_scores_of_a_site_are_reported(tmp_path, column, named):
 def test_site_with_few_training_rows_reveals_them(tmp_path, rows, is_revealed):
     pd.DataFrame({"age": np.arange(rows) + 50.5, "ill": 0}).to_csv(tmp_path / "rows.csv", index=False)
     pd.DataFrame({"age": [1.0, 2.0], "ill": [0, 1]}).to_csv(tmp_path / "test.csv", index=False)
-    (tmp_path / "site.toml").write_text(
-        'name = "a"\n[data]\ncsv = "rows.csv"\ntest_csv = "test.csv"\ntarget = "ill"\n'
-    )
+    (tmp_path / "site.toml").write_text('name = "a"\n[data]\ncsv = "rows.csv"\ntest_csv = "test.csv"\ntarget = "ill"\n')
     found = [each.text for each in check.check_data(SiteFolder(tmp_path)) if each.subject == "columns"]
     assert ["revealed-rows" in getattr(text, "code", "") for text in found[1:]] == [True] * is_revealed

@@ -21,6 +21,7 @@ from drfl.flower.deploy.check_network import (
     run_check,
     success,
 )
+from drfl.flower.deploy.dated_folders import newest_run
 from drfl.flower.deploy.flower_cli import (
     NEWEST,
     OLDEST,
@@ -133,7 +134,8 @@ def check_data(site: SiteFolder) -> Iterator[CheckResult]:
         if about.train <= REVEALING_ROWS:
             text = (
                 f"with {about.train} training row{'s' * (about.train != 1)}, the mean and the variance of the columns "
-                "reveal the rows to the server. Let this site take part only with more rows"
+                "reveal the rows to the server. Let this site take part only with more rows, or scale its columns "
+                "beforehand with constants that the server does not know"
             )
             yield advice("columns", Notice(text, "revealed-rows", "data"))
     if settings.policy.score_column is not None:
@@ -226,11 +228,11 @@ def check_first_model(folder: DeploymentFolder) -> Iterator[CheckResult]:
     """Check that the model from which the run starts can be read; yield nothing if there is none."""
     from drfl.data.model_file import read_model_file  # imported here because it imports torch
     from drfl.data.model_store import find_model
-    from drfl.flower.session import read_resolved
+    from drfl.flower.settings import read_server
 
-    path = read_resolved(folder.settings).job.init_from
+    path = read_server(folder.settings).job.init_from
     if path is not None:
-        file = find_model(path).file
+        file = find_model(newest_run(folder.root, path)).file
         read_model_file(file)
         yield success("init_from", f"the run starts from {file}")
 

@@ -91,9 +91,7 @@ def check_superlink(folder: DeploymentFolder, address: Address) -> Iterator[Chec
         yield problem("certificate", f"superlink.crt is not signed by ca.crt; {RENEW}")
         return
     if certificate.public_key() != key.public_key():
-        yield problem(
-            "certificate", f"superlink.key does not belong to superlink.crt; {RENEW}"
-        )
+        yield problem("certificate", f"superlink.key does not belong to superlink.crt; {RENEW}")
         return
     # Flower accepts a key that other users can read, so drfl has to report it.
     yield from check_permissions(path)
