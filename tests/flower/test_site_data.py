@@ -159,7 +159,7 @@ def test_table_with_a_schema(tmp_path):
         ('loader = "json:no"', ("unknown-name", "loader")),
         ('loader = ""', ("unknown-name", "loader")),
         ('loader = "time:time"', ("wrong-type", "loader", "drfl.data.ClientData")),
-        ("what = 3", ("invalid-value", "data.what")),
+        ("what = 3", ("unknown-name", "data.what")),
     ],
 )
 def test_unavailable_data_are_one_line_errors(tmp_path, data, error):
