@@ -153,6 +153,7 @@ CODES = {
     "requests-of-a-run": "The maximum number of requests of a run and of a fit.",
     "results-differ": "An exported model computes other results than the original.",
     "resumed": "The run continues from a checkpoint.",
+    "revealed-rows": "A site has so few training rows that its column statistics reveal them.",
     "revoked-key": "The key was revoked.",
     "revoked-site": "The key of this site was revoked.",
     "row-number": "A column numbers the rows.",

@@ -65,6 +65,12 @@ def test_clients_with_one_class_are_listed():
     assert data_warnings(floats) == ()
 
 
+@pytest.mark.parametrize("label", [0, 1])
+def test_single_client_with_one_class(label):
+    data = with_test_targets(clients((120,)), lambda y: y.fill_(label))
+    assert about(data_warnings(dataclasses.replace(data, targets=data.test_targets))) == [("one-class-test", "site 0")]
+
+
 def test_similar_client_names_are_listed():
     data = dataclasses.replace(clients(), names=("Ward 1", "ward  1", "Ward 2"))
     (line,) = data_warnings(data)
@@ -660,6 +666,29 @@ def test_column_that_is_blank_at_some_clients_is_named_once():
     frame.loc[frame["site"] == "c", "ward"] = None
     (line,) = blank_columns(frame)
     assert "'crp' at b, d, 'ward' at c;" in line
+
+
+@pytest.mark.parametrize("blank", ["crp", "ward"])
+def test_column_that_is_blank_at_a_single_client(blank):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"site": "a", "crp": rng.gamma(2, 3, 60).round(2), "ward": rng.choice(["I", "II"], 60)})
+    frame["ill"] = rng.choice(["no", "yes"], 60)
+    frame.loc[::9, blank] = None
+    assert blank_columns(frame) == []
+    schema = propose([frame], "ill", "site").schema
+    found = data_warnings(ClientData.from_frame(frame.assign(**{blank: None}), schema=schema, standardise=False))
+    assert about(found) == [("few-test-rows", "a"), ("blank-column", blank)]
+
+
+def test_dates_are_no_identifiers():
+    rng = np.random.default_rng(0)
+    visit = np.datetime64("2024-01-01") + rng.choice(400, 60, replace=False)
+    frame = pd.DataFrame({"site": "a", "visit": visit.astype(str), "next": np.sort(visit).astype(str)})
+    frame["series"] = (np.datetime64("2024-01-01") + np.arange(60)).astype(str)
+    frame["ill"] = rng.choice(["no", "yes"], 60)
+    schema = propose([frame], "ill", "site").schema
+    assert [column.name for column in schema.columns if column.type == "date"] == ["visit", "next", "series"]
+    assert about(data_warnings(ClientData.from_frame(frame, schema=schema))) == [("few-test-rows", "a")]
 
 
 def blank_columns(frame):

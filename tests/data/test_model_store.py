@@ -37,7 +37,7 @@ def test_newest_model_is_current_and_the_previous_one_is_kept(tmp_path):
 def test_rollback_swaps_both_models(tmp_path):
     store = ModelStore(tmp_path)
     store.add(b"one", FIRST)
-    with refused("no-model", str(tmp_path)):
+    with refused("no-model", str(tmp_path), "one"):
         store.roll_back()
     store.add(b"two", SECOND)
     now, before = store.roll_back()

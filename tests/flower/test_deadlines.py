@@ -84,6 +84,7 @@ def test_silent_site_costs_fewer_and_fewer_exchanges(caplog):
     assert ("reply-silent", "d") in logged(caplog)
     skipped = [r.getMessage() for r in caplog.records if getattr(r.msg, "code", None) == "site-skipped"]
     assert any(re.match(r"d\b.*\b4\b.*\b8\b", text) for text in skipped)
+    assert re.match(r"d\b\D*\bexchange\Z", skipped[0])
 
 
 def test_usable_reply_ends_the_backoff():

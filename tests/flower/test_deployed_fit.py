@@ -284,7 +284,7 @@ def test_patients_count_as_in_a_simulation(two_members, tmp_path):
         ('until = "test:worst_accuracy=0.9"', "unused-option", "until"),
         ("validation = 0.3", "unused-option", "validation"),
         ('returned = "last"', "unused-option", "returned"),
-        ("cohort = 9", "out-of-range", "m"),
+        ("cohort = 9", "invalid-value", None),
     ],
 )
 def test_settings_that_a_fit_cannot_use_are_refused_before_training(more, code, field, tmp_path):

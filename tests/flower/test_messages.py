@@ -10,10 +10,12 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from tests.support.refusals import refused
+from tests.support.scripts import ROOT
 
 from drfl.core.audit_log import Head
 from drfl.core.key import Key
 from drfl.federation.requests import GradientRequest, LossRequest, TrainRequest
+from drfl.flower import messages
 from drfl.flower.messages import Answer, Ask, ModelRecipe, SiteIdentity, SiteTest, request_of, work_of
 from drfl.flower.records import PROTOCOL, ProtocolError, array_of, read, read_head, write, write_head
 from drfl.optim.local import LocalSGD
@@ -27,6 +29,26 @@ MODEL = ModelRecipe("linear", "cross-entropy", "float32", 2)
 SUMS = ((15.0, 9.0, 9.0, 0.0, math.nan),)
 TEST = SiteTest(math.inf, math.nan, 15, (0.5,), SUMS)
 ANSWER = Answer((W, torch.tensor(0.1)), TEST, 16, 2, 0.1, "0" * 24, False, "f" * 32, TEST, ((5.0, -math.inf),))
+
+
+SENT_BY_SITES = (
+    messages.SiteIdentity, messages.SiteWarning, messages.SharedRows, messages.Answer, messages.SiteTest,
+    messages.AnswerTests, messages.AnswerLosses, messages.LossSums, messages.Receipt,
+)  # fmt: skip
+SENT_BY_THE_SERVER = (
+    messages.CodeFile, messages.ModelRecipe, messages.Work, messages.TrainWork, messages.LossWork,
+    messages.GradientWork, messages.HoldOut, messages.AskIdentity, messages.SentTensor, messages.Ask,
+    messages.FinishedModel, messages.AskTests, messages.AskLosses, messages.Delivery, messages.SentMethod,
+)  # fmt: skip
+
+
+def test_page_names_everything_that_a_site_sends():
+    known = {each for each in vars(messages).values() if isinstance(each, type) and issubclass(each, messages.Message)}
+    assert known - {messages.Message} == {*SENT_BY_SITES, *SENT_BY_THE_SERVER}
+    page = (ROOT / "docs/deploy.md").read_text(encoding="utf-8")
+    section = page.partition("\n## Data that leave a site\n")[2].partition("\n## ")[0]
+    names = {name for each in SENT_BY_SITES for name in (each.__name__, *each.__struct_fields__)}
+    assert {name for name in names if f"`{name}`" not in section} == set()
 
 
 def travelled(content):

@@ -279,7 +279,7 @@ def test_sites_of_other_shapes_are_refused_by_name(tmp_path):
         ("algorithm = 'no'", ("damaged-file", None, "server.toml")),
         ("classes = 2", ("out-of-range", "classes", "2")),
         ("guards = ['probe']", ("unsupported-combination", "guard", "'peers'")),
-        ("m = 3", ("invalid-value", "job.m")),
+        ("m = 3", ("unknown-name", "job.m")),
     ],
 )
 def test_impossible_job_is_a_one_line_error(tmp_path, more, error):

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from tests.support.refusals import refused
@@ -158,7 +159,7 @@ def test_table_with_a_schema(tmp_path):
         ('loader = "json:no"', ("unknown-name", "loader")),
         ('loader = ""', ("unknown-name", "loader")),
         ('loader = "time:time"', ("wrong-type", "loader", "drfl.data.ClientData")),
-        ("what = 3", ("invalid-value", "data.what")),
+        ("what = 3", ("unknown-name", "data.what")),
     ],
 )
 def test_unavailable_data_are_one_line_errors(tmp_path, data, error):
@@ -205,3 +206,18 @@ def test_patients_of_a_schema_stay_whole_at_a_site(tmp_path):
     assert data.patient_counts(data.train).tolist() == [8]
     with refused("conflicting-options", "patient", "'pid'"):
         load_site(site(tmp_path, 'csv = "a.csv"\ntest_csv = "a.csv"\nschema = "schema.toml"'))
+
+
+@pytest.mark.parametrize("blank", ["chol", "ward"])
+def test_site_sends_blank_columns_and_a_single_class(tmp_path, blank):
+    columns = (
+        Column("chol", "number", missing=("",)),
+        Column("ward", "category", levels=("I", "II"), missing=("",)),
+        Column("ill", "yes/no", levels=("no", "yes"), role="target"),
+    )
+    TableSchema(columns).write(tmp_path / "schema.toml")
+    rows = pd.DataFrame({"chol": np.arange(60) % 7 + 0.5, "ward": ["I", "II"] * 30, "ill": "no"})
+    rows.assign(**{blank: None}).to_csv(tmp_path / "a.csv", index=False)
+    data = load_site(site(tmp_path, 'csv = "a.csv"\nschema = "schema.toml"'))
+    warnings = read(identity(Site("a", data)), SiteIdentity).warnings
+    assert {("one-class-test", ""), ("blank-column", blank)} <= {(each.code, each.column) for each in warnings}

@@ -195,7 +195,7 @@ def test_site_in_other_units_is_reported_and_limited():
     found, (notice,) = standardisation_of(members, "abcd", None)
     assert 1 < float(found.scale[1]) < 4
     assert (notice.code, notice.field) == ("unit-mismatch", "c")
-    assert quotes(notice, "1 columns", "column 2")
+    assert quotes(notice, "1 column", "column 2")
     named = {client: msgspec.structs.replace(each, features=("u", "v", "w")) for client, each in members.items()}
     assert quotes(standardisation_of(named, "abcd", None)[1][0], "'v'")
 

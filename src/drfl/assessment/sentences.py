@@ -63,10 +63,11 @@ def headline(found: Assessment) -> str:
     if found.patients is not None and found.patients[i] < found.samples[i]:
         patients = int(found.patients[i])
         rows += f" of {patients:,} patient{'s' * (patients > 1)}"
+    several = len(found.names) > 1
     return (
-        f"{found.names[i]} measures worst, {shown(float(found.values[i]))} on {rows}"
-        f"{found.note}; the true {words} of the worst client, whichever it is, is between {shown(found.worst.low)} and "
-        f"{shown(found.worst.high)} ({_level(found)})"
+        f"{found.names[i]} measures {'worst, ' if several else ''}{shown(float(found.values[i]))} on {rows}"
+        f"{found.note}; the true {words}{' of the worst client, whichever it is,' if several else ''} is between "
+        f"{shown(found.worst.low)} and {shown(found.worst.high)} ({_level(found)})"
     )
 
 

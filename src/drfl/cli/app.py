@@ -143,6 +143,9 @@ def _as_input_error(error: Exception) -> DrflError | None:
     if option := re.match(r"No such option:? '?(-[\w-]+)", message):
         similar = suggestion(option[1], getattr(error, "possibilities", None) or ())
         message = " ".join(filter(None, (f"unknown option '{option[1]}'.", similar)))
+    elif value := re.match(r"Invalid value for '(-[\w-]+)'.*?: '(.*)' is not a valid (float|integer)", message):
+        kind = "a number" if value[3] == "float" else "a whole number"
+        message = f"{value[1]} must be {kind}, got '{value[2]}'"
     elif not message.strip():
         # typer has printed the help of a group of commands.
         return InputError(f"a command is missing. Choose from {', '.join(commands)}", code="usage")

@@ -134,7 +134,7 @@ def status(
     directory: Place,
     as_json: Annotated[bool, typer.Option("--json", help="Print a single JSON object on stdout")] = False,
 ) -> int:
-    """Show the sites, when they were last seen, the rounds of the run and its model.
+    """Show the sites, when they were last seen, the rounds of the newest run and fit, and their models.
 
     The exit code is 1 if the SuperLink does not answer.
     """
@@ -145,7 +145,8 @@ def status(
 
         found = status_of(folder)
         if as_json:
-            print(json.dumps({**found._asdict(), "sites": [site._asdict() for site in found.sites]}))
+            parts = {"run": found.run._asdict(), "fit": found.fit._asdict()}
+            print(json.dumps({**found._asdict(), "sites": [site._asdict() for site in found.sites], **parts}))
         else:
             table = ScreenTable("site", "status", "since (UTC)", "last reply (UTC)", "model")
             for site in found.sites:
@@ -154,9 +155,12 @@ def status(
             Screen().print(table)
             if not found.problem:
                 say(f"in progress: {', '.join(f'run {number}' for number in found.runs) or 'no run'}")
-            say(f"results in '{found.out}': {found.state}, {found.rounds} of {found.planned} rounds")
-            if found.model:
-                say(f"model: {found.model}, written {found.written}, SHA-256 {found.sha256[:16]}…")
+            for name, results in (("results", found.run), ("fit", found.fit)):
+                if name == "fit" and results.state == "none":
+                    continue
+                say(f"{name} in '{results.out}': {results.progress()}")
+                if results.model:
+                    say(f"model: {results.model}, written {results.written}, SHA-256 {results.sha256[:16]}…")
         if found.problem:
             say(f"drfl: the SuperLink gave no answer: {found.problem}", err=True)
     return 1 if found.problem else 0
@@ -435,6 +439,7 @@ def _follow(directory: Path, number: str, *, is_task: bool = False, commands: tu
     ``commands`` are the commands that may have submitted it.
     """
     folder = _deployment(directory)
+    from drfl.core.errors import DrflError, InputError
     from drfl.flower.deploy.runs import follow, is_resumable, print_result
     from drfl.flower.deploy.runs import stop as stop_run
     from drfl.flower.settings import NEW_RUN
@@ -459,12 +464,18 @@ def _follow(directory: Path, number: str, *, is_task: bool = False, commands: tu
             stop_run(folder, number)
             say(f"run {number} stopped", err=True)
         return INTERRUPTED
-    if not end.is_completed:
-        say(f"drfl: run {number} {end}", err=True)
+    except DrflError as error:
+        if is_task or isinstance(error, InputError):
+            raise
+        end, text = None, str(error)  # the SuperLink is unreachable
+    else:
+        text = f"run {number} {end}"
+    if end is None or not end.is_completed:
+        say(f"drfl: {text}", err=True)
         for command, summary in {} if is_task else folder.summaries().items():
             if command not in commands or not is_resumable(summary.parent):
                 continue
-            if NEW_RUN in end.details:
+            if NEW_RUN in text:
                 say(f"the unfinished {command} is in {summary.parent}", err=True)
             else:
                 say(f"continue it with: drfl deploy {command} {directory}", err=True)

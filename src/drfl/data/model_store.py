@@ -129,7 +129,8 @@ class ModelStore:
         with self._locked():
             current, previous, newest = self._read()
             if current is None or previous is None:
-                raise InputError(f"{self.folder} has no previous model", code="no-model", field=str(self.folder))
+                count = "no model" if current is None else "only one model, so there is no previous one"
+                raise InputError(f"{self.folder} has received {count}", code="no-model", field=str(self.folder))
             self._intact(previous)
             self._write(previous, current, newest)
         return previous, current

@@ -174,9 +174,10 @@ def standardisation_of(
             features = members[client].features
             column = f"'{features[worst]}'" if features else f"{worst + 1}"
             text = (
-                f"{name}: its statistics would more than double the scale of {len(columns)} columns compared with all "
-                f"other sites, column {column} by a factor of {float(combined.factor[worst]):.3g}. Their effect was "
-                "limited. Check that the site uses the same units as the others"
+                f"{name}: its statistics would more than double the scale of {len(columns)} "
+                f"column{'s' * (len(columns) != 1)} compared with all other sites, column {column} by a factor of "
+                f"{float(combined.factor[worst]):.3g}. Their effect was limited. Check that the site uses the same "
+                "units as the others"
             )
             notices.append(Notice(text, "unit-mismatch", name))
     return combined.standardisation, notices

@@ -247,14 +247,16 @@ def identity(site: Site, holdout: HoldOut | None = None) -> RecordDict:
 
 def warnings_of(site: Site) -> tuple[SiteWarning, ...]:
     """Return the warnings about a site's data that its policy allows the server to have."""
-    allowed, features = site.policy.warnings, site.data.columns or ()
+    allowed, schema = site.policy.warnings, site.data.schema
+    # A warning may concern a category, whose features have other names than its column.
+    names = {*(site.data.columns or ()), *(each.name for each in (schema.columns if schema else ()) if each.features)}
     # Compare without units: the server compares the sites' column statistics.
     found = () if allowed == "none" else data_warnings(site.data)
     return tuple(
         SiteWarning(
             notice.code,
             # Other fields may be a path or a site.
-            short_name(str(notice.field)) if notice.field in features else "",
+            short_name(str(notice.field)) if notice.field in names else "",
             printable(notice, MOST_WARNING) if allowed == "figures" else "",
         )
         for notice in found[:MOST_WARNINGS]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from datetime import UTC, datetime
 
-from drfl.core.errors import InputError, Notice, listing
+from drfl.core.errors import InputError, Notice
 from drfl.experiments.run.artifacts import json_text, run_files
 from drfl.experiments.run.finished import FinishedRun
 from drfl.flower.ask_once import ask_once
@@ -47,7 +47,7 @@ def deliver(session: Session, model: bytes) -> dict[str, str]:
             text = f"{name} did not receive the model: {reasons[client]}"
             LOG.warning(Notice(text, "model-not-received", name))
     if receipts:
-        LOG.info("model delivered to %s", listing([names[client] for client in sorted(receipts)], "site"))
+        LOG.info("model delivered to %s", ", ".join(names[client] for client in sorted(receipts)))
     content = {"signed": signed, "sha256": message.sha256, "sites": outcome}
     return {DELIVERY_FILE: json_text(content, indent=2) + "\n"}
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 
 from drfl.core.audit_log import AuditLog, Role
 from drfl.core.audit_signatures import SigningKey, read_signing_key
-from drfl.core.errors import InputError, Notice
+from drfl.core.errors import InputError, Notice, suggestion
 from drfl.core.files import read_toml
 from drfl.core.user_code import is_reference
 from drfl.data.dataset import TEST_FRACTION
@@ -50,9 +51,33 @@ def validate(path: Path, content: Mapping[str, object], kind: type[M]) -> M:
         # Report only the first error, because the others often follow from it.
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
+        if first["type"] == "missing":
+            what = f"key '{key}'" if _table_at(kind, first["loc"]) is None else f"table [{key}]"
+            raise InputError(f"'{path}': the {what} is missing", code="invalid-value", field=key) from None
+        if first["type"] == "extra_forbidden":
+            hint = suggestion(str(first["loc"][-1]), _keys(_table_at(kind, first["loc"][:-1]) or kind))
+            raise InputError(
+                f"'{path}': unknown key '{key}'{'. ' if hint else ''}{hint}", code="unknown-name", field=key
+            ) from None
         cause = first.get("ctx", {}).get("error", value_problem(error))
         code = cause.code if isinstance(cause, InputError) else "invalid-value"
         raise InputError(f"'{path}'{f', {key}' if key else ''}: {cause}", code=code, field=key or None) from None
+
+
+def _keys(table: type[BaseModel]) -> dict[str, FieldInfo]:
+    return {field.alias or name: field for name, field in table.model_fields.items()}
+
+
+def _table_at(kind: type[BaseModel], location: Sequence[str | int]) -> type[BaseModel] | None:
+    """Return the class of a table in a settings file of this kind; None if the location is not that of a table."""
+    found: type[BaseModel] | None = kind
+    for name in location:
+        if found is None or isinstance(name, int):  # the position of a table in a list
+            continue
+        field = _keys(found).get(name)
+        types = () if field is None else (field.annotation, *get_args(field.annotation))
+        found = next((each for each in types if isinstance(each, type) and issubclass(each, BaseModel)), None)
+    return found
 
 
 class SiteData(BaseModel):
@@ -336,10 +361,10 @@ class ServerSettings(AuditSettings):
                 'the probes of the sites are not used. Set job.aggregator = "probe" or job.guards = ["probe"], or '
                 "remove the probes"
             )
-        if self.job.min_replies is not None and self.job.min_replies > len(self.sites):
-            raise ValueError(
-                f"job.min_replies must be at most {len(self.sites)} (the number of sites), got {self.job.min_replies}"
-            )
+        cohort = self.job.parameters(self.job.algorithm).get("m")
+        for name, count in (("min_replies", self.job.min_replies), ("cohort", cohort)):
+            if isinstance(count, int) and count > len(self.sites):
+                raise ValueError(f"job.{name} must be at most {len(self.sites)} (the number of sites), got {count}")
         return self
 
     def protection_notice(self) -> Notice | None:

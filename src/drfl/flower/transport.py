@@ -188,10 +188,9 @@ class Transport:
         health.record_unusable(how)
         LOG.warning(Notice(f"{name}{reason}", f"reply-{how}", name))
         if health.backoff:
-            text = (
-                f"{name} gave no usable reply {health.strikes} times in a row and is skipped in the next "
-                f"{health.backoff} exchanges"
-            )
+            often = f" {health.strikes} times in a row" if health.strikes > 1 else ""
+            exchanges = f"{health.backoff} exchanges" if health.backoff > 1 else "exchange"
+            text = f"{name} gave no usable reply{often} and is skipped in the next {exchanges}"
             LOG.warning(Notice(text, "site-skipped", name))
 
     def _chosen(self, questions: Mapping[int, PendingRequest], wait_for_all: bool) -> dict[int, PendingRequest]:

@@ -299,6 +299,8 @@ def test_logs_that_cannot_be_compared_are_a_problem(deployed, capsys):
     assert "not-compared" in problems(capsys, a, b, c)
     assert problems(capsys, server, a, b) == {"missing-log"}
     assert problems(capsys, server, a, b, "--without", "c") == set()
+    assert problems(capsys, server, *(word for name in "abc" for word in ("--without", name))) == set()
+    assert "not-compared" in problems(capsys, server, "--without", "a", "--without", "b")
     code, told = audited(capsys, server, a, b, "--without", "z")
     assert (code, told["error"]["code"], told["error"]["field"]) == (2, "unknown-name", "site")
     assert "two-logs" in problems(capsys, server, a, a, b, c)

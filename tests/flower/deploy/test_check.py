@@ -16,6 +16,7 @@ from tests.flower.deploy.servers import serving
 from tests.support.refusals import quotes, refused
 
 from drfl.core.errors import DrflError
+from drfl.data.tables.schema import Column, TableSchema
 from drfl.flower.deploy import check, check_network, flower_cli
 from drfl.flower.deploy.init import DeploymentPlan, write
 from drfl.flower.deploy.paths import Address, DeploymentFolder, SiteFolder, find_folder
@@ -114,11 +115,19 @@ def test_invalid_certificates_are_reported(copy, tmp_path):
     assert str(place / "superlink.crt") in certificate_problems(copy)[0]
     (place / "superlink.crt").unlink()
     assert quotes(certificate_problems(copy)[0], str(place / "superlink.crt"), "./make-keys.sh")
+    (place / "ca.crt").write_text("nonsense")
+    assert quotes(certificate_problems(copy)[0], str(place / "ca.crt"), "of a site")
 
 
 @pytest.mark.parametrize(
     ("days", "message"),
-    [(1, "superlink.crt expired on"), (-5, "superlink.crt expires in 5 days"), (-31, None), (-900, "only from")],
+    [
+        (1, "superlink.crt expired on"),
+        (-5, "superlink.crt expires in 5 days"),
+        (-1, "superlink.crt expires tomorrow"),
+        (-31, None),
+        (-900, "only from"),
+    ],
 )
 def test_expiring_certificates_are_reported(with_keys, monkeypatch, days, message):
     text = (with_keys / "certificates/superlink.crt").read_bytes()
@@ -196,6 +205,12 @@ def test_moved_deployment_is_reported(copy, monkeypatch):
     assert found[1] == "sites: no SuperLink"
 
 
+def test_broken_superlink_env_is_named(copy):
+    (copy / "superlink.env").write_text("ADDRESS=nowhere\n")
+    found = problems(check.check_deployment(find_folder(copy)))
+    assert [text.partition(":")[0] for text in found] == ["superlink.env"]
+
+
 def test_broken_server_toml_is_one_problem(copy):
     for text, message in (("x =", "is not valid TOML"), ("", "names no sites"), ("[[sites]]", "needs a name")):
         (copy / "server.toml").write_text(text)
@@ -222,8 +237,21 @@ def test_probe_rows_of_the_server_are_loaded(copy):
 
 
 def test_other_folders_are_not_deployments(tmp_path):
-    with refused("not-a-deployment", str(tmp_path), "server.toml"):
+    with refused("not-a-deployment", str(tmp_path), "server.toml", "drfl deploy init"):
         find_folder(tmp_path)
+
+
+def test_folder_without_its_settings_is_recognised(copy):
+    site = copy / "sites/a"
+    for root, name in ((copy, "server.toml"), (site, "site.toml")):
+        (root / name).unlink()
+        with refused("not-a-deployment", str(root), name) as caught:
+            find_folder(root)
+        assert "drfl deploy init" not in str(caught.value)
+    for name in ("start-supernode.sh", "ca.crt"):
+        (site / name).unlink()
+        with refused("not-a-deployment", str(site), "site.toml"):
+            find_folder(site)
 
 
 def site_problems(root, monkeypatch):
@@ -248,6 +276,58 @@ def test_unusable_keys_of_a_site_are_reported(copy, monkeypatch):
     server.unlink()
     (found,) = site_problems(root, monkeypatch)
     assert quotes(found, str(server), "certificates/audit.pub")
+    (root / "key").unlink()
+    found = site_problems(root, monkeypatch)[0]
+    assert quotes(found, str(root / "key"), "ssh-keygen", "drfl deploy rotate")
+
+
+def test_unusable_authority_of_a_site_is_copied_again(copy, monkeypatch):
+    root = copy / "sites/a"
+    for change in (lambda: (root / "ca.crt").write_text("no certificate"), (root / "ca.crt").unlink):
+        change()
+        (found,) = site_problems(root, monkeypatch)
+        assert quotes(found, str(root / "ca.crt"), "certificates/ca.crt")
+        assert "make-keys.sh" not in found
+
+
+def test_site_with_the_key_of_another_site_is_reported(copy, monkeypatch):
+    root = copy / "sites/a"
+    text = (root / "site.toml").read_text()
+    (root / "site.toml").write_text(text.replace('name = "a"', 'name = "b"', 1))
+    (found,) = site_problems(root, monkeypatch)
+    assert re.match(rf"site\.toml: .*\bb\b.* {root}/key\.pub .*\ba\b", found)
+    # A site that makes its own key does not name itself.
+    kind, key, _ = (root / "key.pub").read_text().split()
+    for comment in ("", " someone@host", " some one@host"):
+        (root / "key.pub").write_text(f"{kind} {key}{comment}\n")
+        assert site_problems(root, monkeypatch) == [], comment
+
+
+@pytest.mark.parametrize("text", ["name =", 'name = "a"\n[data]\ncvs = "x"\n', '[data]\ncsv = "x"\ntarget = "y"\n'])
+def test_broken_site_toml_is_one_problem(copy, monkeypatch, text):
+    (copy / "sites/a/site.toml").write_text(text)
+    monkeypatch.setattr(check_network, "check_connection", lambda address, authority: iter(()))
+    (found,) = problems(check.check_site(SiteFolder(copy / "sites/a")))
+    assert found.startswith("site.toml: ")
+
+
+@pytest.mark.parametrize(
+    ("more", "error"),
+    [
+        ('init_from = "runs/DATE/model.safetensors"', ("init_from", "runs/DATE/model.safetensors")),
+        ("cohort = 3", ("server.toml", "job.cohort", "3", "2")),
+        ("[job.algorithms.DRDM]\nm = 3", ("server.toml", "job.cohort", "3", "2")),
+        ("min_replies = 3", ("server.toml", "job.min_replies", "3", "2")),
+    ],
+)
+def test_impossible_settings_of_the_job_are_reported(copy, monkeypatch, more, error):
+    monkeypatch.setattr(check_network, "check_connection", lambda address, authority: iter(()))
+    monkeypatch.setattr(check, "check_online", lambda *_: iter(()))
+    path = copy / "server.toml"
+    path.write_text(path.read_text().replace("\n[[sites]]", f"\n{more}\n\n[[sites]]", 1))
+    subject, *named = error
+    (found,) = [text for text in problems(check.check_deployment(DeploymentFolder(copy))) if text.startswith(subject)]
+    assert quotes(found, *named)
 
 
 def test_files_of_a_sites_policy_are_checked(copy, monkeypatch):
@@ -295,3 +375,35 @@ def test_site_is_not_asked_to_scale_columns_of_any_size(tmp_path):
     assert all(each.ok for each in found)
     assert "e+06" in next(each.text for each in found if each.subject == "columns")
     assert not [each for each in found if "standardise" in each.text]
+
+
+@pytest.mark.parametrize(
+    ("column", "named"), [("age", ("'age'",)), ("old_skore", ("'old_skore'", "'old_score'")), ("words", ("'words'",))]
+)
+def test_unusable_scores_of_a_site_are_reported(tmp_path, column, named):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"age": rng.normal(60, 9, 60), "old_score": rng.random(60), "words": "x", "ill": [0, 1] * 30})
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    columns = (
+        Column("age", "number"),
+        Column("old_score", "number", role="excluded"),
+        Column("words", "text", role="excluded"),
+        Column("ill", "yes/no", levels=("0", "1"), role="target"),
+    )
+    TableSchema(columns).write(tmp_path / "schema.toml")
+    text = 'name = "a"\n[data]\ncsv = "rows.csv"\nschema = "schema.toml"\n[policy]\nscore_column = '
+    (tmp_path / "site.toml").write_text(f'{text}"{column}"\n')
+    (found,) = problems(check.check_data(SiteFolder(tmp_path)))
+    assert found.startswith("policy.score_column: ")
+    assert quotes(found, *named)
+    (tmp_path / "site.toml").write_text(f'{text}"old_score"\n')
+    assert problems(check.check_data(SiteFolder(tmp_path))) == []
+
+
+@pytest.mark.parametrize(("rows", "is_revealed"), [(1, True), (2, True), (3, False)])
+def test_site_with_few_training_rows_reveals_them(tmp_path, rows, is_revealed):
+    pd.DataFrame({"age": np.arange(rows) + 50.5, "ill": 0}).to_csv(tmp_path / "rows.csv", index=False)
+    pd.DataFrame({"age": [1.0, 2.0], "ill": [0, 1]}).to_csv(tmp_path / "test.csv", index=False)
+    (tmp_path / "site.toml").write_text('name = "a"\n[data]\ncsv = "rows.csv"\ntest_csv = "test.csv"\ntarget = "ill"\n')
+    found = [each.text for each in check.check_data(SiteFolder(tmp_path)) if each.subject == "columns"]
+    assert ["revealed-rows" in getattr(text, "code", "") for text in found[1:]] == [True] * is_revealed

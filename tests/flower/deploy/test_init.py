@@ -200,6 +200,7 @@ def test_scripts_refuse_to_start_without_keys(tmp_path):
     for script, missing in (("start-superlink.sh", "ca.crt"), ("sites/cleveland/start-supernode.sh", "ca.crt")):
         done = subprocess.run(["sh", tmp_path / "fl" / script], capture_output=True, text=True)
         assert (done.returncode, missing in done.stderr, "make-keys.sh" in done.stderr) == (1, True, True)
+    assert "sites/cleveland" in done.stderr
 
 
 def test_insecure_deployment_has_no_keys_to_make_or_register(tmp_path):
@@ -233,14 +234,14 @@ def test_coloured_output_of_flower_is_parsed(tmp_path):
     assert done.stdout.splitlines() == ["cleveland: registered as 7", "long-beach: registered as 7"]
 
 
-def started(copy, tmp_path, program, port=0):
-    """Start the script of site a with a stand-in for Flower's program; port 0 is never taken."""
-    path = tmp_path / "bin/flower-supernode"
+def started(copy, tmp_path, program, port=0, script="sites/a/start-supernode.sh", name="flower-supernode"):
+    """Start a script, by default that of site a, with a stand-in for Flower's program; port 0 is never taken."""
+    path = tmp_path / "bin" / name
     path.parent.mkdir()
     path.write_text(f"#!/bin/sh\n{program}\n")
     path.chmod(0o755)
     environment = {**os.environ, "DRFL_BIN": str(path.parent), "DRFL_PREFORK": "0", "DRFL_PORT": str(port)}
-    command = ["sh", copy / "sites/a/start-supernode.sh", "--more"]
+    command = ["sh", copy / script, "--more"]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -260,6 +261,24 @@ def test_supernode_does_not_start_on_a_port_that_is_taken(copy, tmp_path):
     assert len(err.splitlines()) == 1
     assert quotes(err, str(port), "DRFL_PORT")
     assert not (tmp_path / "called").exists()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_superlink_does_not_start_on_a_port_that_is_taken(copy, tmp_path, host):
+    with socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as other:
+        port = other.getsockname()[1]
+        (copy / "superlink.env").write_text(f"ADDRESS=localhost:{port}\nINSECURE=no\nBIND={host}\nPORT={port}\n")
+        process = started(
+            copy, tmp_path, f'touch {tmp_path}/called; echo "$@"', script="start-superlink.sh", name="flower-superlink"
+        )
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (1, "")
+    assert len(err.splitlines()) == 1
+    assert quotes(err, str(port))
+    assert not (tmp_path / "called").exists()
+    command = ["sh", copy / "start-superlink.sh", "--more"]
+    out = subprocess.check_output(command, env={**os.environ, "DRFL_BIN": str(tmp_path / "bin")}, text=True)
+    assert f"--host {host} --port {port}" in out
 
 
 @pytest.mark.parametrize("code", [pytest.param(0, marks=pytest.mark.long), 1])

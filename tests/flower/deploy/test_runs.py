@@ -171,6 +171,32 @@ def test_unreachable_superlink(flwr, copy, monkeypatch, capsys):
     assert "drfl: it is away\n" in capsys.readouterr().err
 
 
+def test_run_continues_after_the_superlink_has_gone(flwr, copy, monkeypatch, capsys):
+    with pytest.raises(KeyboardInterrupt), claim_folder(copy / "runs/20261127T090000.000000", config="rounds = 1"):
+        raise KeyboardInterrupt
+    text = "Connection to the SuperLink is unavailable. Please check your network connection."
+    flwr(list=json.dumps({"success": False, "error-message": text}))
+    monkeypatch.setattr(runs, "PATIENCE", -1.0)
+    assert call(["deploy", "follow", str(copy), "7"]) == 1
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 2
+    assert quotes(told[0], str(copy / "start-superlink.sh"))
+    assert f"drfl deploy run {copy}" in told[1]
+
+
+@pytest.mark.parametrize("command", ["follow", "stop"])
+@pytest.mark.parametrize("answer", [{"success": False, "error-message": "Error: [code: 16] Run ID not found."}, {}])
+def test_unknown_run(flwr, copy, command, answer):
+    answer = json.dumps(answer or {"success": True, "runs": []})
+    flwr(list=answer, stop=json.dumps({"success": False, "error-message": "[code: 16] Run ID not found."}))
+    check_refusal(["deploy", command, str(copy), "99"], "unknown-name", "run", "99", "drfl deploy status")
+
+
+@pytest.mark.parametrize("value", ["abc", "nan"])
+def test_wait_must_be_a_number(flwr, copy, value):
+    assert quotes(str(refusal(["deploy", "run", str(copy), "--wait", value])), "--wait must be a", "number", value)
+
+
 def test_missing_certificates_are_explained(flwr, copy):
     flwr(list=json.dumps({"success": False, "error-message": "Failed to read certificate file `ca.crt`."}))
     error = refusal(["deploy", "run", str(copy)], exit_code=1)

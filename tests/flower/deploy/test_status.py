@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
@@ -45,7 +46,8 @@ def test_status_of_sites_with_last_change_and_reply(folder):
     a, b, c = (site.replied for site in found.sites)
     assert b >= a > "2026"
     assert c == ""
-    assert (found.problem, found.runs, found.state, found.rounds, found.planned) == ("", ("8",), "none", 0, 50)
+    assert (found.problem, found.runs) == ("", ("8",))
+    assert (found.run.state, found.run.rounds, found.run.planned, found.fit.state) == ("none", 0, 50, "none")
 
 
 def test_unregistered_and_revoked_sites(folder):
@@ -58,22 +60,61 @@ def test_rounds_and_model_of_the_run(folder, capsys):
     out = folder.root / "runs/20261127T090000.000000"
     (out / "checkpoint/round-00000011").mkdir(parents=True)
     (out / "checkpoint/round-00000012").mkdir()
-    assert (status.status_of(folder).state, status.status_of(folder).rounds) == ("unfinished", 12)
+    assert (status.status_of(folder).run.state, status.status_of(folder).run.rounds) == ("unfinished", 12)
     for path in sorted((out / "checkpoint").iterdir()):
         path.rmdir()
     (out / "checkpoint").rmdir()
     (out / "model.safetensors").write_bytes(b"model")
     for failure, state in ((None, "finished"), ("the loss rose", "diverged")):
         (out / "summary.json").write_text(json.dumps({"rounds": 50, "failure": failure}))
-        assert (status.status_of(folder).state, status.status_of(folder).rounds) == (state, 50)
+        assert (status.status_of(folder).run.state, status.status_of(folder).run.rounds) == (state, 50)
     assert call(["deploy", "status", str(folder.root), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["model"] == "runs/20261127T090000.000000/model.safetensors"
-    assert told["sha256"].startswith("9372c470")
+    assert told["run"]["model"] == "runs/20261127T090000.000000/model.safetensors"
+    assert told["run"]["sha256"].startswith("9372c470")
     assert told["sites"][1]["state"] == "offline"
     assert call(["deploy", "status", str(folder.root)]) == 0
     said = capsys.readouterr().out
     assert all(text in said for text in ("run 8", "50 of 50", "9372c470", "2026-11-27 09:04:58"))
+
+
+@pytest.mark.parametrize("is_unfinished", [True, False])
+def test_run_is_compared_with_its_own_rounds(folder, is_unfinished):
+    out = folder.root / "runs/20261127T090000.000000"
+    work = out / "checkpoint" if is_unfinished else out
+    work.mkdir(parents=True)
+    (work / "config.toml").write_text("rounds = 8\n")
+    if not is_unfinished:
+        (out / "summary.json").write_text(json.dumps({"rounds": 5, "failure": None}))
+    found = status.status_of(folder).run
+    assert (found.rounds, found.planned) == (0 if is_unfinished else 5, 8)
+
+
+def test_rounds_and_candidate_of_the_fit(folder, capsys):
+    out = folder.root / "fits/20261127T090000.000000"
+    (out / "checkpoint").mkdir(parents=True)
+    (out / "checkpoint/config.toml").write_text("rounds = 9\n")
+
+    def shown():
+        assert call(["deploy", "status", str(folder.root)]) == 0
+        return next(line for line in capsys.readouterr().out.splitlines() if line.startswith("fit in"))
+
+    assert shown() == "fit in 'fits/20261127T090000.000000': unfinished, candidate 1 of 6, 0 of 9 rounds"
+    for step, last in ((1, 9), (2, 9), (3, 4)):
+        (out / f"checkpoint/step-{step}/round-{last:08}").mkdir(parents=True)
+    assert "candidate 3 of 6, 4 of 9 rounds" in shown()
+    assert call(["deploy", "status", str(folder.root), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["fit"]
+    assert (told["state"], told["step"], told["steps"], told["rounds"]) == ("unfinished", 3, 7, 4)
+    (out / "checkpoint/step-7").mkdir()
+    assert "final run, 0 of 9 rounds" in shown()
+    shutil.rmtree(out / "checkpoint")
+    (out / "config.toml").write_text("rounds = 9\n")
+    (out / "summary.json").write_text(json.dumps({"rounds": 9, "failure": None}))
+    (out / "model.safetensors").write_bytes(b"model")
+    assert shown() == "fit in 'fits/20261127T090000.000000': finished, 9 of 9 rounds"
+    found = status.status_of(folder).fit
+    assert (found.step, found.steps, found.model) == (0, 0, "fits/20261127T090000.000000/model.safetensors")
 
 
 def test_unreachable_superlink_leaves_the_rest_of_the_status(folder, monkeypatch, capsys):

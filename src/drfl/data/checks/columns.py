@@ -95,7 +95,7 @@ SEVERAL = 10
 def column_warnings(table: RawTable, raw: bool, by_class: bool, schema: TableSchema | None = None) -> list[Notice]:
     """Warn of columns that are likely to be wrong; raw ones are trained on without standardisation."""
     found = [*outliers(table), *(_unscaled(table) if raw else ()), *_identifiers(table)]
-    if table.n > 1 and len(table.large) and not by_class:
+    if len(table.large) and not by_class:
         found += [*_constant(table), *_blank(table, schema), *_swapped(table)]
     coded = codes(table, by_class)
     # The option `missing` applies to all columns, and the number may be a valid value of another one.
@@ -161,6 +161,8 @@ def _identifiers(table: RawTable) -> list[Notice]:
     """Warn of columns of whole numbers that number the rows or name them."""
     numbered, named = [], []
     for k in table.is_whole.nonzero()[0]:
+        if k in table.dates:  # few visits are on the same day, and the days of a series follow each other
+            continue
         values = table.values[:, k].round()  # free of the rounding of standardised values
         different = len(np.unique(values))
         if different <= SEVERAL:
@@ -192,19 +194,20 @@ def _constant(table: RawTable) -> list[Notice]:
 
 
 def _blank(table: RawTable, schema: TableSchema | None) -> list[Notice]:
-    """Warn of columns that are blank in all rows of a client but not at all clients."""
+    """Warn of columns that are blank in all rows of a client, but not of all of several clients."""
     if table.known is None or schema is None:
         return []
     # The features of a category are known or missing together.
     column_of = {feature: column.name for column in schema.columns for feature in column.features}
     cases = dict[str, list[str]]()
-    for k in np.flatnonzero(table.known.any(0) & ~table.known.all(0)).tolist():
+    # A site checks its data as those of a single client, which does not show whether others have values.
+    for k in np.flatnonzero((table.known.any(0) | (table.n == 1)) & ~table.known.all(0)).tolist():
         lacking = [table.names[i] for i in table.large if not table.known[table.rows[i], k].any()]
         if lacking:
             cases[column_of[plain_name(table.columns[k])]] = lacking
     texts = [f"'{name}' at {listing(lacking, 'client')}" for name, lacking in cases.items()]
     advice = "check whether they are measured there"
-    return warning("blank-column", "columns that are blank at some clients", texts, [*cases], "column", advice)
+    return warning("blank-column", "columns that are blank in all rows of a client", texts, [*cases], "column", advice)
 
 
 def _swapped(table: RawTable) -> list[Notice]:

@@ -168,8 +168,8 @@ def split_rows(
 def too_few(what: str) -> InputError:
     """Return the error for a client with a single row or patient."""
     return InputError(
-        f"{what}: at least two are needed to train and to test. Remove the client, with `min_rows = 2` in a command, "
-        "or give it test data",
+        f"{what}: at least two are needed to train and to test. Remove the client (`min_rows = 2` in a simulation), or "
+        "give it test data (`test_csv` at a site)",
         code="few-rows",
     )
 

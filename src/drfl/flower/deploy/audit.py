@@ -79,11 +79,11 @@ def _compare_all(
             yield make_finding(log, "problem", text, "two-logs")
         else:
             by_name[name] = log
-    if not by_name:
+    joined = [str(record.get("site")) for record in server.records if record["event"] == "joined"]
+    if not by_name and (not joined or set(joined) - set(without)):
         yield make_finding(
             server, "problem", "not compared with other logs. Give the logs of its sites", "not-compared"
         )
-    joined = [str(record.get("site")) for record in server.records if record["event"] == "joined"]
     for name in without:
         if name not in joined:
             raise unknown("site", name, sorted(set(joined)))

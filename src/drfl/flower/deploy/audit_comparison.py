@@ -74,10 +74,12 @@ def compare_logs(server: LogContent, site: LogContent, name: str) -> Iterator[Fi
     replies = [head for record, head in zip(site.records, site.heads, strict=True) if record["event"] == "sent"]
     missed, late = sum(n not in arrived for n in requests), sum(str(head) not in received for head in replies)
     if missed:
-        text = f"{name}: {missed} of {len(requests)} requests are not in {quote(site)}: they did not reach the site"
+        verb, who = ("is", "it") if missed == 1 else ("are", "they")
+        text = f"{name}: {missed} of {len(requests)} requests {verb} not in {quote(site)}: {who} did not reach the site"
         yield make_finding(server, "note", text, "requests-lost")
     if late:
-        text = f"{name}: {late} of {len(replies)} replies are not in {quote(server)}: they came too late or were lost"
+        verb, why = ("is", "it came too late or was lost") if late == 1 else ("are", "they came too late or were lost")
+        text = f"{name}: {late} of {len(replies)} replies {verb} not in {quote(server)}: {why}"
         yield make_finding(site, "note", text, "replies-lost")
     if all(finding.kind != "problem" for finding in findings):
         text = f"{name}: {len(requests) - missed} requests and {len(replies) - late} replies agree with {quote(server)}"

@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from drfl.core.audit_signatures import read_public_key
 from drfl.core.errors import DrflError, InputError, Notice
 from drfl.core.files import read_text, read_toml, sha256_of
 from drfl.flower.deploy import check_network
-from drfl.flower.deploy.check_network import CheckResult, advice, problem, run_check, success
+from drfl.flower.deploy.check_network import (
+    COPY_AUTHORITY,
+    CheckResult,
+    advice,
+    check_dates,
+    problem,
+    read_certificate,
+    run_check,
+    success,
+)
+from drfl.flower.deploy.dated_folders import newest_run
 from drfl.flower.deploy.flower_cli import (
     NEWEST,
     OLDEST,
@@ -22,22 +33,32 @@ from drfl.flower.deploy.flower_cli import (
 )
 from drfl.flower.deploy.paths import Address, DeploymentFolder, SiteFolder, SitePaths
 
+if TYPE_CHECKING:
+    from drfl.data import ClientData
+    from drfl.flower.settings import SiteSettings
+
+
+REVEALING_ROWS = 2
+"""Training rows up to which the mean and the variance of their columns reveal them."""
+
 
 def check_settings(site: SiteFolder) -> Iterator[CheckResult]:
-    """Check that ``site.toml`` can be read and names a site."""
-    name = read_toml(site.settings).get("name")
-    if isinstance(name, str) and name:
-        yield success("site.toml", f"belongs to site {name}")
-    else:
-        yield problem("site.toml", 'names no site; add a line name = "…" with the name from server.toml')
-
-
-def check_files(site: SiteFolder) -> Iterator[CheckResult]:
-    """Check the files that ``site.toml`` names, besides the data."""
+    """Check that ``site.toml`` can be read and names this site, and check the files that it names, with the data."""
     from drfl.flower.settings import read_site  # imported here because it imports torch
 
     settings, folder = read_site(site.settings), site.settings.resolve().parent
     policy = settings.policy
+    yield success("site.toml", f"belongs to site {settings.name}")
+    public = site.key.with_suffix(".pub")
+    with suppress(InputError):  # there is no public key at some sites, and make-keys.sh is not the only way to get one
+        owner = read_text(public).split(maxsplit=2)[2:]
+        # make-keys.sh ends the key with the name of the site, and ssh-keygen with user@host.
+        if owner and "@" not in owner[0] and owner[0].strip() != settings.name:
+            yield problem(
+                "site.toml",
+                f"names site {settings.name}, but {public} names site {owner[0].strip()}; correct the name, or use the "
+                f"key of {settings.name}",
+            )
     if settings.server_key is not None:
         yield from run_check("server_key", lambda: check_server_key(folder / str(settings.server_key)))
     if policy.shared_rows_key is not None and (folder / policy.shared_rows_key).exists():
@@ -47,6 +68,7 @@ def check_files(site: SiteFolder) -> Iterator[CheckResult]:
             yield problem("policy.code", f"'{name}' is missing; copy the file to {folder}, or remove it from site.toml")
         elif sha256_of(folder / name) != digest:
             yield problem("policy.code", f"'{name}' is not the approved file; read it, then correct its SHA-256")
+    yield from run_check("data", lambda: check_data(site))
 
 
 def check_server_key(path: Path) -> Iterator[CheckResult]:
@@ -86,9 +108,10 @@ def check_data(site: SiteFolder) -> Iterator[CheckResult]:
         if about.moments is None or notice.code != "not-standardised":
             yield advice("data", notice)
     if about.warnings:
+        what = "kind, column and text" if settings.policy.warnings == "figures" else "only kind and column"
         text = (
-            f"the server gets {len(about.warnings)} of these warnings, with policy.warnings = "
-            f"'{settings.policy.warnings}' in site.toml"
+            f"the server gets {what} of {len(about.warnings)} of these warnings (policy.warnings = "
+            f"'{settings.policy.warnings}' in site.toml)"
         )
         yield advice("data", Notice(text, "warnings-sent", "warnings"))
     if about.row_key:
@@ -108,6 +131,24 @@ def check_data(site: SiteFolder) -> Iterator[CheckResult]:
         deviations = moments.variance.sqrt()
         spread = f"standard deviations from {float(deviations.min()):.3g} to {float(deviations.max()):.3g}"
         yield success("columns", f"{len(deviations)}, {spread}; the server gets the mean and the variance of each")
+        if about.train <= REVEALING_ROWS:
+            text = (
+                f"with {about.train} training row{'s' * (about.train != 1)}, the mean and the variance of the columns "
+                "reveal the rows to the server. Let this site take part only with more rows, or scale its columns "
+                "beforehand with constants that the server does not know"
+            )
+            yield advice("columns", Notice(text, "revealed-rows", "data"))
+    if settings.policy.score_column is not None:
+        yield from run_check("policy.score_column", lambda: check_scores(settings, folder, loaded))
+
+
+def check_scores(settings: SiteSettings, folder: Path, data: ClientData) -> Iterator[CheckResult]:
+    """Check that the site's own scores can be read."""
+    from drfl.flower.site_data import load_scores  # imported here because it imports torch
+
+    column = str(settings.policy.score_column)
+    scores = load_scores(settings.data, folder, column, data)
+    yield success("policy.score_column", f"column '{column}' has a number in all {len(scores)} test rows")
 
 
 def check_online(folder: DeploymentFolder, sites: tuple[SitePaths, ...], insecure: bool) -> Iterator[CheckResult]:
@@ -145,15 +186,21 @@ def check_deployment(folder: DeploymentFolder) -> Iterator[CheckResult]:
     """Run all checks on the SuperLink's machine."""
     yield from _flower("flwr", "flower-superlink", "flower-superexec")
     try:
-        sites, address = folder.sites(), folder.address()
+        sites = folder.sites()
     except InputError as error:
         yield problem("server.toml", str(error))
+        return
+    try:
+        address = folder.address()
+    except InputError as error:
+        yield problem("superlink.env", str(error))
         return
     yield success("server.toml", f"names {len(sites)} site{'s' * (len(sites) > 1)}: {', '.join(s.name for s in sites)}")
     yield from run_check("server.toml", lambda: check_agreement(folder, address))
     invalid = list(run_check("server.toml", lambda: check_server_settings(folder)))
     yield from invalid
     if not invalid:
+        yield from run_check("init_from", lambda: check_first_model(folder))
         yield from run_check("schema", lambda: check_schema(folder))
         yield from run_check("probes", lambda: check_probes(folder))
         yield from run_check("limits", lambda: check_limits(folder))
@@ -175,6 +222,19 @@ def check_server_settings(folder: DeploymentFolder) -> Iterator[CheckResult]:
 
     read_server(folder.settings)
     yield from ()
+
+
+def check_first_model(folder: DeploymentFolder) -> Iterator[CheckResult]:
+    """Check that the model from which the run starts can be read; yield nothing if there is none."""
+    from drfl.data.model_file import read_model_file  # imported here because it imports torch
+    from drfl.data.model_store import find_model
+    from drfl.flower.settings import read_server
+
+    path = read_server(folder.settings).job.init_from
+    if path is not None:
+        file = find_model(newest_run(folder.root, path)).file
+        read_model_file(file)
+        yield success("init_from", f"the run starts from {file}")
 
 
 def check_schema(folder: DeploymentFolder) -> Iterator[CheckResult]:
@@ -239,16 +299,19 @@ def check_site(site: SiteFolder) -> Iterator[CheckResult]:
         yield problem("superlink.env", str(error))
         return
     if not address.insecure:
-        text = f"{site.key} is missing; run make-keys.sh on the SuperLink's machine"
+        text = (
+            f"{site.key} is missing; copy it from this site's folder on the SuperLink's machine. If it is lost, make a "
+            "new one with ssh-keygen -t ecdsa -b 384 -N '' -f key, and send key.pub to the server's operator for "
+            "'drfl deploy rotate'"
+        )
+        operator = "ask the server's operator for a new ca.crt"
         yield from run_check("key", lambda: check_network.check_own_key(site, None) or [problem("key", text)])
         yield from run_check(
-            "certificate", lambda: [check_network.check_dates("ca.crt", check_network.read_certificate(site.authority))]
+            "certificate",
+            lambda: [check_dates("ca.crt", read_certificate(site.authority, COPY_AUTHORITY), operator)],
         )
     yield from check_network.check_connection(address, site.authority)
     yield from run_check("site.toml", lambda: check_settings(site))
-    with suppress(InputError):  # check_data reports settings that are invalid
-        yield from check_files(site)
-    yield from run_check("data", lambda: check_data(site))
 
 
 def _flower(*programs: str) -> Iterator[CheckResult]:

@@ -22,6 +22,7 @@ from drfl.core.files import read_bytes
 from drfl.flower.deploy.paths import Address, DeploymentFolder, SiteFolder, SitePaths
 
 MAKE_KEYS = "run ./make-keys.sh, as the user that owns the folder"
+COPY_AUTHORITY = "copy certificates/ca.crt from the SuperLink's machine to this file"
 
 
 class CheckResult(NamedTuple):
@@ -63,6 +64,8 @@ def run_check(subject: str, look: Callable[[], Iterable[CheckResult]]) -> Iterat
         yield problem(subject, str(error))
 
 
+RENEW = "delete certificates/superlink.* and run ./make-keys.sh"
+
 EXPIRY_WARNING_DAYS = 30
 """Days before its expiry at which a certificate counts as a problem."""
 
@@ -70,7 +73,10 @@ EXPIRY_WARNING_DAYS = 30
 def check_superlink(folder: DeploymentFolder, address: Address) -> Iterator[CheckResult]:
     """Check that the certificates of the authority and the SuperLink are present, valid, signed and for this host."""
     certificates = folder.certificates
-    authority, certificate = (read_certificate(certificates / name) for name in ("ca.crt", "superlink.crt"))
+    # make-keys.sh does not replace the authority's certificate, of which every site has a copy.
+    remedy = "run ./make-keys.sh, or if it ran before, restore the file from the ca.crt of a site"
+    authority = read_certificate(certificates / "ca.crt", remedy)
+    certificate = read_certificate(certificates / "superlink.crt", RENEW)
     path = certificates / "superlink.key"
     content = read_bytes(path, remedy=MAKE_KEYS)
     try:
@@ -82,17 +88,16 @@ def check_superlink(folder: DeploymentFolder, address: Address) -> Iterator[Chec
     try:
         certificate.verify_directly_issued_by(authority)
     except (InvalidSignature, ValueError, TypeError, UnsupportedAlgorithm):
-        yield problem("certificate", "superlink.crt is not signed by ca.crt; delete superlink.* and run ./make-keys.sh")
+        yield problem("certificate", f"superlink.crt is not signed by ca.crt; {RENEW}")
         return
     if certificate.public_key() != key.public_key():
-        yield problem(
-            "certificate", "superlink.key does not belong to superlink.crt; delete both and run ./make-keys.sh"
-        )
+        yield problem("certificate", f"superlink.key does not belong to superlink.crt; {RENEW}")
         return
     # Flower accepts a key that other users can read, so drfl has to report it.
     yield from check_permissions(path)
-    for name, checked in (("ca.crt", authority), ("superlink.crt", certificate)):
-        yield check_dates(name, checked)
+    renew_all = "delete certificates/ca.* and superlink.*, run ./make-keys.sh, and copy ca.crt to all sites"
+    for name, checked, remedy in (("ca.crt", authority, renew_all), ("superlink.crt", certificate, RENEW)):
+        yield check_dates(name, checked, remedy)
     if is_valid_for_host(certificate, address.host):
         yield success("certificate", f"is valid for {address.host}")
     else:
@@ -168,11 +173,10 @@ def check_own_key(site: SiteFolder, registered: Path | None) -> list[CheckResult
     return list(check_permissions(site.key)) or [success(name, text)]
 
 
-def check_dates(name: str, certificate: x509.Certificate) -> CheckResult:
+def check_dates(name: str, certificate: x509.Certificate, remedy: str) -> CheckResult:
     """Check that a certificate is valid today, and for some time."""
     start, end, now = certificate.not_valid_before_utc, certificate.not_valid_after_utc, datetime.now(UTC)
-    left = (end - now).days
-    remedy = "delete it with its key and run ./make-keys.sh" if name == "superlink.crt" else "make all keys again"
+    left = (end.date() - now.date()).days
     if now < start:
         return problem(
             "certificate", f"{name} is valid only from {start:%Y-%m-%d %H:%M} UTC; check this machine's clock"
@@ -180,7 +184,8 @@ def check_dates(name: str, certificate: x509.Certificate) -> CheckResult:
     if now > end:
         return problem("certificate", f"{name} expired on {end:%Y-%m-%d}; {remedy}")
     if left < EXPIRY_WARNING_DAYS:
-        return problem("certificate", f"{name} expires in {left} days, on {end:%Y-%m-%d}; {remedy}")
+        when = ("today", "tomorrow")[left] if left < 2 else f"in {left} days"
+        return problem("certificate", f"{name} expires {when} ({end:%Y-%m-%d}); {remedy}")
     return success("certificate", f"{name} is valid until {end:%Y-%m-%d}")
 
 
@@ -199,14 +204,14 @@ def _names(certificate: x509.Certificate) -> list[str]:
     return [*names.get_values_for_type(x509.DNSName), *map(str, addresses)]
 
 
-def read_certificate(path: Path) -> x509.Certificate:
+def read_certificate(path: Path, remedy: str) -> x509.Certificate:
     """Read a certificate."""
-    content = read_bytes(path, remedy=MAKE_KEYS)  # outside the try block, because InputError is a ValueError
+    content = read_bytes(path, remedy=remedy)  # outside the try block, because InputError is a ValueError
     try:
         return x509.load_pem_x509_certificate(content)
     except ValueError:
         raise InputError(
-            f"{path} is not a certificate; delete it and run ./make-keys.sh",
+            f"{path} is not a certificate; {remedy}",
             code="invalid-certificate",
             field=str(path),
         ) from None
@@ -272,7 +277,7 @@ def _check_tls(address: Address, authority: Path) -> CheckResult:
         # Trust only the deployment's authority, not those of the system.
         context = ssl.create_default_context(cafile=str(authority))
     except (OSError, ssl.SSLError):
-        return problem("TLS", f"{authority} is missing or invalid; run ./make-keys.sh on the SuperLink's machine")
+        return problem("TLS", f"not checked, because {authority} is missing or invalid; see 'certificate' above")
     try:
         with (
             socket.create_connection((address.host, address.port), timeout=CONNECTION_TIMEOUT) as plain,
@@ -287,7 +292,9 @@ def _check_tls(address: Address, authority: Path) -> CheckResult:
         if error.verify_code in WRONG_HOST:
             text = f"the certificate is not valid for {address.host}; correct the names in make-keys.sh, or ADDRESS"
         elif error.verify_code == EXPIRED:
-            text = "the certificate has expired; make a new one as described in make-keys.sh"
+            text = (
+                "the certificate has expired; make a new one on the SuperLink's machine, as described in make-keys.sh"
+            )
         else:
             text = (
                 f"the certificate of the SuperLink at {address} is not signed by {authority} ({error.verify_message}); "

@@ -108,6 +108,8 @@ def run_flwr(home: Path, arguments: Sequence[str]) -> Mapping[str, object]:
         reason = failure_reason(answer, process.stderr or process.stdout)
         if "certificate file" in reason:
             reason = f"{reason.rstrip('.')}. Run {home.parent / 'make-keys.sh'}"
+        elif "SuperLink is unavailable" in reason:  # Flower's remedy is about its own configuration
+            reason = f"the SuperLink does not answer. Start it with {home.parent / 'start-superlink.sh'}"
         raise DrflError(reason, code="superlink-failed")
     return answer
 

@@ -210,14 +210,14 @@ def files(plan: DeploymentPlan, root: Path) -> dict[str, str]:
     for name in plan.sites:
         key = f'public_key = "keys/{name}.pub"\n' if secure else ""
         settings += f'\n[[sites]]\nname = "{name}"\n{key}'
-    superlink = {"PROGRAMS": _programs("flower-superlink"), "SECURITY": _template(f"superlink-{kind}.sh")}
+    superlink = {**_programs("flower-superlink"), "SECURITY": _template(f"superlink-{kind}.sh")}
     texts = {
         "README.md": _fill("README.md", readme),
         ".gitignore": _template("gitignore"),
         "server.toml": settings,
         "superlink.env": _environment(plan, BIND=plan.bind, PORT=plan.port),
         "start-superlink.sh": _fill("start-superlink.sh", superlink),
-        "register-sites.sh": _fill("register-sites.sh", {"PROGRAMS": _programs("flwr"), **shared})
+        "register-sites.sh": _fill("register-sites.sh", {**_programs("flwr"), **shared})
         if secure
         else _template("register-insecure.sh"),
         "make-keys.sh": _fill("make-keys.sh", {**shared, **days, "SAN": ",".join(plan.names)})
@@ -242,7 +242,8 @@ def site_files(plan: DeploymentPlan, name: str, port: int) -> dict[str, str]:
     """
     security = _template(f"supernode-{'insecure' if plan.insecure else 'secure'}.sh")
     key = "" if plan.insecure else SITE_KEY
-    values = {"NAME": name, "PROGRAMS": _programs("flower-supernode"), "SECURITY": security, "KEY": key}
+    # The name last, because the security code has it too.
+    values = {**_programs("flower-supernode"), "SECURITY": security, "KEY": key, "NAME": name}
     return {
         "site.toml": _fill("site.toml", values),
         "superlink.env": _environment(plan, PORT=port),
@@ -260,9 +261,10 @@ def _environment(plan: DeploymentPlan, **values: object) -> str:
     return "".join(f"{name}={value}\n" for name, value in lines.items())
 
 
-def _programs(program: str) -> str:
-    """Return shell code that finds Flower's programs."""
-    return _fill("programs.sh", {"BIN": _bin_folder(), "PROGRAM": program}).rstrip("\n")
+def _programs(program: str) -> dict[str, str]:
+    """Return shell code that finds Flower's programs, and code that checks whether a port is free."""
+    values = {"BIN": _bin_folder(), "PROGRAM": program}
+    return {"PROGRAMS": _fill("programs.sh", values).rstrip("\n"), "FREE_PORT": _fill("port.sh", values).rstrip("\n")}
 
 
 def _bin_folder() -> str:

@@ -198,6 +198,20 @@ def find_folder(path: Path) -> DeploymentFolder | SiteFolder:
         return DeploymentFolder(root)
     if (root / "site.toml").is_file():
         return SiteFolder(root)
+    if any((root / name).exists() for name in ("start-supernode.sh", "key", "ca.crt")):
+        raise InputError(
+            f"{path} is the folder of a site, but site.toml is missing. Restore it from a backup, or copy it from "
+            "sites/SITE on the SuperLink's machine",
+            code="not-a-deployment",
+            field=str(path),
+        )
+    if (root / "start-superlink.sh").exists():
+        raise InputError(
+            f"{path} is the folder of a deployment, but server.toml is missing. Restore it from a backup, such as "
+            "server.toml.DATE",
+            code="not-a-deployment",
+            field=str(path),
+        )
     raise InputError(
         f"{path} is not a deployment, because it has no server.toml. To make one: drfl deploy init {path}",
         code="not-a-deployment",

@@ -19,6 +19,9 @@ from drfl.flower.deploy.paths import DeploymentFolder
 from drfl.report import read_run as parts
 from drfl.task.measure import undefined_share
 
+UNKNOWN_RUN = "[code: 16]"
+"""The code in Flower's message about a run that the SuperLink does not know."""
+
 FIT = "fit"
 """The request for a fit, in the place of the folder of another request."""
 
@@ -120,14 +123,14 @@ def submit(folder: DeploymentFolder, wait: float | None = None, request: Path | 
 
 def status(folder: DeploymentFolder, number: str) -> Status:
     """Return the status of a run."""
-    runs = _runs(folder, ["--run-id", _checked_number(number)])
+    runs = _runs_in(_ask_about(folder, number, ["list", "--run-id"]))
     if not runs:
-        raise DrflError(f"the SuperLink does not know run {number}", code="unknown-name", field="run")
+        raise _unknown_run(number)
     return _status_of(runs[0])
 
 
-def _runs(folder: DeploymentFolder, options: Sequence[str]) -> list[dict[str, object]]:
-    runs = run_flwr(folder.home, ["list", *options]).get("runs")
+def _runs_in(answer: Mapping[str, object]) -> list[dict[str, object]]:
+    runs = answer.get("runs")
     return [run for run in runs if isinstance(run, dict)] if isinstance(runs, list) else []
 
 
@@ -146,7 +149,7 @@ class ListedRun(NamedTuple):
 
 def list_runs(folder: DeploymentFolder) -> list[ListedRun]:
     """List the runs that the SuperLink knows."""
-    return [ListedRun(str(run.get("run-id")), _status_of(run)) for run in _runs(folder, [])]
+    return [ListedRun(str(run.get("run-id")), _status_of(run)) for run in _runs_in(run_flwr(folder.home, ["list"]))]
 
 
 def run_in_progress(folder: DeploymentFolder) -> str | None:
@@ -167,14 +170,14 @@ def check_no_run(folder: DeploymentFolder) -> None:
 
 def stop(folder: DeploymentFolder, number: str) -> None:
     """Stop a run."""
-    run_flwr(folder.home, ["stop", _checked_number(number)])
+    _ask_about(folder, number, ["stop"])
 
 
 def follow(folder: DeploymentFolder, number: str, show: Callable[[str], None]) -> Status:
     """Show a run's log until the run ends, and return its final status.
 
     Raises:
-        InputError: If ``number`` is not a number.
+        InputError: If ``number`` is not the number of a run.
         DrflError: If the SuperLink was unreachable for too long.
         KeyboardInterrupt: If the user stops following. The run continues.
     """
@@ -217,3 +220,22 @@ def _checked_number(number: str) -> str:
             field="run",
         )
     return number
+
+
+def _ask_about(folder: DeploymentFolder, number: str, command: Sequence[str]) -> Mapping[str, object]:
+    """Run a ``flwr`` command with the number of a run, and return its answer."""
+    try:
+        return run_flwr(folder.home, [*command, _checked_number(number)])
+    except DrflError as error:
+        if UNKNOWN_RUN in str(error):
+            raise _unknown_run(number) from None
+        raise
+
+
+def _unknown_run(number: str) -> InputError:
+    return InputError(
+        f"the SuperLink does not know run {number}. 'drfl deploy run' prints the number of a run, and 'drfl deploy "
+        "status' shows those in progress",
+        code="unknown-name",
+        field="run",
+    )

@@ -1,4 +1,4 @@
-"""`drfl deploy status`: the sites of a deployment, its runs, and the model of the last one."""
+"""`drfl deploy status`: the sites of a deployment, its runs, and the newest run and fit with their models."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from drfl.core.audit_log import AuditLog
 from drfl.core.errors import DrflError, InputError
-from drfl.core.files import read_json, read_text, sha256_of
-from drfl.experiments.run.manifest import CHECKPOINT
+from drfl.core.files import read_json, read_text, read_toml, sha256_of
+from drfl.experiments.run.manifest import CHECKPOINT, CONFIG, SUMMARY
 from drfl.flower.deploy.flower_cli import run_flwr
 from drfl.flower.deploy.paths import DELIVERY_FILE, RECEIVED, DeploymentFolder
 from drfl.flower.deploy.runs import list_runs
@@ -38,6 +38,38 @@ class SiteStatus(NamedTuple):
     model: str = ""
 
 
+class ResultsStatus(NamedTuple):
+    """The status of a run or a fit.
+
+    Args:
+        out: Its folder, relative to the deployment.
+        state: "none", "unfinished", "finished" or "diverged".
+        rounds: Completed rounds that are on the disk; of an unfinished fit, those of its newest run.
+        planned: Number of rounds in its configuration, or in ``server.toml`` if it has not begun.
+        step: Number of the newest run of an unfinished fit; otherwise 0.
+        steps: Number of runs of an unfinished fit, of which the last is that on all training rows; otherwise 0.
+        model: File of its model, relative to the deployment; "" if there is none.
+        sha256: Digest of that file; "" if there is none.
+        written: Time at which it was written, ISO 8601 in UTC.
+    """
+
+    out: str
+    state: str
+    rounds: int
+    planned: int
+    step: int = 0
+    steps: int = 0
+    model: str = ""
+    sha256: str = ""
+    written: str = ""
+
+    def progress(self) -> str:
+        """Describe state and rounds in a line."""
+        place = "final run, " if self.step == self.steps else f"candidate {self.step} of {self.steps - 1}, "
+        rounds = f"{self.rounds} of {self.planned} round{'s' * (self.planned != 1)}"
+        return f"{self.state}, {place if self.steps else ''}{rounds}"
+
+
 class DeploymentStatus(NamedTuple):
     """The status of a deployment.
 
@@ -45,30 +77,20 @@ class DeploymentStatus(NamedTuple):
         problem: Why the SuperLink gave no answer; "" if it answered.
         sites: The sites in ``server.toml``.
         runs: Numbers of the runs in progress.
-        out: Folder of the run that ``server.toml`` describes.
-        state: State of that run: "none", "unfinished", "finished" or "diverged".
-        rounds: Completed rounds of that run that are on the disk.
-        planned: Number of rounds in ``server.toml``.
-        model: File of the model of that run, relative to the deployment; "" if there is none.
-        sha256: Digest of that file; "" if there is none.
-        written: Time at which it was written, ISO 8601 in UTC.
+        run: The newest run in the folders that ``server.toml`` names.
+        fit: The newest fit.
     """
 
     problem: str
     sites: tuple[SiteStatus, ...]
     runs: tuple[str, ...]
-    out: str
-    state: str
-    rounds: int
-    planned: int
-    model: str = ""
-    sha256: str = ""
-    written: str = ""
+    run: ResultsStatus
+    fit: ResultsStatus
 
 
 def status_of(folder: DeploymentFolder) -> DeploymentStatus:
     """Return the status of a deployment, as far as this machine and the SuperLink know it."""
-    from drfl.flower.settings import read_server  # imported here because it imports torch
+    from drfl.flower.settings import FIT_RUNS, read_server  # imported here because it imports torch
 
     settings, problem = read_server(folder.settings), ""
     nodes, active = dict[str, dict[str, object]](), tuple[str, ...]()
@@ -102,18 +124,41 @@ def status_of(folder: DeploymentFolder) -> DeploymentStatus:
         changes = [str(node[name]) for name in ("online-at", "offline-at") if node.get(name) not in (None, "", "N/A")]
         replied, model = replies.get(site.name, ""), models.get(site.name, "")
         sites.append(SiteStatus(site.name, state, max(changes, default=""), replied, model))
-    out = folder.summary().parent
-    shown = out.relative_to(folder.root)
-    summary: object = None
+    folders = {command: path.parent for command, path in folder.summaries().items()}
+    return DeploymentStatus(
+        problem,
+        tuple(sites),
+        active,
+        _results_in(folder.root, folders["run"], settings.job.rounds),
+        _results_in(folder.root, folders["fit"], settings.job.rounds, FIT_RUNS),
+    )
+
+
+def _results_in(root: Path, out: Path, planned: int, steps: int = 0) -> ResultsStatus:
+    """Return the status of the run in a folder, or of the fit with this number of runs.
+
+    ``planned`` is the number of rounds if it has not begun.
+    """
+    shown = out.relative_to(root)
+    if not out.exists():
+        return ResultsStatus(str(shown), "none", 0, planned)
+    work = out / CHECKPOINT
+    is_unfinished, summary, step = work.exists(), None, 0
+    # Its own configuration, because server.toml may have changed since it began.
     with suppress(InputError):
-        summary = read_json(out / "summary.json")
-    finished = summary if isinstance(summary, dict) and not (out / CHECKPOINT).exists() else {}
-    matches = [NAME.fullmatch(path.name) for path in (out / CHECKPOINT).glob("round-*")]
-    rounds = finished.get("rounds", max((int(match[1]) for match in matches if match is not None), default=0))
-    state = "none"
-    if out.exists():
-        state = "diverged" if finished.get("failure") else "finished" if finished else "unfinished"
-    found = DeploymentStatus(problem, tuple(sites), active, str(shown), state, rounds, settings.job.rounds)
+        own = read_toml((work if is_unfinished else out) / CONFIG).get("rounds")
+        planned = own if isinstance(own, int) else planned
+    with suppress(InputError):
+        summary = read_json(out / SUMMARY)
+    if isinstance(summary, dict) and not is_unfinished:
+        state, rounds, steps = "diverged" if summary.get("failure") else "finished", summary.get("rounds", 0), 0
+    else:
+        if steps:
+            step = max((int(path.name.removeprefix("step-")) for path in work.glob("step-[0-9]*")), default=1)
+            work /= f"step-{step}"
+        matches = [NAME.fullmatch(path.name) for path in work.glob("round-*")]
+        state, rounds = "unfinished", max((int(match[1]) for match in matches if match is not None), default=0)
+    found = ResultsStatus(str(shown), state, rounds, planned, step, steps)
     file = out / MODEL
     if not file.is_file():
         return found

@@ -12,4 +12,11 @@ here=$(pwd)
 
 @PROGRAMS@
 @SECURITY@
-exec flower-superlink --host "${DRFL_BIND:-$BIND}" --port "$PORT" --database "$here/flwr/superlink.db" "$@"
+host=${DRFL_BIND:-$BIND} port=$PORT
+@FREE_PORT@
+if [ "$taken" = 75 ]; then
+    echo "port $port on $host is taken: the SuperLink of this deployment is running already, or another program uses" \
+        "the port. Stop it first" >&2
+    exit 1
+fi
+exec flower-superlink --host "$host" --port "$port" --database "$here/flwr/superlink.db" "$@"

@@ -15,20 +15,8 @@ here=$(pwd)
 
 @PROGRAMS@
 @SECURITY@
-python=$(dirname "$(command -v flower-supernode)")/python3
-[ -x "$python" ] || python=python3
-port=${DRFL_PORT:-$PORT}
-# If the port is taken, Flower prints a traceback and hangs.
-taken=0
-"$python" -I -c '
-import errno, socket, sys
-with socket.socket() as probe:
-    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        probe.bind(("127.0.0.1", int(sys.argv[1])))
-    except OSError as error:
-        sys.exit(75 if error.errno == errno.EADDRINUSE else 0)
-' "$port" || taken=$?
+host=127.0.0.1 port=${DRFL_PORT:-$PORT}
+@FREE_PORT@
 if [ "$taken" = 75 ]; then
     echo "port $port on 127.0.0.1 is taken: the SuperNode of @NAME@ is running already, or another program uses the" \
         "port. Stop it, or set another port with DRFL_PORT" >&2

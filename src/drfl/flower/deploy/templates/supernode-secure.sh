@@ -1,7 +1,8 @@
 
 for file in ca.crt key; do
     if [ ! -r "$file" ]; then
-        echo "$here/$file is missing or not readable. Run make-keys.sh on the SuperLink's machine to make it" >&2
+        echo "$here/$file is missing or not readable. Copy it from sites/@NAME@ on the SuperLink's machine, where" \
+            "make-keys.sh makes it. If a key is lost, 'drfl deploy check .' explains how to replace it" >&2
         exit 1
     fi
 done
