@@ -272,6 +272,34 @@ def test_loss_of_probabilities_is_refused(loss):
         Task(nn.Sequential(nn.Linear(4, 1), nn.Sigmoid()), loss)
 
 
+POISSON = functional.poisson_nll_loss
+
+
+@pytest.mark.parametrize("loss", [nn.PoissonNLLLoss(), POISSON, functools.partial(POISSON, full=True)])
+def test_loss_of_log_rates_is_refused(loss):
+    with refused("unsupported-loss", "loss", "torch.nn.PoissonNLLLoss(log_input=False)"):
+        Task(net(1), loss)
+
+
+@pytest.mark.parametrize("loss", [nn.PoissonNLLLoss(log_input=False), functools.partial(POISSON, log_input=False)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_counts_are_a_regression_of_rates(loss, dtype):
+    model, counts = nn.Sequential(net(1), nn.Softplus()), torch.tensor([0, 3, 1, 7, 2])
+    data = drfl.ClientData.from_arrays([(X.repeat(8, 1), counts.repeat(8).to(dtype))] * 2)
+    task = Task(model, loss)
+    fed = drfl.Simulation(data, task)
+    assert [measure.name for measure in task.measures] == ["rmse"]
+    result = fed.evaluate(fed.w0)
+    rows = data.test[0]
+    with torch.no_grad():
+        rates = model(data.test_inputs[rows])[:, 0]
+    expected = functional.mse_loss(rates, data.test_targets[rows].float()).sqrt()
+    torch.testing.assert_close(result.score[0], expected.double(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        result.loss[0], POISSON(rates, data.test_targets[rows], log_input=False).double(), rtol=1e-5, atol=1e-6
+    )
+
+
 def test_class_probabilities_need_their_own_score():
     soft = torch.tensor([[0.8, 0.1, 0.1], [0.0, 0.0, 1.0], [0.2, 0.5, 0.3], [0, 1, 0], [1, 0, 0]])
     for name in (None, "brier", "auc", "f1"):
