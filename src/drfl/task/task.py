@@ -22,7 +22,16 @@ from drfl.core.short_repr import stable_repr
 from drfl.task.batch_norm import federated_norms
 from drfl.task.input_fields import InputFields
 from drfl.task.layout import Layout
-from drfl.task.losses import LABELLED, LABELLED_FUNCTIONS, REGRESSION, REGRESSION_FUNCTIONS, Loss, SampleFn
+from drfl.task.losses import (
+    BINARY,
+    BINARY_FUNCTIONS,
+    LABELLED,
+    LABELLED_FUNCTIONS,
+    REGRESSION,
+    REGRESSION_FUNCTIONS,
+    Loss,
+    SampleFn,
+)
 from drfl.task.metrics import (
     ACCURACY,
     BUILT_IN,
@@ -36,10 +45,22 @@ from drfl.task.metrics import (
     resolved,
     scikit_learn_function,
 )
-from drfl.task.model_checks import ForwardPass, check_forward, check_gradient, differs, place_of, without_compilation
+from drfl.task.model_checks import (
+    CLOSE,
+    ForwardPass,
+    check_forward,
+    check_gradient,
+    differs,
+    place_of,
+    without_compilation,
+)
 from drfl.task.training_noise import Augmentation, Uniform, dropout_layers, with_keyed_dropout
 
 LOG = logging.getLogger("drfl.task.task")
+
+
+LEAST_ROWS = 20
+"""Rows from which on the model's outputs are checked for probabilities."""
 
 
 def default_score(loss: SampleFn) -> Metric:
@@ -435,6 +456,48 @@ class Task:
                     code="unsupported-metric",
                     field=metric.name,
                 )
+
+    def output_notice(self, x: Tensor, y: Tensor) -> Notice | None:
+        """Return a notice if the outputs for rows (n, …) are not what loss or metrics need; None if they may be.
+
+        Metrics of classes and torch's losses of logits need logits, and ``nn.NLLLoss`` needs log-probabilities.
+        """
+        takes_logs = self.criterion.is_one_of((nn.NLLLoss,), (functional.nll_loss,))
+        is_torchs = takes_logs or self.criterion.is_one_of(
+            (*LABELLED, *BINARY), (*LABELLED_FUNCTIONS, *BINARY_FUNCTIONS)
+        )
+        if len(x) < LEAST_ROWS or not (is_torchs or self._of_classes()):
+            return None
+
+        def columns(w: Tensor) -> Tensor:
+            with torch.no_grad(), torch.random.fork_rng([x.device] if x.is_cuda else []):
+                outputs = self.outputs(self.layout.views(w), x.clone()).double()
+            return outputs.movedim(1, -1).flatten(0, -2) if are_classes(outputs, y) else outputs.reshape(-1, 1)
+
+        def are_probabilities(p: Tensor) -> bool:
+            in_range = bool(((p >= 0) & (p <= 1)).all())
+            return in_range and (p.shape[1] == 1 or bool(((p.sum(1) - 1).abs() < CLOSE).all()))
+
+        outputs, model, w = columns(self.w0), f"the model {type(self.model).__name__}", self.w0
+        if takes_logs:
+            if bool(((outputs.exp().sum(1) - 1).abs() < CLOSE).all()):
+                return None
+            text = (
+                f"nn.NLLLoss needs log-probabilities, but the outputs of {model} are not: use nn.CrossEntropyLoss, or "
+                "end the model with nn.LogSoftmax(1)"
+            )
+            return Notice(text, "unexpected-outputs", "model")
+        # Outputs of a model that has not been trained may be in [0, 1] by chance, but not with other parameters too.
+        others = (10 * w, -10 * w, 10 * w.flip(0), -10 * w.flip(0))
+        if bool((outputs == outputs[0]).all()) or not are_probabilities(outputs):
+            return None
+        if not all(are_probabilities(columns(other)) for other in others):
+            return None
+        text = (
+            f"the outputs of {model} are probabilities, but metrics and model files need logits (log-odds): remove the "
+            "sigmoid or softmax at its end, and use it inside a loss of your own"
+        )
+        return Notice(text, "unexpected-outputs", "model")
 
     def check_targets(self, x: Tensor, y: Tensor) -> None:
         """Check that the targets suit the model's outputs and the metrics.
