@@ -462,7 +462,8 @@ class Task:
 
         Metrics of classes and torch's losses of logits need logits, and ``nn.NLLLoss`` needs log-probabilities.
         """
-        takes_logs = self.criterion.is_one_of((nn.NLLLoss,), (functional.nll_loss,))
+        # A class that the user derives from torch's may compute something else.
+        takes_logs = type(self.criterion.given) is nn.NLLLoss or self.criterion.is_one_of((), (functional.nll_loss,))
         is_torchs = takes_logs or self.criterion.is_one_of(
             (*LABELLED, *BINARY), (*LABELLED_FUNCTIONS, *BINARY_FUNCTIONS)
         )
