@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 from tests.support.marks import long_except
@@ -172,8 +173,28 @@ def test_unvectorisable_loss_runs_sequentially_and_is_logged_once(caplog):
     with caplog.at_level(logging.WARNING, "drfl"):
         end = drfl.run(Branching(local=LOCALS["plain"]), Simulation(data, task, engine=Stacked()), rounds=3)
     assert [record.msg.code for record in caplog.records] == ["slow-method"]
+    assert "PyTorch internals" not in caplog.text
     other = drfl.run(FedAvg(local=LOCALS["plain"]), Simulation(data, task, engine=Loop()), rounds=3)
     torch.testing.assert_close(end.state.w, other.state.w, rtol=0, atol=1e-12)
+
+
+class Noisy(ClientSide):
+    def loss(self, model, batch, context):
+        return batch.mean(model.losses(model(batch.inputs + torch.randn_like(batch.inputs)), batch.targets))
+
+
+class Scaled(ClientSide):
+    def loss(self, model, batch, context):
+        return batch.loss(model) * np.random.random()
+
+
+@pytest.mark.parametrize(("kind", "library"), [(Noisy, "torch"), (Scaled, "NumPy")])
+@pytest.mark.parametrize("engine", [Loop(), Stacked(), Threads(2)], ids=lambda engine: type(engine).__name__)
+def test_loss_that_draws_from_a_global_generator_is_refused(kind, library, engine, caplog):
+    quoted = (f"{kind.__name__}.loss", library)
+    with caplog.at_level(logging.WARNING, "drfl"), refused("unsupported-model", "loss", *quoted):
+        drfl.run(kind(local=LOCALS["plain"]), Simulation(pools(), task_of(), engine=engine), rounds=1)
+    assert caplog.records == []
 
 
 def test_augmented_views_differ_and_the_first_is_the_tasks():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import random
 import re
 import threading
 import types
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from tests.support.marks import long_beyond
@@ -16,6 +18,7 @@ from torch import nn
 from torch.nn import functional
 
 import drfl
+from drfl.core.global_rng import changed_generators, global_states
 from drfl.engine import Auto, Loop, RayWorkers, Stacked, Threads, auto
 from drfl.engine.base import PooledData
 from drfl.task.model_checks import without_compilation
@@ -77,6 +80,10 @@ def seq(*layers):
     return nn.Sequential(*layers, nn.Linear(4, 2))
 
 
+def halved_in_training(self, x):
+    return self.l(x * 0.5 if self.training else x)
+
+
 REFUSED = {
     "in place, a layer": (lambda: seq(nn.Flatten(), nn.ReLU(inplace=True)), "1 (ReLU)"),
     "in place, a function": (lambda: Of(lambda self, x: self.l(functional.relu(x, inplace=True))), "in place"),
@@ -94,6 +101,8 @@ REFUSED = {
     "complex": (lambda: Of(lambda self, x: self.l(x), c=nn.Parameter(torch.ones(2) * 1j)), "complex64"),
     "meta": (lambda: nn.Linear(4, 2, device="meta"), "meta"),
     "two devices": (lambda: seq(nn.Linear(4, 4, device="meta")), "meta"),
+    "two modes": (lambda: Of(halved_in_training), "eval() mode"),
+    "probabilities in tests": (lambda: Of(lambda s, x: s.l(x) if s.training else s.l(x).softmax(1)), "eval() mode"),
     "a tuple": (lambda: Of(lambda self, x: (self.l(x), x)), "tuple of 2"),
     "a dict": (lambda: Of(lambda self, x: {"logits": self.l(x)}), "'logits'"),
     "nothing": (lambda: Of(lambda self, x: None), "NoneType"),
@@ -227,6 +236,83 @@ def test_in_place_loss_or_augmentation_is_refused():
             data, drfl.Task(nn.Linear(4, 2), lambda o, y: functional.cross_entropy(o, y.mul_(1), reduction="none"))
         )
     assert torch.equal(data.targets, before)
+
+
+def test_model_in_eval_mode_has_one_mode_and_is_tested_as_in_torch():
+    data = drfl.ClientData.from_arrays(pairs())
+    model = Of(halved_in_training).eval()
+    fed = drfl.Simulation(data, drfl.Task(model))
+    with torch.no_grad():
+        expected = [functional.cross_entropy(model(data.test_inputs[r]), data.test_targets[r]) for r in data.test]
+    torch.testing.assert_close(fed.evaluate(fed.w0).loss, torch.stack(expected).double())
+    assert not model.training
+    fed = drfl.Simulation(data, drfl.Task(Of(lambda self, x: self.l(x))))
+    assert fed._given.model.training
+
+
+def in_place(outputs, targets):
+    return float(outputs.sub_(outputs.logsumexp(1, keepdim=True)).exp_().max(1).values.mean())
+
+
+def by_numpy(outputs, targets):
+    values = outputs.numpy()
+    values -= values.max()
+    return values.mean()
+
+
+def changing_targets(outputs, targets):
+    targets.mul_(2)
+    return 0.0
+
+
+def of_many_rows(outputs, targets):
+    assert len(outputs) > 10**6
+    return 0.0
+
+
+@pytest.mark.parametrize("metric", [in_place, by_numpy, changing_targets])
+def test_metric_of_all_rows_must_not_change_its_arguments(metric):
+    data = drfl.ClientData.from_arrays(pairs())
+    with refused("unsupported-metric", metric.__name__):
+        drfl.Simulation(data, drfl.Task(nn.Linear(4, 2), metrics=(metric, "log_loss")))
+    each = drfl.Metric("each", lambda o, y: o.sub_(1)[:, 0], per_sample=True)
+    with refused("unsupported-metric", "each"):
+        drfl.Simulation(data, drfl.Task(nn.Linear(4, 2), metrics=(each,)))
+
+
+def test_metric_that_is_undefined_on_few_rows_is_accepted():
+    drfl.Simulation(drfl.ClientData.from_arrays(pairs()), drfl.Task(nn.Linear(4, 2), metrics=(of_many_rows,)))
+
+
+def noisy(outputs):
+    return outputs + torch.randn_like(outputs)
+
+
+def maybe_flipped(x, uniform):
+    return x.flip(1) if np.random.random() < 0.01 else x
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"augment": lambda x, uniform: x + torch.randn_like(x)}, "augment"),
+        ({"augment": lambda x, uniform: x * random.random()}, "augment"),
+        ({"augment": maybe_flipped}, "augment"),
+        ({"loss": lambda o, y: functional.cross_entropy(noisy(o), y, reduction="none")}, "loss"),
+        ({"loss": drfl.BatchLoss(lambda o, y: functional.cross_entropy(noisy(o), y))}, "loss"),
+    ],
+    ids=["torch", "Python", "a rare draw of NumPy", "loss", "loss of a batch"],
+)
+def test_draws_from_global_generators_are_refused(options, field):
+    with refused("unsupported-model", field) as caught:
+        drfl.Simulation(drfl.ClientData.from_arrays(pairs()), drfl.Task(nn.Linear(4, 2), **options))
+    assert "global generator" in str(caught.value)
+
+
+def test_check_for_draws_changes_no_global_generator():
+    task, states = drfl.Task(nn.Linear(4, 2), augment=lambda x, uniform: x + uniform(4)), global_states()
+    drfl.Simulation(drfl.ClientData.from_arrays(pairs()), task)
+    assert changed_generators(states) == []
 
 
 def test_loss_that_mixes_samples_is_named_instead_of_the_model():

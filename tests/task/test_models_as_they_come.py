@@ -105,6 +105,13 @@ def test_token_beyond_the_embedding_is_a_one_line_error():
     assert "embedding (Embedding)" in str(caught.value)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_embedding_names_the_type_that_it_needs(dtype):
+    rows = torch.arange(40).reshape(10, 4).remainder(7).to(dtype)
+    with refused("model-data-mismatch", "model", "int64"):
+        drfl.Simulation(drfl.ClientData.from_arrays([(rows, torch.arange(10) % 2)] * 3), drfl.Task(Words()))
+
+
 @pytest.mark.parametrize("ragged", [[[1, 2, 3], [4, 5]], [torch.arange(3), torch.arange(2)]])
 def test_texts_of_different_lengths_are_one_line_errors(ragged):
     with refused("wrong-shape", "a", "'a'", "2", "3"):

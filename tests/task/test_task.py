@@ -7,12 +7,13 @@ import functools
 
 import pytest
 import torch
-from tests.support.refusals import refused
+from tests.support.refusals import logged, refused
 from torch import nn
 from torch.nn import functional
 
 import drfl
 from drfl.core.key import Key
+from drfl.engine import prepared_pools
 from drfl.task import models
 from drfl.task.metrics import METRICS, Metric, argmax_accuracy, binary_accuracy
 from drfl.task.task import Task
@@ -272,6 +273,34 @@ def test_loss_of_probabilities_is_refused(loss):
         Task(nn.Sequential(nn.Linear(4, 1), nn.Sigmoid()), loss)
 
 
+POISSON = functional.poisson_nll_loss
+
+
+@pytest.mark.parametrize("loss", [nn.PoissonNLLLoss(), POISSON, functools.partial(POISSON, full=True)])
+def test_loss_of_log_rates_is_refused(loss):
+    with refused("unsupported-loss", "loss", "torch.nn.PoissonNLLLoss(log_input=False)"):
+        Task(net(1), loss)
+
+
+@pytest.mark.parametrize("loss", [nn.PoissonNLLLoss(log_input=False), functools.partial(POISSON, log_input=False)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_counts_are_a_regression_of_rates(loss, dtype):
+    model, counts = nn.Sequential(net(1), nn.Softplus()), torch.tensor([0, 3, 1, 7, 2])
+    data = drfl.ClientData.from_arrays([(X.repeat(8, 1), counts.repeat(8).to(dtype))] * 2)
+    task = Task(model, loss)
+    fed = drfl.Simulation(data, task)
+    assert [measure.name for measure in task.measures] == ["rmse"]
+    result = fed.evaluate(fed.w0)
+    rows = data.test[0]
+    with torch.no_grad():
+        rates = model(data.test_inputs[rows])[:, 0]
+    expected = functional.mse_loss(rates, data.test_targets[rows].float()).sqrt()
+    torch.testing.assert_close(result.score[0], expected.double(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        result.loss[0], POISSON(rates, data.test_targets[rows], log_input=False).double(), rtol=1e-5, atol=1e-6
+    )
+
+
 def test_class_probabilities_need_their_own_score():
     soft = torch.tensor([[0.8, 0.1, 0.1], [0.0, 0.0, 1.0], [0.2, 0.5, 0.3], [0, 1, 0], [1, 0, 0]])
     for name in (None, "brier", "auc", "f1"):
@@ -351,3 +380,55 @@ def test_lists_of_metrics_and_unhashable_augmentations_are_accepted():
     data = drfl.ClientData.from_arrays([(X.repeat(8, 1), Y.repeat(8)) for _ in range(2)])
     assert drfl.run(drfl.FedAvg(local=drfl.LocalSGD(steps=2, lr=0.1)), drfl.Simulation(data, task), rounds=1)
     assert hash(task) != hash(Task(net()))
+
+
+def own_loss(outputs, y):
+    return functional.binary_cross_entropy(outputs.squeeze(1), y.to(outputs), reduction="none")
+
+
+def with_end(outputs, end):
+    return nn.Sequential(net(outputs), end)
+
+
+ROWS = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
+PARITY = torch.arange(30) % 2
+
+
+@pytest.mark.parametrize(
+    ("model", "loss"),
+    [
+        (with_end(1, nn.Sigmoid()), own_loss),
+        (with_end(1, nn.Sigmoid()), nn.BCEWithLogitsLoss()),
+        (with_end(2, nn.Softmax(1)), nn.CrossEntropyLoss()),
+        (net(2), nn.NLLLoss()),
+        (net(2), functional.nll_loss),
+    ],
+)
+def test_outputs_that_are_no_logits_are_noticed(model, loss):
+    task = Task(model, loss)
+    notice = task.output_notice(ROWS, PARITY)
+    assert notice is not None
+    assert (notice.code, notice.field) == ("unexpected-outputs", "model")
+    assert task.output_notice(ROWS[:19], PARITY[:19]) is None
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-3, 1.0])
+def test_logits_are_never_noticed(scale):
+    for seed in range(40):
+        with Key(seed).torch_scope():
+            models = [nn.Linear(4, 1), nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))]
+        assert [Task(model, nn.BCEWithLogitsLoss()).output_notice(scale * ROWS, PARITY) for model in models] == [
+            None
+        ] * 2
+    assert Task(net(2)).output_notice(ROWS, PARITY) is None
+    assert Task(with_end(2, nn.LogSoftmax(1)), nn.NLLLoss()).output_notice(ROWS, PARITY) is None
+    assert Task(with_end(1, nn.Sigmoid()), nn.MSELoss()).output_notice(ROWS, PARITY.float()) is None
+
+
+def test_notice_about_outputs_is_logged_once(caplog):
+    data = drfl.ClientData.from_arrays([(ROWS, PARITY), (ROWS, PARITY)])
+    prepared_pools._warn_once.cache_clear()
+    for seed in range(2):
+        with Key(seed).torch_scope(), caplog.at_level("WARNING", "drfl"):
+            drfl.Simulation(data, Task(nn.Sequential(nn.Linear(4, 2), nn.Softmax(-1), nn.Flatten())))
+    assert logged(caplog) == [("unexpected-outputs", "model")]

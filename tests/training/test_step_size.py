@@ -17,7 +17,7 @@ from tests.support.refusals import refused
 from torch import Tensor
 
 from drfl.algorithms import AFL, DRDM, DRFA, SCAFFOLD, DualDRDM, FedAvg, ScaffPD
-from drfl.core.errors import DivergedError, RunWarning
+from drfl.core.errors import DivergedError, DrflError, RunWarning
 from drfl.core.key import Key
 from drfl.core.run_end import Marks
 from drfl.data import ClientData
@@ -702,17 +702,36 @@ def test_inputs_without_a_step_size_are_named(size):
     assert "column 3" in str(caught.value)
 
 
+class Logarithm(torch.nn.Linear):
+    def forward(self, x):
+        return super().forward(x.log())
+
+
+@pytest.mark.parametrize("lr", [None, 0.1])
+@pytest.mark.parametrize("kind", [FedAvg, DualDRDM])
+@pytest.mark.parametrize(("worst", "named"), [("b", "b"), ("abc", "a")])
+def test_client_whose_loss_is_undefined_at_the_initial_model_is_named(kind, lr, worst, named):
+    """Nothing has been trained yet, so neither a step size nor a divergence is to blame."""
+    x = torch.rand(3, 40, 5, generator=torch.Generator().manual_seed(0)) + 0.1
+    rows = {name: (-part if name in worst else part, torch.arange(40) % 2) for name, part in zip("abc", x, strict=True)}
+    fed, rounds = Simulation(ClientData.from_arrays(rows), Task(Logarithm(5, 2))), []
+    with refused("not-finite", "loss", f"'{named}'", "nan") as caught:
+        run(kind(m=3, local=LocalSGD(lr=lr)), fed, rounds=3, callbacks=[rounds.append])
+    assert "lower" not in str(caught.value)
+    assert rounds == []
+
+
 def test_large_targets_are_named_before_the_step_size():
     """With targets around 10⁶, the loss and its gradients are large for any step size."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(3, 40, 4, generator=generator)
     messages = []
-    for size in (1.0, 1e6, 1e25):
+    for size, code in ((1.0, "diverged"), (1e6, "diverged"), (1e25, "not-finite")):
         data = ClientData.from_arrays({name: (rows, rows.sum(1) * size) for name, rows in zip("abc", x, strict=True)})
         torch.manual_seed(0)
         network = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
         fed = Simulation(data, Task(network, torch.nn.MSELoss()))
-        with refused("diverged", kind=DivergedError) as caught:
+        with refused(code, kind=DrflError) as caught:
             run(FedAvg(m=3, local=LocalSGD(steps=5, lr=3.0, batch=16)), fed, rounds=10, check_data=False)
         messages.append(str(caught.value))
     assert ["targets" in message for message in messages] == [False, True, True]

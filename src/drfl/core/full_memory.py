@@ -24,7 +24,8 @@ def explain_full_memory() -> Iterator[None]:
         size = re.search(r"[Tt]ried to allocate ([\d.]+ \w+)", str(error))
         raise DrflError(
             f"the memory of the GPU is full{f' ({size[1]} more are needed)' if size else ''}. Use a "
-            "smaller cohort or batch, `engine = 'loop'`, `precision = 'bf16'` or `device = 'cpu'`.",
+            "smaller cohort or batch, `engine = 'loop'` (in Python drfl.Loop()), `precision = 'bf16'` or "
+            "`device = 'cpu'`.",
             code="out-of-memory",
             field="device",
         ) from None

@@ -7,6 +7,8 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
+from drfl.core.errors import first_line
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -33,3 +35,12 @@ def vmap(function: Callable[P, R], in_dims: int | tuple[int | None, ...] = 0) ->
             _set_warning(True)
 
     return call
+
+
+def fault_of(error: Exception) -> str:
+    """Explain in one clause why a function cannot be vectorised."""
+    reason = first_line(error)
+    if "data-dependent control flow" in reason or ".item()" in reason:
+        return "its forward pass branches on values, by if or .item()"
+    # Further sentences are advice on torch's options, which drfl's users cannot set.
+    return reason.partition(". ")[0]

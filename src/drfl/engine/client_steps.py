@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple, overload
 from weakref import WeakKeyDictionary
@@ -11,9 +12,10 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value
 
-from drfl.core.errors import InputError, Notice, first_line
+from drfl.core.errors import InputError, Notice
+from drfl.core.global_rng import changed_generators, global_states
 from drfl.core.intraop import threads_for
-from drfl.core.vmap import vmap
+from drfl.core.vmap import fault_of, vmap
 from drfl.engine.base import Models, PooledData
 from drfl.engine.batches import Batches, ClientRows
 from drfl.engine.local_step import LocalStep, ascent, local_step
@@ -35,6 +37,9 @@ from drfl.task.training_noise import WORD, dropout_layers, scramble
 
 OWN = "state."
 """Prefix of entries of the state among the trained tensors, which have the names of parameters otherwise."""
+
+_checked: WeakKeyDictionary[Task, set[type[LocalMethod]]] = WeakKeyDictionary()
+"""Methods whose first step has drawn from no global generator, by task."""
 
 _serial: WeakKeyDictionary[Task, set[type[LocalMethod]]] = WeakKeyDictionary()
 """Methods that cannot be vectorised, by task."""
@@ -183,7 +188,7 @@ def _train_group(
         _train_group(problem, batches, request, clients, group[:1], models, ends)
         _serial.setdefault(problem.task, set()).add(type(method))
         text = (
-            f"{type(method).__name__} cannot be vectorised for {model_of(problem.task)} ({first_line(error)}), so "
+            f"{type(method).__name__} cannot be vectorised for {model_of(problem.task)} ({fault_of(error)}), so "
             "clients are trained one by one"
         )
         LOG.warning(Notice(text, "slow-method", type(method).__name__))
@@ -235,7 +240,8 @@ def _local_steps(
         changes = tuple(OWN + name if name in method.trained else name for name in trains)
         samples = _samples(problem, batches, index, t - 1, count, weights)
         arguments = (changes, *samples, fixed_state, per_client)
-        gradients, losses, statistics = gradient(views, *arguments)
+        with _no_global_draws(problem.task, method):
+            gradients, losses, statistics = gradient(views, *arguments)
         gradients = gradient.ascended(local.optimizer, gradients, views, arguments)
         if is_directed:
             directions, new = gradient.direction(gradients, losses, {**fixed_state, **own}, per_client)
@@ -259,6 +265,24 @@ def _local_steps(
         if t == request.snapshot:
             snapshot = U.clone()
     return Models(U, snapshot, total), {**moved, **own}
+
+
+@contextmanager
+def _no_global_draws(task: Task, method: LocalMethod) -> Iterator[None]:
+    """Refuse a loss that draws from a global generator, in the first step of a method."""
+    checked = _checked.setdefault(task, set())
+    before = None if type(method) in checked else global_states()
+    yield
+    if before is None:
+        return
+    if drawn := changed_generators(before):
+        raise InputError(
+            f"{type(method).__name__}.loss draws from {drawn[0]}'s global generator, so results would depend on the "
+            "engine. Use batch.view(1) for another random augmentation, or nn.Dropout.",
+            code="unsupported-model",
+            field="loss",
+        )
+    checked.add(type(method))
 
 
 def _samples(

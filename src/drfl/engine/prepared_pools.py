@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import logging
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from drfl.core.errors import InputError
+from drfl.core.errors import InputError, Notice
 from drfl.data import ClientData
 from drfl.data.checks.clients import unlabelled_rows
 from drfl.data.partition.splitting import pieces
@@ -20,6 +22,12 @@ from drfl.task.task import Task
 
 SCANNED = 2**22
 """Numbers of a pool among which rows for the check of a model are selected."""
+
+
+TRIED = 64
+"""Rows whose outputs are checked for probabilities."""
+
+LOG = logging.getLogger("drfl.engine")
 
 
 class PreparedPools(NamedTuple):
@@ -74,6 +82,10 @@ def prepare(data: ClientData, task: Task, place: torch.device) -> PreparedPools:
         if reads:  # the model reads values, so rare values matter
             task.check(*_trial_rows(problem, problem.x.numel()))
         task.check_targets(problem.x, problem.y)
+    few = slice(None, None, max(1, len(train.x) // TRIED))
+    notice = task.output_notice(train.x[few][:TRIED], train.y[few][:TRIED])
+    if notice is not None:
+        _warn_once(notice)
     data, masses, test_masses = counted_rows(data, task.criterion)
     pools = ((train.y, masses), (test.y, test_masses))
     ignoring = any(m is not None and bool(task.criterion.ignores(y).any()) for y, m in pools)
@@ -87,6 +99,11 @@ def prepare(data: ClientData, task: Task, place: torch.device) -> PreparedPools:
         test_inputs = inputs if test.x is train.x else features(parts.backbone, test.x)
         train, test = train._replace(task=parts.task, x=inputs), test._replace(task=parts.task, x=test_inputs)
     return PreparedPools(data, task, train, test)
+
+
+@functools.cache  # once, and not for every seed of a comparison
+def _warn_once(notice: Notice) -> None:
+    LOG.warning(notice)
 
 
 def counted_rows(data: ClientData, loss: Loss) -> tuple[ClientData, Tensor | None, Tensor | None]:

@@ -116,7 +116,7 @@ class RayWorkers:
         except Exception as error:  # raised by the user's modules
             raise InputError(
                 f"{model_of(problem.task)}, its loss or its metrics cannot be sent to workers ({first_line(error)}). "
-                "Use engine 'loop'.",
+                "Use `engine = 'loop'`, in Python drfl.Loop().",
                 code="not-picklable",
                 field="model",
             ) from error

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from drfl.core import checks
-from drfl.core.errors import first_line
 from drfl.core.intraop import threads_for
 from drfl.core.key import Key
+from drfl.core.vmap import fault_of
 from drfl.engine import full_batch
 from drfl.engine.base import Models, PooledData, Tests
 from drfl.engine.batches import Batches, ClientRows
@@ -157,9 +157,6 @@ class Stacked:
 
 _trials: WeakKeyDictionary[Task, StepTrial] = WeakKeyDictionary()
 
-BRANCHES = "data-dependent control flow"
-"""Part of vmap's error message if Python reads a value."""
-
 
 class StepTrial(NamedTuple):
     """The result of stacking the models of two clients.
@@ -190,9 +187,7 @@ def trial_of(problem: PooledData) -> StepTrial:
         raise
     # vmap may raise anything for unsupported operations. Faults of the model itself have been rejected before.
     except Exception as error:
-        reason = first_line(error)
-        branches = BRANCHES in reason or ".item()" in reason
-        fault = "its forward pass branches on values, by if or .item()" if branches else reason
+        fault = fault_of(error)
     _trials[problem.task] = StepTrial(fault, counter.operations)
     return _trials[problem.task]
 

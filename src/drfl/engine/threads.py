@@ -167,7 +167,8 @@ class Threads:
             copy.deepcopy(problem.task.model)
         except Exception as error:  # raised by the user's modules
             raise model_error(
-                f"{model_of(problem.task)} cannot be copied for each thread ({first_line(error)}). Use engine 'loop'."
+                f"{model_of(problem.task)} cannot be copied for each thread ({first_line(error)}). Use "
+                "`engine = 'loop'`, in Python drfl.Loop()."
             ) from error
 
     def train(self, problem: PooledData, batches: Batches, request: TrainRequest) -> Models:

@@ -34,6 +34,8 @@ def paired_csv(
         return None
     rows = []
     for i, name in enumerate(names):
+        if bool(returned[i].isnan().all()):  # the site did not answer the last test
+            continue
         for j, measure in enumerate(measures):
             first, second, both = returned[i, j].tolist(), last[i, j].tolist(), products[i, j].tolist()
             if measure.rows.mean:

@@ -17,7 +17,7 @@ from drfl.core.audit_signatures import load_public_key
 from drfl.core.errors import DrflError, InputError, Notice
 from drfl.flower.claims import admit
 from drfl.flower.closing import SERVER, AuditedRun
-from drfl.flower.deploy.dated_folders import DATE, folder_to_fill, newest_model
+from drfl.flower.deploy.dated_folders import first_model, folder_to_fill
 from drfl.flower.deploy.paths import DeploymentFolder
 from drfl.flower.messages import HoldOut, SiteIdentity
 from drfl.flower.nodes import JoinedSite, KeyRoster, NameRoster, Roster, gather_members
@@ -133,9 +133,7 @@ def read_resolved(path: Path) -> ServerSettings:
     if settings.job.checkpoint_key is not None:
         job["checkpoint_key"] = folder / settings.job.checkpoint_key
     if settings.job.init_from is not None:
-        # A model that the operator names without DATE is used even if its run diverged.
-        dated = newest_model(folder, settings.job.init_from) if DATE in str(settings.job.init_from) else None
-        job["init_from"] = dated or folder / settings.job.init_from
+        job["init_from"] = first_model(folder, settings.job.init_from)
     out = folder_to_fill(folder, settings.out).relative_to(folder)
     return settings.model_copy(update={"out": out, "job": settings.job.model_copy(update=job)})
 

@@ -19,15 +19,25 @@ from drfl.core.errors import InputError
 SampleFn = Callable[[Tensor, Tensor], Tensor]
 """Function of outputs (B, …) and targets (B, …) that returns one value per sample, (B,)."""
 
-REGRESSION = (nn.MSELoss, nn.L1Loss, nn.HuberLoss, nn.SmoothL1Loss)
-REGRESSION_FUNCTIONS = (functional.mse_loss, functional.l1_loss, functional.huber_loss, functional.smooth_l1_loss)
+POISSON = (nn.PoissonNLLLoss,)
+POISSON_FUNCTIONS = (functional.poisson_nll_loss,)
+"""torch's losses of counts. Their outputs must be rates, not logarithms of rates."""
+
+REGRESSION = (nn.MSELoss, nn.L1Loss, nn.HuberLoss, nn.SmoothL1Loss, *POISSON)
+REGRESSION_FUNCTIONS = (
+    functional.mse_loss,
+    functional.l1_loss,
+    functional.huber_loss,
+    functional.smooth_l1_loss,
+    *POISSON_FUNCTIONS,
+)
 """torch's regression losses, for which the default score is the RMSE."""
 
 BINARY = (nn.BCEWithLogitsLoss,)
 BINARY_FUNCTIONS = (functional.binary_cross_entropy_with_logits,)
 """torch's losses of the log-odds of labels 0 or 1. drfl excludes unknown labels (NaN) from them."""
 
-ELEMENTWISE = (*REGRESSION, *BINARY, nn.SoftMarginLoss, nn.PoissonNLLLoss)
+ELEMENTWISE = (*REGRESSION, *BINARY, nn.SoftMarginLoss)
 ELEMENTWISE_FUNCTIONS = (*REGRESSION_FUNCTIONS, *BINARY_FUNCTIONS)
 """torch's elementwise losses, which would broadcast (B, 1) against (B,)."""
 
@@ -113,6 +123,11 @@ class Loss:
     @property
     def _code(self) -> object:
         return self.given.func if isinstance(self.given, functools.partial) else self.given
+
+    @property
+    def of_log_rates(self) -> bool:
+        """Whether the outputs are logarithms of the rates of counts."""
+        return self.is_one_of(POISSON, POISSON_FUNCTIONS) and bool(self._option("log_input"))
 
     @property
     def summed(self) -> bool:

@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.hooks import RemovableHandle
 
+from drfl.core.described import is_of_package
 from drfl.core.errors import InputError, first_line
 from drfl.task.dispatch_mode import DispatchMode
 from drfl.task.input_fields import fields_of
 
 CLOSE = 1e-3
-"""Tolerated difference between a sample's outputs in different batches, as a share of its largest output."""
+"""Tolerated difference between outputs in different batches or modes, as a share of the largest output."""
 
 COMPILED = "_orig_mod"
 """Name under which ``torch.compile`` stores the original module."""
@@ -169,6 +170,7 @@ def check_forward(model: nn.Module, trained: Mapping[str, Tensor], x: Tensor, co
                     ". The previous layer returns a tuple, as nn.LSTM does. Select the tensor."
                 ),
                 "'Half'": ". On a CPU, use model.float().",
+                "'indices'": ". An embedding needs integers: convert the inputs to int64.",
                 "Expected all tensors to be on the same device": ". Move the model to the device of the simulation.",
             }
             of = f"of shape {tuple(rows.shape[1:])} and {rows.dtype}" if fields is None else f"with the fields {fields}"
@@ -182,14 +184,14 @@ def check_forward(model: nn.Module, trained: Mapping[str, Tensor], x: Tensor, co
     # Watch only this pass for reads, because watching slows down every operation.
     with (watcher := _ReadWatcher()):
         outputs = call(rows)
-    if rows._version != start or _differs(rows, x):
+    if rows._version != start or differs(rows, x):
         rows = x.clone()
-        layer = _layer(model, lambda: call(rows), lambda: rows._version != start or _differs(rows, x))
+        layer = _layer(model, lambda: call(rows), lambda: rows._version != start or differs(rows, x))
         raise model_error(
             f"{layer or label} changes the model's inputs, which are the clients' data, in place. Set inplace=False, "
             "or work on x.clone()."
         )
-    changed = [name for name, value in state.items() if after[name] is not value or _differs(value, before[name])]
+    changed = [name for name, value in state.items() if after[name] is not value or differs(value, before[name])]
     changed += [name for name, p in frozen.items() if p._version != versions[name]]
     if changed:
         raise model_error(
@@ -208,7 +210,7 @@ def check_forward(model: nn.Module, trained: Mapping[str, Tensor], x: Tensor, co
         else:
             kind, remedy = f"a {type(outputs).__name__}", "a tensor"
         raise model_error(f"{label} returns {kind}. Its forward method must return {remedy}.")
-    if _differs(outputs, call(rows)):
+    if differs(outputs, call(rows)):
         # If the state of the generators is the same, the model has a state that changes between calls.
         if torch.equal(generators, _generators(x)):
             raise model_error(
@@ -221,11 +223,41 @@ def check_forward(model: nn.Module, trained: Mapping[str, Tensor], x: Tensor, co
             f"{layer or label} draws from a global generator in the forward pass, so results would depend on the "
             "engine. Use nn.Dropout, for which drfl supplies keyed random numbers, or turn the layer off with .eval()."
         )
+    _check_mode(model, outputs, lambda twin: functional_call(twin, after, (rows,)))
     alone = [call(x[j : j + 1].clone()) for j in range(min(count, len(x)))]
     if outputs.shape[0] == len(x):  # Otherwise only the loss knows which dimension holds the samples.
         for j, output in enumerate(alone):
             _check_alone(label, outputs, output, j, watcher.has_read)
     return ForwardPass(outputs, alone, watcher.has_read)
+
+
+def _check_mode(model: nn.Module, outputs: Tensor, call: Callable[[nn.Module], object]) -> None:
+    """Check that the model has the same outputs in eval() mode; ``call`` runs a copy of the model."""
+    # The layers of torch and drfl do so, or check_module refuses them.
+    if not any(layer.training and not is_of_package(type(layer)) for layer in model.modules()):
+        return
+    try:
+        # The copy shares all tensors, and the model itself may be in use in another thread.
+        twin = copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
+    except Exception:  # engines that need copies refuse such a model
+        return
+    tested = call(twin.eval())
+    if not (isinstance(tested, Tensor) and tested.shape == outputs.shape and _is_close(tested, outputs)):
+        raise model_error(
+            f"the model {type(model).__name__} has other outputs in eval() mode, but drfl trains and tests in one "
+            "mode. Remove the branch on self.training (use nn.Dropout for noise), or pass model.eval() to train and "
+            "test in that mode."
+        )
+
+
+def _is_close(outputs: Tensor, expected: Tensor) -> bool:
+    """Return whether outputs agree up to rounding."""
+    if not expected.is_floating_point():
+        return True
+    # On a GPU, the algorithm of a convolution, and so its rounding, depends on the size of the batch.
+    tolerance = max(CLOSE, 8 * torch.finfo(expected.dtype).eps, 2**-7 if expected.is_cuda else 0.0)
+    size = float(expected.abs().nan_to_num(0, 0, 0).max()) if expected.numel() else 0.0
+    return torch.allclose(outputs, expected, rtol=0, atol=tolerance * size + 1e-5, equal_nan=True)
 
 
 def _check_alone(label: str, outputs: Tensor, alone: Tensor, j: int, reads: bool) -> None:
@@ -236,12 +268,7 @@ def _check_alone(label: str, outputs: Tensor, alone: Tensor, j: int, reads: bool
             f"{label} returns outputs of shape {tuple(outputs.shape)} for {len(outputs)} samples, but of shape "
             f"{tuple(alone.shape)} for one. Keep the batch as the first dimension; use squeeze(-1), not squeeze()."
         )
-    if not outputs.is_floating_point():
-        return
-    # On a GPU, the algorithm of a convolution, and so its rounding, depends on the size of the batch.
-    tolerance = max(CLOSE, 8 * torch.finfo(outputs.dtype).eps, 2**-7 if outputs.is_cuda else 0.0)
-    size = float(expected.abs().nan_to_num(0, 0, 0).max()) if expected.numel() else 0.0
-    if not torch.allclose(alone, expected, rtol=0, atol=tolerance * size + 1e-5, equal_nan=True):
+    if not _is_close(alone, expected):
         advice = (
             "The forward pass branches on values of the whole batch. Decide per sample, with torch.where."
             if reads
@@ -298,7 +325,7 @@ def _generators(x: Tensor) -> Tensor:
     return torch.cat([torch.get_rng_state()] + ([torch.cuda.get_rng_state(x.device)] if x.is_cuda else []))
 
 
-def _differs(a: Tensor, b: Tensor) -> bool:
+def differs(a: Tensor, b: Tensor) -> bool:
     """Return whether two tensors differ anywhere; NaN equals NaN."""
     return a.shape != b.shape or bool(((a != b) & ~((a != a) & (b != b))).any())
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import functools
 import logging
+import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -15,13 +17,24 @@ from torch.nn import functional
 
 from drfl.core.described import described, is_of_package
 from drfl.core.errors import InputError, Notice, first_line
+from drfl.core.global_rng import is_random
 from drfl.core.short_repr import stable_repr
 from drfl.task.batch_norm import federated_norms
 from drfl.task.input_fields import InputFields
 from drfl.task.layout import Layout
-from drfl.task.losses import LABELLED, LABELLED_FUNCTIONS, REGRESSION, REGRESSION_FUNCTIONS, Loss, SampleFn
+from drfl.task.losses import (
+    BINARY,
+    BINARY_FUNCTIONS,
+    LABELLED,
+    LABELLED_FUNCTIONS,
+    REGRESSION,
+    REGRESSION_FUNCTIONS,
+    Loss,
+    SampleFn,
+)
 from drfl.task.metrics import (
     ACCURACY,
+    BUILT_IN,
     METRICS,
     Metric,
     MetricFn,
@@ -30,11 +43,24 @@ from drfl.task.metrics import (
     is_of_classes,
     metric_of,
     resolved,
+    scikit_learn_function,
 )
-from drfl.task.model_checks import ForwardPass, check_forward, check_gradient, place_of, without_compilation
+from drfl.task.model_checks import (
+    CLOSE,
+    ForwardPass,
+    check_forward,
+    check_gradient,
+    differs,
+    place_of,
+    without_compilation,
+)
 from drfl.task.training_noise import Augmentation, Uniform, dropout_layers, with_keyed_dropout
 
 LOG = logging.getLogger("drfl.task.task")
+
+
+LEAST_ROWS = 20
+"""Rows from which on the model's outputs are checked for probabilities."""
 
 
 def default_score(loss: SampleFn) -> Metric:
@@ -101,6 +127,12 @@ class Task:
                 text = (
                     "the loss takes probabilities, but metrics and model files need log-odds. Use "
                     "torch.nn.BCEWithLogitsLoss(), and remove the sigmoid at the end of the model"
+                )
+                raise InputError(text, code="unsupported-loss", field="loss")
+            if self.criterion.of_log_rates:
+                text = (
+                    "the loss has log_input=True, but metrics and model files need rates, not their logarithms. Pass "
+                    "torch.nn.PoissonNLLLoss(log_input=False), and end the model with torch.nn.Softplus()"
                 )
                 raise InputError(text, code="unsupported-loss", field="loss")
             if self.criterion.summed:
@@ -280,10 +312,18 @@ class Task:
                 self._check_losses(trial, y, len(x))
                 if self.noisy:
                     four, version = x[:4], x._version
-                    self.outputs(trained, four, torch.arange(len(four), device=x.device))
+                    seeds = torch.arange(len(four), device=x.device)
+                    self.outputs(trained, four, seeds)
                     if x._version != version:
                         raise InputError(
                             "augment changes its inputs in place. Let it work on x.clone().",
+                            code="unsupported-model",
+                            field="augment",
+                        )
+                    if is_random(lambda: self.augmented(four, seeds)):
+                        raise InputError(
+                            "augment draws from a global generator, so results would depend on the engine. Use the "
+                            "random numbers of its second argument: lambda x, uniform: x + uniform(*x.shape[1:]).",
                             code="unsupported-model",
                             field="augment",
                         )
@@ -313,7 +353,7 @@ class Task:
             )
 
     def _check_losses(self, trial: ForwardPass, y: Tensor, samples: int) -> None:
-        """Check that loss and metrics return one value per sample, independent of the batch, and change no tensor."""
+        """Check that losses have one value per sample, independent of the batch; check metrics and in-place changes."""
         outputs = trial.outputs
         versions = outputs._version, y._version
         of_classes, is_labelled = self._of_classes(), self.criterion.is_one_of(LABELLED, LABELLED_FUNCTIONS)
@@ -360,16 +400,18 @@ class Task:
                 code="wrong-shape",
                 field="the loss",
             )
-        for metric in self.measures:
-            if metric.per_sample:
-                targets = y.where(~self.criterion.ignores(y), 0) if is_of_classes(metric.function) else y
-                values = torch.as_tensor(metric.function(outputs, targets))
-                self._check_shape(f"metric '{metric.name}'", values, samples)
         losses = self.sample_losses(outputs, y)
         if (outputs._version, y._version) != versions:
             raise InputError(
-                "the loss or a metric changes outputs or targets in place. Let it work on outputs.clone() and "
-                "targets.clone().",
+                "the loss changes outputs or targets in place. Let it work on outputs.clone() and targets.clone().",
+                code="unsupported-model",
+                field="loss",
+            )
+        self._check_metrics(outputs, y)
+        if is_random(lambda: self.sample_losses(outputs, y)):
+            raise InputError(
+                "the loss draws from a global generator, or changes when it is called again, so results would depend "
+                "on the engine. Make it a function of outputs and targets.",
                 code="unsupported-model",
                 field="loss",
             )
@@ -385,6 +427,78 @@ class Task:
                 field="loss",
             )
         self.criterion.check_reduction(outputs, y)
+
+    def _check_metrics(self, outputs: Tensor, y: Tensor) -> None:
+        """Check that metrics with a value per sample return one, and that no metric changes its arguments.
+
+        All metrics get the same tensors, so such a change would affect the metrics after it.
+        """
+        for metric in self.measures:
+            if not metric.per_sample and (metric.function in BUILT_IN or scikit_learn_function(metric.function)):
+                continue
+            targets = y.where(~self.criterion.ignores(y), 0) if is_of_classes(metric.function) else y
+            if metric.per_sample:
+                scored, copied = outputs.clone(), targets.clone()
+                values = torch.as_tensor(metric.function(scored, copied))
+                self._check_shape(f"metric '{metric.name}'", values, len(y))
+            else:
+                scored, copied = outputs.to("cpu", torch.float64, copy=True), targets.to("cpu", copy=True)
+                # The metric may be undefined on so few rows. The first test reports other errors.
+                with warnings.catch_warnings(), suppress(InputError):
+                    warnings.simplefilter("ignore")
+                    metric.of(scored, copied)
+            # NumPy's changes do not count as a new version of a tensor.
+            changed = differs(scored, outputs.to(scored)) or differs(copied, targets.to(copied))
+            if changed or scored._version or copied._version:
+                raise InputError(
+                    f"metric '{metric.name}' changes outputs or targets in place, which other metrics need. Let it "
+                    "work on outputs.clone() and targets.clone().",
+                    code="unsupported-metric",
+                    field=metric.name,
+                )
+
+    def output_notice(self, x: Tensor, y: Tensor) -> Notice | None:
+        """Return a notice if the outputs for rows (n, …) are not what loss or metrics need; None if they may be.
+
+        Metrics of classes and torch's losses of logits need logits, and ``nn.NLLLoss`` needs log-probabilities.
+        """
+        # A class that the user derives from torch's may compute something else.
+        takes_logs = type(self.criterion.given) is nn.NLLLoss or self.criterion.is_one_of((), (functional.nll_loss,))
+        is_torchs = takes_logs or self.criterion.is_one_of(
+            (*LABELLED, *BINARY), (*LABELLED_FUNCTIONS, *BINARY_FUNCTIONS)
+        )
+        if len(x) < LEAST_ROWS or not (is_torchs or self._of_classes()):
+            return None
+
+        def columns(w: Tensor) -> Tensor:
+            with torch.no_grad(), torch.random.fork_rng([x.device] if x.is_cuda else []):
+                outputs = self.outputs(self.layout.views(w), x.clone()).double()
+            return outputs.movedim(1, -1).flatten(0, -2) if are_classes(outputs, y) else outputs.reshape(-1, 1)
+
+        def are_probabilities(p: Tensor) -> bool:
+            in_range = bool(((p >= 0) & (p <= 1)).all())
+            return in_range and (p.shape[1] == 1 or bool(((p.sum(1) - 1).abs() < CLOSE).all()))
+
+        outputs, model, w = columns(self.w0), f"the model {type(self.model).__name__}", self.w0
+        if takes_logs:
+            if bool(((outputs.exp().sum(1) - 1).abs() < CLOSE).all()):
+                return None
+            text = (
+                f"nn.NLLLoss needs log-probabilities, but the outputs of {model} are not: use nn.CrossEntropyLoss, or "
+                "end the model with nn.LogSoftmax(1)"
+            )
+            return Notice(text, "unexpected-outputs", "model")
+        # Outputs of a model that has not been trained may be in [0, 1] by chance, but not with other parameters too.
+        others = (10 * w, -10 * w, 10 * w.flip(0), -10 * w.flip(0))
+        if bool((outputs == outputs[0]).all()) or not are_probabilities(outputs):
+            return None
+        if not all(are_probabilities(columns(other)) for other in others):
+            return None
+        text = (
+            f"the outputs of {model} are probabilities, but metrics and model files need logits (log-odds): remove the "
+            "sigmoid or softmax at its end, and use it inside a loss of your own"
+        )
+        return Notice(text, "unexpected-outputs", "model")
 
     def check_targets(self, x: Tensor, y: Tensor) -> None:
         """Check that the targets suit the model's outputs and the metrics.

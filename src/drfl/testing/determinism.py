@@ -6,12 +6,12 @@ import copy
 
 import torch
 
+from drfl.core.global_rng import changed_generators, global_states, seed_globals
 from drfl.core.key import Key
 from drfl.engine import Loop, Stacked
 from drfl.federation.algorithm import mixture_of
 from drfl.federation.federation import WrappedFederation
 from drfl.testing.federations import DropoutFederation, PermutedClients
-from drfl.testing.global_rng import changed_generators, global_states, seed_globals
 from drfl.testing.report import NotApplicable, require
 from drfl.testing.state import (
     bits_differ,

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from drfl.core.global_rng import changed_generators, global_states, seed_globals
 from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.engine import Loop, Simulation
@@ -16,7 +17,6 @@ from drfl.federation.federation import SCALAR_BYTES, Federation
 from drfl.federation.requests import Gradients, Losses, Replies
 from drfl.optim.local import LocalSGD
 from drfl.task.task import Task
-from drfl.testing.global_rng import changed_generators, global_states, seed_globals
 from drfl.testing.report import CheckError, require
 
 Make = Callable[[ClientData, Task], Federation]

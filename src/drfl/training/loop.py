@@ -125,7 +125,8 @@ def run(
     Raises:
         InputError: If a number is out of range, the hyperparameters do not fit the federation, the certifier does not
             fit the hyperparameters, ``init_from`` does not fit the clients, the algorithm has no averaged solution,
-            ``checkpoints`` belong to another run, or an argument has the wrong type or is unknown.
+            ``checkpoints`` belong to another run, a client's loss is not finite at the initial model, or an argument
+            has the wrong type or is unknown.
         DivergedError: If the model, or a loss used for the dual update, is not finite.
         DrflError: If the memory of a GPU is full. Checkpoints remain.
     """
@@ -323,12 +324,15 @@ def _models(progress: RunState) -> list[Tensor]:
 
 
 def _test(fed: Federation, progress: RunState, log: RunLog) -> Tested:
-    """Test the model to return and the last iterate."""
+    """Test the model to return and the last iterate; the loss of the initial model must be finite."""
     models = _models(progress)
     if log.personalised:
         results = [log.evaluate(progress, w) for w in models]
         return Tested(results[-1], results[0])
     results = fed.evaluate_later(models)() if isinstance(fed, Bundling) else fed.evaluate_all(models)
+    # Only for clients in this process, because a single site must not be able to stop a deployment.
+    if progress.round == 0 < progress.rounds and isinstance(fed, DataChecked):
+        step_size.check_losses(fed, torch.arange(fed.n), results[0].loss)
     return Tested(results[-1], results[0])
 
 

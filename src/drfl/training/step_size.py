@@ -235,7 +235,7 @@ def find(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key, *, is_check
         The step size; η = :data:`FALLBACK` if no client replies or all losses are flat.
 
     Raises:
-        InputError: If no client has a finite gradient, or the curvature is too large for any step size.
+        InputError: If no client has a finite loss and gradient, or the curvature is too large for any step size.
     """
     LOG.info("finding the step size: up to %d requests to each client", REQUESTS)
     # Sort, because searchsorted matches replies to clients.
@@ -245,6 +245,8 @@ def find(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key, *, is_check
     # A client whose gradient is not finite has no curvature to compare.
     gradients = _finite(replies)
     if replies.clients.numel() and not gradients.clients.numel():
+        if not _extremes(fed) and not fed.target_advice():
+            check_losses(fed, replies.clients, replies.losses)
         raise _unfit(fed, "no client has a finite gradient at the initial model")
     # Later losses are compared with these; clients whose loss is not finite are excluded.
     watched = torch.arange(fed.n) if is_isolated(algorithm) else clients
@@ -326,11 +328,34 @@ def _step(algorithm: Algorithm, curvature: Tensor) -> Tensor:
     return (1 - algorithm.local.momentum) / (curvature + algorithm.local.weight_decay)
 
 
-def _unfit(fed: Federation, why: str) -> InputError:
-    """Return an error about inputs without a suitable step size, naming columns and clients if the data are local."""
+def check_losses(fed: Federation, clients: Tensor, losses: Tensor) -> None:
+    """Check that the losses (k,) of clients (k,) at the initial model are finite.
+
+    Raises:
+        InputError: If one is not. The message names its client.
+    """
+    bad = (~torch.isfinite(losses)).nonzero().flatten()
+    if not bad.numel():
+        return
+    name, loss = fed.name_of(int(clients[bad[0]])), float(losses[bad[0]])
+    raise InputError(
+        f"the loss of {name} is {loss} at the initial model, before any training: {fed.target_advice()}check its "
+        "inputs, the model and the loss, for example for a logarithm of numbers that are not positive",
+        code="not-finite",
+        field="loss",
+    )
+
+
+def _extremes(fed: Federation) -> str:
+    """Return the clients and columns with far too large inputs in parentheses; "" if none are known."""
     notes = fed.data_warnings() if isinstance(fed, DataChecked) else ()
     # The cases of a notice come before its advice.
-    culprits = next((f" ({note.partition(';')[0]})" for note in notes if note.startswith("values beyond")), "")
+    return next((f" ({note.partition(';')[0]})" for note in notes if note.startswith("values beyond")), "")
+
+
+def _unfit(fed: Federation, why: str) -> InputError:
+    """Return an error about inputs without a suitable step size, naming columns and clients if the data are local."""
+    culprits = _extremes(fed)
     what = "targets" if fed.target_advice() and not culprits else "inputs"
     return InputError(
         f"no local step size suits these {what}: {why}{culprits}. Standardise the {what}, or scale them to about 1.",

@@ -21,7 +21,7 @@ from drfl.flower.deploy.check_network import (
     run_check,
     success,
 )
-from drfl.flower.deploy.dated_folders import newest_run
+from drfl.flower.deploy.dated_folders import first_model
 from drfl.flower.deploy.flower_cli import (
     NEWEST,
     OLDEST,
@@ -232,7 +232,7 @@ def check_first_model(folder: DeploymentFolder) -> Iterator[CheckResult]:
 
     path = read_server(folder.settings).job.init_from
     if path is not None:
-        file = find_model(newest_run(folder.root, path)).file
+        file = find_model(first_model(folder.root, path)).file
         read_model_file(file)
         yield success("init_from", f"the run starts from {file}")
 

@@ -71,6 +71,14 @@ def newest_model(root: Path, out: Path) -> Path | None:
     return sound[-1] if sound else None
 
 
+def first_model(root: Path, init_from: Path) -> Path:
+    """Return the model of ``init_from``: a file, or the newest one at a path with the placeholder.
+
+    A file without the placeholder is used even if its run diverged.
+    """
+    return (newest_model(root, init_from) if DATE in str(init_from) else None) or root / init_from
+
+
 def folder_to_fill(root: Path, out: Path) -> Path:
     """Return the folder of the newest run if that is unfinished, which then resumes, and otherwise a new one."""
     from drfl.experiments.run.manifest import is_finished  # imports torch

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
 import torch
+from torch import Tensor
 
 
 @contextmanager
@@ -35,3 +36,15 @@ def global_states() -> dict[str, object]:
 def changed_generators(before: dict[str, object]) -> list[str]:
     """List the libraries whose global generator has changed."""
     return [name for name, state in global_states().items() if state != before[name]]
+
+
+def is_random(function: Callable[[], Tensor]) -> bool:
+    """Return whether a function draws from a global generator, or returns other numbers when it is called again.
+
+    The state of the global generators does not change.
+    """
+    with seed_globals(0):
+        # A discrete draw, such as that of a flip, may give the same result twice, so compare the states too.
+        before, first = global_states(), function()
+        drawn = changed_generators(before)
+        return bool(drawn) or not torch.allclose(first, function(), rtol=1e-3, atol=1e-5, equal_nan=True)
