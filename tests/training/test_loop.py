@@ -679,3 +679,45 @@ def test_initial_model_cannot_be_changed_in_place():
     with refused("user-code-failed", "InPlace", "state.w"):
         run(InPlace(), fed, rounds=1)
     assert torch.equal(fed.w0, before)
+
+
+def trained_in(module, w):
+    """Write a model into a module, and take a large gradient step."""
+    torch.nn.utils.vector_to_parameters(w, module.parameters())
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(5.0)
+
+
+@pytest.mark.parametrize("returned", ["best", "average", "last"])
+def test_callback_may_change_its_model(returned):
+    def change(progress):
+        trained_in(torch.nn.Linear(4, 3), progress.model)
+
+    options = {"rounds": 3, "returned": returned}
+    fed, plain = federation(), run(FedAvg(m=2, local=LOCAL), federation(), **options)
+    result = run(FedAvg(m=2, local=LOCAL), fed, callbacks=[change], **options)
+    assert torch.equal(result.model, plain.model)
+    assert torch.equal(fed.evaluate(result.model).loss, result.evaluation.loss)
+    before = result.end.model
+    result.model.zero_()
+    assert torch.equal(result.end.model, before)
+
+
+@pytest.mark.parametrize("change", [
+    lambda progress: progress.state.w.zero_(),
+    lambda progress: progress.state.lam.mul_(2),
+    lambda progress: progress.decaying.w.zero_(),
+    lambda progress: trained_in(torch.nn.Linear(4, 3), progress.state.w),
+], ids=["w", "lam", "average", "module"])  # fmt: skip
+def test_callback_that_changes_the_state_in_place_is_refused(change):
+    def callback(progress):
+        change(progress)
+
+    with refused("user-code-failed", "callbacks", "callback", "clone"):
+        run(DRFA(m=2, local=LOCAL), federation(), rounds=3, callbacks=[callback])
+
+
+def test_state_that_is_not_finite_is_not_taken_for_changed():
+    algorithm = returning(lambda state, info: (state, info._replace(average=state.w * math.nan)))
+    assert run(algorithm, fed(), rounds=1, averaged=True, callbacks=[lambda progress: None]).rounds == 1

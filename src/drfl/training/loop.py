@@ -20,7 +20,7 @@ from drfl.core.full_memory import explain_full_memory
 from drfl.core.intraop import VECTORS, threads_for
 from drfl.core.key import Key
 from drfl.core.run_end import StopReason
-from drfl.federation.algorithm import Algorithm, check_algorithm_type, core_of, is_isolated
+from drfl.federation.algorithm import Algorithm, check_algorithm_type, core_of, is_isolated, lam_of
 from drfl.federation.federation import Bundling, DataChecked, Federation
 from drfl.federation.local_method import has_user_loss
 from drfl.training import step_size
@@ -174,7 +174,7 @@ def run(
             progress = log.add(progress, evaluation, cost)
         progress = log.booked(progress, cost)
         # Collected in a list, so that every callback sees every round, even if an earlier callback asked to stop.
-        flags = [_is_stop(callback(progress)) for callback in callbacks]
+        flags = [_asks_to_stop(callback, progress) for callback in callbacks]
         stop = selection.stops(progress.selected, progress.round, progress.row) or ("callback" if any(flags) else None)
         # No checkpoint of the round where the run starts: that state already has one, or is the initial state.
         if keep is not None and progress.info is not None and progress.round < rounds:
@@ -267,8 +267,27 @@ def _wrong_type(name: str, expected: str, given: object) -> InputError:
     return InputError(f"`{name}` must be {expected}, got {got}", code="wrong-type", field=name)
 
 
-def _is_stop(result: object) -> bool:
-    """Return whether a callback ends the run."""
+def _asks_to_stop(callback: Callback, progress: RunState) -> bool:
+    """Call a callback, and return whether it ends the run.
+
+    Raises:
+        InputError: If a user's callback changes a tensor of the run in place, or returns something else.
+    """
+    if str(getattr(callback, "__module__", "")).partition(".")[0] == "drfl":
+        return bool(callback(progress))
+    parts = [part for part in (progress.state, progress.decaying, progress.average) if part is not None]
+    tensors = [tensor for part in parts for tensor in (part.w, lam_of(part)) if tensor is not None]
+    # Copies, because the parameters of a module may be views whose changes PyTorch does not count.
+    before = [tensor.clone() for tensor in tensors]
+    result = callback(progress)
+    unchanged = partial(torch.allclose, rtol=0, atol=0, equal_nan=True)
+    if not all(map(unchanged, tensors, before)):
+        raise InputError(
+            f"the callback {getattr(callback, '__name__', type(callback).__name__)} changes the state of the run in place. Change a copy, as in "
+            "`progress.state.w.clone()`; `progress.model` is a copy already.",
+            code="user-code-failed",
+            field="callbacks",
+        )
     if result is None or isinstance(result, bool | np.bool_):
         return bool(result)
     if isinstance(result, Tensor) and result.dim() == 0 and result.dtype == torch.bool:

@@ -48,7 +48,7 @@ class Result(NamedTuple):
     """The result of a run.
 
     Args:
-        model: (d,) the returned model.
+        model: (d,) the returned model, which you may change.
         lam: (N,) the client weights after the last round, see :func:`drfl.federation.algorithm.mixture_of`.
         history: The history, one row per evaluated round.
         evaluation: Per-client test results of ``model`` after the last round.
@@ -223,11 +223,11 @@ class RunLog:
         """Add the row of the current round, and update model selection with it."""
         lam, score, selected = mixture_of(self.algorithm, progress.state, self.fed), progress.score, progress.selected
         of_model = lam if progress.decaying is None else progress.decaying.lam
-        certificate, point = self._certificate(progress.state, progress.model, of_model, progress.point)
+        model = progress.model
+        certificate, point = self._certificate(progress.state, model, of_model, progress.point)
         validation = None
         if selected is not None:
             # Model selection only uses validation rows.
-            model = progress.model
             models = self._personal(progress, model)
             evaluation = self.fed.validate(model) if models is None else self.fed.evaluate_each(models, "validation")
             validation = Metrics.of(evaluation, score)
@@ -272,7 +272,7 @@ class RunLog:
                 )
             )
         elif selected is not None and self.selection.select is not None and progress.round > 0:
-            model, returned = selected.w, "selected"
+            model, returned = selected.w.clone(), "selected"
             models = self.personal = selected.models
             tested = Tested(self.fed.evaluate(model) if models is None else self.fed.evaluate_each(models), tested.last)
             progress = self._describe(progress, tested.model, model, selected.lam, int(selected.round))
@@ -283,7 +283,7 @@ class RunLog:
             is_selected, key, before = returned == "selected", self.key.fold("step size"), self.cost()
             earlier = fallback(self.algorithm, self.fed, progress, model, key, is_selected=is_selected)
             if earlier is not None:
-                model, returned = earlier.model, "earlier" if earlier.round > 0 else "initial"
+                model, returned = earlier.model.clone(), "earlier" if earlier.round > 0 else "initial"
                 tested = Tested(self.fed.evaluate(model), tested.last)
                 of_model = lam if earlier.lam is None else earlier.lam
                 progress = self._describe(progress, tested.model, model, of_model, earlier.round)

@@ -64,8 +64,9 @@ class RunState(NamedTuple):
 
     @property
     def model(self) -> Tensor:
-        """(d,) the model that the run would return now."""
-        return self.state.w if self.decaying is None else self.decaying.w
+        """(d,) the model that the run would return now, each time as a copy."""
+        # A callback may write it into a module and train that further, which would change the run.
+        return (self.state.w if self.decaying is None else self.decaying.w).clone()
 
     @property
     def row(self) -> Row | None:
