@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import pickle
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from tests.support.marks import long_except
-from tests.support.problems import federation, task_of
+from tests.support.problems import SIZES, federation, task_of
 from tests.support.refusals import refused
 from torch import Tensor
 
@@ -721,3 +722,26 @@ def test_callback_that_changes_the_state_in_place_is_refused(change):
 def test_state_that_is_not_finite_is_not_taken_for_changed():
     algorithm = returning(lambda state, info: (state, info._replace(average=state.w * math.nan)))
     assert run(algorithm, fed(), rounds=1, averaged=True, callbacks=[lambda progress: None]).rounds == 1
+
+
+@pytest.mark.parametrize(("other", "field", "quoted"), [
+    ({"algorithm": DRFA(m=2, local=LOCAL)}, "algorithm", ("FedAvg", "DRFA")),
+    ({"algorithm": FedAvg(m=1, local=LOCAL)}, "algorithm.m", ("2", "1")),
+    ({"seed": 1}, "seed", ("0", "1")),
+    ({"returned": "last"}, "returned", ("last",)),
+    ({"fed": federation((5, 3, 4, 6))}, "clients", ("4",)),
+    ({"fed": federation(tuple(2 * size for size in SIZES), seed=1)}, "model", ()),
+    ({"rounds": 2}, "rounds", ("4", "2")),
+], ids=["algorithm", "m", "seed", "returned", "clients", "model", "rounds"])  # fmt: skip
+@pytest.mark.parametrize("store", [lambda result: result.end, lambda result: pickle.loads(pickle.dumps(result.end))])
+def test_start_of_another_run_is_refused(other, field, quoted, store):
+    options = {"algorithm": FedAvg(m=2, local=LOCAL), "fed": federation(), "rounds": 4, "seed": 0}
+    start = store(run(**options))
+    with refused("out-of-range" if field == "rounds" else "other-run", field, *quoted):
+        run(**options | other, start=start)
+
+
+def test_start_may_have_more_rounds():
+    options = {"algorithm": DRFA(m=2, local=LOCAL), "fed": federation()}
+    again = run(**options, rounds=5, start=run(**options, rounds=2).end)
+    assert torch.equal(again.model, run(**options, rounds=5).model)

@@ -28,6 +28,7 @@ from drfl.training.certificate import Certifier
 from drfl.training.history import undefined_names, undefined_notices
 from drfl.training.model_selection import ModelSelection
 from drfl.training.rounds import next_round
+from drfl.training.run_identity import Identity, check_same, run_identity
 from drfl.training.run_log import Result, RunLog, Tested, end_notices
 from drfl.training.run_state import CheckpointFolder, CheckpointWriter, Returned, RunState, first, view_of
 from drfl.training.safeguard import SafeguardRule
@@ -96,8 +97,8 @@ def run(
         checkpoints: Store the progress in a folder, ``drfl.Checkpoints("folder", every=5)``, and resume from what the
             same call left there. With the same algorithm, federation and settings (``rounds`` may differ), the result
             is bitwise that of an uninterrupted run. With other settings the call is refused.
-        start: Progress of an earlier run of the same call; None = from the beginning. With the same algorithm,
-            federation and seed, the result is bitwise that of an uninterrupted run.
+        start: Progress of an earlier run of the same call, of which only ``rounds`` may differ; None = from the
+            beginning. The result is bitwise that of an uninterrupted run.
         keep: Called with the progress after every round, to store it for ``start``.
         check_data: Emit a :class:`drfl.core.errors.DataWarning` for suspicious client data, and at the end for clients
             at which a metric is undefined, if the federation knows its clients' data, as :class:`drfl.Simulation`
@@ -124,7 +125,7 @@ def run(
     Raises:
         InputError: If a number is out of range, the hyperparameters do not fit the federation, the certifier does not
             fit the hyperparameters, ``init_from`` does not fit the clients, the algorithm has no averaged solution,
-            ``checkpoints`` belong to another run, or an argument has the wrong type or is unknown.
+            ``checkpoints`` or ``start`` belong to another run, or an argument has the wrong type or is unknown.
         DivergedError: If the model, or a loss used for the dual update, is not finite.
         DrflError: If the memory of a GPU is full. Checkpoints remain.
     """
@@ -144,13 +145,16 @@ def run(
     settings |= {"select": select, "patience": patience, "until": until, "safeguard": safeguard}
     if checkpoints is not None:
         start, keep = checkpoints.resume(algorithm, fed, rounds, begin(), settings), checkpoints
+    identity = run_identity(algorithm, fed, settings)
     with explain_full_memory():
-        initial = begin() if start is None else start
+        initial = begin() if start is None else _checked_start(start, rounds, identity)
     _warn(fed.data_warnings() if check_data and isinstance(fed, DataChecked) else (), DataWarning)
     _warn(fed.start_notices if check_data else (), RunWarning)
     view, key = view_of(fed, averaged, table_dir), Key(seed)
     log = RunLog(algorithm, fed, certify, start, selection, key)
-    progress = _initialise(algorithm, view, key, initial, safeguard)._replace(rounds=rounds, score=fed.measures[0])
+    progress = _initialise(algorithm, view, key, initial, safeguard)._replace(
+        rounds=rounds, score=fed.measures[0], identity=identity
+    )
 
     def after(progress: RunState) -> RunState:  # plays one more round
         # Small vectors take one thread, because waking other threads costs more than they save.
@@ -262,6 +266,21 @@ def _with_first_model(fed: Federation, init_from: str | Path | None) -> Federati
     return fed
 
 
+def _checked_start(start: RunState, rounds: int, identity: Identity) -> RunState:
+    """Return the progress from which a run starts, which must be that of the same run."""
+    # Checkpoints have been checked already, and have no identity.
+    if start.identity is not None:
+        check_same(identity, start.identity, "`start` belongs", "remove `start`")
+    if start.round > rounds:
+        raise InputError(
+            f"`start` already has {start.round} rounds, but `rounds` is {rounds}: set `rounds` to at least "
+            f"{start.round}",
+            code="out-of-range",
+            field="rounds",
+        )
+    return start
+
+
 def _wrong_type(name: str, expected: str, given: object) -> InputError:
     got = f"the class {given.__name__}" if isinstance(given, type) else f"an object of type {type(given).__name__}"
     return InputError(f"`{name}` must be {expected}, got {got}", code="wrong-type", field=name)
@@ -282,8 +301,9 @@ def _asks_to_stop(callback: Callback, progress: RunState) -> bool:
     result = callback(progress)
     unchanged = partial(torch.allclose, rtol=0, atol=0, equal_nan=True)
     if not all(map(unchanged, tensors, before)):
+        name = getattr(callback, "__name__", type(callback).__name__)
         raise InputError(
-            f"the callback {getattr(callback, '__name__', type(callback).__name__)} changes the state of the run in place. Change a copy, as in "
+            f"the callback {name} changes the state of the run in place. Change a copy, as in "
             "`progress.state.w.clone()`; `progress.model` is a copy already.",
             code="user-code-failed",
             field="callbacks",
