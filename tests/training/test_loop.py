@@ -41,6 +41,7 @@ ONE = Cohort(torch.tensor([0]), torch.ones(1, dtype=torch.float64))
 class Counted(NamedTuple):
     w: Tensor
     lam: Tensor
+    more: object = None
 
 
 @dataclass
@@ -215,8 +216,29 @@ def test_failing_algorithm_of_a_user_is_named_in_one_line():
         (lambda state, info: (state._replace(lam=state.lam * math.nan), info), "not-finite", ("lam",)),
         (lambda state, info: (state._replace(lam=torch.ones(2) / 2), info), "wrong-shape", ("lam", "(2,)", "3")),
         (lambda state, info: (state._replace(lam=[1 / 3] * 3), info), "wrong-type", ("lam", "list")),
+        (lambda state, info: (state._replace(w=state.w.numpy()), info), "wrong-type", ("w", "ndarray")),
+        (lambda state, info: (state._replace(lam=state.lam.double()), info), "wrong-shape", ("state.lam", "float64")),
+        (lambda state, info: ((*state, 3.0), info), "wrong-type", ("tuple",)),
+        (lambda state, info: (state._replace(more=state.w[:1]), info), "wrong-shape", ("state.more", "None", "(1,)")),
+        (lambda state, info: (state._replace(more=0.5), info), "wrong-type", ("state.more", "float")),
     ],
-    ids=["no info", "no state", "length", "type", "client", "sum", "negative", "not finite", "clients", "list"],
+    ids=[
+        "no info",
+        "no state",
+        "length",
+        "type",
+        "client",
+        "sum",
+        "negative",
+        "not finite",
+        "clients",
+        "list",
+        "array",
+        "type of a part",
+        "tuple",
+        "new part",
+        "float",
+    ],
 )
 def test_wrong_result_of_a_users_round_is_refused(result, code, quoted, wrap):
     with refused(code, "Wrong", "Wrong.round", *quoted):
@@ -231,8 +253,11 @@ def test_wrong_result_of_a_users_round_is_refused(result, code, quoted, wrap):
         ({"lam": torch.full((3,), math.inf)}, "not-finite"),
         ({"lam": torch.ones(4) / 4}, "wrong-shape"),
         ({"w": torch.zeros(2).float()}, "wrong-shape"),
+        ({"w": np.zeros(2)}, "wrong-type"),
+        ({"more": 0.5}, "wrong-type"),
+        ({"more": {"w": torch.zeros(2)}}, "wrong-type"),
     ],
-    ids=["sum", "not finite", "clients", "type"],
+    ids=["sum", "not finite", "clients", "type", "array", "float", "dictionary"],
 )
 def test_wrong_first_state_of_a_user_is_refused(changed, code, wrap):
     class Wrong(Counter):
@@ -262,8 +287,9 @@ class OwnSet(Simplex):
         (lambda lam: lam * math.nan, "not-finite", ("OwnSet",)),
         (lambda lam: lam[:2], "wrong-shape", ("OwnSet", "(2,)")),
         (lambda lam: lam.tolist(), "wrong-type", ("OwnSet", "list")),
+        (lambda lam: lam.float(), "wrong-type", ("OwnSet", "float32")),
     ],
-    ids=["sum", "zero", "not finite", "clients", "list"],
+    ids=["sum", "zero", "not finite", "clients", "list", "type"],
 )
 def test_wrong_mixture_of_a_users_ambiguity_set_is_refused(wrong, code, quoted, wrap):
     with refused(code, "OwnSet", *quoted):
