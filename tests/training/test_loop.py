@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import pickle
+import warnings
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -614,6 +615,30 @@ def test_result_into_a_module(returned):
     written = torch.cat([p.detach().flatten() for p in module.parameters()])
     assert torch.equal(written, result.state.w) == (returned == "last")
     assert torch.equal(written, result.model)
+
+
+@pytest.mark.parametrize(("layer", "quoted"), [
+    (torch.nn.Linear(2, 5), ("1.weight", "(5, 2)", "(3, 4)")),
+    (torch.nn.Linear(14, 1), ("1.weight", "(1, 14)", "(3, 4)")),
+    (torch.nn.Linear(4, 3, bias=False), ("1.bias", "absent", "(3,)")),
+    (torch.nn.Sequential(torch.nn.Linear(4, 3)), ("1.weight", "absent", "(3, 4)")),
+], ids=["smaller", "same number", "no bias", "other names"])  # fmt: skip
+def test_result_is_not_written_into_another_module(layer, quoted):
+    module = torch.nn.Sequential(torch.nn.Flatten(), layer)
+    result = run(FedAvg(m=2, local=LOCAL), federation(), rounds=1)
+    before = [p.detach().clone() for p in module.parameters()]
+    with refused("wrong-shape", "module", *quoted):
+        result.write_into(module)
+    assert all(map(torch.equal, before, module.parameters()))
+
+
+def test_data_warnings_are_emitted_once_per_federation():
+    fed = federation()
+    for codes in (True, False):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            run(FedAvg(m=2, local=LOCAL), fed, rounds=1)
+        assert any(getattr(w.message, "code", "") == "few-test-rows" for w in caught) == codes
 
 
 def test_history_of_a_run():

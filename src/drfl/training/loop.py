@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from functools import cache, partial
 from pathlib import Path
 from typing import get_args
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -100,11 +101,11 @@ def run(
         start: Progress of an earlier run of the same call, of which only ``rounds`` may differ; None = from the
             beginning. The result is bitwise that of an uninterrupted run.
         keep: Called with the progress after every round, to store it for ``start``.
-        check_data: Emit a :class:`drfl.core.errors.DataWarning` for suspicious client data, and at the end for clients
-            at which a metric is undefined, if the federation knows its clients' data, as :class:`drfl.Simulation`
-            does. Emit a :class:`drfl.core.errors.RunWarning` if the model of ``init_from`` may have been trained on
-            test rows, if the model was reset in the second half of the run, if the run returns an earlier model, and
-            if a test loss ends above its value at the start.
+        check_data: Emit a :class:`drfl.core.errors.DataWarning` for suspicious client data in the first run of a
+            federation, and at the end for clients at which a metric is undefined, if the federation knows its clients'
+            data, as :class:`drfl.Simulation` does. Emit a :class:`drfl.core.errors.RunWarning` if the model of
+            ``init_from`` may have been trained on test rows, if the model was reset in the second half of the run, if
+            the run returns an earlier model, and if a test loss ends above its value at the start.
 
     Returns:
         The returned model, its test results, the history and the end of the run.
@@ -148,7 +149,7 @@ def run(
     identity = run_identity(algorithm, fed, settings)
     with explain_full_memory():
         initial = begin() if start is None else _checked_start(start, rounds, identity)
-    _warn(fed.data_warnings() if check_data and isinstance(fed, DataChecked) else (), DataWarning)
+    _warn(_new_data_warnings(fed) if check_data else (), DataWarning)
     _warn(fed.start_notices if check_data else (), RunWarning)
     view, key = view_of(fed, averaged, table_dir), Key(seed)
     log = RunLog(algorithm, fed, certify, start, selection, key)
@@ -313,6 +314,17 @@ def _asks_to_stop(callback: Callback, progress: RunState) -> bool:
     if isinstance(result, Tensor) and result.dim() == 0 and result.dtype == torch.bool:
         return bool(result)
     raise _wrong_type("callbacks", "functions that return None, or whether to stop (True or False)", result)
+
+
+_WARNED: WeakSet[Federation] = WeakSet()
+"""Federations whose data have been checked, so that further runs of a script do not repeat the warnings."""
+
+
+def _new_data_warnings(fed: Federation) -> Sequence[str]:
+    if not isinstance(fed, DataChecked) or fed in _WARNED:
+        return ()
+    _WARNED.add(fed)
+    return fed.data_warnings()
 
 
 def _warn(notices: Sequence[str], category: type[Warning]) -> None:

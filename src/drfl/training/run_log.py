@@ -41,6 +41,8 @@ from drfl.training.step_size_controller import FIRST, RISE
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from drfl.task.layout import Layout
+
 LOG = logging.getLogger("drfl")
 
 
@@ -66,6 +68,7 @@ class Result(NamedTuple):
         personal: (N, d) the clients' personal models, or in a deployment the method by which each client assembles its
             own; None if ``model`` serves all clients.
         fallback: The earlier model that the safeguard returned instead of the last one; None if it did not.
+        layout: Names and shapes of the parameters in ``model``; None if the federation does not know them.
     """
 
     model: Tensor
@@ -82,6 +85,7 @@ class Result(NamedTuple):
     selection: Selection | None = None
     personal: ClientTable | OwnModels | None = None
     fallback: Fallback | None = None
+    layout: Layout | None = None
 
     @property
     def state(self) -> State:
@@ -156,14 +160,23 @@ class Result(NamedTuple):
         """Write the returned model into a module of the architecture that was trained.
 
         Raises:
-            InputError: If it is not a module, or one with another number of parameters.
+            InputError: If it is not a module, or one with other parameters.
         """
         from drfl.task.layout import Layout
 
         if not isinstance(module, torch.nn.Module):
             text = f"expected a torch.nn.Module of the trained architecture, got {type(module).__name__}"
             raise InputError(text, code="wrong-type", field="module")
-        Layout.of(module).load(module, self.model)
+        layout, trained = Layout.of(module), self.layout or Layout.of(module)
+        for name in {**trained.named_shapes, **layout.named_shapes}:
+            given, expected = (each.named_shapes.get(name, "absent") for each in (layout, trained))
+            if given != expected:
+                raise InputError(
+                    f"the parameter '{name}' is {expected} in the trained model, but {given} in this module",
+                    code="wrong-shape",
+                    field="module",
+                )
+        layout.load(module, self.model)
 
 
 class Tested(NamedTuple):
@@ -300,6 +313,7 @@ class RunLog:
         result = Result(
             model, lam, history, *tested, end, returned, stopped, stopped_on,
             selection=self._outcome(progress), personal=self.personal, fallback=earlier,
+            layout=None if self.fed.model is None else self.fed.model.task.layout,
         )  # fmt: skip
         average = progress.average
         if average is None:
