@@ -27,7 +27,7 @@ class Keys(NamedTuple):
 
 
 class Scripted:
-    """Make a round in which the number of answering clients follows a script; its state has the number of rounds and of the last call."""
+    """Make a round in which the number of answering clients follows a script; the state counts rounds and calls."""
 
     local = None
 
