@@ -220,7 +220,7 @@ CODES = {
     "values-differ": "Some clients share no value of a text column with the others.",
     "warnings-sent": "The server gets warnings about this site's data.",
     "weights-mismatch": "The weights of a file belong to another model.",
-    "worker-lost": "A worker process was killed.",
+    "worker-lost": "A worker process was killed or could not start.",
     "worst-loss-rose": "The largest test loss of a client ended above its value before the first round.",
     "wrong-dataset": "A file belongs to another data set.",
     "wrong-folder": "The option needs the deployment's folder.",

@@ -6,13 +6,25 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.problems import federation
+from tests.support.refusals import refused
 
 from drfl.core.key import Key
 from drfl.federation import sampling
 from drfl.federation.federation import Bundling, Federation, Ledger, WrappedFederation
+from drfl.federation.local_method import LocalMethod
 from drfl.federation.requests import Losses, LossRequest, Replies, TrainRequest, select_rows
 from drfl.optim.local import LocalSGD
 from drfl.testing import ConstantFederation
+
+REQUESTS = [
+    pytest.param(lambda fed, cohort, w, key: fed.train(cohort, w, LocalSGD(lr=0.1), key), id="train"),
+    pytest.param(
+        lambda fed, *request: fed.train_with(LocalMethod(), *request[:2], LocalSGD(lr=0.1), request[2]), id="with"
+    ),
+    pytest.param(lambda fed, *request: fed.losses(*request), id="losses"),
+    pytest.param(lambda fed, *request: fed.gradients(*request, batch=2), id="gradients"),
+]
 
 
 def losses(clients, values):
@@ -120,7 +132,7 @@ def test_federation_only_needs_ask_and_evaluate():
             asked.append(request)
             return super().ask(request)
 
-    asked, fed, cohort, w, key = [], Echo([1.0, 2.0, 4.0]), torch.tensor([2, 0]), torch.ones(2), Key(3)
+    asked, fed, cohort, w, key = [], Echo([1.0, 2.0, 4.0]), torch.tensor([2, 0]), torch.ones(2).double(), Key(3)
     fed.train(cohort, w, LocalSGD(), key, prox=0.5, shift=SHIFT[:2], snapshot=2, average=True)
     assert fed.losses(cohort, w, key, batch=5).values.tolist() == [4.0, 1.0]
     assert fed.gradients(cohort, w, key).losses.tolist() == [4.0, 1.0]
@@ -163,3 +175,35 @@ def test_bundling_is_detected_by_its_method():
     assert not isinstance(inside, Bundling)
     assert not isinstance(WrappedFederation(Both(inside)), Bundling)
     assert isinstance(Both(inside), Bundling)
+
+
+@pytest.mark.parametrize(("cohort", "code"), [
+    ([0, 1], "wrong-type"),
+    (torch.tensor([0.0, 1.0]), "wrong-type"),
+    (torch.tensor(1), "wrong-type"),
+    (torch.tensor([True, False, True]), "wrong-type"),
+    (torch.tensor([0, 7]), "out-of-range"),
+    (torch.tensor([-1, 0]), "out-of-range"),
+], ids=str)  # fmt: skip
+@pytest.mark.parametrize("ask", REQUESTS)
+def test_wrong_cohort_is_refused(ask, cohort, code):
+    fed = federation()
+    with refused(code, "cohort"):
+        ask(fed, cohort, fed.w0, Key(0))
+
+
+@pytest.mark.parametrize("ask", REQUESTS)
+def test_wrong_model_or_key_is_refused(ask):
+    fed, cohort = federation(), torch.tensor([0, 1])
+    for w, code in ((fed.w0[:2], "wrong-shape"), (fed.w0.float(), "wrong-type"), (fed.w0.numpy(), "wrong-type")):
+        with refused(code, "model"):
+            ask(fed, cohort, w, Key(0))
+    with refused("wrong-type", "key", "3"):
+        ask(fed, cohort, fed.w0, 3)
+
+
+@pytest.mark.parametrize("ask", REQUESTS)
+def test_empty_cohort_has_an_empty_reply(ask):
+    fed = federation()
+    assert ask(fed, torch.arange(0), fed.w0, Key(0)).clients.numel() == 0
+    assert fed.ledger.messages == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from tests.support.refusals import refused
 
@@ -54,3 +55,10 @@ def test_effective_steps_with_momentum(steps, momentum):
     assert solver.effective_steps == pytest.approx(-u / 0.01, rel=1e-12)
     in_closed_form = (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
     assert solver.effective_steps == pytest.approx(in_closed_form, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["lr", "radius", "momentum", "weight_decay"])
+@pytest.mark.parametrize("value", [True, np.True_])
+def test_truth_value_is_not_a_number(name, value):
+    with refused("out-of-range", name):
+        LocalSGD(**{name: value})

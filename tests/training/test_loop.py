@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import pickle
+import warnings
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -11,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from tests.support.marks import long_except
-from tests.support.problems import federation, task_of
+from tests.support.problems import SIZES, federation, task_of
 from tests.support.refusals import refused
 from torch import Tensor
 
@@ -40,6 +42,7 @@ ONE = Cohort(torch.tensor([0]), torch.ones(1, dtype=torch.float64))
 class Counted(NamedTuple):
     w: Tensor
     lam: Tensor
+    more: object = None
 
 
 @dataclass
@@ -214,8 +217,29 @@ def test_failing_algorithm_of_a_user_is_named_in_one_line():
         (lambda state, info: (state._replace(lam=state.lam * math.nan), info), "not-finite", ("lam",)),
         (lambda state, info: (state._replace(lam=torch.ones(2) / 2), info), "wrong-shape", ("lam", "(2,)", "3")),
         (lambda state, info: (state._replace(lam=[1 / 3] * 3), info), "wrong-type", ("lam", "list")),
+        (lambda state, info: (state._replace(w=state.w.numpy()), info), "wrong-type", ("w", "ndarray")),
+        (lambda state, info: (state._replace(lam=state.lam.double()), info), "wrong-shape", ("state.lam", "float64")),
+        (lambda state, info: ((*state, 3.0), info), "wrong-type", ("tuple",)),
+        (lambda state, info: (state._replace(more=state.w[:1]), info), "wrong-shape", ("state.more", "None", "(1,)")),
+        (lambda state, info: (state._replace(more=0.5), info), "wrong-type", ("state.more", "float")),
     ],
-    ids=["no info", "no state", "length", "type", "client", "sum", "negative", "not finite", "clients", "list"],
+    ids=[
+        "no info",
+        "no state",
+        "length",
+        "type",
+        "client",
+        "sum",
+        "negative",
+        "not finite",
+        "clients",
+        "list",
+        "array",
+        "type of a part",
+        "tuple",
+        "new part",
+        "float",
+    ],
 )
 def test_wrong_result_of_a_users_round_is_refused(result, code, quoted, wrap):
     with refused(code, "Wrong", "Wrong.round", *quoted):
@@ -230,8 +254,11 @@ def test_wrong_result_of_a_users_round_is_refused(result, code, quoted, wrap):
         ({"lam": torch.full((3,), math.inf)}, "not-finite"),
         ({"lam": torch.ones(4) / 4}, "wrong-shape"),
         ({"w": torch.zeros(2).float()}, "wrong-shape"),
+        ({"w": np.zeros(2)}, "wrong-type"),
+        ({"more": 0.5}, "wrong-type"),
+        ({"more": {"w": torch.zeros(2)}}, "wrong-type"),
     ],
-    ids=["sum", "not finite", "clients", "type"],
+    ids=["sum", "not finite", "clients", "type", "array", "float", "dictionary"],
 )
 def test_wrong_first_state_of_a_user_is_refused(changed, code, wrap):
     class Wrong(Counter):
@@ -261,8 +288,9 @@ class OwnSet(Simplex):
         (lambda lam: lam * math.nan, "not-finite", ("OwnSet",)),
         (lambda lam: lam[:2], "wrong-shape", ("OwnSet", "(2,)")),
         (lambda lam: lam.tolist(), "wrong-type", ("OwnSet", "list")),
+        (lambda lam: lam.float(), "wrong-type", ("OwnSet", "float32")),
     ],
-    ids=["sum", "zero", "not finite", "clients", "list"],
+    ids=["sum", "zero", "not finite", "clients", "list", "type"],
 )
 def test_wrong_mixture_of_a_users_ambiguity_set_is_refused(wrong, code, quoted, wrap):
     with refused(code, "OwnSet", *quoted):
@@ -589,6 +617,30 @@ def test_result_is_loaded_into_a_module(returned):
     assert torch.equal(written, result.model)
 
 
+@pytest.mark.parametrize(("layer", "quoted"), [
+    (torch.nn.Linear(2, 5), ("1.weight", "(5, 2)", "(3, 4)")),
+    (torch.nn.Linear(14, 1), ("1.weight", "(1, 14)", "(3, 4)")),
+    (torch.nn.Linear(4, 3, bias=False), ("1.bias", "absent", "(3,)")),
+    (torch.nn.Sequential(torch.nn.Linear(4, 3)), ("1.weight", "absent", "(3, 4)")),
+], ids=["smaller", "same number", "no bias", "other names"])  # fmt: skip
+def test_result_is_not_written_into_another_module(layer, quoted):
+    module = torch.nn.Sequential(torch.nn.Flatten(), layer)
+    result = run(FedAvg(m=2, local=LOCAL), federation(), rounds=1)
+    before = [p.detach().clone() for p in module.parameters()]
+    with refused("wrong-shape", "module", *quoted):
+        result.write_into(module)
+    assert all(map(torch.equal, before, module.parameters()))
+
+
+def test_data_warnings_are_emitted_once_per_federation():
+    fed = federation()
+    for codes in (True, False):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            run(FedAvg(m=2, local=LOCAL), fed, rounds=1)
+        assert any(getattr(w.message, "code", "") == "few-test-rows" for w in caught) == codes
+
+
 def test_history_of_a_run():
     result = run(DRFA(m=2, local=LocalSGD(steps=1, lr=0.1)), federation(), rounds=3)
     rows = result.history.rows
@@ -679,3 +731,68 @@ def test_initial_model_cannot_be_changed_in_place():
     with refused("user-code-failed", "InPlace", "state.w"):
         run(InPlace(), fed, rounds=1)
     assert torch.equal(fed.w0, before)
+
+
+def trained_in(module, w):
+    """Write a model into a module, and take a large gradient step."""
+    torch.nn.utils.vector_to_parameters(w, module.parameters())
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(5.0)
+
+
+@pytest.mark.parametrize("returned", ["best", "average", "last"])
+def test_callback_may_change_its_model(returned):
+    def change(progress):
+        trained_in(torch.nn.Linear(4, 3), progress.model)
+
+    options = {"rounds": 3, "returned": returned}
+    fed, plain = federation(), run(FedAvg(m=2, local=LOCAL), federation(), **options)
+    result = run(FedAvg(m=2, local=LOCAL), fed, callbacks=[change], **options)
+    assert torch.equal(result.model, plain.model)
+    assert torch.equal(fed.evaluate(result.model).loss, result.evaluation.loss)
+    before = result.end.model
+    result.model.zero_()
+    assert torch.equal(result.end.model, before)
+
+
+@pytest.mark.parametrize("change", [
+    lambda progress: progress.state.w.zero_(),
+    lambda progress: progress.state.lam.mul_(2),
+    lambda progress: progress.decaying.w.zero_(),
+    lambda progress: trained_in(torch.nn.Linear(4, 3), progress.state.w),
+], ids=["w", "lam", "average", "module"])  # fmt: skip
+def test_callback_that_changes_the_state_in_place_is_refused(change):
+    def callback(progress):
+        change(progress)
+
+    with refused("user-code-failed", "callbacks", "callback", "clone"):
+        run(DRFA(m=2, local=LOCAL), federation(), rounds=3, callbacks=[callback])
+
+
+def test_state_that_is_not_finite_is_not_taken_for_changed():
+    algorithm = returning(lambda state, info: (state, info._replace(average=state.w * math.nan)))
+    assert run(algorithm, fed(), rounds=1, averaged=True, callbacks=[lambda progress: None]).rounds == 1
+
+
+@pytest.mark.parametrize(("other", "field", "quoted"), [
+    ({"algorithm": DRFA(m=2, local=LOCAL)}, "algorithm", ("FedAvg", "DRFA")),
+    ({"algorithm": FedAvg(m=1, local=LOCAL)}, "algorithm.m", ("2", "1")),
+    ({"seed": 1}, "seed", ("0", "1")),
+    ({"returned": "last"}, "returned", ("last",)),
+    ({"fed": federation((5, 3, 4, 6))}, "clients", ("4",)),
+    ({"fed": federation(tuple(2 * size for size in SIZES), seed=1)}, "model", ()),
+    ({"rounds": 2}, "rounds", ("4", "2")),
+], ids=["algorithm", "m", "seed", "returned", "clients", "model", "rounds"])  # fmt: skip
+@pytest.mark.parametrize("store", [lambda result: result.end, lambda result: pickle.loads(pickle.dumps(result.end))])
+def test_start_of_another_run_is_refused(other, field, quoted, store):
+    options = {"algorithm": FedAvg(m=2, local=LOCAL), "fed": federation(), "rounds": 4, "seed": 0}
+    start = store(run(**options))
+    with refused("out-of-range" if field == "rounds" else "other-run", field, *quoted):
+        run(**options | other, start=start)
+
+
+def test_start_may_have_more_rounds():
+    options = {"algorithm": DRFA(m=2, local=LOCAL), "fed": federation()}
+    again = run(**options, rounds=5, start=run(**options, rounds=2).end)
+    assert torch.equal(again.model, run(**options, rounds=5).model)

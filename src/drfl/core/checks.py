@@ -32,6 +32,8 @@ def integer(name: str, value: int, low: int = 1, *, field: str | None = None) ->
 
 
 def _is_finite(value: float) -> bool:
+    if isinstance(value, bool | np.bool_):
+        return False
     try:
         # Integers too large for a float raise OverflowError; strings and None raise TypeError.
         return math.isfinite(value)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from drfl.core import checks
 from drfl.core.errors import InputError, Notice
@@ -203,6 +203,8 @@ class Simulation(Federation):
                 take.
         """
         cohort, w, concrete = request.cohort, request.w, cast("TrainRequest | LossRequest | GradientRequest", request)
+        if not len(cohort):
+            return request.empty_reply()
         batches, steps = self._drawn(concrete)
         # The caller may be in inference mode or under no_grad, so that gradients could not be computed.
         with torch.inference_mode(False), torch.enable_grad(), explain_full_memory():
@@ -264,7 +266,7 @@ class Simulation(Federation):
         if not isinstance(self.engine, Summing) or self._needs_method:
             return super().mean(D, w, local, key, prox=prox, snapshot=snapshot)
         request = TrainRequest(D.clients, w, key, local, prox, None, snapshot, self.averaged)
-        batches, steps = self._drawn(request)
+        batches, steps = self._drawn(self.checked(request))
         with torch.inference_mode(False), torch.enable_grad(), explain_full_memory():
             model = self.engine.mean(self._train, batches, request, D.weights_of(D.clients).to(w))
         self._book(request, batches.total(steps), sum(part is not None for part in model))
@@ -339,7 +341,7 @@ class Simulation(Federation):
     def evaluate_all(self, models: Sequence[Tensor]) -> list[Evaluation]:
         """See :class:`drfl.federation.federation.Federation`."""
         for w in models:
-            self._check_vector(w)
+            self.check_model(w)
         with explain_full_memory():
             tests = self._passes.evaluate(self._test, self._test_rows, torch.stack(list(models)))
         with_rates = (self._cut(test, w, "test") for test, w in zip(tests, models, strict=True))
@@ -426,25 +428,6 @@ class Simulation(Federation):
             threshold = youden(*validation.rows[place].unbind(1))
         return at_threshold(self.measures, rows, tests, threshold)
 
-    def _check_vector(self, w: object) -> None:
-        """Raise InputError unless w is a parameter vector of the task."""
-        if isinstance(w, Tensor) and w.shape == self._w0.shape and w.dtype == self._w0.dtype:
-            return
-        dtype, shape = self._w0.dtype, tuple(self._w0.shape)
-        got = (
-            f"{w.dtype} of shape {tuple(w.shape)}" if isinstance(w, Tensor) else f"an object of type {type(w).__name__}"
-        )
-        if isinstance(w, nn.Module):
-            remedy = " task.layout.flatten(module) returns the vector of a module."
-        else:
-            is_short = isinstance(w, Tensor) and w.shape != self._w0.shape
-            remedy = "" if is_short else f" Convert it with torch.as_tensor(w, dtype={dtype})."
-        raise InputError(
-            f"a model must be a tensor {dtype} of shape {shape}, like `w0`, got {got}.{remedy}",
-            code="wrong-shape" if isinstance(w, Tensor) and w.shape != self._w0.shape else "wrong-type",
-            field="model",
-        )
-
     @explain_full_memory()
     def _scored(self, models: Tensor | ClientTable, part: Part) -> Tests:
         problem, rows = self._test, self._test_rows
@@ -452,7 +435,7 @@ class Simulation(Federation):
             assert self._validation_rows is not None
             problem, rows = self._train._replace(autocast=None), self._validation_rows
         if not isinstance(models, ClientTable):
-            self._check_vector(models)
+            self.check_model(models)
             return self._passes.evaluate(problem, rows, models[None])[0]
         # Models are tested one at a time, because a table of them may be larger than the memory.
         per_client = (ClientRows.of([rows.of_client(i)]) for i in range(self.n))

@@ -137,8 +137,8 @@ def compare(
         Ctrl-C ends a run after its current round; the result then has the runs that have ended.
 
     Warns:
-        RunWarning: If ``progress`` is None, and runs failed, or the result has ``notices``, such as runs that returned
-            the initial model.
+        RunWarning: If runs are missing because the comparison was interrupted; and if ``progress`` is None, and runs
+            failed, or the result has ``notices``, such as runs that returned the initial model.
 
     Raises:
         InputError: If an argument is invalid, ``out`` contains something else, or an algorithm cannot start.
@@ -167,6 +167,12 @@ def compare(
         warnings.warn(RunWarning(Notice(text, "failed-runs")), stacklevel=2)
     for notice in () if progress else comparison.notices:
         warnings.warn(RunWarning(notice), stacklevel=2)
+    if not comparison.is_complete:
+        # Whatever shows the progress, a script that continues must not take this for the whole comparison.
+        total = len(comparison.algorithms) * len(comparison.seeds)
+        again = "" if out is None else "; the same call with resume=True continues"
+        text = f"interrupted: {total - len(comparison.outcomes)} of {total} runs are missing{again}"
+        warnings.warn(RunWarning(Notice(text, "interrupted")), stacklevel=2)
     return comparison
 
 

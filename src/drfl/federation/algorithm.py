@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -40,6 +41,24 @@ class State(Protocol):
     def w(self) -> Tensor:
         """Global model (d,)."""
         ...
+
+
+def parts_of(state: object, name: str = "state") -> Iterator[tuple[str, Tensor | ClientTable]]:
+    """Iterate over the tensors and tables in a state with their paths, such as "state.average.w".
+
+    Raises:
+        TypeError: If a part is something else, which cannot be saved.
+    """
+    fields: tuple[str, ...] | None = getattr(state, "_fields", None)
+    if isinstance(state, Tensor | ClientTable):
+        yield name, state
+    elif isinstance(state, tuple) and fields is not None:
+        for field, inner in zip(fields, state, strict=True):
+            yield from parts_of(inner, f"{name}.{field}")
+    elif state is not None:
+        raise TypeError(
+            f"{name} is a {type(state).__name__}, but only tensors, client tables and NamedTuples of them can be saved"
+        )
 
 
 class References(NamedTuple):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from drfl.core.errors import InputError, Notice, listing
 from drfl.core.key import Key
@@ -31,6 +32,8 @@ from drfl.federation.sampling import Cohort
 from drfl.optim.local import LocalSGD
 from drfl.task.client_model import ClientModel
 from drfl.task.metrics import ACCURACY, Metric
+
+Q = TypeVar("Q", bound=Request[Any])
 
 Part = Literal["test", "validation"]
 """The rows on which a model is evaluated."""
@@ -263,6 +266,56 @@ class Federation(ABC):
         """Return a digest of the clients' data in hexadecimal digits; "" if the data are not in this process."""
         return ""
 
+    def check_model(self, w: object) -> None:
+        """Raise InputError unless w is a parameter vector (d,) of the model."""
+        if isinstance(w, Tensor) and w.shape == self._w0.shape and w.dtype == self._w0.dtype:
+            return
+        dtype, shape = self._w0.dtype, tuple(self._w0.shape)
+        got = (
+            f"{w.dtype} of shape {tuple(w.shape)}" if isinstance(w, Tensor) else f"an object of type {type(w).__name__}"
+        )
+        if isinstance(w, nn.Module):
+            remedy = " task.layout.flatten(module) returns the vector of a module."
+        else:
+            is_short = isinstance(w, Tensor) and w.shape != self._w0.shape
+            remedy = "" if is_short else f" Convert it with torch.as_tensor(w, dtype={dtype})."
+        raise InputError(
+            f"a model must be a tensor {dtype} of shape {shape}, like `w0`, got {got}.{remedy}",
+            code="wrong-shape" if isinstance(w, Tensor) and w.shape != self._w0.shape else "wrong-type",
+            field="model",
+        )
+
+    def checked(self, request: Q) -> Q:
+        """Return a request whose cohort, model and key fit this federation.
+
+        Raises:
+            InputError: If one of them does not.
+        """
+        cohort = request.cohort
+        if not (isinstance(cohort, Tensor) and cohort.dtype == torch.int64 and cohort.dim() == 1):
+            got = f"{cohort.dtype} of shape {tuple(cohort.shape)}" if isinstance(cohort, Tensor) else f"{cohort!r:.60}"
+            raise InputError(
+                f"a cohort must be an int64 tensor (k,) of clients, such as torch.tensor([0, 2]), got {got}",
+                code="wrong-type",
+                field="cohort",
+            )
+        # Without clients, a tensor has no minimum.
+        if len(cohort) and not (int(cohort.min()) >= 0 and int(cohort.max()) < self.n):
+            raise InputError(
+                f"the clients of a cohort must be in 0..{self.n - 1}, but range from {int(cohort.min())} to "
+                f"{int(cohort.max())}",
+                code="out-of-range",
+                field="cohort",
+            )
+        self.check_model(request.w)
+        if not isinstance(request.key, Key):
+            raise InputError(
+                f"the key of a request must be a drfl.Key, such as that of the round, got {request.key!r:.60}",
+                code="wrong-type",
+                field="key",
+            )
+        return request
+
     @abstractmethod
     def ask(self, request: Request[R]) -> R:
         """Send a request to its cohort. The reply has a row for each client that answered."""
@@ -329,7 +382,8 @@ class Federation(ABC):
     ) -> Replies:
         """Ask for local steps; see :class:`drfl.federation.requests.TrainRequest`."""
         # The run decides whether averages are needed, so that algorithms need not handle them.
-        return self.ask(TrainRequest(cohort, w, key, local, prox, shift, snapshot, average or self.averaged, start))
+        averaged = average or self.averaged
+        return self.ask(self.checked(TrainRequest(cohort, w, key, local, prox, shift, snapshot, averaged, start)))
 
     def train_with(
         self,
@@ -361,11 +415,10 @@ class Federation(ABC):
             prox: Weight of the proximal term.
             average: Whether the means of the local models over the steps are also needed.
         """
+        request = self.checked(TrainRequest(cohort, w, key, local, prox, average=average or self.averaged, start=start))
         states = None if store is None else store[cohort]
         work = MethodWork(method, self.layout_of(method), states, context or {}, per_client or {})
-        return self.ask(
-            TrainRequest(cohort, w, key, local, prox, average=average or self.averaged, start=start, work=work)
-        )
+        return self.ask(replace(request, work=work))
 
     def mean(
         self, D: Cohort, w: Tensor, local: LocalSGD, key: Key, *, prox: float = 0.0, snapshot: int | None = None
@@ -392,11 +445,11 @@ class Federation(ABC):
 
     def losses(self, cohort: Tensor, w: Tensor, key: Key, *, batch: int | None = None) -> Losses:
         """Ask for losses; see :class:`drfl.federation.requests.LossRequest`."""
-        return self.ask(LossRequest(cohort, w, key, batch))
+        return self.ask(self.checked(LossRequest(cohort, w, key, batch)))
 
     def gradients(self, cohort: Tensor, w: Tensor, key: Key, *, batch: int | None = None) -> Gradients:
         """Ask for gradients; see :class:`drfl.federation.requests.GradientRequest`."""
-        return self.ask(GradientRequest(cohort, w, key, batch))
+        return self.ask(self.checked(GradientRequest(cohort, w, key, batch)))
 
 
 class WrappedFederation(Federation):

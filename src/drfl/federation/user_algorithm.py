@@ -8,7 +8,7 @@ from torch import Tensor
 from drfl.ambiguity.ambiguity_set import on_simplex
 from drfl.core.errors import InputError, NonFiniteError
 from drfl.core.key import Key
-from drfl.federation.algorithm import Algorithm, Info, S, ambiguity_of, lam_of
+from drfl.federation.algorithm import Algorithm, Info, S, ambiguity_of, lam_of, parts_of
 from drfl.federation.federation import Federation
 from drfl.federation.method_checks import hook_errors, is_of_user
 
@@ -25,6 +25,7 @@ def begin(algorithm: Algorithm[S], fed: Federation) -> S:
         state = algorithm.init(fed)
     _check_model(algorithm, "init", state, fed.w0)
     _check_mixture(algorithm, "init", state, fed.n)
+    _kinds_of_parts(algorithm, "init", state)
     return state
 
 
@@ -66,6 +67,15 @@ def play(algorithm: Algorithm[S], state: S, fed: Federation, key: Key) -> tuple[
             # The run has diverged, which is not a fault of the class.
             raise NonFiniteError("the global model or a reported loss is NaN or infinite") from error
         raise
+    kinds, new = (_kinds_of_parts(algorithm, "round", each) for each in (state, after))
+    for part in {**kinds, **new}:
+        if kinds.get(part) != new.get(part):
+            raise InputError(
+                f"{name}.round must keep the type and shape of {part}, which is {kinds.get(part, 'None')}, got "
+                f"{new.get(part, 'None')}",
+                code="wrong-shape",
+                field=name,
+            )
     for what, clients in (("cohort.clients", info.cohort.clients), ("answered", info.answered)):
         # Without clients, a tensor has no minimum.
         if clients.numel() and not (int(clients.min()) >= 0 and int(clients.max()) < fed.n):
@@ -79,15 +89,16 @@ def play(algorithm: Algorithm[S], state: S, fed: Federation, key: Key) -> tuple[
 
 
 def _has_user_code(algorithm: Algorithm) -> bool:
-    return is_of_user(type(algorithm)) or is_of_user(type(ambiguity_of(algorithm)))
+    parts = (algorithm, ambiguity_of(algorithm))
+    return any(is_of_user(type(part)) for part in parts if part is not None)
 
 
 def _check_model(algorithm: object, hook: str, state: object, like: Tensor) -> None:
     name, w = type(algorithm).__name__, getattr(state, "w", None)
     if not isinstance(w, Tensor):
+        got = f"w of type {type(w).__name__}" if hasattr(state, "w") else f"a {type(state).__name__} without w"
         raise InputError(
-            f"{name}.{hook} must return a state with the global model as the tensor w, got an object of type "
-            f"{type(state).__name__}",
+            f"{name}.{hook} must return a state with the global model as the tensor w, got {got}",
             code="wrong-type",
             field=name,
         )
@@ -98,6 +109,21 @@ def _check_model(algorithm: object, hook: str, state: object, like: Tensor) -> N
             code="wrong-shape",
             field=name,
         )
+
+
+def _kinds_of_parts(algorithm: object, hook: str, state: object) -> dict[str, str]:
+    """Describe the type and shape of each tensor or table in a state.
+
+    Raises:
+        InputError: If a part is something else, which cannot be saved.
+    """
+    try:
+        return {path: f"{part.dtype} of shape {tuple(part.shape)}" for path, part in parts_of(state)}
+    except TypeError as error:
+        name = type(algorithm).__name__
+        raise InputError(
+            f"{name}.{hook} must return a NamedTuple of tensors: {error}", code="wrong-type", field=name
+        ) from None
 
 
 def _check_mixture(algorithm: Algorithm, hook: str, state: object, n: int) -> None:
@@ -111,12 +137,14 @@ def _check_mixture(algorithm: Algorithm, hook: str, state: object, n: int) -> No
         expected = f"{name}.{hook} must return a state whose lam has {weights}"
     else:  # drfl's algorithms leave λ to the ambiguity set
         name, remedy = type(ambiguity_of(algorithm)).__name__, "Correct its project and prox."
-        expected = f"the ambiguity set {name} must return a λ with {weights}"
+        expected = f"the ambiguity set {name} must return a float64 λ with {weights}"
     if not isinstance(lam, Tensor):
         raise InputError(f"{expected}, got an object of type {type(lam).__name__}", code="wrong-type", field=name)
     if lam.shape != (n,):
         text = f"{expected}, got shape {tuple(lam.shape)} for {n} clients"
         raise InputError(text, code="wrong-shape", field=name)
+    if lam.dtype != torch.float64 and not is_of_user(type(algorithm)):
+        raise InputError(f"{expected}, got {lam.dtype}. {remedy}", code="wrong-type", field=name)
     values = lam.detach().double().cpu()
     if not bool(torch.isfinite(values).all()):
         raise InputError(f"{expected}, got NaN or infinity", code="not-finite", field=name)

@@ -54,6 +54,11 @@ class Layout:
         """Number of trainable parameters."""
         return sum(map(prod, self.shapes))
 
+    @property
+    def named_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the parameters by name."""
+        return dict(zip(self.names, self.shapes, strict=True))
+
     def flatten(self, module: nn.Module) -> Tensor:
         """Copy the module's parameters to a new vector (d,)."""
         parameters = dict(module.named_parameters())

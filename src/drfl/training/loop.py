@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from functools import cache, partial
 from pathlib import Path
 from typing import get_args
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from drfl.core.full_memory import explain_full_memory
 from drfl.core.intraop import VECTORS, threads_for
 from drfl.core.key import Key
 from drfl.core.run_end import StopReason
-from drfl.federation.algorithm import Algorithm, check_algorithm_type, core_of, is_isolated
+from drfl.federation.algorithm import Algorithm, check_algorithm_type, core_of, is_isolated, lam_of
 from drfl.federation.federation import Bundling, DataChecked, Federation
 from drfl.federation.local_method import has_user_loss
 from drfl.training import step_size
@@ -28,6 +29,7 @@ from drfl.training.certificate import Certifier
 from drfl.training.history import undefined_names, undefined_notices
 from drfl.training.model_selection import ModelSelection
 from drfl.training.rounds import next_round
+from drfl.training.run_identity import Identity, check_same, run_identity
 from drfl.training.run_log import Result, RunLog, Tested, end_notices
 from drfl.training.run_state import CheckpointFolder, CheckpointWriter, Returned, RunState, first, view_of
 from drfl.training.safeguard import SafeguardRule
@@ -97,14 +99,14 @@ def run(
         checkpoints: Store the progress in a folder, ``drfl.Checkpoints("folder", every=5)``, and resume from the
             progress that the same call stored there. With the same algorithm, federation and settings (``rounds`` may
             differ), the result is bitwise that of an uninterrupted run. Other settings raise an error.
-        start: Progress of an earlier run of the same call; None = from the beginning. With the same algorithm,
-            federation and seed, the result is bitwise that of an uninterrupted run.
+        start: Progress of an earlier run of the same call, of which only ``rounds`` may differ; None = from the
+            beginning. The result is bitwise that of an uninterrupted run.
         keep: Called with the progress after every round, to store it for ``start``.
-        check_data: Emit a :class:`drfl.core.errors.DataWarning` for suspicious client data, and at the end for clients
-            at which a metric is undefined. This requires a federation that knows its clients' data, such as
-            :class:`drfl.Simulation`. Emit a :class:`drfl.core.errors.RunWarning` if the model of ``init_from`` may have
-            been trained on test rows, if the model was reset in the second half of the run, if the run returns an
-            earlier model, and if a test loss ends above its value at the start.
+        check_data: Emit a :class:`drfl.core.errors.DataWarning` for suspicious client data in the first run of a
+            federation, and at the end for clients at which a metric is undefined. This requires a federation that
+            knows its clients' data, such as :class:`drfl.Simulation`. Emit a :class:`drfl.core.errors.RunWarning` if
+            the model of ``init_from`` may have been trained on test rows, if the model was reset in the second half of
+            the run, if the run returns an earlier model, and if a test loss ends above its value at the start.
 
     Returns:
         The returned model, its test results, the history and the end of the run.
@@ -125,8 +127,8 @@ def run(
     Raises:
         InputError: If a number is out of range, the hyperparameters do not fit the federation, the certifier does not
             fit the hyperparameters, ``init_from`` does not fit the clients, the algorithm has no averaged solution,
-            ``checkpoints`` belong to another run, a client's loss is not finite at the initial model, or an argument
-            has the wrong type or is unknown.
+            ``checkpoints`` or ``start`` belong to another run, a client's loss is not finite at the initial model, or
+            an argument has the wrong type or is unknown.
         DivergedError: If the model, or a loss used for the dual update, is not finite.
         DrflError: If the memory of a GPU is full. Checkpoints remain.
     """
@@ -146,13 +148,16 @@ def run(
     settings |= {"select": select, "patience": patience, "until": until, "safeguard": safeguard}
     if checkpoints is not None:
         start, keep = checkpoints.resume(algorithm, fed, rounds, begin(), settings), checkpoints
+    identity = run_identity(algorithm, fed, settings)
     with explain_full_memory():
-        initial = begin() if start is None else start
-    _warn(fed.data_warnings() if check_data and isinstance(fed, DataChecked) else (), DataWarning)
+        initial = begin() if start is None else _checked_start(start, rounds, identity)
+    _warn(_new_data_warnings(fed) if check_data else (), DataWarning)
     _warn(fed.start_notices if check_data else (), RunWarning)
     view, key = view_of(fed, averaged, table_dir), Key(seed)
     log = RunLog(algorithm, fed, certify, start, selection, key)
-    progress = _initialise(algorithm, view, key, initial, safeguard)._replace(rounds=rounds, score=fed.measures[0])
+    progress = _initialise(algorithm, view, key, initial, safeguard)._replace(
+        rounds=rounds, score=fed.measures[0], identity=identity
+    )
 
     def after(progress: RunState) -> RunState:  # plays one more round
         # Small vectors take one thread, because waking other threads costs more than they save.
@@ -176,7 +181,7 @@ def run(
             progress = log.add(progress, evaluation, cost)
         progress = log.booked(progress, cost)
         # Collect in a list, so that every callback sees every round, even if an earlier callback asked to stop.
-        flags = [_is_stop(callback(progress)) for callback in callbacks]
+        flags = [_asks_to_stop(callback, progress) for callback in callbacks]
         stop = selection.stops(progress.selected, progress.round, progress.row) or ("callback" if any(flags) else None)
         # Write no checkpoint of the round at which the run starts. That state already has one, or is the initial state.
         if keep is not None and progress.info is not None and progress.round < rounds:
@@ -264,18 +269,64 @@ def _with_first_model(fed: Federation, init_from: str | Path | None) -> Federati
     return fed
 
 
+def _checked_start(start: RunState, rounds: int, identity: Identity) -> RunState:
+    """Return the progress from which a run starts, which must be that of the same run."""
+    # Checkpoints have been checked already, and have no identity.
+    if start.identity is not None:
+        check_same(identity, start.identity, "`start` belongs", "remove `start`")
+    if start.round > rounds:
+        raise InputError(
+            f"`start` already has {start.round} rounds, but `rounds` is {rounds}: set `rounds` to at least "
+            f"{start.round}",
+            code="out-of-range",
+            field="rounds",
+        )
+    return start
+
+
 def _wrong_type(name: str, expected: str, given: object) -> InputError:
     got = f"the class {given.__name__}" if isinstance(given, type) else f"an object of type {type(given).__name__}"
     return InputError(f"`{name}` must be {expected}, got {got}", code="wrong-type", field=name)
 
 
-def _is_stop(result: object) -> bool:
-    """Return whether a callback ends the run."""
+def _asks_to_stop(callback: Callback, progress: RunState) -> bool:
+    """Call a callback, and return whether it ends the run.
+
+    Raises:
+        InputError: If a user's callback changes a tensor of the run in place, or returns something else.
+    """
+    if str(getattr(callback, "__module__", "")).partition(".")[0] == "drfl":
+        return bool(callback(progress))
+    parts = [part for part in (progress.state, progress.decaying, progress.average) if part is not None]
+    tensors = [tensor for part in parts for tensor in (part.w, lam_of(part)) if tensor is not None]
+    # Copies, because the parameters of a module may be views whose changes PyTorch does not count.
+    before = [tensor.clone() for tensor in tensors]
+    result = callback(progress)
+    unchanged = partial(torch.allclose, rtol=0, atol=0, equal_nan=True)
+    if not all(map(unchanged, tensors, before)):
+        name = getattr(callback, "__name__", type(callback).__name__)
+        raise InputError(
+            f"the callback {name} changes the state of the run in place. Change a copy, as in "
+            "`progress.state.w.clone()`; `progress.model` is a copy already.",
+            code="user-code-failed",
+            field="callbacks",
+        )
     if result is None or isinstance(result, bool | np.bool_):
         return bool(result)
     if isinstance(result, Tensor) and result.dim() == 0 and result.dtype == torch.bool:
         return bool(result)
     raise _wrong_type("callbacks", "functions that return None, or whether to stop (True or False)", result)
+
+
+_WARNED: WeakSet[Federation] = WeakSet()
+"""Federations whose data have been checked, so that further runs of a script do not repeat the warnings."""
+
+
+def _new_data_warnings(fed: Federation) -> Sequence[str]:
+    if not isinstance(fed, DataChecked) or fed in _WARNED:
+        return ()
+    _WARNED.add(fed)
+    return fed.data_warnings()
 
 
 def _warn(notices: Sequence[str], category: type[Warning]) -> None:

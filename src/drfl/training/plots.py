@@ -84,7 +84,8 @@ def plot_histories(
         histories: Rows of runs with columns "algorithm", "seed", "round" and the metrics, see
             :meth:`drfl.training.history.History.to_frame`.
         score: The score that the metrics summarise.
-        shown: The statistics, one panel each: "worst", "worst20", "avg", "best20" or "std".
+        shown: The statistics, one panel each: "worst", "worst20", "avg", "best20" or "std", or the names of their
+            columns, such as "worst_accuracy".
         note: Note on clients at which the score is undefined, see :func:`drfl.task.measure.undefined_note`.
         x: One of :data:`AXES`.
 
@@ -93,12 +94,12 @@ def plot_histories(
     """
     from scipy.special import stdtrit  # SciPy loads slowly
 
-    names = [f"{what}_{score.name}" for what in shown]
-    missing = next((name for name in names if name not in columns_of(score.name)), None)
+    names = [f"{what.removesuffix(f'_{score.name}')}_{score.name}" for what in shown]
+    known = columns_of(score.name)
+    missing = next((what for what, name in zip(shown, names, strict=True) if name not in known), None)
     if missing is not None:
         raise InputError(
-            f"no column '{missing}' to plot. Name statistics by the first words of "
-            f"{', '.join(columns_of(score.name)[:5])}.",
+            f"no column '{missing}' to plot. Expected {', '.join(known[:5])}, or their first words.",
             code="unknown-name",
             field=missing,
         )

@@ -41,6 +41,8 @@ from drfl.training.step_size_controller import FIRST, RISE
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from drfl.task.layout import Layout
+
 LOG = logging.getLogger("drfl")
 
 
@@ -48,7 +50,7 @@ class Result(NamedTuple):
     """The result of a run.
 
     Args:
-        model: (d,) the returned model.
+        model: (d,) the returned model, which you may change.
         lam: (N,) the client weights after the last round, see :func:`drfl.federation.algorithm.mixture_of`.
         history: The history, one row per evaluated round.
         evaluation: Per-client test results of ``model`` after the last round.
@@ -66,6 +68,7 @@ class Result(NamedTuple):
         personal: (N, d) the clients' personal models, or in a deployment the method by which each client assembles its
             own; None if ``model`` serves all clients.
         fallback: The earlier model that the safeguard returned instead of the last one; None if it did not.
+        layout: Names and shapes of the parameters in ``model``; None if the federation does not know them.
     """
 
     model: Tensor
@@ -82,6 +85,7 @@ class Result(NamedTuple):
     selection: Selection | None = None
     personal: ClientTable | OwnModels | None = None
     fallback: Fallback | None = None
+    layout: Layout | None = None
 
     @property
     def state(self) -> State:
@@ -156,14 +160,23 @@ class Result(NamedTuple):
         """Write the returned model into a module of the architecture that was trained.
 
         Raises:
-            InputError: If it is not a module, or one with another number of parameters.
+            InputError: If it is not a module, or one with other parameters.
         """
         from drfl.task.layout import Layout
 
         if not isinstance(module, torch.nn.Module):
             text = f"expected a torch.nn.Module of the trained architecture, got {type(module).__name__}"
             raise InputError(text, code="wrong-type", field="module")
-        Layout.of(module).load(module, self.model)
+        layout, trained = Layout.of(module), self.layout or Layout.of(module)
+        for name in {**trained.named_shapes, **layout.named_shapes}:
+            given, expected = (each.named_shapes.get(name, "absent") for each in (layout, trained))
+            if given != expected:
+                raise InputError(
+                    f"the parameter '{name}' is {expected} in the trained model, but {given} in this module",
+                    code="wrong-shape",
+                    field="module",
+                )
+        layout.load(module, self.model)
 
 
 class Tested(NamedTuple):
@@ -223,11 +236,11 @@ class RunLog:
         """Add the row of the current round, and update model selection with it."""
         lam, score, selected = mixture_of(self.algorithm, progress.state, self.fed), progress.score, progress.selected
         of_model = lam if progress.decaying is None else progress.decaying.lam
-        certificate, point = self._certificate(progress.state, progress.model, of_model, progress.point)
+        model = progress.model
+        certificate, point = self._certificate(progress.state, model, of_model, progress.point)
         validation = None
         if selected is not None:
             # Model selection only uses validation rows.
-            model = progress.model
             models = self._personal(progress, model)
             evaluation = self.fed.validate(model) if models is None else self.fed.evaluate_each(models, "validation")
             validation = Metrics.of(evaluation, score)
@@ -272,7 +285,7 @@ class RunLog:
                 )
             )
         elif selected is not None and self.selection.select is not None and progress.round > 0:
-            model, returned = selected.w, "selected"
+            model, returned = selected.w.clone(), "selected"
             models = self.personal = selected.models
             tested = Tested(self.fed.evaluate(model) if models is None else self.fed.evaluate_each(models), tested.last)
             progress = self._describe(progress, tested.model, model, selected.lam, int(selected.round))
@@ -283,7 +296,7 @@ class RunLog:
             is_selected, key, before = returned == "selected", self.key.fold("step size"), self.cost()
             earlier = fallback(self.algorithm, self.fed, progress, model, key, is_selected=is_selected)
             if earlier is not None:
-                model, returned = earlier.model, "earlier" if earlier.round > 0 else "initial"
+                model, returned = earlier.model.clone(), "earlier" if earlier.round > 0 else "initial"
                 tested = Tested(self.fed.evaluate(model), tested.last)
                 of_model = lam if earlier.lam is None else earlier.lam
                 progress = self._describe(progress, tested.model, model, of_model, earlier.round)
@@ -300,6 +313,7 @@ class RunLog:
         result = Result(
             model, lam, history, *tested, end, returned, stopped, stopped_on,
             selection=self._outcome(progress), personal=self.personal, fallback=earlier,
+            layout=None if self.fed.model is None else self.fed.model.task.layout,
         )  # fmt: skip
         average = progress.average
         if average is None:

@@ -15,6 +15,7 @@ from drfl.task.metrics import ACCURACY, Measure
 from drfl.training.averages import Average, DecayingAverage
 from drfl.training.history import Row
 from drfl.training.model_selection import Selected
+from drfl.training.run_identity import Identity
 from drfl.training.safeguard import SafePoint
 from drfl.training.step_size import StepSize
 
@@ -45,6 +46,8 @@ class RunState(NamedTuple):
         rounds: Number of rounds of the run; 0 before it starts. Not stored in checkpoints, because a run may be resumed
             with more rounds.
         score: The score that the metrics in the rows summarise; it is that of the clients once the run has started.
+        identity: The values that a run must share to start here; None before the run starts. Not stored in checkpoints,
+            which have a more precise one.
     """
 
     round: int
@@ -62,11 +65,13 @@ class RunState(NamedTuple):
     info: Info | None = None
     rounds: int = 0
     score: Measure = ACCURACY
+    identity: Identity | None = None
 
     @property
     def model(self) -> Tensor:
-        """(d,) the model that the run would return now."""
-        return self.state.w if self.decaying is None else self.decaying.w
+        """(d,) the model that the run would return now, each time as a copy."""
+        # A callback may write it into a module and train that further, which would change the run.
+        return (self.state.w if self.decaying is None else self.decaying.w).clone()
 
     @property
     def row(self) -> Row | None:

@@ -93,6 +93,9 @@ def test_curves_are_drawn_over_each_cost(x, compared):
     costs = own[columns.get(x, [x])].sum(axis=1).groupby(own["round"]).mean()
     unit = 1000 if x == "bytes" else 1
     assert line.get_xdata().tolist() == pytest.approx((costs / unit).tolist())
+    assert found.plot("worst_accuracy").axes[0].get_ylabel() == found.plot("worst").axes[0].get_ylabel()
+    with refused("unknown-name", "worst_loss", "worst_accuracy"):
+        found.plot("worst_loss")
     assert found.plot("worst", x=x).axes[0].get_xlabel().startswith("kB" if x == "bytes" else "")
     with refused("unknown-name", "x", "byte", "bytes"):
         found.plot(x="byte")

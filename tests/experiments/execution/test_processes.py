@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -89,6 +90,32 @@ def test_signal_to_a_starting_worker(number, outcome, tmp_path):
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert (done.stdout, done.returncode) == (f"{outcome}\n", 0), done.stderr
+
+
+UNPROTECTED = """
+from drfl.experiments.execution.processes import LostWorkerError, Processes
+from tests.experiments.execution.test_processes import answer
+with Processes(1, "call") as workers:
+    error = workers.submit(answer, 1).exception(timeout=60)
+    assert isinstance(error, LostWorkerError), error
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("by", ["file", "stdin"])
+def test_script_that_a_worker_cannot_import_is_the_cause(by, tmp_path):
+    path = os.pathsep.join([str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")])
+    (tmp_path / "study.py").write_text(UNPROTECTED)
+    done = subprocess.run(
+        [sys.executable, "study.py" if by == "file" else "-"], input=UNPROTECTED, cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert "__main__" in done.stdout, done.stderr
+
+
+def test_cause_of_a_lost_worker_survives_pickle():
+    assert str(pickle.loads(pickle.dumps(LostWorkerError(False)))) == str(LostWorkerError(False))
+    assert "__main__" not in str(pickle.loads(pickle.dumps(LostWorkerError())))
 
 
 @pytest.mark.long

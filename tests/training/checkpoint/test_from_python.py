@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
 from tests.support.refusals import logged, refused
 
 import drfl
+from drfl.resilience import Protected
 
 ALGORITHM = drfl.DRFA(m=2, local=drfl.LocalSGD(steps=2, batch=4))
 
@@ -113,3 +116,54 @@ def test_mistakes_are_refused(tmp_path):
         drfl.Checkpoints(tmp_path, every=0)
     with refused("conflicting-options", "checkpoints"):
         run(tmp_path, keep=lambda progress, stopping: None)
+
+
+class Twice(NamedTuple):
+    w: torch.Tensor
+    head: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Shares(drfl.FedAvg):
+    """An algorithm of a user whose state holds the same memory twice."""
+
+    def init(self, fed):
+        return Twice(fed.w0, fed.w0)
+
+    def round(self, state, fed, key):
+        after, info = super().round(state, fed, key)
+        return Twice(after.w, after.w), info
+
+
+def test_state_with_shared_memory_is_saved(tmp_path):
+    algorithm = Shares(m=2, local=drfl.LocalSGD(lr=0.1))
+    whole = run(algorithm=algorithm)
+    run(tmp_path, algorithm, rounds=5)
+    again = run(tmp_path, algorithm)
+    assert torch.equal(again.model, whole.model)
+    assert torch.equal(again.state.head, again.state.w)
+
+
+class WithNumber(NamedTuple):
+    w: torch.Tensor
+    step: float
+
+
+@dataclass(frozen=True)
+class HasNumber(drfl.FedAvg):
+    """An algorithm of a user whose state cannot be saved."""
+
+    def init(self, fed):
+        return WithNumber(fed.w0, 0.5)
+
+
+@pytest.mark.parametrize("wrap", [lambda algorithm: algorithm, Protected], ids=["alone", "protected"])
+def test_state_that_cannot_be_saved_is_refused(tmp_path, wrap):
+    algorithm, fed = wrap(HasNumber()), federation()
+    for call in (
+        lambda: run(None, algorithm), lambda: run(tmp_path, algorithm),
+        lambda: drfl.compare({"own": algorithm, "FedAvg": drfl.FedAvg()}, fed.data, fed._given, rounds=2, seeds=1),
+    ):  # fmt: skip
+        with refused("wrong-type", "HasNumber", "state.step", "float"):
+            call()
+    assert not list(tmp_path.iterdir())

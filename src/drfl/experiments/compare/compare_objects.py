@@ -16,7 +16,7 @@ import numpy as np
 from torch import nn
 
 from drfl.core import checks
-from drfl.core.errors import InputError, Notice, StoppedError
+from drfl.core.errors import InputError, StoppedError
 from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.experiments.assess.predicted_records import predicted_in
@@ -176,10 +176,6 @@ def _run_in_folder(
         )  # fmt: skip
         if not comparison.outcomes:
             raise StoppedError("interrupted before a run was finished")
-        if not comparison.is_complete:
-            missing = len(design.cells) - len(comparison.outcomes)
-            again = "" if options.out is None else "; the same call with resume=True continues"
-            warn(Notice(f"interrupted: {missing} of {len(design.cells)} runs are missing{again}", "interrupted"))
         for notice in comparison.notices:
             warn(notice)
     return comparison

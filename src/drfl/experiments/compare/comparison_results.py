@@ -333,7 +333,8 @@ class Comparison:
         """Plot curves of the algorithms, see :func:`drfl.training.plots.plot_histories`.
 
         Args:
-            shown: "worst", "worst20", "avg", "best20" or "std", a panel each; by default "worst" and "avg".
+            shown: "worst", "worst20", "avg", "best20" or "std", or the name of such a column, such as
+                "worst_accuracy", a panel each; by default "worst" and "avg".
             x: The cost on the x axis: "rounds", "bytes", "gradients" or "seconds".
         """
         from drfl.report.groups import OWN_MODELS

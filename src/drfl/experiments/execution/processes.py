@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from types import ModuleType, TracebackType
 from typing import Generic, NamedTuple, TypeVar
 
@@ -34,17 +35,28 @@ SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
 
 class LostWorkerError(DrflError):
-    """A worker process died, for example because the system ran out of memory and killed it."""
+    """A worker process died, for example because the system ran out of memory and killed it.
+
+    Args:
+        has_started: Whether the process had loaded the main module. A new process imports it, which fails for a script
+            that is not a file, and for one that starts processes itself when it is imported.
+    """
 
     code = "worker-lost"
 
-    def __init__(self) -> None:
-        why = "a worker process was killed, perhaps for lack of memory"
-        super().__init__(f"{why}: finished runs are stored; repeat them with fewer `jobs`")
+    def __init__(self, has_started: bool = True) -> None:
+        self._has_started = has_started
+        super().__init__(
+            "a worker process was killed, perhaps for lack of memory. Use fewer `jobs`. With `out`, finished runs are "
+            "stored."
+            if has_started
+            else "a worker process could not start. With `jobs`, call drfl in a script file, below "
+            "`if __name__ == '__main__':`, or remove `jobs`."
+        )
 
-    def __reduce__(self) -> tuple[type[LostWorkerError], tuple[()]]:
-        """Let pickle make the exception without arguments."""
-        return type(self), ()
+    def __reduce__(self) -> tuple[type[LostWorkerError], tuple[bool]]:
+        """Let pickle make the exception with its own arguments."""
+        return type(self), (self._has_started,)
 
 
 class _Call(NamedTuple):
@@ -108,7 +120,7 @@ class Processes(Executor):
         context = multiprocessing.get_context("spawn")
         self._calls: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()
         stop_pipe, self._stop = context.Pipe(duplex=False)
-        self._lost = False
+        self._lost, self._has_started = False, True
         self._processes, self._threads, pipes = [], [], []
         before = {name: os.environ.get(name) for name in THREADS}
         os.environ.update(dict.fromkeys(THREADS, "1"))  # workers read them when they load their libraries
@@ -143,8 +155,8 @@ class Processes(Executor):
         except BaseException:
             self.kill()
             raise
-        for pipe in pipes:
-            thread = threading.Thread(target=self._serve, args=(pipe,), daemon=True)
+        for pipe, process in zip(pipes, self._processes, strict=True):
+            thread = threading.Thread(target=self._serve, args=(pipe, process), daemon=True)
             thread.start()
             self._threads.append(thread)
 
@@ -195,7 +207,7 @@ class Processes(Executor):
         self.ask_to_stop()
         self._tensors.close()
 
-    def _serve(self, pipe: Connection) -> None:
+    def _serve(self, pipe: Connection, process: BaseProcess) -> None:
         with pipe:
             try:
                 pipe.send_bytes(self._first)
@@ -207,12 +219,15 @@ class Processes(Executor):
                     continue
                 try:
                     if self._lost:
-                        raise LostWorkerError
+                        raise EOFError
                     pipe.send((call.function, call.arguments))
                     good, answer = pipe.recv()
                 # The process died, perhaps for lack of memory. Later calls fail, too.
                 except (EOFError, OSError):
-                    self._lost, good, answer = True, False, LostWorkerError()
+                    process.join(1)  # its pipe closes shortly before it ends
+                    # Python exits with 1 if the process fails before it makes calls. The system kills with a signal.
+                    self._has_started = self._has_started and process.exitcode != 1
+                    self._lost, good, answer = True, False, LostWorkerError(self._has_started)
                 except Exception as error:
                     good, answer = False, error
                 if good:

@@ -60,7 +60,7 @@ def stop_on_interrupt() -> Iterator[StopSignal]:
         if watch.stop:
             raise KeyboardInterrupt
         watch.signal = number
-        os.write(2, b"stopping after this round (interrupt again to abort at once)\n")
+        os.write(2, b"Stopping after this round; press Ctrl-C again to stop at once.\n")
 
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:

@@ -47,8 +47,8 @@ def sweep(
         After Ctrl-C it has the runs that have ended.
 
     Warns:
-        RunWarning: If ``progress`` is None, and the result has ``notices``, such as runs that returned the initial
-            model, or lacks runs because it was interrupted.
+        RunWarning: If runs are missing because the sweep was interrupted; and if ``progress`` is None, and the result
+            has ``notices``, such as runs that returned the initial model.
 
     Raises:
         InputError: If a setting is invalid, or ``out`` contains something else.
@@ -83,12 +83,13 @@ def sweep(
         )  # fmt: skip
     if not result.runs:
         raise StoppedError("interrupted before a run was finished")
-    missing = total - len(result.runs)
-    unfinished = f"interrupted: {missing} of {total} runs are missing; the same call with resume=True continues"
-    for notice in (*result.notices, *([Notice(unfinished, "interrupted")] if missing else [])):
+    for notice in result.notices:
         show(notice)
         if progress is None:
             warnings.warn(RunWarning(notice), stacklevel=2)
+    if missing := total - len(result.runs):
+        text = f"interrupted: {missing} of {total} runs are missing; the same call with resume=True continues"
+        warnings.warn(RunWarning(Notice(text, "interrupted")), stacklevel=2)
     return result
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import logging
 import time
@@ -16,13 +15,12 @@ from drfl.ambiguity import Simplex
 from drfl.core import checks
 from drfl.core.errors import DrflError, InputError, Notice
 from drfl.core.files import read_bytes
-from drfl.core.hashing import digest_of
-from drfl.core.short_repr import BRIEF, stable_repr
 from drfl.federation.algorithm import Algorithm, ambiguity_of, mixture_of
 from drfl.federation.federation import Federation
 from drfl.training.checkpoint import store
 from drfl.training.checkpoint.state_schema import DamagedError, run_state_of
-from drfl.training.checkpoint.store import REPLIES, Files, Identity
+from drfl.training.checkpoint.store import REPLIES, Files
+from drfl.training.run_identity import Identity, check_same, full_identity
 from drfl.training.run_state import RunState, first
 
 if TYPE_CHECKING:
@@ -64,54 +62,9 @@ class _RefusedError(DamagedError):
     """A whole checkpoint that cannot be used, with the text of an InputError."""
 
 
-def run_identity(algorithm: Algorithm, fed: Federation, settings: Mapping[str, object]) -> dict[str, object]:
-    """Describe a run by plain values.
-
-    Args:
-        algorithm: The algorithm, whose fields are listed recursively.
-        fed: The clients.
-        settings: Settings of the run, plain values.
-    """
-    return {
-        **_fields("algorithm", algorithm),
-        **settings,
-        **fed.describe_task(),
-        "clients": fed.n,
-        "data": fed.data_digest(),
-        "model": digest_of([fed.w0]),
-    }
-
-
-def _fields(name: str, thing: object) -> dict[str, object]:
-    if not dataclasses.is_dataclass(thing) or isinstance(thing, type):
-        return {name: stable_repr(thing)}
-    fields: dict[str, object] = {name: type(thing).__name__}
-    for field in dataclasses.fields(thing):
-        fields |= _fields(f"{name}.{field.name}", getattr(thing, field.name))
-    return fields
-
-
-def check_same(own: Callable[[], Identity], kept: Identity) -> list[Notice]:
-    """Check that a run may be resumed from a checkpoint; never returns remarks, see :data:`Same`.
-
-    Args:
-        own: Computes the run's identity.
-        kept: The checkpoint's identity.
-
-    Raises:
-        InputError: If the identities differ. The message names the first difference.
-    """
-    # The identity is computed only if it is needed, because digests of the data may take a while.
-    current = own()
-    for name in {**current, **kept}:
-        if current.get(name) != kept.get(name):
-            before, now = (BRIEF.repr(values.get(name, "not set")) for values in (kept, current))
-            raise InputError(
-                f"the checkpoints belong to a run with {name} = {before}, not {now}. Use the original value, or "
-                "another folder.",
-                code="other-run",
-                field=name,
-            )
+def _check_same(own: Callable[[], Identity], kept: Identity) -> list[Notice]:
+    # The identity is computed only if there is a checkpoint, because digests of the data may take a while.
+    check_same(own(), kept, "the checkpoints belong", "another folder")
     return []
 
 
@@ -281,8 +234,8 @@ class Checkpoints:
             InputError: If the checkpoints belong to another run, or have more rounds than the run.
             DamagedError: If none of them can be used.
         """
-        self._identity, self._values = self._user_identity or partial(run_identity, algorithm, fed, settings), None
-        same = partial(check_same, self._identity)
+        self._identity, self._values = self._user_identity or partial(full_identity, algorithm, fed, settings), None
+        same = partial(_check_same, self._identity)
         point = resume_point(self.folder, algorithm, fed, rounds=rounds, fresh=fresh, same=same, key=self.key)
         self._last_write = self._clock()
         if point is None:

@@ -7,7 +7,7 @@ same algorithm on the same clients; :func:`history_specs` describes the columns 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from drfl.ambiguity import AmbiguitySet
 from drfl.core.errors import DrflError, InputError
-from drfl.federation.algorithm import Consistent, flagged, lam_of
+from drfl.federation.algorithm import Consistent, flagged, lam_of, parts_of
 from drfl.federation.client_table import ClientTable
 from drfl.federation.federation import Ledger
 from drfl.task.metrics import Measure
@@ -132,24 +132,6 @@ def _number_fault(part: Tensor, spec: Spec) -> str | None:
     return f"{part[outside][0].item():g}, which is out of range" if bool(outside.any()) else None
 
 
-def _leaves(part: object, name: str) -> Iterator[tuple[str, Tensor | ClientTable]]:
-    """Iterate over the tensors and tables in a state with their paths, such as "state.average.w".
-
-    Raises:
-        TypeError: If a part is something else, which cannot be saved.
-    """
-    fields: tuple[str, ...] | None = getattr(part, "_fields", None)
-    if isinstance(part, Tensor | ClientTable):
-        yield name, part
-    elif isinstance(part, tuple) and fields is not None:
-        for field, inner in zip(fields, part, strict=True):
-            yield from _leaves(inner, f"{name}.{field}")
-    elif part is not None:
-        raise TypeError(
-            f"{name} is a {type(part).__name__}, but only tensors, client tables and NamedTuples of them can be saved"
-        )
-
-
 def tensors_of(state: object, name: str = "state") -> dict[str, Tensor]:
     """List the tensors of a state: a tensor, a client table, None, or a NamedTuple of these.
 
@@ -159,7 +141,7 @@ def tensors_of(state: object, name: str = "state") -> dict[str, Tensor]:
         TypeError: If a part is something else, which cannot be saved.
     """
     tensors: dict[str, Tensor] = {}
-    for path, part in _leaves(state, name):
+    for path, part in parts_of(state, name):
         if isinstance(part, Tensor):
             tensors[path] = part.detach().cpu().contiguous()
         else:
@@ -178,7 +160,7 @@ def state_specs(first: object, name: str = "state") -> dict[str, Spec]:
         name: Path of the state.
     """
     specs: dict[str, Spec] = {}
-    for path, part in _leaves(first, name):
+    for path, part in parts_of(first, name):
         if isinstance(part, Tensor):
             specs[path] = Spec(part.dtype, tuple(part.shape), part)
         else:
@@ -277,7 +259,14 @@ def run_tensors(progress: RunState) -> dict[str, Tensor]:
     columns |= {"validation": torch.tensor(validation, dtype=double)} if validation else {}
     flags = [row.flagged for row in rows if row.flagged is not None]
     columns |= {"flagged": torch.stack(flags)} if flags else {}
-    return tensors | {f"history.{name}": column for name, column in columns.items()}
+    tensors |= {f"history.{name}": column for name, column in columns.items()}
+    storages: set[int] = set()
+    for name, tensor in tensors.items():
+        # safetensors rejects shared memory, but a user's algorithm may hold the same tensor twice.
+        storage = tensor.untyped_storage().data_ptr()
+        tensors[name] = tensor.clone() if storage in storages else tensor
+        storages.add(storage)
+    return tensors
 
 
 def run_state_of(

@@ -24,6 +24,7 @@ from drfl.core.errors import InputError
 from drfl.core.files import read_bytes
 from drfl.training.checkpoint.signatures import LONGEST, signature
 from drfl.training.checkpoint.state_schema import FORMAT, DamagedError, run_tensors
+from drfl.training.run_identity import Identity
 from drfl.training.run_state import RunState
 
 if TYPE_CHECKING:
@@ -40,9 +41,6 @@ FILES = re.compile("|".join(map(re.escape, (STATE, RUN, SUMS, SIGNATURE))))
 """The names of files that a checkpoint may contain; no other file is ever removed."""
 
 MAX_CHECKPOINTS = 2
-
-Identity = Mapping[str, object]
-"""The plain values that a run must share with its checkpoint."""
 
 
 class Files(NamedTuple):
