@@ -150,10 +150,10 @@ def test_checked_objective_is_that_of_the_algorithm():
 
 def test_silent_clients_are_unknown_and_nan_counts_as_infinite():
     fed = ConstantFederation([1.0, NAN, 3.0])
-    silent, *told = report(fed, torch.tensor([1, 2]), fed.w0, None, None).tolist()
+    silent, *told = report(fed, torch.tensor([1, 2]), fed.w0, Key(0), None).tolist()
     assert math.isnan(silent)
     assert told == [math.inf, 3.0]
-    assert report(fed, torch.tensor([], dtype=torch.int64), fed.w0, None, None).isnan().all()
+    assert report(fed, torch.tensor([], dtype=torch.int64), fed.w0, Key(0), None).isnan().all()
 
 
 # ------------------------------------------------------------------------------------------------- in a run

@@ -29,6 +29,7 @@ def finished(accuracy, majority, *, partition="natural", losses=(1.0, 0.5), roun
             measures=(ACCURACY,),
             target_advice=lambda: "",
             raw_columns=False,
+            untested=(),
         ),
         algorithm=algorithm or drfl.FedAvg(m=1),
         partition=SimpleNamespace(recipe={"partition": partition}),
@@ -47,6 +48,13 @@ def finished(accuracy, majority, *, partition="natural", losses=(1.0, 0.5), roun
         marks=Marks(on_test=False, rollbacks=0, rounds=rounds, effective_rounds=rounds),
     )
     return job, result
+
+
+def test_sites_that_missed_the_last_test_are_named():
+    job, result = finished([0.9, 0.8], None)
+    job.fed.untested = ("site 1",)
+    (warning,) = end_checks(job, result).warnings
+    assert (warning.code, warning.field) == ("site-untested", "site 1")
 
 
 @pytest.mark.parametrize(
