@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,6 +59,9 @@ from drfl.task.input_fields import InputFields
 
 if TYPE_CHECKING:
     import pandas as pd
+
+COPIED = 2**24
+"""Number of input values that a digest of test rows copies at a time."""
 
 
 _KEY = Key(0)
@@ -260,9 +265,12 @@ class ClientData:
     def test_digest(self) -> str:
         """Return a digest of the inputs and targets on which each client is tested."""
         sizes = torch.tensor([len(rows) for rows in self.test])
-        # Clients may share test rows, so each row is copied once.
+        # Clients may share test rows, so each row is read once.
         rows, places = torch.cat(self.test).unique(return_inverse=True)
-        return digest_of([sizes, places, self.test_inputs[rows], self.test_targets[rows]])
+        # The rows may be in a file that is larger than the memory, so few are copied at a time.
+        few = max(1, COPIED // max(1, math.prod(self.shape)))
+        parts = (values[some] for values in (self.test_inputs, self.test_targets) for some in rows.split(few))
+        return digest_of(chain([sizes, places], parts))
 
     @property
     def shares(self) -> Tensor:
