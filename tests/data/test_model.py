@@ -256,7 +256,7 @@ def test_card_of_labels_and_missing_values(tmp_path):
     plain = plain.assign(a=(plain["crp"] > 5) * 1.0, b=(plain["crp"] > 3) * 1.0, c=1.0)
     data = drfl.ClientData.from_frame(plain, group="site", target=["a", "b", "c"])
     model, _ = compared(tmp_path / "b", data, drfl.models.linear((1,), 3), loss=nn.BCEWithLogitsLoss())
-    assert card(model)["Intended use"][0] == "Multi-label of 3 labels from crp."
+    assert card(model)["Intended use"][0] == "Multi-label of a, b, c from crp."
 
 
 def test_code_named_in_a_file_is_not_executed(tmp_path, monkeypatch):
