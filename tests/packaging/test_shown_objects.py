@@ -115,7 +115,7 @@ def test_comparison_is_plotted_with_intervals(tmp_path):
     band = figure.axes[0].collections[1].get_paths()[0].vertices
     low, high = band[band[:, 0] == 3][:, 1].min(), band[band[:, 0] == 3][:, 1].max()
     assert (high - low) / 2 == pytest.approx(4.302653 * ends.std() / 3**0.5, rel=1e-5)
-    with refused("unknown-name", "best_accuracy"):
+    with refused("unknown-name", "best"):
         found.plot("best")
 
 
