@@ -150,11 +150,11 @@ def received_by_a_site() -> None:
 @pytest.mark.parametrize("page", long_except(["uncertainty"], COMMANDS))
 @pytest.mark.long
 def test_commands_run_as_written(page, folder, capsys, monkeypatch):
-    if page == "data":
+    if page == "other-formats":
         saved_by_datasets()
     if page == "deploy":
         received_by_a_site()
-    if page in ("runs", "uncertainty"):
+    if page in ("report", "runs", "uncertainty"):
         out = ["--out", "runs/demo" if page == "uncertainty" else "runs/hospitals"]
         assert call(["compare", "--algorithms", "DRFA,DualDRDM", "--clients", "4", *SMALL["compare"], *out]) == 0
     for block in COMMANDS[page]:
