@@ -21,6 +21,15 @@ def test_equal_tensors_have_equal_digests_and_others_do_not():
     assert digest_of([a, a]) != digest_of([a])
 
 
+def test_every_type_of_numbers_has_a_digest():
+    values = torch.tensor([0.0, 1.0, 2.0])
+    types = (torch.bfloat16, torch.float16, torch.complex64, torch.bool, torch.uint8)
+    digests = {digest_of([values.to(kind)]) for kind in types}
+    assert len(digests) == len(types)
+    assert digest_of([values.bfloat16()]) != digest_of([(values + 1).bfloat16()])
+    assert digest_of([values[:0]]) != digest_of([values[:0].bfloat16()])
+
+
 def test_memory_layout_has_no_effect():
     a = torch.arange(6.0).view(2, 3)
     assert digest_of([a]) == digest_of([a.t().contiguous().t()])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 
+import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -30,7 +31,8 @@ def digest_of(tensors: Iterable[Tensor], text: str = "") -> str:
         if cached is None or cached[0] != version:
             entries = hashlib.blake2b(digest_size=16)
             for part in tensor.detach().cpu().contiguous().reshape(-1).split(_PIECE):
-                entries.update(part.numpy().data)
+                # NumPy has no bfloat16, but the bytes are enough.
+                entries.update(part.view(torch.uint8).numpy().data)
             cached = version, entries.digest()
             if version is not None and tensor.nbytes > _LARGE:
                 _digests[tensor] = cached
