@@ -1,6 +1,7 @@
 """Test a whole deployment in this process: its files, and resuming after a stop."""
 
 import csv
+import html
 import json
 import logging
 import re
@@ -11,12 +12,13 @@ import torch
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from tests.support.marks import long_except
-from tests.support.refusals import quotes, refused
+from tests.support.refusals import logged, quotes, refused
 from tests.support.rollbacks import set_back_once
 from tests.support.run_files import different, results_in
 
 import drfl
 from drfl.algorithms import ALGORITHMS, FULL_PARTICIPATION
+from drfl.cli.app import call
 from drfl.core.errors import DivergedError, InputError, Notice
 from drfl.core.run_end import ON_TEST
 from drfl.data import ClientData
@@ -213,6 +215,33 @@ class Dying(InProcessGrid):
         if not self.left:
             raise KeyboardInterrupt
         return super().push_messages(messages)
+
+
+class Leaving(InProcessGrid):
+    """Site b goes offline at the first test that is sent without a request, which is the last one."""
+
+    def push_messages(self, messages):
+        messages = list(messages)
+        if len(messages) == 4 and all(message.metadata.message_type == "evaluate" for message in messages):
+            self.offline.add(2)
+        return super().push_messages(messages)
+
+
+def test_site_that_misses_the_last_test_has_no_result_in_any_file(tmp_path, caplog):
+    out = server_app.serve(grid_of(grid=Leaving), settings(tmp_path))
+    with (out / "clients.csv").open(newline="") as file:
+        rows = {row["client"]: row for row in csv.DictReader(file)}
+    assert [name for name, row in rows.items() if row["accuracy"] == "nan"] == ["b"]
+    assert rows["b"]["accuracy_low"] == rows["b"]["accuracy_high"] == "nan"
+    known = [float(row["accuracy"]) for name, row in rows.items() if name != "b"]
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["final"]["avg_accuracy"] == pytest.approx(sum(known) / 3, abs=1e-6)
+    with (out / "paired.csv").open(newline="") as file:
+        assert {row["client"] for row in csv.DictReader(file)} == {"a", "c", "d"}
+    (warning,) = [text for text in summary["warnings"] if text.startswith("b did not")]
+    assert html.escape(warning)[:40] in (out / "report.html").read_text()
+    assert ("site-untested", "b") in logged(caplog)
+    assert call(["assess", str(out)]) == 0
 
 
 def test_killed_server_resumes_to_the_same_bytes(tmp_path):

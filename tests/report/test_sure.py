@@ -379,7 +379,7 @@ def test_headline_states_significant_results(record, seeds, noise, start, said):
     assert told is not None
     assert told.start == start
     assert said in told.text
-    assert "Not decided" not in told.text  # the start already says so
+    assert "Not decided" not in told.text  # the beginning states it already
     assert "5.0 points more than FedAvg" in told.text
     assert ("confidence interval of the worst client's gain over seeds" in told.text) == (seeds == 5)
     assert ("Best for the worst client" in titles) == (start == "DRFA")

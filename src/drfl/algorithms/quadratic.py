@@ -44,7 +44,7 @@ def best_weights(P: Tensor, q: Tensor, low: float = 0.0, high: float = 1.0) -> T
         step, most = np.array(solution), 1.0
         residual = curvature @ step + gradient[free] - nu
         if np.abs(residual).max() > 100 * SMALL:
-            # There is no optimum: along a direction without curvature the value falls until a weight reaches its bound.
+            # Along a direction without curvature, the value falls until a weight reaches its bound.
             step, most = -residual, np.inf
         step = step - step.mean()
         if np.abs(step).max() > SMALL:

@@ -124,5 +124,6 @@ def _results(model: Model, metrics: Mapping[str, Any]) -> list[str]:
         f"Loss: worst {shown('worst_loss')}, average {shown('avg_loss')}.",
     ]
     if metrics.get("undefined"):
-        found.append(f"The score is undefined at {metrics['undefined']} clients, which these numbers leave out.")
+        count = int(metrics["undefined"])
+        found.append(f"These numbers exclude {count} client{'s' * (count > 1)} at which the score is undefined.")
     return found

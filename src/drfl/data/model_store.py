@@ -129,7 +129,7 @@ class ModelStore:
         with self._locked():
             current, previous, newest = self._read()
             if current is None or previous is None:
-                count = "no model" if current is None else "only one model, so there is no previous one"
+                count = "no model" if current is None else "only one model, which has no predecessor"
                 raise InputError(f"{self.folder} has received {count}", code="no-model", field=str(self.folder))
             self._intact(previous)
             self._write(previous, current, newest)

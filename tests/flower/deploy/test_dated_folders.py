@@ -94,8 +94,9 @@ def test_model_of_a_diverged_run_is_neither_delivered_nor_a_start(tmp_path):
     diverged = ended(tmp_path / "runs/20250101T000000.000001", "the loss rose")
     with refused("no-model"):
         DeploymentFolder(tmp_path).newest_model()
-    with refused("no-model"):
-        read_resolved(path)
+    assert read_resolved(path).job.init_from == tmp_path / "runs/DATE/model.safetensors"
+    with refused("file-not-found"):
+        server_app.serve(grid_of(), path)
     sound = ended(tmp_path / "runs/20250101T000000.000000")
     assert DeploymentFolder(tmp_path).newest_model() == sound
     assert read_resolved(path).job.init_from == sound

@@ -150,7 +150,7 @@ def days_of(texts: pd.Series, order: str | None = None) -> Days:
         return Days(values, (), np.zeros(len(values), bool))
     # Columns of the parts that hold month and day.
     readings = np.stack([_days(parts, 3, *((2, 0) if name == "DMY" else (0, 2))) for name in ORDERS])
-    # A date that does not exist, such as 31.02.2021, gives no information about the order.
+    # Dates that do not exist, such as 31.02.2021, do not determine the order.
     exists = ~np.isnan(readings).all(axis=0)
     orders = tuple(name for name, days in zip(ORDERS, readings, strict=True) if not np.isnan(days[exists]).any())
     if order is None and len(orders) == 2 and not np.array_equal(*readings, equal_nan=True):

@@ -148,9 +148,9 @@ class Processes(Executor):
                 else:
                     os.environ[name] = value
         try:
-            # Pickle while the workers load their libraries. This is no argument of the process, because multiprocessing
-            # writes arguments before the process reads them. It would wait forever if they exceeded the pipe's buffer
-            # and the process died first.
+            # Pickle while the workers load their libraries. Do not pass this as an argument of the process:
+            # multiprocessing writes arguments before the process reads them, and would wait forever if they exceeded
+            # the pipe's buffer and the process died first.
             self._first = pickle_for_workers((what, blocked_folders()), modules, self._tensors.dumps)
         except BaseException:
             self.kill()

@@ -112,8 +112,8 @@ def end_checks(job: Running, result: Result) -> EndChecks:
     if job.fed.untested:
         names = listing(job.fed.untested, "client")
         text = (
-            f"{names} did not answer the last test. Its results are missing or those of an earlier model, so the worst "
-            "client and its interval may be wrong: test the model again when all sites are available"
+            f"{names} did not answer the last test. Results there are missing or those of an earlier model, so the "
+            "worst client and its interval may be wrong: test the model again when all sites are available"
         )
         warnings.append(Notice(text, "site-untested", job.fed.untested[0]))
     if result.skipped > MOST_SKIPPED * result.rounds:

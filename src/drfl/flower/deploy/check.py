@@ -50,7 +50,7 @@ def check_settings(site: SiteFolder) -> Iterator[CheckResult]:
     policy = settings.policy
     yield success("site.toml", f"belongs to site {settings.name}")
     public = site.key.with_suffix(".pub")
-    with suppress(InputError):  # there is no public key at some sites, and make-keys.sh is not the only way to get one
+    with suppress(InputError):  # some sites lack a public key, and make-keys.sh is not the only way to get one
         owner = read_text(public).split(maxsplit=2)[2:]
         # make-keys.sh ends the key with the name of the site, and ssh-keygen with user@host.
         if owner and "@" not in owner[0] and owner[0].strip() != settings.name:

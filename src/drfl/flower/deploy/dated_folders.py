@@ -6,8 +6,6 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 
-from drfl.core.errors import InputError
-
 DATE = "DATE"
 """Placeholder of the time in the name of a folder."""
 
@@ -52,23 +50,11 @@ def newest_model(root: Path, out: Path) -> Path | None:
     """Return the newest file at a path such as ``runs/DATE/model.safetensors`` whose run did not diverge.
 
     Returns:
-        The path; None if no run has ended.
-
-    Raises:
-        InputError: If every run diverged.
+        The path; None if there is none.
     """
     from drfl.experiments.run.manifest import failure_of  # imports torch
 
-    models = run_folders(root, out)
-    sound = [path for path in models if failure_of(path.parent) is None]
-    if models and not sound:
-        raise InputError(
-            f"{root / out}: every run diverged, so there is no model to use. Name a model file, or run again with a "
-            "smaller `lr`",
-            code="no-model",
-            field=str(out),
-        )
-    return sound[-1] if sound else None
+    return next((path for path in reversed(run_folders(root, out)) if failure_of(path.parent) is None), None)
 
 
 def first_model(root: Path, init_from: Path) -> Path:

@@ -175,8 +175,8 @@ class DeploymentFolder(_Folder):
         model = newest_model(self.root, Path(str(out)) / "model.safetensors")
         if model is None:
             raise InputError(
-                f"no run in '{out}' has ended, so there is no model yet. Start one with 'drfl deploy run {self.root}', "
-                "or name a model file",
+                f"no run in '{out}' has ended without diverging. Start one with 'drfl deploy run {self.root}', or name "
+                "a model file",
                 code="no-model",
                 field="MODEL",
             )
