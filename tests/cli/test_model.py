@@ -27,9 +27,10 @@ def read(path):
 
 
 def test_each_row_gets_a_prediction(trained, capsys):
-    new = trained.iloc[:5].drop(columns=["ill"]).assign(bed=["=1+1", "B", "C", "D", "E"])
+    new = trained.iloc[:5].drop(columns=["ill"]).assign(bed=["=1+1", "B", "C", "D", "E\nF"])
     new.to_csv("new.csv", index=False)
     assert call(["predict", "r/model.safetensors", "new.csv", "--keep", "bed", "--out", "p.csv"]) == 0
+    assert "5 rows" in "".join(capsys.readouterr())
     found = read("p.csv")
     assert list(found[0]) == ["row", "site", "bed", "prediction", "probability_no", "probability_yes"]
     assert [row["row"] for row in found] == ["1", "2", "3", "4", "5"]

@@ -45,6 +45,12 @@ ALIKE = [("ab",), ("a", "b"), ("b", "a"), (), ("",), (0,), (0, 0), ("0",), (1,),
 ALIKE += [(2**32 + 1,), (2**63,), (2**64 - 1,), ("client", 1), ("client", "1"), ("client1",), (1, 2), (12,)]
 
 
+@pytest.mark.parametrize("kind", [np.uint8, np.int32, np.uint64])
+def test_seeds_of_numpy_are_numbers(kind):
+    assert Key(kind(5)) == Key(5)
+    assert numbers(Key(kind(5)).fold("a")) == numbers(Key(5).fold("a"))
+
+
 def test_similar_paths_give_different_streams():
     drawn = {path: tuple(numbers(Key(0).fold(*path))) for path in ALIKE}
     assert len(set(drawn.values())) == len(ALIKE)

@@ -10,7 +10,7 @@ import torch
 from tests.support.problems import pools
 from tests.support.refusals import refused
 
-from drfl import Key, LocalSGD
+from drfl import ClientData, Key, LocalSGD
 from drfl.testing import least_squares
 from drfl.testing.attacks import (
     AdaptiveAttack,
@@ -164,6 +164,13 @@ def test_flipped_labels_belong_to_malicious_clients_only():
             flip_labels(data, wrong)
     with refused("wrong-task", "targets"):
         flip_labels(least_squares().data, [0])
+
+
+def test_labels_are_flipped_among_all_classes_even_if_the_last_one_does_not_occur():
+    rows = (torch.zeros(4, 2), torch.tensor([0, 1, 0, 1]))
+    data = ClientData.from_arrays([rows, rows], classes=("a", "b", "c"))
+    assert data.targets[data.train[0]].unique().tolist() == [0, 1]
+    assert flip_labels(data, [0]).targets[data.train[0]].unique().tolist() == [1, 2]
 
 
 def test_attacks_do_not_depend_on_cohort_and_order():

@@ -188,8 +188,8 @@ def scores_of(measure: Measure, sums: Floats, auc_interval: AucInterval = "delon
     if measure.rows == Rows.REAL:
         return RealScores(first, second if measure.more_is_better else -second, third)
     raise InputError(
-        f"{measure.words} is computed from all rows together and has no interval. Assess a measure with a value for "
-        "each row, such as accuracy for classes and mae for numbers, or auc.",
+        f"{measure.words} is computed from all rows together and has no interval. Assess accuracy or log_loss for "
+        "classes, auc for two classes, or mae for numbers.",
         code="unsupported-metric",
         field=measure.name,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -61,7 +63,8 @@ def predict_command(
     model = load_model(path, reference, schema=schema, client=client)
     text = predictions_csv(model, table, keep, reading, warn)
     write_bytes(text.encode(), out, private=True)  # rows may be patients
-    say(f"{out}: predictions for {text.count(chr(10)) - 1:,} rows")
+    rows = sum(1 for _ in csv.reader(io.StringIO(text))) - 1  # a cell may contain line breaks
+    say(f"{out}: predictions for {rows:,} rows")
     if client is not None:
         which = "personal" if client in personal_clients(file) else "global"
         say(f"used the {which} model for client '{client}'")

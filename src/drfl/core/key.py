@@ -84,10 +84,12 @@ class Key:
     path: tuple[int, ...] = field(default=())
 
     def __post_init__(self) -> None:
-        if not 0 <= _index(self.seed) < 2**64:
+        seed = _index(self.seed)
+        if not 0 <= seed < 2**64:
             raise InputError(
                 f"seed must be an integer in [0, 2^64), got {self.seed!r}", code="out-of-range", field="seed"
             )
+        object.__setattr__(self, "seed", seed)  # NumPy's integers overflow in the draws
 
     def fold(self, *labels: str | int) -> Key:
         """Return the key further down the tree, one level per label."""

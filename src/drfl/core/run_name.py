@@ -15,7 +15,9 @@ _NAME: ContextVar[str | None] = ContextVar("run", default=None)
 @contextmanager
 def named_run(name: str) -> Iterator[None]:
     """Let log lines of drfl begin with the name of a run in this context. An outer name has precedence."""
-    logging.getLogger("drfl").addFilter(_add_name)  # which adds it once only
+    # Filters of a logger ignore the records of its children, so each child needs its own.
+    for logger in ("drfl", *(name for name in logging.root.manager.loggerDict if name.startswith("drfl."))):
+        logging.getLogger(logger).addFilter(_add_name)  # which adds it once only
     token = _NAME.set(_NAME.get() or name)
     try:
         yield

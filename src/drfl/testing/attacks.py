@@ -327,9 +327,8 @@ def flip_labels(data: ClientData, clients: Iterable[int]) -> ClientData:
     _check_labels(data, clients := list(clients))
     rows = torch.cat([data.train[client] for client in clients]) if clients else torch.empty(0, dtype=torch.int64)
     labels = data.targets[rows]
-    return replace(
-        data, targets=data.targets.index_put((rows,), torch.where(labels < 0, labels, data.targets.max() - labels))
-    )
+    last = data.targets.max() if data.classes is None else len(data.classes) - 1
+    return replace(data, targets=data.targets.index_put((rows,), torch.where(labels < 0, labels, last - labels)))
 
 
 def _check_labels(data: ClientData, clients: Iterable[int]) -> None:

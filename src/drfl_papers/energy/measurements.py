@@ -21,6 +21,10 @@ DIGITS = 19
 """Maximum number of digits of an integer that is read, as in the largest 64-bit integer."""
 FREE = ("seed", "algorithms", "rounds", "threads", "engine", "device", "data_dir")
 """Keys in which the configurations of runs of one job may differ; the algorithm's own table is compared separately."""
+STOPPED = {
+    "interrupted": "by Ctrl-C", "target": "at another target", "patience": "by `patience`", "callback": "by a callback",
+}  # fmt: skip
+"""Reasons why a run stopped before its last round, by the value of ``stopped`` in its summary."""
 
 
 def to_csv(measurements: Sequence[Measurement]) -> str:
@@ -127,10 +131,9 @@ def from_runs(directories: Iterable[Path], target: float) -> tuple[list[Measurem
                 field=str(path / "summary.json"),
             )
         reached = run.history[run.history["worst_score"] >= target - 1e-9]  # files have six decimals
-        stopped = run.summary.get("stopped")
+        how = STOPPED.get(str(run.summary.get("stopped")))
         # With more rounds, such a run might have reached the target.
-        if not len(reached) and stopped in ("target", "interrupted"):
-            how = "by Ctrl-C" if stopped == "interrupted" else "at another target"
+        if not len(reached) and how is not None:
             raise InputError(
                 f"{path} was stopped {how}, below a worst accuracy of {target:g}. Run it to this accuracy, or remove "
                 "it.",

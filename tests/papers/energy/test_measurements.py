@@ -131,6 +131,10 @@ def test_run_that_ended_too_early_is_refused(made):
     with refused("unfinished-run", str(path), "0.99"):
         from_runs([path], 0.99)
     summary = json.loads((path / "summary.json").read_text())
+    for stopped in ("patience", "callback"):
+        (path / "summary.json").write_text(json.dumps({**summary, "stopped": stopped}))
+        with refused("unfinished-run", str(path), stopped):
+            from_runs([path], 0.99)
     (path / "summary.json").write_text(json.dumps({**summary, "stopped": "interrupted"}))
     with refused("unfinished-run", str(path), "Ctrl-C"):
         from_runs([path], 0.99)
