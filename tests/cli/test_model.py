@@ -173,6 +173,9 @@ def test_personal_model_of_a_client_predicts_its_rows(trained, capsys):
     assert drfl.load_model("r", client="A/1").predict_proba(new)[:, 1].tolist() == answers["A/1"]
     assert call(["model", "show", "r"]) == 0
     assert "r/personal.safetensors has personal models of 'A/1'" in capsys.readouterr().out
+    trained.to_csv("labelled.csv", index=False)
+    assert call(["evaluate", "r", "labelled.csv"]) == 0
+    assert "r/personal.safetensors has personal models of 'A/1'" in capsys.readouterr().out
     check_refusal(["predict", "r", "new.csv", "--client", "C"], "unknown-name", "client", "C")
     check_refusal(
         ["predict", "r/personal.safetensors", "new.csv"], "unsupported-file", "r/personal.safetensors", "client"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from tests.support.refusals import refused
 
 from drfl import FedAvg, Key, LocalSGD, run
 from drfl.ambiguity import Simplex
-from drfl.data import IID, Natural
+from drfl.data import IID, Natural, load
 from drfl.engine import Loop, Stacked
 from drfl.testing.problems import curved_quadratics, logistic, quadratics, robust_regression
 
@@ -252,6 +253,14 @@ def test_real_data_can_be_reduced_and_repartitioned():
     dealt = logistic("digits", method=IID(3), samples=90)
     assert dealt.data.sizes.tolist() == [30] * 3
     assert len(dealt.data.test_inputs) == 599
+
+
+def test_samples_of_data_with_groups_and_a_test_part_are_repartitioned(monkeypatch):
+    plain = load("digits")
+    names, tests = (tuple(str(i % 4) for i in range(len(rows))) for rows in (plain.targets, plain.test_targets))
+    grouped = replace(plain, groups=names, test_groups=tests)
+    monkeypatch.setattr("drfl.testing.problems.zoo.load", lambda name: grouped)
+    assert logistic("digits", samples=90).N == 6
 
 
 def test_seed_determines_the_problem():

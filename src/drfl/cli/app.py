@@ -309,6 +309,8 @@ def evaluate(
         from drfl.assessment.clients import auc_interval_of
         from drfl.cli.assess import MOST, content_of, print_assessment
         from drfl.data.model import load_model
+        from drfl.data.model_store import find_model
+        from drfl.data.personal_models import advice_of
         from drfl.data.tables.text_form import ReadOptions
         from drfl.experiments.assess.labelled_table import evaluate_tables
         from drfl.experiments.run.artifacts import json_text
@@ -319,6 +321,8 @@ def evaluate(
             reading=ReadOptions(delimiter, decimal, thousands, encoding, tuple(missing or ())),
         )  # fmt: skip
         beside = ["The intervals are valid only if the model was not trained on these rows."]
+        if (advice := advice_of(find_model(path).file)) is not None:
+            beside.append(f"The global model was tested; {advice}.")
         if as_json:
             print(json_text(content_of(found, beside)))
         else:

@@ -214,7 +214,7 @@ def logistic(
             )
         rows = np.sort(key.fold("samples").generator().permutation(total)[:samples])
         inputs, targets = source.inputs[rows], source.targets[rows]
-        cut = dataclasses.replace(source, inputs=inputs, targets=targets, groups=None)
+        cut = dataclasses.replace(source, inputs=inputs, targets=targets, groups=None, test_groups=None)
         if source.is_one_pool:  # otherwise the separate test set is used whole
             groups = None if source.groups is None else tuple(source.groups[row] for row in rows)
             cut = dataclasses.replace(cut, test_inputs=inputs, test_targets=targets, groups=groups)
