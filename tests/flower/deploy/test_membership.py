@@ -9,7 +9,7 @@ import tomllib
 
 import pytest
 from tests.support.marks import long_except
-from tests.support.refusals import check_refusal, refused
+from tests.support.refusals import check_refusal, quotes, refused
 
 from drfl.cli.app import call
 from drfl.core.errors import DrflError
@@ -204,6 +204,14 @@ def test_settings_that_no_longer_fit_the_sites_are_reported(superlink, trio):
     path.write_text(path.read_text().replace("min_replies = 2 ", "min_replies = 3 "))
     codes = [notice.code for notice in membership.remove_site(folder, "d").notices]
     assert codes == ["invalid-settings", "run-with-other-sites"]
+
+
+def test_run_outside_the_folder_with_other_sites_is_reported(superlink, trio, tmp_path):
+    path = trio / "server.toml"
+    path.write_text(path.read_text().replace('"runs/DATE"', f'"{tmp_path}/results"'))
+    (tmp_path / "results").mkdir()
+    (notice,) = membership.remove_site(DeploymentFolder(trio), "b").notices
+    assert (notice.code, quotes(notice, f"{tmp_path}/results")) == ("run-with-other-sites", True)
 
 
 def test_invalid_or_uneditable_settings_leave_everything_unchanged(superlink, trio):

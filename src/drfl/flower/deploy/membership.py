@@ -14,7 +14,7 @@ from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import DrflError, InputError, Notice, unknown
 from drfl.core.files import read_text, read_toml
 from drfl.flower.deploy import edit_settings, keys
-from drfl.flower.deploy.dated_folders import folder_to_fill
+from drfl.flower.deploy.dated_folders import folder_to_fill, shorten
 from drfl.flower.deploy.init import FIRST_SITE_PORT, DeploymentPlan, compose_service, site_files, write_files
 from drfl.flower.deploy.paths import DeploymentFolder, SitePaths
 from drfl.flower.deploy.runs import run_in_progress
@@ -206,7 +206,6 @@ def _consequences(folder: DeploymentFolder) -> list[Notice]:
             notices.append(Notice(text, "shares-change", "max_share"))
     out = folder_to_fill(folder.root, Path(str(read_toml(folder.settings).get("out", "run"))))
     if out.exists():
-        shown = out.relative_to(folder.root)
-        text = f"'{shown}' has a run with other sites: remove this folder before the next run"
+        text = f"'{shorten(folder.root, out)}' has a run with other sites: remove this folder before the next run"
         notices.append(Notice(text, "run-with-other-sites", "out"))
     return notices
