@@ -15,6 +15,7 @@ from pathlib import Path
 
 from drfl.core.atomic_files import check_new, new_folder
 from drfl.core.errors import DrflError, InputError
+from drfl.flower.deploy.flower_cli import REMOVED_STATUSES
 from drfl.flower.deploy.paths import Address
 
 HOST, PORT = "localhost", 8000
@@ -217,7 +218,7 @@ def files(plan: DeploymentPlan, root: Path) -> dict[str, str]:
         "server.toml": settings,
         "superlink.env": _environment(plan, BIND=plan.bind, PORT=plan.port),
         "start-superlink.sh": _fill("start-superlink.sh", superlink),
-        "register-sites.sh": _fill("register-sites.sh", {**_programs("flwr"), **shared})
+        "register-sites.sh": _fill("register-sites.sh", {**_programs("flwr"), **shared, "REMOVED": json.dumps(REMOVED_STATUSES)})
         if secure
         else _template("register-insecure.sh"),
         "make-keys.sh": _fill("make-keys.sh", {**shared, **days, "SAN": ",".join(plan.names)})

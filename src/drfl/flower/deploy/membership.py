@@ -117,13 +117,13 @@ def add_site(
                 reason = (process.stderr or process.stdout).strip()
                 raise DrflError(f"make-keys.sh failed: {reason}", code="command-failed", field="make-keys.sh")
             keys.check_usable(folder, site.public_key)
-            if not site.node.exists():
-                node = keys.register(folder, name, site.public_key)
-                undo.callback(keys.unregister, folder, node)
-                undo.callback(site.node.unlink, missing_ok=True)
+            if site.begun.exists() or not site.node.exists():
+                node = keys.register(folder, site, site.public_key)
+                undo.callback(keys.undo_registration, folder, site, node)
                 site.node.write_text(f"{node}\n", encoding="utf-8")
         backup = None if text is None else edit_settings.replace(folder.settings, text)
         undo.pop_all()
+    site.begun.unlink(missing_ok=True)
     _edit_compose(folder, name, address.port, add=True)
     node = "" if address.insecure else read_text(site.node).strip()
     return Addition(root, node, backup, () if backup is None else tuple(_consequences(folder)))
@@ -141,7 +141,8 @@ def remove_site(folder: DeploymentFolder, name: str) -> Removal:
     """
     address, names = folder.address(), [site.name for site in folder.sites()]
     site, revoked = _paths(folder, name), folder.revoked_keys().get(name, [])
-    if name not in names and not site.node.exists() and not revoked:
+    is_registered = site.node.exists() or site.begun.exists()
+    if name not in names and not is_registered and not revoked:
         raise unknown("site", name, names)
     # Take the steps that may fail first, so that a key is revoked only if the rest can follow.
     text = None
@@ -157,7 +158,7 @@ def remove_site(folder: DeploymentFolder, name: str) -> Removal:
         text = edit_settings.remove_site(read_text(folder.settings), name)
         _check_no_run(folder)
     key = revoked[-1] if revoked else None
-    if not address.insecure and (site.node.exists() or not revoked):
+    if not address.insecure and (is_registered or not revoked):
         key = keys.revoke_site(folder, site)
     backup = None if text is None else edit_settings.replace(folder.settings, text)
     _edit_compose(folder, name, address.port, add=False)
