@@ -83,9 +83,9 @@ def rotate(folder: DeploymentFolder, name: str, key: Path) -> str:
     is_continued = begun is not None and is_registered and (begun.key, begun.node) == (public, _node(site))
     if is_in_place and is_registered and not is_continued:
         raise InputError(
-            f"{site.public_key} already has this key. If {name} uses it, there is nothing to do. Otherwise the file must "
-            "have the old key until it is revoked: move the new one to another file for --key, and restore the old one, "
-            f"for example from sites/{name}/key.pub or a backup. If that is lost, leave the file missing",
+            f"{site.public_key} already has this key. If {name} uses it, there is nothing to do. Otherwise the file "
+            "must have the old key until it is revoked: move the new one to another file for --key, and restore the "
+            f"old one, for example from sites/{name}/key.pub or a backup. If it is lost, leave the file missing",
             code="conflicting-options",
             field="--key",
         )

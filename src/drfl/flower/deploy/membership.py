@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import tomllib
@@ -15,7 +16,7 @@ from drfl.core.errors import DrflError, InputError, Notice, unknown
 from drfl.core.files import read_text, read_toml
 from drfl.flower.deploy import edit_settings, keys
 from drfl.flower.deploy.dated_folders import folder_to_fill, shorten
-from drfl.flower.deploy.init import FIRST_SITE_PORT, DeploymentPlan, compose_service, site_files, write_files
+from drfl.flower.deploy.init import SITE_PORTS, DeploymentPlan, compose_service, site_files, write_files
 from drfl.flower.deploy.paths import DeploymentFolder, SitePaths
 from drfl.flower.deploy.runs import run_in_progress
 
@@ -94,13 +95,17 @@ def add_site(
     with ExitStack() as undo:
         if not root.exists():
             undo.callback(shutil.rmtree, root, ignore_errors=True)
-        # Choose a loopback port that no other site of the deployment uses, because sites may share a machine.
-        used = [FIRST_SITE_PORT - 1, address.port]
+        used = {address.port}
         for path in folder.root.glob("sites/*/superlink.env"):
-            ports = (line for line in read_text(path).splitlines() if line.startswith("PORT="))
-            used += [int(port.removeprefix("PORT=")) for port in ports]
-        # Ports below those of the sites do not count, such as the usual one of the SuperLink.
-        port = max(port for port in used if port == used[0] or port >= FIRST_SITE_PORT) + 1
+            used |= {int(port) for port in re.findall(r"(?m)^PORT=\D?(\d+)", read_text(path))}
+        port = next((port for port in SITE_PORTS if port not in used), None)
+        if port is None:
+            raise InputError(
+                f"no port is left for {name}: other sites use all from {SITE_PORTS[0]} to {SITE_PORTS[-1]}. Set other "
+                "ports in sites/*/superlink.env",
+                code="out-of-range",
+                field="SITE",
+            )
         texts = site_files(plan, name, port)
         write_files(root, {file: text for file, text in texts.items() if not (root / file).exists()})
         root.chmod(0o700)  # the folder will contain a private key
