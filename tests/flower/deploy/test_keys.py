@@ -363,6 +363,22 @@ def test_rotation_that_was_killed_after_any_step_is_completed(three, tmp_path, n
     assert step > 8
 
 
+def test_lost_answer_of_the_superlink_is_no_failure(three, tmp_path, new_key, monkeypatch):
+    folder = DeploymentFolder(shutil.copytree(three, tmp_path / "fl"))
+    superlink = StoredNodes(folder, monkeypatch)
+
+    def ask(home, arguments):
+        answer = superlink.ask(home, arguments)
+        if arguments[1] in ("register", "unregister"):
+            raise DrflError("the connection was lost")
+        return answer
+
+    for module in (keys, flower_cli):
+        monkeypatch.setattr(module, "run_flwr", ask)
+    keys.rotate(folder, "b", new_key)
+    check_site(folder, superlink, "b", material(new_key))
+
+
 @pytest.mark.parametrize("then", ["add-site", "remove-site"])
 def test_addition_that_was_killed_after_any_step_is_completed(three, tmp_path, new_key, monkeypatch, then):
     for step in range(1, 30):

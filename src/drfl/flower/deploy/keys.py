@@ -132,13 +132,13 @@ def register(folder: DeploymentFolder, site: SitePaths, key: Path) -> str:
     if not node:
         try:
             answer = run_flwr(folder.home, ["supernode", "register", str(key.absolute())])
+            node = str(answer.get("node-id") or "")
         except DrflError:
-            # The call may have failed after the SuperLink registered the key.
-            with suppress(DrflError):
-                if not _find_node(folder, site, begun):
-                    site.begun.unlink()
-            raise
-        node = str(answer.get("node-id") or "")
+            # The SuperLink may have registered the key although the call failed.
+            node = _find_node(folder, site, begun)
+            if not node:
+                site.begun.unlink()
+                raise
     if not node:
         raise DrflError(
             f"the SuperLink registered {site.name} but returned no node ID. See 'flwr supernode list'",
