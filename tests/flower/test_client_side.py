@@ -2,6 +2,8 @@
 
 import hashlib
 import logging
+import os
+import stat
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -211,8 +213,16 @@ def test_site_that_lost_its_state_starts_from_the_global_model(tmp_path, caplog)
 def test_states_are_private_and_old_ones_are_removed(tmp_path, monkeypatch):
     states = SiteStates(tmp_path, "a/b ü")
     assert states.folder.parent == tmp_path / "drfl-clients"
+    states.folder.mkdir(parents=True)
+    states.folder.chmod(0o777)
     row = torch.arange(5.0)
-    number = states.write(row)
+    previous = os.umask(0o022)
+    try:
+        number = states.write(row)
+    finally:
+        os.umask(previous)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in states.folder.iterdir()} == {0o600}
+    assert stat.S_IMODE(states.folder.stat().st_mode) == 0o700
     assert number == states.write(row) != SiteStates(tmp_path, "other").write(row)
     assert torch.equal(states.read(number, torch.zeros(5)), row)
     assert not states.read(0, torch.zeros(5)).any()

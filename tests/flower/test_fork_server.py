@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -196,8 +197,13 @@ def test_second_process_leaves_the_socket_to_the_first(place):
     assert place.lines()[0][2] == "forked"
 
 
-def test_only_the_same_user_can_call(place):
+def test_only_the_same_user_can_call(place, tmp_path):
     assert place.folder.stat().st_mode & 0o077 == 0
+    folder = tmp_path / "open"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with fork_server.open_socket(folder):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
 @pytest.mark.long

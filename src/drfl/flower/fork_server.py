@@ -58,6 +58,7 @@ def open_socket(folder: Path) -> Iterator[socket.socket]:
     """
     # The folder is private, because any process that reaches the socket can run code as this user.
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)  # it may exist with wider permissions; this fails if it belongs to another user
     server, previous_folder = os.getpid(), Path.cwd()
     listener, shim = socket.socket(socket.AF_UNIX), folder.resolve() / PROGRAM
     try:

@@ -17,7 +17,7 @@ from drfl.core.audit_signatures import load_public_key
 from drfl.core.errors import DrflError, InputError, Notice
 from drfl.flower.claims import admit
 from drfl.flower.closing import SERVER, AuditedRun
-from drfl.flower.deploy.dated_folders import first_model, folder_to_fill
+from drfl.flower.deploy.dated_folders import first_model, folder_to_fill, shorten
 from drfl.flower.deploy.paths import DeploymentFolder
 from drfl.flower.messages import HoldOut, SiteIdentity
 from drfl.flower.nodes import JoinedSite, KeyRoster, NameRoster, Roster, gather_members
@@ -134,7 +134,7 @@ def read_resolved(path: Path) -> ServerSettings:
         job["checkpoint_key"] = folder / settings.job.checkpoint_key
     if settings.job.init_from is not None:
         job["init_from"] = first_model(folder, settings.job.init_from)
-    out = folder_to_fill(folder, settings.out).relative_to(folder)
+    out = shorten(folder, folder_to_fill(folder, settings.out))
     return settings.model_copy(update={"out": out, "job": settings.job.model_copy(update=job)})
 
 

@@ -151,15 +151,16 @@ class SiteStates:
     def write(self, row: Tensor) -> int:
         """Store a row (s,) and return its number."""
         row = row.detach().cpu().contiguous()
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.folder.chmod(0o700)  # it may exist with wider permissions
         key = self.folder / KEY
         if not key.exists():
-            with atomic_write(key) as file:
+            with atomic_write(key, private=True) as file:
                 file.write(secrets.token_bytes(32))
-            key.chmod(0o600)
         digest = hashlib.blake2b(row.numpy().tobytes(), digest_size=6, key=read_bytes(key, follow=False)).digest()
         # 0 represents the start value. Six bytes fit exactly into the float64 in which messages carry the number.
         number = 1 + int.from_bytes(digest, "big")
-        with atomic_write(self.folder / f"{number}.safetensors") as file:
+        with atomic_write(self.folder / f"{number}.safetensors", private=True) as file:
             file.write(save({"row": row}))
         # A server may resume from an earlier round, so keep as many older states as there is room for.
         files = sorted(self.folder.glob("*.safetensors"), key=lambda path: path.stat().st_mtime_ns)

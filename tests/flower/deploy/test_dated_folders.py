@@ -11,7 +11,7 @@ from tests.support.refusals import logged, refused
 from drfl.core.files import sha256_of
 from drfl.data import ClientData
 from drfl.data.model_file import read_model_file
-from drfl.experiments.run.manifest import is_finished
+from drfl.experiments.run.manifest import Manifest, is_finished
 from drfl.flower import nodes, server_app
 from drfl.flower.deploy import dated_folders
 from drfl.flower.deploy.paths import DeploymentFolder
@@ -82,11 +82,12 @@ def test_next_run_starts_from_the_newest_model(tmp_path, caplog):
 def ended(folder, failure=None):
     folder.mkdir(parents=True)
     (folder / "model.safetensors").write_bytes(b"")
-    (folder / "summary.json").write_text(json.dumps({"failure": failure}))
+    (folder / "summary.json").write_text(json.dumps({"stopped": "rounds", "failure": failure}))
+    Manifest(kind="run", drfl="0").write(folder)
     return folder / "model.safetensors"
 
 
-def test_model_of_a_diverged_run_is_neither_delivered_nor_a_start(tmp_path):
+def test_model_of_a_diverged_or_unfinished_run_is_neither_delivered_nor_a_start(tmp_path):
     path = dated(tmp_path)
     path.write_text(path.read_text().replace("[job]", '[job]\ninit_from = "runs/DATE/model.safetensors"'))
     with refused("no-model"):
@@ -98,6 +99,14 @@ def test_model_of_a_diverged_run_is_neither_delivered_nor_a_start(tmp_path):
     with refused("file-not-found"):
         server_app.serve(grid_of(), path)
     sound = ended(tmp_path / "runs/20250101T000000.000000")
+    # The server was killed while it wrote the results, or before it deleted the checkpoints.
+    for number, missing in enumerate(("summary.json", "manifest.json", "checkpoint")):
+        unfinished = ended(tmp_path / f"runs/20250101T000000.00001{number}").parent
+        if missing == "checkpoint":
+            (unfinished / "checkpoint").mkdir()
+            (unfinished / "checkpoint/config.toml").touch()
+        else:
+            (unfinished / missing).unlink()
     assert DeploymentFolder(tmp_path).newest_model() == sound
     assert read_resolved(path).job.init_from == sound
     # A file that the operator names is used in any case.
@@ -118,6 +127,22 @@ def test_folder_names_with_date(tmp_path, out):
     assert dated_folders.run_folders(tmp_path, path) == [old, new]
     # an empty folder belongs to a run that has just started
     assert dated_folders.folder_to_fill(tmp_path, path) == new
+
+
+def test_results_may_be_outside_the_deployment(tmp_path):
+    root, results = tmp_path / "fl", tmp_path / "results"
+    root.mkdir()
+    path = dated(root)
+    path.write_text(path.read_text().replace('"runs/DATE"', f'"{results}/DATE"'))
+    folder = DeploymentFolder(root)
+    assert read_resolved(path).out.parent == results
+    assert folder.summary() == results / "DATE/summary.json"
+    model = ended(results / "20250101T000000.000000")
+    assert folder.newest_model() == model
+    out = server_app.serve(grid_of(), path)
+    assert out.parent == results
+    assert is_finished(out)
+    assert folder.newest_model() == out / "model.safetensors"
 
 
 def test_single_folder_without_date(tmp_path):

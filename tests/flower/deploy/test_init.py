@@ -19,6 +19,8 @@ from drfl.core.errors import DrflError
 from drfl.flower.deploy import init as module
 from drfl.flower.deploy.init import DeploymentPlan, files, write
 
+from .programs import needed
+
 ROOT = Path("/srv/drfl folder")
 PLANS = {
     "secure": DeploymentPlan(("cleveland", "long-beach"), "fl.example.org", 8443),
@@ -39,6 +41,22 @@ def test_all_promised_files_exist(plan):
         "systemd/drfl-superlink.service", "systemd/drfl-supernode@.service",
         *(f"sites/{name}/{file}" for name in plan.sites for file in site),
     }  # fmt: skip
+
+
+def test_private_files_are_not_committed(with_keys):
+    private = (
+        "certificates/ca.key", "sites/a/key", "sites/a/key.old", "sites/a/drfl-clients/a/key", "sites/a/audit.jsonl",
+        "sites/a/drfl-clients/a/1.safetensors", "sites/a/models/1.safetensors", "sites/a/flwr/x", "flwr/superlink.db",
+        "sites/a/rows.key", "runs/DATE/model.safetensors",
+    )  # fmt: skip
+    public = ("server.toml", "keys/a.pub", "sites/a/key.pub", "certificates/ca.crt", "flwr/config.toml")
+    command = [needed("git", "git"), "check-ignore", "--no-index", "--stdin"]
+    environment = {**os.environ, "GIT_DIR": str(with_keys.parent / "git"), "GIT_WORK_TREE": str(with_keys)}
+    subprocess.run([command[0], "init", "-q"], cwd=with_keys, env=environment, check=True)
+    ignored = subprocess.run(
+        command, cwd=with_keys, env=environment, input="\n".join((*private, *public)), capture_output=True, text=True
+    )
+    assert ignored.stdout.splitlines() == list(private)
 
 
 def test_no_placeholder_remains(plan):
@@ -102,6 +120,10 @@ def test_sites_on_one_machine_use_different_ports():
     ]
 
 
+def test_sites_do_not_use_the_port_of_the_superlink():
+    assert DeploymentPlan.of("a,b,c", None, 9095, False).site_ports == (9094, 9096, 9097)
+
+
 @pytest.mark.parametrize(
     ("host", "address", "bind", "name"),
     [
@@ -130,7 +152,6 @@ def test_hosts_are_validated(host, address, bind, name):
         ("a", "fl example", None, ("invalid-value", "host", "'fl example'")),
         ("a", "x;y", None, ("invalid-value", "host", "'x;y'")),
         ("a", None, 0, ("out-of-range", "port", "--port")),
-        ("a,b", None, 9095, ("invalid-value", "port")),
     ],
 )
 def test_impossible_plans_are_refused(sites, host, port, error):

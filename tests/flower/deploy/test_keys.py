@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from tests.support.refusals import check_refusal, refused
 
 from drfl.cli.app import call
+from drfl.core.audit_signatures import read_public_key
 from drfl.core.errors import DrflError
-from drfl.flower.deploy import check_network, keys
+from drfl.flower.deploy import check_network, flower_cli, keys, membership
 from drfl.flower.deploy.init import DeploymentPlan, write
 from drfl.flower.deploy.paths import DeploymentFolder
 
@@ -164,9 +167,10 @@ def test_register_sites_skips_revoked_keys(superlink, trio, tmp_path):
     bin_folder = tmp_path / "bin"
     bin_folder.mkdir()
     flwr = bin_folder / "flwr"
-    flwr.write_text(
-        f'#!/bin/sh\necho "$@" >>"{tmp_path}/asked"\necho \'{{"success": true, "node-id": "77", "nodes": ["13"]}}\'\n'
-    )
+    nodes = [{"node-id": "13", "status": "offline"}, {"node-id": "77", "status": "registered"}]
+    answer = tmp_path / "answer"
+    answer.write_text("Listing {all} nodes...\n" + json.dumps({"success": True, "node-id": "77", "nodes": nodes}))
+    flwr.write_text(f'#!/bin/sh\necho "$@" >>"{tmp_path}/asked"\ncat "{answer}"\n')
     flwr.chmod(0o755)
 
     def register():
@@ -181,6 +185,17 @@ def test_register_sites_skips_revoked_keys(superlink, trio, tmp_path):
     done, registered = register()
     assert (done.returncode, registered) == (1, [])  # a is registered already
     assert re.search(r"keys/b\.pub .*\brevoked\b", done.stderr)
+    (trio / "keys/b.pub").unlink()
+    for status in flower_cli.REMOVED_STATUSES:
+        nodes[0]["status"] = status
+        answer.write_text(json.dumps({"success": True, "node-id": "77", "nodes": nodes}))
+        (trio / "keys/c.node").write_text("13\n")
+        done, registered = register()
+        assert (done.returncode, done.stderr, registered) == (0, "", ["keys/c.pub"])
+    for text in ("", "{}", '{"success": false}', '{"success": true}'):
+        answer.write_text(text)
+        done, registered = register()
+        assert (done.returncode, len(done.stderr.splitlines()), registered) == (1, 1, [])
 
 
 def test_new_key_is_registered_before_the_old_one_is_revoked(superlink, trio, new_key, capsys):
@@ -198,9 +213,187 @@ def test_superlink_failure_leaves_the_keys_unchanged(superlink, trio, new_key, f
     before = {path: path.read_text() for path in (trio / "keys").iterdir()}
     assert call(["deploy", "rotate", str(trio), "b", "--key", str(new_key)]) == 1
     assert capsys.readouterr().err == "drfl: [code: 23] Public key already in use.\n"
-    assert {path: path.read_text() for path in (trio / "keys").iterdir()} == before
-    if failing == "unregister":
-        assert superlink[0][-1] == ["supernode", "unregister", "99"]  # so that the command can be repeated
+    assert {path: path.read_text() for path in (trio / "keys").iterdir() if path.suffix != ".new"} == before
+    assert (trio / "keys/b.new").exists() == (failing == "unregister")
+    superlink[0].clear()
+    superlink[1].clear()
+    assert call(["deploy", "rotate", str(trio), "b", "--key", str(new_key)]) == 0
+    # The SuperLink accepts a key only once, so the new key must not be registered again.
+    assert [arguments[1] for arguments in superlink[0]] == ["register"] * (failing == "register") + ["unregister"]
+    assert files(trio) == ["a.node", "a.pub", "b.node", "b.pub", "c.node", "c.pub"]
+
+
+def test_new_key_in_the_place_of_the_old_one_is_refused(superlink, trio, new_key):
+    folder, old = DeploymentFolder(trio), (trio / "keys/b.pub").read_bytes()
+    shutil.copy(new_key, trio / "keys/b.pub")
+    before = {path: path.read_bytes() for path in trio.rglob("*") if path.is_file()}
+    for key in (trio / "keys/b.pub", new_key):
+        with refused("conflicting-options", "--key", str(trio / "keys/b.pub"), "sites/b/key.pub"):
+            keys.rotate(folder, "b", key)
+    assert superlink[0] == []
+    assert {path: path.read_bytes() for path in trio.rglob("*") if path.is_file()} == before
+    (trio / "keys/b.pub").write_bytes(old)
+    keys.rotate(folder, "b", new_key)
+    (revoked,) = folder.revoked.iterdir()
+    assert revoked.read_bytes() == old
+
+
+@pytest.mark.parametrize("state", ["revoked", "lost"])
+def test_new_key_may_be_in_its_place_if_no_old_one_can_be_lost(superlink, trio, new_key, state):
+    folder = DeploymentFolder(trio)
+    if state == "revoked":
+        keys.revoke(folder, "b")
+        key = shutil.copy(new_key, trio / "keys/b.pub")
+    else:
+        (trio / "keys/b.pub").unlink()
+        key = new_key
+    keys.rotate(folder, "b", key)
+    verbs = [arguments[1] for arguments in superlink[0]]
+    assert verbs == (["unregister", "register"] if state == "revoked" else ["register", "unregister"])
+    assert (trio / "keys/b.pub").read_bytes() == new_key.read_bytes()
+    assert (trio / "keys/b.node").read_text() == "99\n"
+    assert len(list(folder.revoked.iterdir())) == 1
+
+
+class StoredNodes:
+    """A stand-in for the SuperLink that keeps its nodes in a file, and accepts a key only once, as Flower does."""
+
+    def __init__(self, folder, monkeypatch):
+        self.path = folder.root.parent / "nodes.json"
+        self.path.write_text("{}")
+        for module in (keys, flower_cli):
+            monkeypatch.setattr(module, "run_flwr", self.ask)
+        monkeypatch.setattr(membership, "run_in_progress", lambda _: None)
+        for site in folder.sites():
+            site.node.write_text(self.ask(None, ["supernode", "register", str(site.public_key)])["node-id"])
+
+    def nodes(self):
+        return json.loads(self.path.read_text())
+
+    def ask(self, home, arguments):
+        verb, nodes = arguments[1], self.nodes()
+        if verb == "list":
+            listed = [{"node-id": node, "status": status} for node, (_, status) in nodes.items()]
+            return {"success": True, "nodes": listed}
+        if verb == "register":
+            node, key = str(100 + len(nodes)), material(Path(arguments[2]))
+            if key in [other for other, _ in nodes.values()]:
+                raise DrflError("[code: 23] Public key already in use.")
+            nodes[node] = key, "registered"
+        else:
+            node = arguments[2]
+            if nodes.get(node, ("", "unregistered"))[1] == "unregistered":
+                raise DrflError("[code: 1] Node not found.")
+            nodes[node] = nodes[node][0], "unregistered"
+        self.path.write_text(json.dumps(nodes))
+        return {"success": True, "node-id": node}
+
+    def accepted(self):
+        return {key: node for node, (key, status) in self.nodes().items() if status == "registered"}
+
+
+def killed(step, command, *arguments):
+    """Run a command in a process that is killed after this many steps; return whether it was killed."""
+    process = os.fork()
+    if process == 0:
+        left = step
+
+        def counting(function):
+            def counted(*arguments, **options):
+                nonlocal left
+                result = function(*arguments, **options)
+                left -= 1
+                if left == 0:
+                    os._exit(9)
+                return result
+
+            return counted
+
+        for name in ("replace", "rename", "unlink"):
+            setattr(os, name, counting(getattr(os, name)))
+        for module in (keys, flower_cli):
+            module.run_flwr = counting(module.run_flwr)
+        try:
+            command(*arguments)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    assert code in (0, 9)
+    return code == 9
+
+
+def check_site(folder, superlink, name, key):
+    """Check that exactly this key of a site is accepted, if any, and that all its former keys are revoked."""
+    paths = {path.suffix: path for path in folder.keys.glob(f"{name}.*")}
+    accepted = superlink.accepted()
+    others = {material(folder.keys / f"{other}.pub") for other in "abc" if other != name}
+    assert set(accepted) == others | ({key} if key else set())
+    assert set(paths) == ({".pub", ".node"} if key else set())
+    if key:
+        assert material(paths[".pub"]) == key
+        assert paths[".node"].read_text().strip() == accepted[key]
+    revoked = {material(path) for path in folder.revoked.glob("*.pub")}
+    assert {key for key, status in superlink.nodes().values() if status == "unregistered"} <= revoked
+
+
+@pytest.mark.parametrize("then", ["rotate", "rotate to another key", "revoke", "remove-site"])
+def test_rotation_that_was_killed_after_any_step_is_completed(three, tmp_path, new_key, monkeypatch, then):
+    other = shutil.copy(three / "certificates/audit.pub", tmp_path / "other.pub")
+    for step in range(1, 30):
+        root = shutil.copytree(three, tmp_path / str(step) / "fl")
+        folder = DeploymentFolder(root)
+        superlink = StoredNodes(folder, monkeypatch)
+        was_killed = killed(step, keys.rotate, folder, "b", new_key)
+        if not was_killed:
+            check_site(folder, superlink, "b", material(new_key))
+        if then == "rotate":
+            if (root / "keys/b.new").exists() or not keys._has_key(root / "keys/b.pub", read_public_key(new_key)):
+                keys.rotate(folder, "b", new_key)
+            check_site(folder, superlink, "b", material(new_key))
+        elif then == "rotate to another key":
+            keys.rotate(folder, "b", other)
+            check_site(folder, superlink, "b", material(other))
+        else:
+            path = keys.revoke(folder, "b") if then == "revoke" else membership.remove_site(folder, "b").key
+            assert path.exists()
+            check_site(folder, superlink, "b", None)
+        if not was_killed:
+            break
+    assert step > 8
+
+
+def test_lost_answer_of_the_superlink_is_no_failure(three, tmp_path, new_key, monkeypatch):
+    folder = DeploymentFolder(shutil.copytree(three, tmp_path / "fl"))
+    superlink = StoredNodes(folder, monkeypatch)
+
+    def ask(home, arguments):
+        answer = superlink.ask(home, arguments)
+        if arguments[1] in ("register", "unregister"):
+            raise DrflError("the connection was lost")
+        return answer
+
+    for module in (keys, flower_cli):
+        monkeypatch.setattr(module, "run_flwr", ask)
+    keys.rotate(folder, "b", new_key)
+    check_site(folder, superlink, "b", material(new_key))
+
+
+@pytest.mark.parametrize("then", ["add-site", "remove-site"])
+def test_addition_that_was_killed_after_any_step_is_completed(three, tmp_path, new_key, monkeypatch, then):
+    for step in range(1, 30):
+        folder = DeploymentFolder(shutil.copytree(three, tmp_path / str(step) / "fl"))
+        superlink = StoredNodes(folder, monkeypatch)
+        was_killed = killed(step, membership.add_site, folder, "d", new_key)
+        if then == "add-site":
+            membership.add_site(folder, "d", new_key)
+            check_site(folder, superlink, "d", material(new_key))
+        elif material(new_key) in superlink.accepted():
+            membership.remove_site(folder, "d")
+            check_site(folder, superlink, "d", None)
+        if not was_killed:
+            break
+    assert step > 5
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import tomllib
 
 import pytest
 from tests.support.marks import long_except
-from tests.support.refusals import check_refusal, refused
+from tests.support.refusals import check_refusal, quotes, refused
 
 from drfl.cli.app import call
 from drfl.core.errors import DrflError
@@ -204,6 +204,34 @@ def test_settings_that_no_longer_fit_the_sites_are_reported(superlink, trio):
     path.write_text(path.read_text().replace("min_replies = 2 ", "min_replies = 3 "))
     codes = [notice.code for notice in membership.remove_site(folder, "d").notices]
     assert codes == ["invalid-settings", "run-with-other-sites"]
+
+
+@pytest.mark.parametrize(
+    ("superlink_port", "others", "port"), [(9095, (9094, 65535), 9096), (9097, (9095, 9096), 9094)]
+)
+def test_new_site_gets_the_smallest_unused_port(tmp_path, monkeypatch, superlink_port, others, port):
+    monkeypatch.setattr(membership, "run_in_progress", lambda _: None)
+    root = tmp_path / "fl"
+    write(DeploymentPlan(("a", "b"), port=superlink_port, insecure=True), root)
+    for name, other in zip("ab", others, strict=True):
+        path = root / f"sites/{name}/superlink.env"
+        path.write_text("".join(f"{line}\n" for line in path.read_text().split()[:-1]) + f'PORT="{other}"\n')
+    added = membership.add_site(DeploymentFolder(root), "c")
+    assert (added.folder / "superlink.env").read_text().split()[-1] == f"PORT={port}"
+    (root / "sites/a/superlink.env").write_text("".join(f"PORT={port}\n" for port in range(9094, 65536)))
+    before = contents(root)
+    with refused("out-of-range", "SITE", "65535"):
+        membership.add_site(DeploymentFolder(root), "d")
+    assert contents(root) == before
+    assert not (root / "sites/d").exists()
+
+
+def test_run_outside_the_folder_with_other_sites_is_reported(superlink, trio, tmp_path):
+    path = trio / "server.toml"
+    path.write_text(path.read_text().replace('"runs/DATE"', f'"{tmp_path}/results"'))
+    (tmp_path / "results").mkdir()
+    (notice,) = membership.remove_site(DeploymentFolder(trio), "b").notices
+    assert (notice.code, quotes(notice, f"{tmp_path}/results")) == ("run-with-other-sites", True)
 
 
 def test_invalid_or_uneditable_settings_leave_everything_unchanged(superlink, trio):

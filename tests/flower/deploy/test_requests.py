@@ -11,6 +11,7 @@ from tests.support.refusals import check_refusal
 import drfl
 from drfl.cli.app import call
 from drfl.data.model_store import ModelStore
+from drfl.experiments.run.manifest import Manifest
 from drfl.flower.deploy import flower_cli, runs
 
 TIMES = "2026-11-26T10:00:00.000+00:00", "2026-11-27T10:00:00.000+00:00"
@@ -101,11 +102,18 @@ def test_other_files_are_refused_before_submitting(copy, tmp_path, answered):
     assert not (copy / "evaluations").exists()
 
 
-@pytest.mark.parametrize(("outcome", "code"), [("received", 0), ("it is offline", 1)])
-def test_delivery_sends_the_runs_model_by_default(copy, tmp_path, answered, capsys, outcome, code):
-    run = copy / "runs/20261127T090000.000000"
+def finished_run(root):
+    run = root / "runs/20261127T090000.000000"
     run.mkdir(parents=True, exist_ok=True)
     (run / "model.safetensors").write_bytes(model())
+    (run / "summary.json").write_text('{"stopped": "rounds"}')
+    Manifest(kind="run", drfl="0").write(run)
+    return run
+
+
+@pytest.mark.parametrize(("outcome", "code"), [("received", 0), ("it is offline", 1)])
+def test_delivery_sends_the_runs_model_by_default(copy, tmp_path, answered, capsys, outcome, code):
+    run = finished_run(copy)
     answered.files = {"delivery.json": {"sites": {"a": "received", "b": outcome}}}
     assert call(["deploy", "deliver", str(copy)]) == code
     assert f"b: {outcome}" in capsys.readouterr().out
@@ -123,7 +131,9 @@ def test_delivery_needs_a_run_that_has_ended(copy, answered):
     for name in ("20261127T090000.000000", "20261128T090000.000000"):
         (copy / "runs" / name / "checkpoint").mkdir(parents=True)
     assert not (copy / "deliveries").exists()
-    (copy / "runs/20261127T090000.000000/model.safetensors").write_bytes(model())
+    (copy / "runs/20261128T090000.000000/model.safetensors").write_bytes(model())
+    check_refusal(["deploy", "deliver", str(copy)], "no-model", "MODEL")
+    finished_run(copy)
     answered.files = {"delivery.json": {"sites": {"a": "received"}}}
     assert call(["deploy", "deliver", str(copy)]) == 0
     assert "20261127T090000.000000" in answered()[0]["models"][0]

@@ -50,6 +50,20 @@ def test_status_of_sites_with_last_change_and_reply(folder):
     assert (found.run.state, found.run.rounds, found.run.planned, found.fit.state) == ("none", 0, 50, "none")
 
 
+def test_status_of_results_outside_the_folder(folder, tmp_path):
+    path, results = folder.root / "server.toml", tmp_path / "results"
+    path.write_text(path.read_text().replace('"runs/DATE"', f'"{results}/DATE"'))
+    assert status.status_of(folder).run.out == f"{results}/DATE"
+    out = results / "20261127T090000.000000"
+    out.mkdir(parents=True)
+    (out / "model.safetensors").write_bytes(b"model")
+    delivery = {"signed": "2026-11-27", "sha256": "5f0c", "sites": {"a": "received", "b": "refused"}}
+    (out / "delivery.json").write_text(json.dumps(delivery))
+    found = status.status_of(folder)
+    assert (found.run.out, found.run.model) == (str(out), str(out / "model.safetensors"))
+    assert [site.model for site in found.sites] == ["5f0c", "", ""]
+
+
 def test_unregistered_and_revoked_sites(folder):
     (folder.root / "keys/a.node").unlink()
     keys.revoke(folder, "b")

@@ -24,7 +24,7 @@ def timestamp() -> str:
 def run_folders(root: Path, out: Path) -> list[Path]:
     """Return the folders of the runs so far, the newest last; without a placeholder, the only folder.
 
-    ``out`` is relative to the deployment's folder; one of its parts may have the placeholder.
+    ``out`` is absolute or relative to the deployment's folder; one of its parts may have the placeholder.
     """
     parts = out.parts
     place = next((i for i, part in enumerate(parts) if DATE in part), None)
@@ -38,6 +38,11 @@ def run_folders(root: Path, out: Path) -> list[Path]:
     return [path for path in folders if path.exists()]
 
 
+def shorten(root: Path, path: Path) -> Path:
+    """Make a path relative to the deployment's folder, unless it is elsewhere because ``out`` is absolute."""
+    return path.relative_to(root) if path.is_relative_to(root) else path
+
+
 def newest_run(root: Path, out: Path) -> Path:
     """Return the folder of the newest run, or the newest file at a path such as ``runs/DATE/model.safetensors``.
 
@@ -47,20 +52,22 @@ def newest_run(root: Path, out: Path) -> Path:
 
 
 def newest_model(root: Path, out: Path) -> Path | None:
-    """Return the newest file at a path such as ``runs/DATE/model.safetensors`` whose run did not diverge.
+    """Return the newest file at a path such as ``runs/DATE/model.safetensors`` whose run ended and did not diverge.
 
     Returns:
         The path; None if there is none.
     """
-    from drfl.experiments.run.manifest import failure_of  # imports torch
+    from drfl.experiments.run.manifest import failure_of, is_finished  # imports torch
 
-    return next((path for path in reversed(run_folders(root, out)) if failure_of(path.parent) is None), None)
+    # A server that was killed while it wrote its results may have left a model in the folder of an unfinished run.
+    models = ((path, path.parent) for path in reversed(run_folders(root, out)))
+    return next((path for path, run in models if is_finished(run) and failure_of(run) is None), None)
 
 
 def first_model(root: Path, init_from: Path) -> Path:
     """Return the model of ``init_from``: a file, or the newest one at a path with the placeholder.
 
-    A file without the placeholder is used even if its run diverged.
+    A file without the placeholder is used even if its run diverged or is unfinished.
     """
     return (newest_model(root, init_from) if DATE in str(init_from) else None) or root / init_from
 

@@ -11,17 +11,19 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from itertools import islice
 from pathlib import Path
 
 from drfl.core.atomic_files import check_new, new_folder
 from drfl.core.errors import DrflError, InputError
+from drfl.flower.deploy.flower_cli import REMOVED_STATUSES
 from drfl.flower.deploy.paths import Address
 
 HOST, PORT = "localhost", 8000
 """The SuperLink's default address; the port is Flower's own default."""
 
-FIRST_SITE_PORT = 9094
-"""Loopback port of the first site's SuperNode. Further sites use the next ports, because sites may share a machine."""
+SITE_PORTS = range(9094, 65536)
+"""Loopback ports of the sites' SuperNodes. Each site uses another one, because sites may share a machine."""
 
 SERVER_KEY = """key = "certificates/audit.key"   # signs the log; after a change of keys set previous_key to the old key
 """
@@ -89,14 +91,7 @@ class DeploymentPlan:
             )
         if not 1 <= self.port <= 65535:
             raise InputError(f"--port must be between 1 and 65535, got {self.port}", code="out-of-range", field="port")
-        if self.port in self.site_ports:
-            raise InputError(
-                f"--port {self.port} is used by a site (sites use {FIRST_SITE_PORT} and the following ports). "
-                "Choose another",
-                code="invalid-value",
-                field="port",
-            )
-        if self.site_ports[-1:] > (65535,):
+        if len(self.site_ports) < len(self.sites):
             raise InputError(
                 f"{len(self.sites)} sites need more ports than there are", code="out-of-range", field="sites"
             )
@@ -129,7 +124,8 @@ class DeploymentPlan:
     @property
     def site_ports(self) -> tuple[int, ...]:
         """For each site, the loopback port that its SuperNode uses for its child processes."""
-        return tuple(FIRST_SITE_PORT + index for index in range(len(self.sites)))
+        # The SuperLink may run on the same machine, too.
+        return tuple(islice((port for port in SITE_PORTS if port != self.port), len(self.sites)))
 
 
 def _ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -201,6 +197,7 @@ def files(plan: DeploymentPlan, root: Path) -> dict[str, str]:
     shared = {
         "SITES": _fill("sites.sh", {"BIN": _bin_folder()}).rstrip("\n"),
         "REVOKED": _template("revoked.sh").rstrip("\n"),
+        "REMOVED": json.dumps(REMOVED_STATUSES),
     }
     trust = f"root-certificates = {json.dumps(str(root / 'certificates/ca.crt'))}" if secure else "insecure = true"
     compose = {"ROOT": str(root), "ROOT_YAML": json.dumps(str(root)), "VOLUME_YAML": json.dumps(f".:{root}"), **port}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import tomllib
@@ -14,8 +15,8 @@ from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import DrflError, InputError, Notice, unknown
 from drfl.core.files import read_text, read_toml
 from drfl.flower.deploy import edit_settings, keys
-from drfl.flower.deploy.dated_folders import folder_to_fill
-from drfl.flower.deploy.init import FIRST_SITE_PORT, DeploymentPlan, compose_service, site_files, write_files
+from drfl.flower.deploy.dated_folders import folder_to_fill, shorten
+from drfl.flower.deploy.init import SITE_PORTS, DeploymentPlan, compose_service, site_files, write_files
 from drfl.flower.deploy.paths import DeploymentFolder, SitePaths
 from drfl.flower.deploy.runs import run_in_progress
 
@@ -94,13 +95,17 @@ def add_site(
     with ExitStack() as undo:
         if not root.exists():
             undo.callback(shutil.rmtree, root, ignore_errors=True)
-        # Choose a loopback port that no other site of the deployment uses, because sites may share a machine.
-        used = [FIRST_SITE_PORT - 1, address.port]
+        used = {address.port}
         for path in folder.root.glob("sites/*/superlink.env"):
-            ports = (line for line in read_text(path).splitlines() if line.startswith("PORT="))
-            used += [int(port.removeprefix("PORT=")) for port in ports]
-        # Ports below those of the sites do not count, such as the usual one of the SuperLink.
-        port = max(port for port in used if port == used[0] or port >= FIRST_SITE_PORT) + 1
+            used |= {int(port) for port in re.findall(r"(?m)^PORT=\D?(\d+)", read_text(path))}
+        port = next((port for port in SITE_PORTS if port not in used), None)
+        if port is None:
+            raise InputError(
+                f"no port is left for {name}: other sites use all from {SITE_PORTS[0]} to {SITE_PORTS[-1]}. Set other "
+                "ports in sites/*/superlink.env",
+                code="out-of-range",
+                field="SITE",
+            )
         texts = site_files(plan, name, port)
         write_files(root, {file: text for file, text in texts.items() if not (root / file).exists()})
         root.chmod(0o700)  # the folder will contain a private key
@@ -117,13 +122,13 @@ def add_site(
                 reason = (process.stderr or process.stdout).strip()
                 raise DrflError(f"make-keys.sh failed: {reason}", code="command-failed", field="make-keys.sh")
             keys.check_usable(folder, site.public_key)
-            if not site.node.exists():
-                node = keys.register(folder, name, site.public_key)
-                undo.callback(keys.unregister, folder, node)
-                undo.callback(site.node.unlink, missing_ok=True)
+            if site.begun.exists() or not site.node.exists():
+                node = keys.register(folder, site, site.public_key)
+                undo.callback(keys.undo_registration, folder, site, node)
                 site.node.write_text(f"{node}\n", encoding="utf-8")
         backup = None if text is None else edit_settings.replace(folder.settings, text)
         undo.pop_all()
+    site.begun.unlink(missing_ok=True)
     _edit_compose(folder, name, address.port, add=True)
     node = "" if address.insecure else read_text(site.node).strip()
     return Addition(root, node, backup, () if backup is None else tuple(_consequences(folder)))
@@ -141,7 +146,8 @@ def remove_site(folder: DeploymentFolder, name: str) -> Removal:
     """
     address, names = folder.address(), [site.name for site in folder.sites()]
     site, revoked = _paths(folder, name), folder.revoked_keys().get(name, [])
-    if name not in names and not site.node.exists() and not revoked:
+    is_registered = site.node.exists() or site.begun.exists()
+    if name not in names and not is_registered and not revoked:
         raise unknown("site", name, names)
     # Take the steps that may fail first, so that a key is revoked only if the rest can follow.
     text = None
@@ -157,7 +163,7 @@ def remove_site(folder: DeploymentFolder, name: str) -> Removal:
         text = edit_settings.remove_site(read_text(folder.settings), name)
         _check_no_run(folder)
     key = revoked[-1] if revoked else None
-    if not address.insecure and (site.node.exists() or not revoked):
+    if not address.insecure and (is_registered or not revoked):
         key = keys.revoke_site(folder, site)
     backup = None if text is None else edit_settings.replace(folder.settings, text)
     _edit_compose(folder, name, address.port, add=False)
@@ -206,7 +212,6 @@ def _consequences(folder: DeploymentFolder) -> list[Notice]:
             notices.append(Notice(text, "shares-change", "max_share"))
     out = folder_to_fill(folder.root, Path(str(read_toml(folder.settings).get("out", "run"))))
     if out.exists():
-        shown = out.relative_to(folder.root)
-        text = f"'{shown}' has a run with other sites: remove this folder before the next run"
+        text = f"'{shorten(folder.root, out)}' has a run with other sites: remove this folder before the next run"
         notices.append(Notice(text, "run-with-other-sites", "out"))
     return notices

@@ -50,6 +50,11 @@ class SitePaths(NamedTuple):
     public_key: Path
     node: Path
 
+    @property
+    def begun(self) -> Path:
+        """File that exists while the site's key is registered, see :class:`drfl.flower.deploy.keys.Registration`."""
+        return self.node.with_suffix(".new")
+
 
 @dataclass(frozen=True)
 class _Folder:

@@ -11,6 +11,7 @@ from drfl.core.audit_log import AuditLog
 from drfl.core.errors import DrflError, InputError
 from drfl.core.files import read_json, read_text, read_toml, sha256_of
 from drfl.experiments.run.manifest import CHECKPOINT, CONFIG, SUMMARY
+from drfl.flower.deploy.dated_folders import run_folders, shorten
 from drfl.flower.deploy.flower_cli import run_flwr
 from drfl.flower.deploy.paths import DELIVERY_FILE, RECEIVED, DeploymentFolder
 from drfl.flower.deploy.runs import list_runs
@@ -42,13 +43,13 @@ class ResultsStatus(NamedTuple):
     """The status of a run or a fit.
 
     Args:
-        out: Its folder, relative to the deployment.
+        out: Its folder, relative to the deployment unless it is elsewhere.
         state: "none", "unfinished", "finished" or "diverged".
         rounds: Completed rounds that are on the disk; of an unfinished fit, those of its newest run.
         planned: Number of rounds in its configuration, or in ``server.toml`` if it has not begun.
         step: Number of the newest run of an unfinished fit; otherwise 0.
         steps: Number of runs of an unfinished fit, of which the last is that on all training rows; otherwise 0.
-        model: File of its model, relative to the deployment; "" if there is none.
+        model: File of its model, relative to the deployment unless it is elsewhere; "" if there is none.
         sha256: Digest of that file; "" if there is none.
         written: Time at which it was written, ISO 8601 in UTC.
     """
@@ -112,7 +113,7 @@ def status_of(folder: DeploymentFolder) -> DeploymentStatus:
                 replies.setdefault(str(name), str(record["at"]))
             if len(replies) == len(names):
                 break
-    revoked, models, sites = folder.revoked_keys(), _delivered_models(folder.root), []
+    revoked, models, sites = folder.revoked_keys(), _delivered_models(folder.root, settings.out), []
     for site in folder.sites():
         number = ""
         with suppress(InputError):  # a site that is not registered from this folder has no file
@@ -139,7 +140,7 @@ def _results_in(root: Path, out: Path, planned: int, steps: int = 0) -> ResultsS
 
     ``planned`` is the number of rounds if it has not begun.
     """
-    shown = out.relative_to(root)
+    shown = shorten(root, out)
     if not out.exists():
         return ResultsStatus(str(shown), "none", 0, planned)
     work = out / CHECKPOINT
@@ -166,10 +167,11 @@ def _results_in(root: Path, out: Path, planned: int, steps: int = 0) -> ResultsS
     return found._replace(model=str(shown / MODEL), sha256=sha256_of(file), written=written)
 
 
-def _delivered_models(root: Path) -> dict[str, str]:
-    """Return the digest of the last model that each site received."""
+def _delivered_models(root: Path, out: Path) -> dict[str, str]:
+    """Return the digest of the last model that each site received, given the setting ``out``."""
     found = []
-    for path in (*root.glob(f"*/{DELIVERY_FILE}"), *root.glob(f"*/*/{DELIVERY_FILE}")):
+    runs = run_folders(root, out / DELIVERY_FILE)
+    for path in {*root.glob(f"*/{DELIVERY_FILE}"), *root.glob(f"*/*/{DELIVERY_FILE}"), *runs}:
         with suppress(InputError):
             content = read_json(path)
             if isinstance(content, dict) and isinstance(content.get("sites"), dict):

@@ -16,7 +16,7 @@
 # - A site whose key was revoked gets no new key, unless you run './make-keys.sh --renew NAME', which makes a new pair.
 #   A revoked key is never used again.
 # - 'drfl deploy add-site' runs './make-keys.sh --add NAME', which makes the keys of a site that is not in server.toml yet.
-# - A site can make its own key (ssh-keygen -t ecdsa -b 384 -N '' -f key) and send you only key.pub. Save it as
+# - A new site can make its own key (ssh-keygen -t ecdsa -b 384 -N '' -f key) and send you only key.pub. Save it as
 #   keys/NAME.pub before you run this.
 # Keep certificates/ca.key off the network, or delete it after all certificates are made.
 set -eu

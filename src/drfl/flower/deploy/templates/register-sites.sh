@@ -19,14 +19,20 @@ for old in keys/revoked/*.pub; do
     fi
 done
 
-known=$(flwr supernode list --format json) || true
-case $known in
-*'"success": true'*) ;;
-*)
+# The list also has the nodes that the SuperLink no longer accepts. Notes may precede the JSON.
+accepted=$(flwr supernode list --format json | "$python" -I -c '
+import json, sys
+text = sys.stdin.read()
+try:
+    answer = json.JSONDecoder().raw_decode(text, f"\n{text}".index("\n{"))[0]
+    nodes = answer["nodes"] if answer["success"] is True else None
+    print(*(node["node-id"] for node in nodes if node["status"] not in @REMOVED@))
+except (ValueError, KeyError, TypeError):
+    sys.exit(1)
+') || {
     echo "the SuperLink does not answer. Start it with ./start-superlink.sh, then run 'drfl deploy check .'" >&2
     exit 1
-    ;;
-esac
+}
 
 failed=0
 for name in $sites; do
@@ -45,8 +51,8 @@ for name in $sites; do
         continue
     fi
     if [ -s "keys/$name.node" ]; then
-        case $known in
-        *"\"$(cat "keys/$name.node")\""*)
+        case " $accepted " in
+        *" $(cat "keys/$name.node") "*)
             echo "$name: already registered as $(cat "keys/$name.node")"
             continue
             ;;
@@ -59,6 +65,9 @@ for name in $sites; do
         echo "$name: registered as $node"
     else
         echo "$name: not registered: $(printf '%s' "$answer" | tr -s '[:space:]' ' ')" >&2
+        case $answer in
+        *"already in use"*) echo "$name: give the site a new key with 'drfl deploy rotate'" >&2 ;;
+        esac
         failed=1
     fi
 done
