@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -14,8 +15,11 @@ from tests.support.refusals import check_refusal, refused
 from tests.support.run_files import different, results_in
 
 import drfl
+from drfl.cli import console
 from drfl.cli.app import call
+from drfl.cli.compare import comparison_view
 from drfl.core.errors import Notice, RunWarning
+from drfl.core.screen import Screen
 from drfl.experiments.run.manifest import is_finished
 from drfl.experiments.run.runner import StopSignal
 
@@ -246,3 +250,41 @@ def test_latex_tables_are_named_only_if_there_are_several(values, first, tmp_pat
     sweep = drfl.sweep({**SMALL, "algorithm": "FedAvg", "grid": name}, out=tmp_path / "s", **QUIET)
     assert sweep.to_latex().startswith(first)
     assert sweep.to_latex().count(r"\begin{tabular}") == len(values)
+
+
+@pytest.fixture(scope="module")
+def two_sets(tmp_path_factory):
+    sets = ["chi-square:rho=0.1", "chi-square:rho=1.0"]
+    study = {**SMALL, "algorithm": "DRFAProx", "grid": {"ambiguity": sets, "seed": [0, 1]}}
+    return drfl.sweep(study, out=tmp_path_factory.mktemp("sets") / "s", progress=print)
+
+
+def test_configurations_whose_names_have_colons_are_compared(two_sets, tmp_path, monkeypatch, capsys):
+    for found in (drfl.load_comparison(two_sets.directory), *two_sets.comparisons.values()):
+        names = list(found.algorithms)
+        assert names == ["DRFAProx (ambiguity=chi-square:rho=0.1)", "DRFAProx (ambiguity=chi-square:rho=1.0)"]
+        assert found.to_histories()["algorithm"].unique().tolist() == names
+        assert found.costs_to("worst_accuracy=0.01")["seeds"].to_dict() == dict.fromkeys(names, 2)
+        assert found.differences().index.tolist() == names[1:]
+        parameters = [table["parameters"]["ambiguity"] for table in found.summary()["algorithms"].values()]
+        assert parameters == ["chi-square:rho=0.1", "chi-square:rho=1.0"]
+        monkeypatch.setattr(console, "out", Screen())
+        console.out.print(comparison_view(found))
+        assert "mean ± std over 2 seeds" in capsys.readouterr().out
+    assert call(["report", str(two_sets.directory), "--figure", str(tmp_path / "f.svg")]) == 0
+
+
+def test_labels_are_escaped_in_every_kind_of_table(two_sets):
+    (found,) = two_sets.comparisons.values()
+    name = "<img src=x> a|b & #1 $x$ 5 % y_z"
+    odd = replace(found, outcomes=tuple(o._replace(algorithm=name, stopped_on="test") for o in found.outcomes))
+    assert odd.legends
+    assert "<img" not in odd._repr_html_()
+    assert "&lt;img src=x&gt;" in odd._repr_html_()
+    row = next(line for line in odd.to_markdown().splitlines() if "img" in line)
+    assert r"&lt;img src=x> a\|b" in row
+    assert r"$<$img src=x$>$ a|b \& \#1 \$x\$ 5 \% y\_z" in odd.to_latex()
+    sweep = replace(two_sets)
+    vars(sweep)["comparisons"] = {"model = <img src=x>\nb": odd}
+    assert "<img" not in sweep._repr_html_() + sweep.to_markdown()
+    assert sweep.to_latex().startswith("% model = <img src=x> b\n")

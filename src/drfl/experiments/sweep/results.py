@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drfl.core.errors import Notice
-from drfl.experiments.compare.comparison_results import Comparison
+from drfl.experiments.compare.comparison_results import Comparison, markdown
 from drfl.experiments.compare.outcomes import Outcome
 from drfl.experiments.compare.stored_runs import StoredRun, comparison_of, frame_of
 from drfl.experiments.config.algorithm_settings import COMMON
@@ -84,14 +85,18 @@ class Sweep:
 
     def to_markdown(self) -> str:
         """Return the table of table.md: mean ± std over seeds in percent, for each kind of data."""
-        parts = [f"{f'**{name}**' if name else ''}\n\n{each.to_markdown()}" for name, each in self.comparisons.items()]
+        parts = [
+            f"{f'**{markdown(name)}**' if name else ''}\n\n{each.to_markdown()}"
+            for name, each in self.comparisons.items()
+        ]
         return "\n".join(parts).lstrip()
 
     def to_latex(self) -> str:
         """Return the same tables as LaTeX tabulars in the style of booktabs."""
-        return "\n".join(
-            f"{f'% {name}' if name else ''}\n{each.to_latex()}".lstrip() for name, each in self.comparisons.items()
-        )
+        # A comment ends with its line.
+        names = (" ".join(name.split()) for name in self.comparisons)
+        pairs = zip(names, self.comparisons.values(), strict=True)
+        return "\n".join(f"{f'% {name}' if name else ''}\n{each.to_latex()}".lstrip() for name, each in pairs)
 
     @property
     def notices(self) -> list[Notice]:
@@ -114,7 +119,7 @@ class Sweep:
         return f"<Sweep over {', '.join(self.varied) or 'seeds'}: {ended} in {self.directory}>"
 
     def _repr_html_(self) -> str:
-        return "".join(f"<h4>{name}</h4>{each._repr_html_()}" for name, each in self.comparisons.items())
+        return "".join(f"<h4>{html.escape(name)}</h4>{each._repr_html_()}" for name, each in self.comparisons.items())
 
 
 def _config_of(config: Config) -> dict[str, object]:
