@@ -6,6 +6,7 @@ import html
 import io
 import math
 import pprint
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,7 +38,7 @@ from drfl.experiments.compare.outcomes import (
     gaps,
     spreads,
 )
-from drfl.experiments.config.about_run import AboutRun, comparison_toml
+from drfl.experiments.config.about_run import AboutRun, comparison_toml, run_toml
 from drfl.experiments.config.as_published import LABEL
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.run.artifacts import json_text, versions
@@ -192,7 +193,11 @@ class Comparison:
         """The runs that failed, for reports."""
         from drfl.report import FailedRun
 
-        return [FailedRun(o.algorithm, str(o.seed), o.stopped) for o in self.outcomes if o.failed]
+        about, failed = dict(zip(self.algorithms, self.about, strict=True)), (o for o in self.outcomes if o.failed)
+        return [
+            FailedRun(label_of(own.algorithm), str(o.seed), o.stopped, tomllib.loads(run_toml(own)))
+            for o, own in ((outcome, about[outcome.algorithm]) for outcome in failed)
+        ]
 
     @property
     def notices(self) -> list[Notice]:

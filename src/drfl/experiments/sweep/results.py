@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import html
+import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from drfl.core.errors import Notice
+from drfl.core.errors import InputError, Notice
 from drfl.experiments.compare.comparison_results import Comparison, markdown
 from drfl.experiments.compare.outcomes import Outcome
 from drfl.experiments.compare.stored_runs import StoredRun, comparison_of, frame_of
+from drfl.experiments.config.about_run import run_toml
 from drfl.experiments.config.algorithm_settings import COMMON
 from drfl.experiments.config.config import Config
 from drfl.experiments.run.artifacts import json_text, versions
@@ -123,18 +126,28 @@ class Sweep:
 
 
 def _config_of(config: Config) -> dict[str, object]:
-    """Return the configuration that a run's folder would hold."""
-    plain = {name: value for name, value in config.to_plain().items() if name not in COMMON}
-    parameters = {name: value for name, value in config.parameters(config.algorithm).items() if value is not None}
-    return {**plain, "algorithms": {config.algorithm: parameters}}
+    """Return the configuration that a run's folder would hold, without a cohort size that depends on the data."""
+    given = config.parameters(config.algorithm)
+    try:
+        sizes = {} if config.min_rows else config.partition_parameters(defaults=True)
+        clients = int(sizes["clients"]) if "clients" in sizes else None
+        about = config.about(config.build_algorithm(config.algorithm, clients), clients or 1)
+    except InputError:  # the settings do not fit together, so the run was refused
+        plain = {name: value for name, value in config.to_plain().items() if name not in COMMON}
+        parameters = {name: value for name, value in given.items() if value is not None}
+        return {**plain, "algorithms": {config.algorithm: parameters}}
+    if clients is None and given.get("m") is None:
+        about = about._replace(parameters={name: value for name, value in about.parameters.items() if name != "m"})
+    return tomllib.loads(run_toml(about))
 
 
-def write_sweep(sweep: Sweep, folder: Path) -> None:
+def write_sweep(sweep: Sweep, folder: Path, former: Sequence[str]) -> None:
     """Write config.toml, summary.json, sweep.csv, outcomes.json, table.md and report.html.
 
     ``folder`` is temporary: the sweep's own folder holds the finished runs, and its name is the report's title.
+    ``former`` are the runs in that folder that the study no longer has.
     """
-    from drfl.report import FailedRun, document, write_html
+    from drfl.report import document, write_html
 
     pairs = list(zip(sweep.runs, sweep.outcomes, strict=True))
     outcomes = [outcome._asdict() for outcome in sweep.outcomes]
@@ -145,12 +158,12 @@ def write_sweep(sweep: Sweep, folder: Path) -> None:
         "config.toml": sweep.study.toml,
         "summary.json": json_text(sweep.summary(), indent=2) + "\n",
         "sweep.csv": csv_text(frame.columns, frame.astype(object).where(frame.notna(), "").itertuples(index=False)),
-        "outcomes.json": json_text({"outcomes": outcomes, "failed": failed}) + "\n",
+        "outcomes.json": json_text({"outcomes": outcomes, "failed": failed, "former": former}) + "\n",
         "table.md": sweep.to_markdown(),
     }
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     records = [stored.record for stored in sweep.stored if stored.record is not None]
     if records:
-        lost = [FailedRun(o.algorithm, str(o.seed), o.stopped) for o in sweep.outcomes if o.failed]
+        lost = [stored.failed for stored in sweep.stored if stored.record is None]
         write_html(document(records, sweep.directory.name, lost), folder / "report.html")
