@@ -26,6 +26,8 @@ def made(tmp_path_factory):
 def folder(made, tmp_path, monkeypatch, capsys):
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "compare.csv").write_text("a\n1\n")
     capsys.readouterr()
 
 
@@ -40,6 +42,7 @@ def test_report_on_runs_and_comparisons(capsys):
     ("words", "error"),
     [
         ("none", ("not-a-run", "none")),
+        ("foreign", ("file-not-found", "foreign/summary.json")),
         ("several/compare.csv", ("not-a-run", "several/compare.csv")),
         ("one --out one", ("already-exists", "one")),
         ("one --out nowhere/r.html", ("folder-not-found", "nowhere")),

@@ -1,6 +1,9 @@
 import numpy as np
+import pytest
+from tests.support.refusals import refused
 
-from drfl.report.groups import STYLES, group_runs
+from drfl.report import load_run
+from drfl.report.groups import NO_EFFECT, STYLES, group_runs
 
 
 def test_seeds_of_an_algorithm_form_one_group(record):
@@ -57,3 +60,15 @@ def test_certificate_does_not_make_another_experiment(record):
     (group,) = group_runs(runs)
     assert not group.has_certificate
     assert group_runs(runs[:1])[0].has_certificate
+
+
+@pytest.mark.parametrize("name", NO_EFFECT)
+def test_settings_without_effect_do_not_make_another_experiment(name, record):
+    runs = [record("a", seed=0, rounds=1), record("b", seed=1, rounds=1, config={name: "2"})]
+    assert len(group_runs(runs)) == 1
+    assert len(group_runs([*runs, record("c", seed=2, rounds=1, config={"init_from": "m.safetensors"})])) == 2
+
+
+def test_copy_of_a_run_is_not_another_seed(record):
+    with refused("given-twice", str(record("b", seed=1).directory)):
+        group_runs([record("a", seed=1), load_run(record("c", seed=2).directory.with_name("b"))])

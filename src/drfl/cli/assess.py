@@ -16,6 +16,7 @@ from drfl.experiments.assess.predicted_records import predicted_beside, predicte
 from drfl.experiments.assess.predictions import read_predictions
 from drfl.experiments.compare.comparison_results import UNDEFINED
 from drfl.experiments.run.artifacts import json_text
+from drfl.report.groups import group_runs
 from drfl.report.read_run import constant_line, threshold_line
 from drfl.report.run_gains import (
     AssessedRun,
@@ -24,6 +25,7 @@ from drfl.report.run_gains import (
     assess_record,
     compare_over_seeds,
     gain_over_last,
+    named_runs,
     no_assessment,
     pair_runs,
 )
@@ -38,19 +40,22 @@ def assess_command(options: AssessOptions) -> int:
     folders, failed = console.runs_to_read(options.runs)
     auc_interval = auc_interval_of(options.auc_interval)
     runs = [assess_run(folder, options.measure, options.level, auc_interval) for folder in folders]
-    # Other tools' predictions count as runs: stored ones, and the given ones at each seed of the first algorithm.
+    # Other tools' predictions count as runs: stored ones, and the given ones at each seed of the first configuration.
     given = {path.stem: path for path in options.predictions or ()}
     stored = predicted_beside(options.runs, [run.record for run in runs])
     records = [record for record in stored if record.algorithm not in given]
-    first = [run.record for run in runs if run.record.algorithm == runs[0].record.algorithm]
+    first = next(group.runs for group in group_runs([run.record for run in runs]) if runs[0].record in group.runs)
     for name, path in given.items():
         frame = read_predictions(path)
         records += [predicted_run(record, frame, name, trust=options.trust) for record in first]  # loads the data
     measure = None if options.measure is None else runs[0].measure
     runs += [assess_record(record, measure, options.level, auc_interval=auc_interval) for record in records]
-    (pairs, unpaired), seeds = pair_runs(runs), compare_over_seeds(runs, {run.algorithm for run in failed})
+    groups = group_runs([run.record for run in runs], failed)
+    runs = named_runs(runs, {id(record): group.name for group in groups for record in group.runs})
+    (pairs, unpaired), seeds = pair_runs(runs), compare_over_seeds(runs, {g.name for g in groups if g.failed})
     if options.as_json:
-        print(json_text({**_content(runs, pairs, unpaired, seeds), "failed": [run._asdict() for run in failed]}))
+        lost = [{"algorithm": run.algorithm, "seed": run.seed, "how": run.how} for run in failed]
+        print(json_text({**_content(runs, pairs, unpaired, seeds), "failed": lost}))
         return 0
     if len(runs) == 1:
         _print_one(runs[0])

@@ -206,7 +206,7 @@ def comparison_view(comparison: Comparison, name: str = "") -> ScreenTable:
     if settings.until is not None:
         length = f"until {settings.until}, at most {length}"
     # Means are over the finished seeds, which an interruption may leave fewer than requested.
-    whole = [name for name in map(label_of, comparison.algorithms) if not failure_text(comparison.outcomes, name)]
+    whole = [name for name in comparison.algorithms if not failure_text(comparison.outcomes, name)]
     runs = [sum(outcome.algorithm == name for outcome in comparison.outcomes) for name in whole] or [0]
     few, many = min(runs), max(runs)
     seeds = f"mean ± std over {many if few == many else f'{few} to {many}'} seeds" if many > 1 else "one seed"

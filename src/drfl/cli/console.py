@@ -14,7 +14,8 @@ from drfl.cli import signals
 from drfl.core import screen
 from drfl.core.errors import Notice
 from drfl.core.screen import Screen
-from drfl.experiments.run.manifest import Kind, failed_in, interruption, runs_in
+from drfl.experiments.compare.stored_runs import failed_in
+from drfl.experiments.run.manifest import Kind, interruption, runs_in
 from drfl.experiments.run.run_directory import tidy
 from drfl.experiments.run.run_warnings import EndChecks
 from drfl.experiments.run.runner import StopSignal
@@ -140,16 +141,18 @@ def warn_of_checks(checks: EndChecks) -> bool:
 
 
 def runs_to_read(paths: Sequence[Path]) -> tuple[list[Path], list[FailedRun]]:
-    """Return the folders of the finished runs below some folders, and the failed runs; warn if some are missing.
+    """Return the folders of the finished runs below some folders, and the failed runs, each once; warn if some are
+    missing.
 
     Raises:
         InputError: If a folder has no finished run, or cannot be read.
     """
-    folders = [folder for path in paths for folder in runs_in(path)]
-    failed = [run for path in paths for run in failed_in(path)]
-    for notice in filter(None, map(interruption, paths)):
+    # By their resolved paths, because patterns may overlap.
+    folders = {folder.resolve(): folder for path in paths for folder in runs_in(path)}
+    failed = {run.folder.resolve(): run.failed for path in paths for run in failed_in(path)}
+    for notice in dict.fromkeys(filter(None, map(interruption, paths))):
         warn(notice)
-    return folders, failed
+    return list(folders.values()), list(failed.values())
 
 
 def warn_finished(folder: Path, kind: Kind = "run") -> None:

@@ -27,6 +27,7 @@ from drfl.report.run_gains import (
     assess_record,
     compare_over_seeds,
     gain_over_last,
+    named_runs,
     pair_runs,
 )
 from drfl.task.measure import Measure
@@ -166,10 +167,7 @@ def gather_evidence(records: Sequence[RunRecord], failed: Sequence[FailedRun] = 
     # Compute the scores expected if equal only for the runs shown: it is slow, and no report shows other seeds.
     assessed_runs = [assess_record(record, equality=id(record) in shown) for record in ordered]
     # Compare configurations of one algorithm as well, each under its label.
-    runs: list[AssessedRun] = []
-    for run in assessed_runs:
-        summary = {**run.record.summary, "algorithm": labels[id(run.record)]}
-        runs.append(run._replace(record=dataclasses.replace(run.record, summary=summary)))
+    runs = named_runs(assessed_runs, labels)
     local = {labels[id(run.record)] for run in assessed_runs if run.record.algorithm == LOCAL}
     by_seed: dict[str, dict[object, AssessedRun]] = {}
     for run in runs:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import collections
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from drfl.core.errors import InputError
 from drfl.core.run_end import untrained_runs
 from drfl.report.formatting import clean
 from drfl.report.read_run import FailedRun, RunRecord, text
@@ -52,26 +52,11 @@ SPARE = [
     for colour in (BLUE, ORANGE, GREEN, PINK, VERMILION, SKY, GREY)
 ]
 
-# Settings in which runs of one group may differ.
-INCIDENTAL = frozenset(
-    [
-        "seed",
-        "seeds",
-        "out",
-        "output",
-        "directory",
-        "data_dir",
-        "device",
-        "engine",
-        "backend",
-        "certificate",
-        "threads",
-        "workers",
-        "resume",
-        "quiet",
-        "checkpoint",
-    ]
-)
+NO_EFFECT = ("data_dir", "table_dir", "strict", "checkpoint_every", "checkpoint_key")
+"""Settings that do not affect the results."""
+
+INCIDENTAL = frozenset((*NO_EFFECT, "seed", "device", "engine", "threads", "certificate"))
+"""Settings in which runs of one configuration may differ."""
 
 
 OWN_MODELS = "own models"
@@ -84,7 +69,7 @@ class Group:
 
     Args:
         key: Identifier that is safe in HTML attributes.
-        label: The algorithm, with the settings that distinguish it from others of the same name.
+        name: The algorithm, with the settings that distinguish it from others of the same name.
         colour: Colour as "#rrggbb".
         dash: Dash of its line, one of :data:`drfl.report.svg.DASHES`.
         runs: At least one run, ordered by seed.
@@ -93,11 +78,17 @@ class Group:
     """
 
     key: str
-    label: str
+    name: str
     colour: str
     dash: str
     runs: tuple[RunRecord, ...]
     failed: tuple[FailedRun, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """Its name, and how many of its runs failed."""
+        n = len(self.failed)
+        return f"{self.name} ({n} of {n + len(self.runs)} runs failed)" if n else self.name
 
     @property
     def mark(self) -> str:
@@ -212,36 +203,17 @@ def group_runs(records: Sequence[RunRecord], failed: Sequence[FailedRun] = ()) -
 
     Args:
         records: The runs, at least one.
-        failed: Further runs that left no results; they belong to the groups of their algorithm.
+        failed: Further runs that left no results; they belong to the groups of their configuration.
+
+    Raises:
+        InputError: If two runs have the same configuration and seed.
     """
-    runs: dict[str, list[RunRecord]] = {}
-    for record in records:
-        settings = {name: text(record.summary, name) for name in ("algorithm", "dataset", "clients")}
-        flat = flatten(record.config)
-        settings["own_models"] = str(record.is_personal)
-        settings |= {f"config.{name}": flat[name] for name in flat if name.rsplit(".", 1)[-1] not in INCIDENTAL}
-        # Sort the keys: the order in which a file lists settings does not matter.
-        runs.setdefault(json.dumps(settings, sort_keys=True), []).append(record)
-
-    # Name groups of one algorithm by the settings in which they differ.
-    labels, every = [], [json.loads(key) for key in runs]
-    for mine in every:
-        rivals = [other for other in every if other["algorithm"] == mine["algorithm"]]
-        names = dict.fromkeys(name for other in rivals for name in other)
-        differing = [name for name in names if len({other.get(name) for other in rivals}) > 1 and name != "own_models"]
-        if "dataset" in differing:  # the configuration repeats the data set under other names
-            differing = [name for name in differing if not name.startswith(("config.data", "config.dataset"))]
-        parts = [f"{name.rsplit('.', 1)[-1]} {mine.get(name, 'default')}" for name in differing]
-        parts = [OWN_MODELS, *parts] if mine["own_models"] == "True" else parts
-        label = clean(f"{mine['algorithm']} ({', '.join(parts)})" if parts else mine["algorithm"])
-        # Number labels that became equal by cutting, so that two algorithms do not look like one.
-        labels.append(f"{label} (no. {len(labels) + 1})" if label in labels else label)
-
+    runs = [configuration for configuration in _configurations(records, failed) if configuration.runs]
     # A known algorithm has its own colour and dash in every report. These are assigned first, so that no spare style
     # duplicates them.
     styles: dict[int, tuple[str, str]] = {}
-    for index, members in enumerate(runs.values()):
-        style = STYLES.get(members[0].algorithm)
+    for index, configuration in enumerate(runs):
+        style = STYLES.get(configuration.settings["algorithm"])
         if style is not None and style not in styles.values():
             styles[index] = style
     for index in range(len(runs)):
@@ -254,13 +226,84 @@ def group_runs(records: Sequence[RunRecord], failed: Sequence[FailedRun] = ()) -
             styles[index] = [*fresh, *free, *SPARE][0]
 
     groups = []
-    for index, (label, members) in enumerate(zip(labels, runs.values(), strict=True)):
-        ordered = tuple(sorted(members, key=lambda run: (len(run.seed), run.seed)))  # seed 2 before seed 10
-        broken = tuple(run for run in failed if run.algorithm == ordered[0].algorithm)
-        if broken:
-            label = f"{label} ({len(broken)} of {len(broken) + len(ordered)} runs failed)"
-        groups.append(Group(f"g{index}", label, *styles[index], ordered, broken))
+    for index, configuration in enumerate(runs):
+        ordered = tuple(sorted(configuration.runs, key=lambda run: (len(run.seed), run.seed)))  # seed 2 before seed 10
+        groups.append(Group(f"g{index}", configuration.name, *styles[index], ordered, tuple(configuration.failed)))
     return sorted(groups, key=lambda group: bool(group.failed))
+
+
+@dataclass(eq=False)
+class _Configuration:
+    """The runs with the same settings, some of which may have failed, and their name in reports."""
+
+    settings: dict[str, str]
+    runs: list[RunRecord] = field(default_factory=list)
+    failed: list[FailedRun] = field(default_factory=list)
+    name: str = ""
+
+
+def _configurations(records: Sequence[RunRecord], failed: Sequence[FailedRun]) -> list[_Configuration]:
+    """Return the configurations with runs, then those whose runs all failed; see :func:`group_runs`."""
+    found: dict[str, _Configuration] = {}
+    firsts: dict[tuple[str, str], RunRecord] = {}
+    for record in records:
+        settings = {name: text(record.summary, name) for name in ("algorithm", "dataset", "clients")}
+        settings["own_models"] = str(record.is_personal)
+        settings |= _settings_of(record.config)
+        # Sort the keys: the order in which a file lists settings does not matter.
+        key = json.dumps(settings, sort_keys=True)
+        first = firsts.setdefault((key, record.seed), record)
+        if first is not record:
+            pair = " and ".join(str(run.directory or run.label) for run in (first, record))
+            raise InputError(
+                f"{pair} have the same configuration and seed {record.seed}: give one",
+                code="given-twice",
+                field=str(record.directory or record.label),
+            )
+        found.setdefault(key, _Configuration(settings)).runs.append(record)
+    known = list(found.values())
+    for run in failed:
+        own = _settings_of(run.config)
+        same = [c for c in known if c.settings["algorithm"] == run.algorithm and _is_same(own, c.settings)]
+        if not same:
+            settings = {"algorithm": run.algorithm, **own}
+            same = [found.setdefault(json.dumps(settings, sort_keys=True), _Configuration(settings))]
+        for configuration in same:
+            configuration.failed.append(run)
+    labels: set[str] = set()
+    for i, mine in enumerate(found.values(), 1):
+        # Name configurations of one algorithm by the settings in which they differ. Failed runs may lack some.
+        rivals = [other for other in found.values() if other.settings["algorithm"] == mine.settings["algorithm"]]
+        names = dict.fromkeys(name for other in rivals for name in other.settings if name != "own_models")
+        values = {n: {o.settings.get(n) for o in rivals if o.runs or n in o.settings} for n in names}
+        differing = [name for name in names if len(values[name]) > 1 and (mine.runs or name in mine.settings)]
+        if "dataset" in differing:  # the configuration repeats the data set under other names
+            differing = [name for name in differing if not name.startswith(("config.data", "config.dataset"))]
+        parts = [f"{name.rsplit('.', 1)[-1]} {mine.settings.get(name, 'default')}" for name in differing]
+        parts = [OWN_MODELS, *parts] if mine.settings.get("own_models") == "True" else parts
+        algorithm = mine.settings["algorithm"]
+        label = clean(f"{algorithm} ({', '.join(parts)})" if parts else algorithm)
+        # Number labels that became equal by cutting, so that two algorithms do not look like one.
+        mine.name = f"{label} (no. {i})" if label in labels else label
+        labels.add(mine.name)
+    return list(found.values())
+
+
+def _settings_of(config: Mapping[str, object]) -> dict[str, str]:
+    flat = flatten(config)
+    return {f"config.{name}": flat[name] for name in flat if name.rsplit(".", 1)[-1] not in INCIDENTAL}
+
+
+def _is_same(failed: Mapping[str, str], settings: Mapping[str, str]) -> bool:
+    """Return whether a failed run has the configuration of another run, or its own is unknown."""
+    names = [name for name in {*failed, *settings} if name.startswith("config.") and not name.startswith(CODE)]
+    # A failed run may lack the default size of the cohort, which depends on the data.
+    known = (name for name in names if name in failed or not name.endswith(".m"))
+    return not failed or all(failed.get(name) == settings.get(name) for name in known)
+
+
+CODE = "config.files."
+"""Prefix of the digests of the user's code, of which the file of a comparison has those of all algorithms."""
 
 
 def kinds_of_models(groups: Sequence[Group]) -> list[list[Group]]:
@@ -290,10 +333,10 @@ def which_seed(groups: Sequence[Group]) -> str:
 
 
 def lost_algorithms(groups: Sequence[Group], failed: Sequence[FailedRun]) -> list[str]:
-    """List the algorithms whose runs all failed, such as "DRFA (all 5 runs failed)"."""
-    known = {run.algorithm for group in groups for run in group.runs}
-    lost = collections.Counter(run.algorithm for run in failed if run.algorithm not in known)
-    return [f"{clean(name)} ({'its run' if n == 1 else f'all {n} runs'} failed)" for name, n in lost.items()]
+    """List the configurations whose runs all failed, such as "DRFA (all 5 runs failed)"."""
+    configurations = _configurations([run for group in groups for run in group.runs], failed)
+    lost = [(c.name, len(c.failed)) for c in configurations if not c.runs]
+    return [f"{name} ({'its run' if n == 1 else f'all {n} runs'} failed)" for name, n in lost]
 
 
 def flatten(values: Mapping[str, object], prefix: str = "") -> dict[str, str]:

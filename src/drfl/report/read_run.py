@@ -263,11 +263,14 @@ class FailedRun(NamedTuple):
         algorithm: Name of the algorithm.
         seed: The seed as text.
         how: "diverged" or "refused".
+        config: Its configuration, as ``config.toml`` would hold it; empty if unknown. Then it may be of any
+            configuration of its algorithm.
     """
 
     algorithm: str
     seed: str
     how: str
+    config: Mapping[str, object] = {}
 
 
 def constant_line(summary: Mapping[str, object]) -> str | None:

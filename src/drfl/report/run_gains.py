@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from itertools import repeat
 from typing import NamedTuple
 
@@ -73,6 +74,17 @@ def assess_record(
         record, assessed_measure, level, independent=not shared, auc_interval=auc_interval, equality=equality
     )
     return AssessedRun(record, assessed_measure, assessment, rows)
+
+
+def named_runs(runs: Sequence[AssessedRun], names: Mapping[int, str]) -> list[AssessedRun]:
+    """Name the algorithms of runs after their configurations, which are then compared like algorithms.
+
+    ``names`` has the name of each record by its ``id``.
+    """
+    summaries = ({**run.record.summary, "algorithm": names[id(run.record)]} for run in runs)
+    return [
+        run._replace(record=replace(run.record, summary=summary)) for run, summary in zip(runs, summaries, strict=True)
+    ]
 
 
 def no_assessment(run: AssessedRun) -> Notice:

@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -14,10 +16,16 @@ from tests.support.refusals import check_refusal, refused
 from tests.support.run_files import different, results_in
 
 import drfl
+from drfl.cli import console
 from drfl.cli.app import call
+from drfl.cli.compare import comparison_view
 from drfl.core.errors import Notice, RunWarning
-from drfl.experiments.run.manifest import is_finished
+from drfl.core.screen import Screen
+from drfl.experiments.compare.outcomes import Outcome
+from drfl.experiments.run.manifest import interruption, is_finished, runs_in
 from drfl.experiments.run.runner import StopSignal
+from drfl.experiments.sweep.study import read_study
+from drfl.report.groups import group_runs
 
 SMALL = {"clients": 4, "rounds": 3, "steps": 2, "engine": "loop", "cohort": 2}
 STUDY = {**SMALL, "grid": {"algorithm": ["FedAvg", "DRFA"], "alpha": [0.3, 1.0], "seed": [0, 1]}}
@@ -246,3 +254,107 @@ def test_latex_tables_are_named_only_if_there_are_several(values, first, tmp_pat
     sweep = drfl.sweep({**SMALL, "algorithm": "FedAvg", "grid": name}, out=tmp_path / "s", **QUIET)
     assert sweep.to_latex().startswith(first)
     assert sweep.to_latex().count(r"\begin{tabular}") == len(values)
+
+
+@pytest.fixture(scope="module")
+def two_sets(tmp_path_factory):
+    sets = ["chi-square:rho=0.1", "chi-square:rho=1.0"]
+    study = {**SMALL, "algorithm": "DRFAProx", "grid": {"ambiguity": sets, "seed": [0, 1]}}
+    return drfl.sweep(study, out=tmp_path_factory.mktemp("sets") / "s", progress=print)
+
+
+def test_configurations_whose_names_have_colons_are_compared(two_sets, tmp_path, monkeypatch, capsys):
+    for found in (drfl.load_comparison(two_sets.directory), *two_sets.comparisons.values()):
+        names = list(found.algorithms)
+        assert names == ["DRFAProx (ambiguity=chi-square:rho=0.1)", "DRFAProx (ambiguity=chi-square:rho=1.0)"]
+        assert found.to_histories()["algorithm"].unique().tolist() == names
+        assert found.costs_to("worst_accuracy=0.01")["seeds"].to_dict() == dict.fromkeys(names, 2)
+        assert found.differences().index.tolist() == names[1:]
+        parameters = [table["parameters"]["ambiguity"] for table in found.summary()["algorithms"].values()]
+        assert parameters == ["chi-square:rho=0.1", "chi-square:rho=1.0"]
+        monkeypatch.setattr(console, "out", Screen())
+        console.out.print(comparison_view(found))
+        assert "mean ± std over 2 seeds" in capsys.readouterr().out
+    assert call(["report", str(two_sets.directory), "--figure", str(tmp_path / "f.svg")]) == 0
+
+
+def test_labels_are_escaped_in_every_kind_of_table(two_sets):
+    (found,) = two_sets.comparisons.values()
+    name = "<img src=x> a|b & #1 $x$ 5 % y_z"
+    odd = replace(found, outcomes=tuple(o._replace(algorithm=name, stopped_on="test") for o in found.outcomes))
+    assert odd.legends
+    assert "<img" not in odd._repr_html_()
+    assert "&lt;img src=x&gt;" in odd._repr_html_()
+    row = next(line for line in odd.to_markdown().splitlines() if "img" in line)
+    assert r"&lt;img src=x> a\|b" in row
+    assert r"$<$img src=x$>$ a|b \& \#1 \$x\$ 5 \% y\_z" in odd.to_latex()
+    sweep = replace(two_sets)
+    vars(sweep)["comparisons"] = {"model = <img src=x>\nb": odd}
+    assert "<img" not in sweep._repr_html_() + sweep.to_markdown()
+    assert sweep.to_latex().startswith("% model = <img src=x> b\n")
+
+
+def test_reports_blame_failed_runs_only_on_their_own_configuration(tmp_path, capsys):
+    place = str(tmp_path / "s")
+    study = {**SMALL, "algorithm": "FedAvg", "alpha": 1, "grid": {"cohort": [2, 9]}}
+    drfl.sweep(study, out=place, **QUIET)
+    assert call(["report", place, place, f"{place}/{cells(place)[0]}", "--out", str(tmp_path / "r.html")]) == 0
+    for page in (tmp_path / "r.html", tmp_path / "s" / "report.html"):
+        text = page.read_text()
+        assert "FedAvg (m 9) (its run failed)" in text
+        assert "runs failed" not in text
+
+
+def test_failed_seed_belongs_to_its_configuration(tmp_path):
+    """A failed run holds its settings as the folders of finished runs do, with defaults and in their form."""
+    study = {**SMALL, "algorithm": "DRFAProx", "grid": {"ambiguity": ["chi-square:rho=1"], "gamma": [0.1, 0.2]}}
+    study["grid"]["seed"] = [0, 1]
+    del study["cohort"]
+    found = drfl.sweep(study, out=tmp_path / "s", **QUIET)
+    outcomes = list(found.outcomes)
+    outcomes[1] = Outcome(outcomes[1].algorithm, outcomes[1].seed, "diverged", run=outcomes[1].run)
+    broken = replace(found, outcomes=tuple(outcomes))
+    records = [stored.record for stored in broken.stored if stored.record is not None]
+    groups = group_runs(records, [stored.failed for stored in broken.stored if stored.record is None])
+    assert [(group.label, len(group.runs)) for group in groups] == [
+        ("DRFAProx (gamma 0.2)", 2),
+        ("DRFAProx (gamma 0.1) (1 of 2 runs failed)", 1),
+    ]
+
+
+def test_assess_compares_configurations(tmp_path, capsys):
+    study = {**SMALL, "rounds": 1, "grid": {"algorithm": ["FedAvg", "SCAFFOLD"], "lr": [0.01, 0.05]}}
+    drfl.sweep(study, out=tmp_path / "s", **QUIET)
+    capsys.readouterr()
+    assert call(["assess", str(tmp_path / "s"), "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    labels = [f"{name} (lr {lr})" for lr in (0.01, 0.05) for name in ("FedAvg", "SCAFFOLD")]
+    assert [run["algorithm"] for run in content["runs"]] == labels
+    first, *others = cells(tmp_path / "s")
+    assert [(pair["first"], pair["second"]) for pair in content["paired"]] == [(first, other) for other in others]
+
+
+def test_sweep_that_loses_values_is_complete(tmp_path):
+    place = tmp_path / "s"
+    study = {**SMALL, "algorithm": "FedAvg", "grid": {"lr": [0.01, 0.05]}}
+    drfl.sweep(study, out=place, **QUIET)
+    before = cells(place)
+    found = drfl.sweep({**study, "grid": {"lr": [0.05]}}, out=place, resume=True, **QUIET)
+    assert is_finished(place)
+    assert interruption(place) is None
+    assert [folder.name for folder in runs_in(place)] == before[1:]
+    for pattern in (place, place.parent, place / "**"):
+        assert drfl.load_runs(pattern)["lr"].tolist() == [0.05]
+    assert (place / before[0] / "summary.json").exists()
+    assert len(drfl.sweep(study, out=place, resume=True, **QUIET).outcomes) == 2
+    assert len(drfl.load_runs(found.directory)) == 2
+
+
+def test_initial_models_are_varied(tmp_path):
+    once = drfl.sweep({**SMALL, "grid": {"algorithm": ["FedAvg"], "seed": [0, 1]}}, out=tmp_path / "a", **QUIET)
+    models = [str(once.directory / run.name / "model.safetensors") for run in once.runs]
+    assert len(read_study({**SMALL, "grid": {"init_from": models}}, {}).runs) == 2
+
+
+def cells(folder):
+    return json.loads((Path(folder) / "manifest.json").read_text())["cells"]

@@ -154,8 +154,8 @@ def predicted_beside(folders: Iterable[Path], runs: Sequence[RunRecord]) -> list
     """Return the predictions that comparisons store, see :func:`predicted_in`."""
     return [
         record
-        for folder in folders
-        for record in predicted_in(folder, [r for r in runs if r.directory and r.directory.parent == folder])
+        for place, folder in {folder.resolve(): folder for folder in folders}.items()
+        for record in predicted_in(folder, [r for r in runs if r.directory and r.directory.resolve().parent == place])
     ]
 
 

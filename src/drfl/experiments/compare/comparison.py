@@ -99,7 +99,11 @@ class PreparedComparison(NamedTuple):
     def to_comparison(self, outcomes: Iterable[Outcome], directory: Path) -> Comparison:
         """Return the comparison with the runs that have ended."""
         ended = self.design.in_order(outcomes)
-        return Comparison(*self.design, self.about, self.measures, self.clients, ended, directory, self.warnings)
+        settings, names, seeds = self.design
+        labels = tuple(map(label_of, names))
+        return Comparison(
+            settings, labels, seeds, self.about, self.measures, self.clients, ended, directory, self.warnings
+        )
 
     @classmethod
     def of(cls, design: Design, build: Build, kept: Path | None = None) -> Self:

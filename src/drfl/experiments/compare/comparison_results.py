@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import io
 import math
 import pprint
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,7 +38,7 @@ from drfl.experiments.compare.outcomes import (
     gaps,
     spreads,
 )
-from drfl.experiments.config.about_run import AboutRun, comparison_toml
+from drfl.experiments.config.about_run import AboutRun, comparison_toml, run_toml
 from drfl.experiments.config.as_published import LABEL
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.run.artifacts import json_text, versions
@@ -71,6 +73,38 @@ def cell_name(algorithm: str, seed: int) -> str:
     return f"{label_of(algorithm)}-seed{seed}"
 
 
+class Bold(NamedTuple):
+    """The best value of a column of :func:`table`."""
+
+    text: str
+
+
+LATEX_SIGNS = str.maketrans({
+    "%": r"\%", "_": r"\_", "±": r"$\pm$", "–": "--",
+    DAGGER: r"$\dagger$", DOUBLE_DAGGER: r"$\ddagger$", SECTION: r"\S{}",
+})  # fmt: skip
+"""The signs of drfl's own headings and cells in LaTeX."""
+
+LATEX = LATEX_SIGNS | str.maketrans({
+    "\\": r"\textbackslash{}", "&": r"\&", "#": r"\#", "$": r"\$", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": "$<$", ">": "$>$",
+})  # fmt: skip
+
+
+def latex(text: str) -> str:
+    """Escape a text for LaTeX."""
+    return text.translate(LATEX)
+
+
+def markdown(text: str) -> str:
+    """Escape a text for a cell of a Markdown table."""
+    return text.replace("|", r"\|").replace("<", "&lt;")
+
+
+def _escaped(cell: str | Bold, escape: Callable[[str], str], bold: str) -> str:
+    return bold.format(escape(cell.text)) if isinstance(cell, Bold) else escape(cell)
+
+
 class Predicted(NamedTuple):
     """Predictions of another tool at a seed.
 
@@ -96,7 +130,7 @@ class Comparison:
 
     Args:
         settings: The settings of the runs; the seed varies.
-        algorithms: The names of the algorithms.
+        algorithms: The labels of the algorithms, as their outcomes have them.
         seeds: The seeds.
         about: The description of a run of each algorithm.
         measures: The metrics, the score first.
@@ -159,7 +193,11 @@ class Comparison:
         """The runs that failed, for reports."""
         from drfl.report import FailedRun
 
-        return [FailedRun(o.algorithm, str(o.seed), o.stopped) for o in self.outcomes if o.failed]
+        about, failed = dict(zip(self.algorithms, self.about, strict=True)), (o for o in self.outcomes if o.failed)
+        return [
+            FailedRun(label_of(own.algorithm), str(o.seed), o.stopped, tomllib.loads(run_toml(own)))
+            for o, own in ((outcome, about[outcome.algorithm]) for outcome in failed)
+        ]
 
     @property
     def notices(self) -> list[Notice]:
@@ -206,10 +244,11 @@ class Comparison:
 
     def to_markdown(self) -> str:
         """Return the table of table.md: mean ± std over seeds in percent, the best in bold."""
-        head, rows = table(self, "**{}**".format)
+        head, rows = table(self, Bold)
         rule = ["---", *["---:"] * (len(head) - 1)]
-        lines = "".join(f"| {' | '.join(cells)} |\n" for cells in (head, rule, *rows))
-        return lines + "".join(f"\n{legend}\n" for legend in self.legends)
+        texts = ([_escaped(cell, markdown, "**{}**") for cell in cells] for cells in (head, *rows))
+        lines = [f"| {' | '.join(cells)} |\n" for cells in (next(texts), rule, *texts)]
+        return "".join(lines) + "".join(f"\n{markdown(legend)}\n" for legend in self.legends)
 
     def to_latex(self, columns: Sequence[str] | Mapping[str, str] | None = None, *, target: str | None = None) -> str:
         """Return the same table as a LaTeX tabular in the style of booktabs.
@@ -227,7 +266,7 @@ class Comparison:
             shown = {name: column(name, self.measures).label for name in columns}
         for name in shown or ():
             column(name, self.measures)
-        head, rows = table(self, "\\textbf{{{}}}".format, shown)
+        head, rows = table(self, Bold, shown)
         if target is not None:
             costs, texts = self.costs_to(target), dict[str, str]()
             numbers = costs[["reached", "seeds", "rounds", "rounds_high"]].to_numpy(float).tolist()
@@ -238,13 +277,15 @@ class Comparison:
             head = [*head, f"rounds to {target.strip()}"]
             names = spreads(self.rows, self.measures[0].name)
             rows = [[*row, texts.get(name, NOTHING)] for name, row in zip(names, rows, strict=True)]
-        lines = [" & ".join(cells) + r" \\" for cells in (head, *rows)]
+        # Headings may be the user's LaTeX, such as $\tau$.
+        texts = (
+            [text.translate(LATEX_SIGNS) for text in head],
+            *([_escaped(c, latex, "\\textbf{{{}}}") for c in row] for row in rows),
+        )
+        lines = [" & ".join(cells) + r" \\" for cells in texts]
         body = "\n".join((r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"))
         for legend in self.legends:
-            body += f"\n\\multicolumn{{{len(head)}}}{{l}}{{{legend}}} \\\\"
-        # Escape the finished table, because its cells are shared with Markdown.
-        body = body.replace("%", r"\%").replace("±", r"$\pm$").replace("_", r"\_").replace("–", "--")
-        body = body.replace(DAGGER, r"$\dagger$").replace(DOUBLE_DAGGER, r"$\ddagger$").replace(SECTION, r"\S{}")
+            body += f"\n\\multicolumn{{{len(head)}}}{{l}}{{{latex(legend)}}} \\\\"
         return f"\\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}\n{body}\n\\end{{tabular}}\n"
 
     def costs_to(self, target: str) -> pd.DataFrame:
@@ -312,7 +353,7 @@ class Comparison:
         """
         from drfl.experiments.compare.paired_differences import differences
 
-        names = (*map(label_of, self.algorithms), *dict.fromkeys(p.outcome.algorithm for p in self.predicted))
+        names = (*self.algorithms, *dict.fromkeys(p.outcome.algorithm for p in self.predicted))
         first, of = against or names[0], column or f"worst_{self.measures[0].name}"
         table = differences(self.to_frame(), names, self.measures, first, of)
         counts = [self.undefined(of.partition("_")[2], first, name) for name in table.index]
@@ -354,17 +395,18 @@ class Comparison:
         return f"<Comparison of {', '.join(self.algorithms)}: {ended}{where}>"
 
     def _repr_html_(self) -> str:
-        head, rows = table(self, "<b>{}</b>".format)
+        head, rows = table(self, Bold)
         cells = [
-            "".join(f"<{tag}>{cell}</{tag}>" for cell in line)
+            "".join(f"<{tag}>{_escaped(cell, html.escape, '<b>{}</b>')}</{tag}>" for cell in line)
             for tag, line in [("th", head), *(("td", r) for r in rows)]
         ]
-        return f"<table>{''.join(f'<tr>{line}</tr>' for line in cells)}</table>{'<br>'.join(self.legends)}"
+        legend = "<br>".join(map(html.escape, self.legends))
+        return f"<table>{''.join(f'<tr>{line}</tr>' for line in cells)}</table>{legend}"
 
     def summary(self) -> Summary:
         """Return everything as one mapping: the job, mean and std of each metric, versions."""
         gap, common = gaps(self.outcomes), self.about[0]
-        about = {label_of(name): description for name, description in zip(self.algorithms, self.about, strict=True)}
+        about = dict(zip(self.algorithms, self.about, strict=True))
         algorithms: dict[str, object] = {}
         for name, row in spreads(self.rows, self.measures[0].name).items():
             runs = [outcome for outcome in self.outcomes if outcome.algorithm == name]
@@ -406,9 +448,8 @@ def read_runs(comparison: Comparison, name: str) -> pd.DataFrame:
     """Return a CSV file of all runs of a comparison in one table, see :meth:`Comparison.to_histories`."""
     import pandas as pd
 
-    order = [label_of(algorithm) for algorithm in comparison.algorithms]
     frames = [pd.DataFrame(columns=["algorithm", "seed"])]
-    for outcome in sorted(comparison.outcomes, key=lambda o: (order.index(o.algorithm), o.seed)):
+    for outcome in sorted(comparison.outcomes, key=lambda o: (comparison.algorithms.index(o.algorithm), o.seed)):
         file = comparison.folder_of(outcome) / name
         if file.exists():  # a failed run has none
             run = read_csv(file, follow=False)

@@ -105,11 +105,13 @@ class StoredOutcomes(BaseModel):
         outcomes: How the runs of a comparison or a sweep ended.
         identity: The identity of a comparison's first run, see :func:`drfl.experiments.run.resume.identity`.
         failed: The configurations of a sweep's failed runs, by the names of the runs.
+        former: The names of runs in a sweep's folder that its study no longer has. Reports omit them.
     """
 
     outcomes: tuple[Outcome, ...]
     identity: dict[str, object] = {}
     failed: dict[str, dict[str, object]] = {}
+    former: tuple[str, ...] = ()
 
     @property
     def rounds(self) -> object:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 from pydantic import ValidationError
 
 from drfl.assessment.equal_clients import EqualClients, equal_clients
-from drfl.core.atomic_files import is_file
+from drfl.core.atomic_files import is_file, is_folder
 from drfl.core.errors import InputError, unknown
 from drfl.core.files import read_toml
 from drfl.core.user_code import label_of
@@ -26,12 +26,15 @@ from drfl.experiments.run.manifest import (
     CONFIG,
     OUTCOMES,
     PREDICTIONS,
+    WITH_CELLS,
     Manifest,
+    current_cells,
     is_finished,
     read_manifest,
 )
 from drfl.report.assessed import worst_interval
-from drfl.report.read_run import RunRecord, load_run, measures_of, nested_table, number, remark_lines
+from drfl.report.groups import INCIDENTAL
+from drfl.report.read_run import FailedRun, RunRecord, load_run, measures_of, nested_table, number, remark_lines
 from drfl.task.metrics import ACCURACY
 from drfl.training.certificate import Certificate
 from drfl.training.history import LEDGER_COLUMNS, Metrics, other_columns
@@ -63,6 +66,11 @@ class StoredRun(NamedTuple):
     def is_predicted(self) -> bool:
         """Whether it holds tested predictions of another tool instead of a run."""
         return self.record is not None and self.record.is_predicted
+
+    @property
+    def failed(self) -> FailedRun:
+        """A run that failed, for reports."""
+        return FailedRun(label_of(self.name), str(self.outcome.seed), self.outcome.stopped, self.config)
 
     @property
     def parameters(self) -> dict[str, object]:
@@ -105,9 +113,13 @@ def find_runs(*patterns: str | Path) -> list[StoredRun]:
 
 def _find(pattern: str, found: dict[Path, StoredRun]) -> bool:
     """Add the runs in folders that match a pattern to those found before; return whether there are any."""
-    has_runs = False
-    for folder in map(Path, sorted(glob.glob(pattern, recursive=True))):
+    has_runs, former = False, set[Path]()
+    for folder in map(Path, sorted(glob.glob(pattern, recursive=True))):  # a sweep before its runs
+        if folder in former:
+            continue
         manifest = read_manifest(folder, REMEDY) if folder.is_dir() and CHECKPOINT not in folder.parts else None
+        if manifest is not None and manifest.kind in WITH_CELLS:
+            former |= {folder / name for name in {*manifest.cells} - {*current_cells(folder, manifest)}}
         for place, run in () if manifest is None else _runs_in(folder, manifest):
             has_runs = True
             if place.resolve() not in found:
@@ -124,23 +136,38 @@ def _runs_in(folder: Path, manifest: Manifest) -> Iterator[tuple[Path, StoredRun
     if manifest.kind == "run":
         if is_finished(folder):
             yield folder, None
-    elif manifest.kind in ("comparison", "sweep"):
-        names = [name for name in manifest.cells if (folder / name).is_dir() and is_finished(folder / name)]
+    elif manifest.kind in WITH_CELLS:
+        cells = current_cells(folder, manifest)
+        names = [name for name in cells if (folder / name).is_dir() and is_finished(folder / name)]
         yield from ((folder / name, None) for name in names)
-        if (folder / OUTCOMES).is_file():
-            # Failed runs have no folder of their own, only an outcome and the settings in the shared configuration.
-            stored = StoredOutcomes.read(folder, REMEDY)
-            failed = [outcome for outcome in stored.outcomes if outcome.failed]
-            shared = read_toml(folder / CONFIG, follow=False, remedy=REMEDY) if failed else {}
-            tables = nested_table(shared, "algorithms")
-            for outcome in failed:
-                name = next((name for name in tables if label_of(name) == outcome.algorithm), outcome.algorithm)
-                place = folder / (outcome.run or cell_name(outcome.algorithm, outcome.seed))
-                own = stored.failed.get(place.name) or {**shared, "algorithm": name, "seed": outcome.seed}
-                yield place, StoredRun(place, own, outcome, None, str(own.get("algorithm", name)))
+        yield from ((run.folder, run) for run in failed_in(folder))
         runs = [load_run(folder / name, curves=False) for name in names] if is_file(folder / PREDICTIONS) else []
         for record in predicted_in(folder, runs):
             yield folder / record.label, StoredRun(folder, record.config, outcome_of(record), record, record.algorithm)
+
+
+def failed_in(folder: Path) -> list[StoredRun]:
+    """Return the failed runs in the folder of a comparison or a sweep; none for other folders.
+
+    Raises:
+        InputError: If a file of the folder is damaged.
+    """
+    manifest = read_manifest(folder, REMEDY) if is_folder(folder) else None
+    if manifest is None or manifest.kind not in WITH_CELLS or not is_file(folder / OUTCOMES):
+        return []
+    stored = StoredOutcomes.read(folder, REMEDY)
+    outcomes = [outcome for outcome in stored.outcomes if outcome.failed]
+    # Failed runs have no folder of their own, only an outcome and the settings in the shared configuration.
+    shared = read_toml(folder / CONFIG, follow=False, remedy=REMEDY) if outcomes else {}
+    tables, runs = nested_table(shared, "algorithms"), list[StoredRun]()
+    for outcome in outcomes:
+        name = next((name for name in tables if label_of(name) == outcome.algorithm), outcome.algorithm)
+        place = folder / (outcome.run or cell_name(outcome.algorithm, outcome.seed))
+        own = stored.failed.get(place.name) or {
+            **shared, "algorithm": name, "seed": outcome.seed, "algorithms": {name: nested_table(tables, name)},
+        }  # fmt: skip
+        runs.append(StoredRun(place, own, outcome, None, str(own.get("algorithm", name))))
+    return runs
 
 
 def outcome_of(record: RunRecord) -> Outcome:
@@ -328,7 +355,3 @@ def comparison_of(runs: Sequence[StoredRun]) -> Comparison:
         tuple(sorted(outcomes.values(), key=lambda o: (o.seed, order[o.algorithm]))), folders=folders,
         predicted=tuple(predicted),
     )  # fmt: skip
-
-
-INCIDENTAL = frozenset(("threads", "engine", "device", "checkpoint_every", "data_dir", "table_dir"))
-"""Settings that do not make two runs different algorithms."""

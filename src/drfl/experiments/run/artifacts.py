@@ -25,6 +25,7 @@ from drfl.experiments.config.ready_run import Running
 from drfl.experiments.run.finished import FinishedRun
 from drfl.federation.algorithm import State, flagged
 from drfl.report import test_rows
+from drfl.report.groups import NO_EFFECT
 from drfl.report.read_run import TEST_ROWS
 from drfl.resilience import Memory
 from drfl.resilience.wrappers import WrapperState
@@ -46,8 +47,8 @@ from drfl.training.history import (
 LARGEST_PATIENT = "largest_patient"
 """Column of clients.csv with the test rows of the patient who has the most; absent if rows are independent."""
 
-FREE = ("init_from", "data_dir", "data", "data_schema", "strict", "table_dir", "checkpoint_every", "checkpoint_key")
-"""Keys of a configuration that do not affect the results."""
+FREE = (*NO_EFFECT, "init_from", "data", "data_schema")
+"""Keys of a configuration that may differ in a resumed run, whose identity has digests of data and initial model."""
 
 PACKAGES = ("drfl", "torch", "numpy", "scikit-learn")
 
@@ -252,7 +253,7 @@ def _version_of(package: str) -> str:
 
 
 def decisive_settings(job: Running) -> dict[str, object]:
-    """Return the configuration with all defaults, without the keys that do not affect the results."""
+    """Return the configuration with all defaults, without the keys that may differ in a resumed run."""
     full = tomllib.loads(run_toml(job.about))
     return {name: value for name, value in full.items() if name not in FREE}
 

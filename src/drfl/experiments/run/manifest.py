@@ -19,11 +19,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, mod
 
 from drfl.core.atomic_files import atomic_write, is_file, is_folder, remove_known
 from drfl.core.errors import InputError, Notice
-from drfl.core.files import read_csv, read_json
-from drfl.core.run_end import FAILURES, has_ended
+from drfl.core.files import read_json
+from drfl.core.run_end import has_ended
 from drfl.data.personal_models import DECISION, PERSONAL
 from drfl.experiments.config.config import MANIFEST as NAME
-from drfl.report.read_run import FILES, REMEDY, FailedRun
+from drfl.report.read_run import FILES, REMEDY
 from drfl.training.checkpoint import read_signed, sign, store
 from drfl.training.checkpoint.record import first_fault
 
@@ -210,13 +210,19 @@ def failure_of(folder: Path) -> Notice | None:
     return Notice(failure, "loss-rose", "lr") if isinstance(failure, str) else None
 
 
+def current_cells(folder: Path, manifest: Manifest) -> list[str]:
+    """Return the runs of a comparison or a sweep, without those that the study of a sweep no longer has."""
+    former = (_json(folder / OUTCOMES) or {}).get("former")
+    return [cell for cell in manifest.cells if not (isinstance(former, list) and cell in former)]
+
+
 def _missing_cells(folder: Path, manifest: Manifest) -> list[str]:
     """Return the runs of a comparison or a sweep that are not among its outcomes."""
     outcomes = (_json(folder / OUTCOMES) or {}).get("outcomes")
     known = [item for item in outcomes if isinstance(item, dict)] if isinstance(outcomes, list) else []
     # The file may hold anything. An entry that is not an outcome matches no cell.
     ended = {item.get("run") or f"{item.get('algorithm')}-seed{item.get('seed')}" for item in known}
-    return [cell for cell in manifest.cells if cell not in ended]
+    return [cell for cell in current_cells(folder, manifest) if cell not in ended]
 
 
 def _json(path: Path) -> dict[str, object] | None:
@@ -236,8 +242,8 @@ def interruption(folder: Path) -> Notice | None:
         return None
     if manifest is not None and kind in WITH_CELLS:
         # A comparison writes a summary even if some of its runs are missing.
-        missing = len(_missing_cells(folder, manifest))
-        how = f"was interrupted: {missing} of {len(manifest.cells)} runs are missing"
+        missing, total = len(_missing_cells(folder, manifest)), len(current_cells(folder, manifest))
+        how = f"was interrupted: {missing} of {total} runs are missing"
     elif has_ended(summary):
         how = "has older results, and newer work in the same folder is unfinished"
     else:
@@ -354,7 +360,8 @@ def runs_in(path: Path) -> list[Path]:
     manifest = read_manifest(path, REMEDY) if os.path.isdir(path) else None
     if manifest is None or manifest.kind not in COMMANDS:
         return [path]
-    cells = [path / cell for cell in manifest.cells if is_folder(path / cell) and is_finished(path / cell)]
+    places = (path / cell for cell in current_cells(path, manifest))
+    cells = [place for place in places if is_folder(place) and is_finished(place)]
     if manifest.kind not in WITH_CELLS and (manifest.files or not is_file(path / CHECKPOINT / CONFIG)):
         cells = [path]
     if not cells:
@@ -366,13 +373,3 @@ def runs_in(path: Path) -> list[Path]:
             code="unfinished-run", field=str(path),
         )  # fmt: skip
     return cells
-
-
-def failed_in(path: Path) -> list[FailedRun]:
-    """Return the failed runs in the folder of a comparison or a sweep; none for other folders."""
-    table = next((path / name for name in ("compare.csv", "sweep.csv") if is_file(path / name)), None)
-    if table is None:
-        return []
-    rows = read_csv(table, follow=False, dtype=str, keep_default_na=False)
-    rows = rows[rows["stopped"].isin(FAILURES)]
-    return [FailedRun(*row) for row in rows[["algorithm", "seed", "stopped"]].itertuples(index=False)]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import html
+import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from drfl.core.errors import Notice
-from drfl.experiments.compare.comparison_results import Comparison
+from drfl.core.errors import InputError, Notice
+from drfl.experiments.compare.comparison_results import Comparison, markdown
 from drfl.experiments.compare.outcomes import Outcome
 from drfl.experiments.compare.stored_runs import StoredRun, comparison_of, frame_of
+from drfl.experiments.config.about_run import run_toml
 from drfl.experiments.config.algorithm_settings import COMMON
 from drfl.experiments.config.config import Config
 from drfl.experiments.run.artifacts import json_text, versions
@@ -84,14 +88,18 @@ class Sweep:
 
     def to_markdown(self) -> str:
         """Return the table of table.md: mean ± std over seeds in percent, for each kind of data."""
-        parts = [f"{f'**{name}**' if name else ''}\n\n{each.to_markdown()}" for name, each in self.comparisons.items()]
+        parts = [
+            f"{f'**{markdown(name)}**' if name else ''}\n\n{each.to_markdown()}"
+            for name, each in self.comparisons.items()
+        ]
         return "\n".join(parts).lstrip()
 
     def to_latex(self) -> str:
         """Return the same tables as LaTeX tabulars in the style of booktabs."""
-        return "\n".join(
-            f"{f'% {name}' if name else ''}\n{each.to_latex()}".lstrip() for name, each in self.comparisons.items()
-        )
+        # A comment ends with its line.
+        names = (" ".join(name.split()) for name in self.comparisons)
+        pairs = zip(names, self.comparisons.values(), strict=True)
+        return "\n".join(f"{f'% {name}' if name else ''}\n{each.to_latex()}".lstrip() for name, each in pairs)
 
     @property
     def notices(self) -> list[Notice]:
@@ -114,22 +122,32 @@ class Sweep:
         return f"<Sweep over {', '.join(self.varied) or 'seeds'}: {ended} in {self.directory}>"
 
     def _repr_html_(self) -> str:
-        return "".join(f"<h4>{name}</h4>{each._repr_html_()}" for name, each in self.comparisons.items())
+        return "".join(f"<h4>{html.escape(name)}</h4>{each._repr_html_()}" for name, each in self.comparisons.items())
 
 
 def _config_of(config: Config) -> dict[str, object]:
-    """Return the configuration that a run's folder would hold."""
-    plain = {name: value for name, value in config.to_plain().items() if name not in COMMON}
-    parameters = {name: value for name, value in config.parameters(config.algorithm).items() if value is not None}
-    return {**plain, "algorithms": {config.algorithm: parameters}}
+    """Return the configuration that a run's folder would hold, without a cohort size that depends on the data."""
+    given = config.parameters(config.algorithm)
+    try:
+        sizes = {} if config.min_rows else config.partition_parameters(defaults=True)
+        clients = int(sizes["clients"]) if "clients" in sizes else None
+        about = config.about(config.build_algorithm(config.algorithm, clients), clients or 1)
+    except InputError:  # the settings do not fit together, so the run was refused
+        plain = {name: value for name, value in config.to_plain().items() if name not in COMMON}
+        parameters = {name: value for name, value in given.items() if value is not None}
+        return {**plain, "algorithms": {config.algorithm: parameters}}
+    if clients is None and given.get("m") is None:
+        about = about._replace(parameters={name: value for name, value in about.parameters.items() if name != "m"})
+    return tomllib.loads(run_toml(about))
 
 
-def write_sweep(sweep: Sweep, folder: Path) -> None:
+def write_sweep(sweep: Sweep, folder: Path, former: Sequence[str]) -> None:
     """Write config.toml, summary.json, sweep.csv, outcomes.json, table.md and report.html.
 
     ``folder`` is temporary: the sweep's own folder holds the finished runs, and its name is the report's title.
+    ``former`` are the runs in that folder that the study no longer has.
     """
-    from drfl.report import FailedRun, document, write_html
+    from drfl.report import document, write_html
 
     pairs = list(zip(sweep.runs, sweep.outcomes, strict=True))
     outcomes = [outcome._asdict() for outcome in sweep.outcomes]
@@ -140,12 +158,12 @@ def write_sweep(sweep: Sweep, folder: Path) -> None:
         "config.toml": sweep.study.toml,
         "summary.json": json_text(sweep.summary(), indent=2) + "\n",
         "sweep.csv": csv_text(frame.columns, frame.astype(object).where(frame.notna(), "").itertuples(index=False)),
-        "outcomes.json": json_text({"outcomes": outcomes, "failed": failed}) + "\n",
+        "outcomes.json": json_text({"outcomes": outcomes, "failed": failed, "former": former}) + "\n",
         "table.md": sweep.to_markdown(),
     }
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")
     records = [stored.record for stored in sweep.stored if stored.record is not None]
     if records:
-        lost = [FailedRun(o.algorithm, str(o.seed), o.stopped) for o in sweep.outcomes if o.failed]
+        lost = [stored.failed for stored in sweep.stored if stored.record is None]
         write_html(document(records, sweep.directory.name, lost), folder / "report.html")

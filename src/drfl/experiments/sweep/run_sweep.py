@@ -61,11 +61,11 @@ def run_sweep(
     key = key_of(study.runs[0].config, place)
     names = tuple(run.name for run in study.runs)
     before = read_manifest(place) if resume and place.is_dir() else None
-    # Runs that the study no longer contains stay in the folder.
-    cells = (*names, *(name for name in (() if before is None else before.cells) if name not in names))
+    # Runs that the study no longer contains stay in the folder, but are not among its results.
+    former = tuple(name for name in (() if before is None else before.cells) if name not in names)
     with claim_folder(
-        place, "sweep", resume=resume, overwrite=overwrite, numbered=numbered, cells=cells, config=study.toml,
-        warn=warn, key=key,
+        place, "sweep", resume=resume, overwrite=overwrite, numbered=numbered, cells=(*names, *former),
+        config=study.toml, warn=warn, key=key,
     ) as claim:  # fmt: skip
         if (claim.directory / OUTCOMES).is_file():
             for outcome in StoredOutcomes.read(claim.directory, "start again with `overwrite`").outcomes:
@@ -85,7 +85,7 @@ def run_sweep(
         sweep = Sweep(study, done, tuple(outcomes[run.name] for run in done), claim.directory)
         if done:
             with fill_folder(claim) as folder:
-                write_sweep(sweep, folder)
+                write_sweep(sweep, folder, former)
         claim.finished = sweep.is_complete
     return sweep
 

@@ -18,8 +18,8 @@ from drfl.experiments.config.config import Config, code_references, config_of, r
 from drfl.experiments.config.hyperparameters import KNOWN, algorithm_name, defaults_of, has_parameter
 from drfl.experiments.execution.cells import Cell
 from drfl.experiments.execution.training_cells import cost_of, job_from_config
-from drfl.experiments.run.artifacts import FREE
 from drfl.experiments.run.runner import parse_seeds
+from drfl.report.groups import NO_EFFECT
 
 GRID, LIST = "grid", "list"
 """The keys of a study that an ordinary configuration lacks."""
@@ -108,7 +108,7 @@ def read_study(
         config, without_effect = _configure(fixed, varied, own)
         unused |= without_effect
         effective = {name: value for name, value in varied.items() if name not in without_effect}
-        job = {key: value for key, value in job_from_config(config).items() if key not in FREE}
+        job = {key: value for key, value in job_from_config(config).items() if key not in (*NO_EFFECT, "data")}
         digest = Cell("training", job, cost_of(config)).key[:12]
         place = f"{label_of(config.algorithm)}-seed{config.seed}-{digest}"
         runs.setdefault(place, SweepRun(place, config, effective))
