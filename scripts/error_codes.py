@@ -87,7 +87,7 @@ CODES = {
     "missing-rows": "Predictions of another tool lack test rows.",
     "missing-values": "A column or array has blank entries.",
     "model-data-mismatch": "The model and its loss do not fit the data.",
-    "model-differs": "A model file to start from has another architecture, other columns or other classes.",
+    "model-differs": "A model file to start from has another architecture, or other columns, classes or means.",
     "model-mismatch": "A model does not fit the sites' data, or the other models.",
     "model-not-received": "A site did not store the model that the server delivered.",
     "model-too-large": "The model has more parameters than a site accepts.",

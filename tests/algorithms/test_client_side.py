@@ -48,6 +48,9 @@ BATCH_NORM = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3),
 MODEL = with_federated_batch_norm(BATCH_NORM)
 """A model for all methods, including FedBN."""
 
+TWICE = torch.nn.Sequential(*BATCH_NORM, BATCH_NORM[1])
+"""A model that uses one BatchNorm layer in two places."""
+
 
 def simulation():
     return Simulation(hidden.data(), Task(MODEL), engine=Loop())
@@ -237,11 +240,13 @@ def test_federation_without_the_model_refuses_own_models():
     assert Key(0) == Key(0)
 
 
-def test_fedbn_equals_torch_with_local_batch_norm():
+@pytest.mark.parametrize("module", [BATCH_NORM, TWICE], ids=["one place", "two places"])
+def test_fedbn_equals_torch_with_local_batch_norm(module, engine):
     """Compare three rounds with plain torch, in which every client keeps its BatchNorm layer."""
-    fed, local = simulation(), LocalSGD(steps=3, lr=0.1, batch=None)
+    fed = Simulation(hidden.data(), Task(with_federated_batch_norm(module)), engine=engine)
+    local = LocalSGD(steps=3, lr=0.1, batch=None)
     result = drfl.run(CLIENT_SIDE["FedBN"](m=5, local=local), fed, rounds=3, returned="last")
-    data, models = hidden.data(), [copy.deepcopy(BATCH_NORM) for _ in range(fed.n)]
+    data, models = hidden.data(), [copy.deepcopy(module) for _ in range(fed.n)]
     for _ in range(3):
         for i, model in enumerate(models):
             solver = torch.optim.SGD(model.train().parameters(), lr=0.1)

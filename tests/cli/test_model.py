@@ -26,6 +26,20 @@ def read(path):
         return list(csv.DictReader(file))
 
 
+def test_kept_columns_do_not_change(trained):
+    words = ["1.0", "1", "true", "TRUE", "2.", "007"]
+    new = trained.iloc[:6].drop(columns=["ill"]).assign(site=words[::-1], bed=words, visit=[1.0, 2, 3, np.nan, 5, 6])
+    new.to_csv("new.csv", index=False)
+    new.to_parquet("new.parquet")
+    for place, visits in (("new.csv", [*new["visit"]]), ("new.parquet", ["1", "2", "3", "", "5", "6"])):
+        keep = ["--keep", "bed", "--keep", "visit"]
+        assert call(["predict", "r/model.safetensors", place, *keep, "--out", f"{place}.p.csv"]) == 0
+        found = read(f"{place}.p.csv")
+        assert [row["bed"] for row in found] == words
+        assert [row["site"] for row in found] == words[::-1]
+        assert [row["visit"] for row in found] == ["" if x != x else str(x) for x in visits]
+
+
 def test_each_row_gets_a_prediction(trained, capsys):
     new = trained.iloc[:5].drop(columns=["ill"]).assign(bed=["=1+1", "B", "C", "D", "E\nF"])
     new.to_csv("new.csv", index=False)

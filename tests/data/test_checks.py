@@ -680,6 +680,32 @@ def test_column_that_is_blank_at_a_single_client(blank):
     assert about(found) == [("few-test-rows", "a"), ("blank-column", blank)]
 
 
+@pytest.mark.parametrize("other", ["a", "diab"])
+def test_blank_category_with_one_level_is_not_blamed_on_its_neighbour(other):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"site": np.repeat([*"abcd"], 60), f"{other}_dur": rng.normal(size=240)})
+    frame["diab"] = np.where((rng.random(240) < 0.3) & (frame["site"] != "a"), "yes", None)
+    frame["ill"] = rng.choice(["no", "yes"], 240)
+    data = ClientData.from_frame(frame, group="site", target="ill", reading=ReadOptions(missing=("",)))
+    assert data.columns == (f"{other}_dur", "diab missing")
+    (line,) = [notice for notice in data_warnings(data) if notice.code != "few-test-rows"]
+    assert about([line]) == [("blank-column", "diab")]
+    assert "'diab' at a;" in line
+    frame["ill"] = frame["diab"].notna().map({False: "no", True: "yes"})
+    data = ClientData.from_frame(frame, group="site", target="ill", reading=ReadOptions(missing=("",)))
+    assert ("leak", "diab") in about(data_warnings(data))
+
+
+def test_apostrophes_are_part_of_a_column_name():
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"site": np.repeat([*"abcd"], 60), "'feet'": rng.normal(size=240), "toes'": 0.0})
+    frame["toes'"], frame["ill"] = rng.normal(size=240), rng.choice(["no", "yes"], 240)
+    frame.loc[frame["site"] == "a", ["'feet'", "toes'"]] = np.nan
+    (line,) = blank_columns(frame)
+    assert "''feet'' at a" in line
+    assert blank_columns(frame.assign(**{"toes'": 1.0}))[0].field == "'feet'"
+
+
 def test_dates_are_no_identifiers():
     rng = np.random.default_rng(0)
     visit = np.datetime64("2024-01-01") + rng.choice(400, 60, replace=False)

@@ -575,3 +575,12 @@ def test_remedy_for_a_single_row_exists_in_python():
     with refused("few-rows", None, "Remove the client", "test data"):
         ClientData.from_arrays({"a": pair(1)})
     assert ClientData.from_arrays({"a": pair(1)}, {"a": pair(1)}).n == 1
+
+
+def test_all_tensors_move_to_a_device(monkeypatch):
+    pairs = [(torch.randn(20, 2), torch.arange(20) % 2) for _ in range(2)]
+    data = ClientData.from_arrays(pairs, patients=[[k // 2 for k in range(20)]] * 2).with_validation()
+    # The device "meta" has no values to check, but tensors are there or not, as on a GPU.
+    monkeypatch.setattr(ClientData, "__post_init__", lambda self: None)
+    moved = data.to("meta")
+    assert {tensor.device.type for tensor in (*moved.tensors(), moved.patients)} == {"meta"}

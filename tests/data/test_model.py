@@ -226,6 +226,19 @@ def test_predictions_for_regression_labels_and_images(tmp_path):
         model.predict(x * np.nan)
 
 
+@pytest.mark.parametrize("labels", [[-1, 1], [-10, -1, 0, 10], ["-0", "1"], ["01", "1"], ["-1", "unknown"]])
+def test_predictions_are_the_labels_of_the_table(labels, tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"site": np.repeat([*"ab"], 60), "x": rng.normal(size=120), "y": np.resize(labels, 120)})
+    frame["x"] += 8.0 * (frame["y"] == labels[-1])
+    data = drfl.ClientData.from_frame(frame, group="site", target="y")
+    model, _ = compared(tmp_path, data, drfl.models.linear((1,), len(labels)))
+    assert sorted(model.classes_.tolist()) == sorted(labels)
+    predicted = model.predict(frame[["x"]])
+    assert {*predicted.tolist()} <= {*labels}
+    assert len(labels) > 2 or (predicted == frame["y"]).all()
+
+
 @pytest.mark.long
 def test_card_of_labels_and_missing_values(tmp_path):
     columns = (

@@ -59,6 +59,15 @@ def test_results_equal_those_of_the_whole_model(engine):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
+def test_layer_that_is_used_before_and_after_the_split_remains_in_both_parts():
+    def shared(shape, classes):
+        front, activation = nn.Linear(shape[0], 5).requires_grad_(False), nn.Tanh()
+        return nn.Sequential(front, activation, nn.Linear(5, 4), activation, nn.Linear(4, classes))
+
+    split, whole = clients(shared), clients(lambda *a: Whole(shared(*a)))
+    torch.testing.assert_close(split.evaluate(split.w0).loss, whole.evaluate(whole.w0).loss, rtol=0, atol=1e-12)
+
+
 def test_rounds_do_not_call_the_frozen_layers():
     fed = clients(net, Stacked())
     Counting.seen = 0

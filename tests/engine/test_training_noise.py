@@ -125,6 +125,21 @@ def test_users_model_is_unchanged_and_takes_trained_weights():
     assert with_keyed_dropout(model.eval()) is model
 
 
+def test_layer_in_two_places_draws_different_numbers_in_each(engine):
+    def model():
+        drop = nn.Dropout(0.5)
+        return nn.Sequential(nn.Flatten(), drop, nn.Linear(72, 8), drop, nn.Linear(8, 3))
+
+    def separate():
+        return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(72, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+
+    first, second = (layer for layer in drfl.Task(model()).model if isinstance(layer, KeyedDropout))
+    first.seeds = second.seeds = SEEDS
+    x = torch.ones(4000, 8)
+    assert not torch.equal(first(x), second(x))
+    assert torch.equal(trained(simulation(model, engine=engine)), trained(simulation(separate, engine=engine)))
+
+
 @pytest.mark.long
 def test_frozen_layers_with_dropout_are_not_precomputed():
     def model():

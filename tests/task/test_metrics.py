@@ -100,6 +100,18 @@ def test_functions_of_scikit_learn_receive_what_they_expect(function, outputs, t
     assert metric_of(function).of(outputs, targets) == pytest.approx(float(expected), abs=1e-12)
 
 
+@pytest.mark.parametrize("average", ["macro", "weighted", "micro"])
+def test_average_precision_of_scikit_learn_is_that_of_the_classes_that_occur(average):
+    function = partial(reference.average_precision_score, average=average)
+    metric = metric_of(function)
+    assert metric.of(MANY, FOUR) == float(function(FOUR, P4))
+    for classes in ([0, 1], [0, 3], [1, 2, 3]):
+        targets = torch.tensor(classes).repeat(40)[:40]
+        truth = (targets[:, None] == torch.tensor(classes)).long()
+        assert metric.of(MANY, targets) == pytest.approx(function(truth, P4[:, classes]), abs=1e-12)
+    assert math.isnan(metric.of(MANY, torch.full((40,), 2)))
+
+
 def test_names_of_scikit_learn_functions_determine_the_better_direction():
     """scikit-learn's own scorers know for which functions larger values are better."""
     for name in reference.get_scorer_names():

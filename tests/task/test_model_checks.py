@@ -389,6 +389,11 @@ def test_compiled_models_train_as_the_inner_modules(wrapped, engine):
     assert without_compilation(model) is model
 
 
+def test_compiled_layer_in_two_places_is_replaced_in_both():
+    compiled = torch.compile(nn.Linear(4, 4), backend="eager")
+    assert [type(layer) for layer in without_compilation(nn.Sequential(compiled, compiled))] == [nn.Linear] * 2
+
+
 def hooked():
     model = seq(nn.Linear(4, 4))
     model[0].register_forward_hook(lambda layer, inputs, outputs: 2 * outputs)

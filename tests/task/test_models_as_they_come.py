@@ -71,6 +71,14 @@ def test_every_batch_norm_becomes_a_group_norm():
         without_batch_norm(model, groups=0)
 
 
+def test_batch_norm_in_two_places_is_replaced_in_both():
+    norm = nn.BatchNorm1d(4)
+    made = without_batch_norm(nn.Sequential(nn.Linear(3, 4), norm, nn.Linear(4, 4), norm))
+    assert [type(layer) for layer in made] == [nn.Linear, nn.GroupNorm] * 2
+    assert made[1].weight is made[3].weight
+    drfl.Layout.of(made)
+
+
 def test_refusal_names_the_remedy():
     with refused("unsupported-model", "model", "drfl.models.without_batch_norm(model)"):
         drfl.Layout.of(resnet_like())

@@ -311,6 +311,7 @@ class ClientData:
             test_targets=targets if self.test_targets is self.targets else move(self.test_targets),
             test=pieces(move(torch.cat(self.test)), lengths(self.test)),
             validation=self.validation and pieces(move(torch.cat(self.validation)), lengths(self.validation)),
+            patients=None if self.patients is None else move(self.patients),
         )
 
     def with_validation(self, fraction: float = 0.2, key: Key | int = _KEY) -> ClientData:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from functools import cached_property
 from pathlib import Path
@@ -344,7 +345,7 @@ class Model:
             count = self.about["task"].get("outputs", 2)
             return np.arange(max(2, count) if self.kind == "classification" else count)
         # As in scikit-learn, predictions are the labels of the table, which were numbers.
-        if all(name.isascii() and name.isdecimal() and name == str(int(name)) for name in names):
+        if all(re.fullmatch(r"0|-?[1-9][0-9]*", name) for name in names):
             return np.array([int(name) for name in names])
         return np.array(names, dtype=object)
 

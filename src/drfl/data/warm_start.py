@@ -81,6 +81,9 @@ def warm_start(task: Task, clients: InputDescription, path: Path | None) -> Warm
 
     If the columns are scaled by other means and scales than those of the file, the first linear layer is changed so
     that the model computes the same from raw columns. Other first layers keep their weights.
+
+    Raises:
+        InputError: If the file does not fit the task or the clients, or the first layer would need a bias.
     """
     if path is None:
         return WarmStart(task, None)
@@ -124,8 +127,17 @@ def warm_start(task: Task, clients: InputDescription, path: Path | None) -> Warm
         with torch.no_grad():
             weight = first.weight.double()
             # W((x − m)/s) + b = W(s'/s)·x' + b + W((m' − m)/s), where x' = (x − m')/s'.
+            shift = weight @ ((new_mean - old_mean) / old_scale)
             if first.bias is not None:
-                first.bias.add_((weight @ ((new_mean - old_mean) / old_scale)).to(first.bias.dtype))
+                first.bias.add_(shift.to(first.bias.dtype))
+            elif bool(shift.any()):
+                raise InputError(
+                    f"`init_from`: the columns have other means than those of {file.path}, and the model's first layer "
+                    "has no bias for the difference. Use a model with a bias there, or standardise the data by the "
+                    "file: data.standardised(drfl.load_model(path).standardisation)",
+                    code="model-differs",
+                    field="init_from",
+                )
             first.weight.copy_(weight * (new_scale / old_scale))
     # The file has the digest of its test rows only if neither its model nor those before it were trained on them.
     unseen = file.about.get("training", {}).get("test_rows") == clients.test_digest()

@@ -36,7 +36,8 @@ def split(task: Task) -> Split | None:
     """
     if not isinstance(task.model, nn.Sequential) or fields_of(task.model) is not None:
         return None
-    layers = list(task.model.named_children())
+    # named_children() omits the second place of a layer that is used twice, such as an activation.
+    layers = list(zip(task.model._modules, task.model, strict=True))
     trained = [any(p.requires_grad for p in layer.parameters()) for _, layer in layers]
     # There is one, because Task rejects a model without a trainable parameter.
     first = trained.index(True)

@@ -52,6 +52,8 @@ class FederatedBatchNorm(nn.Module):
         """Normalise the channels of x (B, C, …)."""
         mean, variance = self.running_mean.detach(), self.running_var.detach()
         if self.is_step:
+            # The second use in a pass continues from the statistics of the first.
+            mean, variance = self.recorded or (mean, variance)
             rows = x.transpose(0, 1).flatten(1)
             count = rows.shape[1]
             kept = 1 - self.momentum
@@ -101,12 +103,15 @@ def with_federated_batch_norm(model: nn.Module) -> nn.Module:
                 field="model",
             )
     model = copy.deepcopy(model)
+    # A layer may be used in several places, which share its statistics.
+    layers = list(model.modules())
+    norms = {layer: FederatedBatchNorm(layer) for layer in layers if isinstance(layer, BatchNorm) and layer.training}
     if isinstance(model, BatchNorm):
-        return FederatedBatchNorm(model) if model.training else model
-    for layer in list(model.modules()):
-        for name, child in layer.named_children():
-            if isinstance(child, BatchNorm) and child.training:
-                setattr(layer, name, FederatedBatchNorm(child))
+        return norms.get(model, model)
+    for layer in layers:
+        for name, child in layer._modules.items():
+            if isinstance(child, BatchNorm) and child in norms:
+                setattr(layer, name, norms[child])
     return model
 
 

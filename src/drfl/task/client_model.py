@@ -8,10 +8,10 @@ from functools import cached_property
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from drfl.core.errors import InputError
 from drfl.task.batch_norm import federated_norms
+from drfl.task.functional import functional_call
 from drfl.task.task import Task
 from drfl.task.training_noise import dropout_layers
 

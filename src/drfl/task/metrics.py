@@ -513,6 +513,12 @@ def scikit_learn_value(metric: Metric, outputs: Tensor, targets: Tensor) -> floa
         # A client may lack classes, which scikit-learn would not know.
         if predicted.is_floating_point() and not several and defaults.get("labels", 0) is None:
             options["labels"] = list(range(outputs.shape[1] if many else 2))
+        elif many and role == "y_score" and "average" in defaults and "labels" not in defaults:
+            # A function without that option averages over the classes that occur.
+            occurring = targets.unique()
+            if len(occurring) < 2:
+                return math.nan
+            predicted, targets = predicted[:, occurring], (targets[:, None] == occurring).long()
     columns = (values.reshape(len(values), -1) for values in (targets, predicted))
     arrays = [(values[:, 0] if values.shape[1] == 1 else values).numpy() for values in columns]
     with warnings.catch_warnings():

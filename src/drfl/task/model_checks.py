@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.utils.hooks import RemovableHandle
 
 from drfl.core.described import is_of_package
 from drfl.core.errors import InputError, first_line
 from drfl.task.dispatch_mode import DispatchMode
+from drfl.task.functional import functional_call
 from drfl.task.input_fields import fields_of
 
 CLOSE = 1e-3
@@ -39,8 +39,8 @@ def without_compilation(model: nn.Module) -> nn.Module:
         return model
     model = copy.deepcopy(model)  # The copy does not include the results of module.compile().
     for layer in list(model.modules()):
-        for name, child in layer.named_children():
-            while COMPILED in child._modules:
+        for name, child in layer._modules.items():  # named_children() omits the second place of a layer
+            while child is not None and COMPILED in child._modules:
                 child = child.get_submodule(COMPILED)
                 setattr(layer, name, child)
         if _is_sparse(layer):

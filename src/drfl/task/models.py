@@ -142,7 +142,7 @@ def without_batch_norm(model: nn.Module, groups: int = 32) -> nn.Module:
     if isinstance(model, nn.modules.batchnorm._BatchNorm):
         return _group_norm(model, groups)
     for layer in list(model.modules()):
-        for name, child in layer.named_children():
+        for name, child in layer._modules.items():  # named_children() omits the second place of a layer
             if isinstance(child, nn.modules.batchnorm._BatchNorm):
                 setattr(layer, name, _group_norm(child, groups))
     return model

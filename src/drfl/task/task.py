@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional
 
 from drfl.core.described import described, is_of_package
@@ -20,6 +19,7 @@ from drfl.core.errors import InputError, Notice, first_line
 from drfl.core.global_rng import is_random
 from drfl.core.short_repr import stable_repr
 from drfl.task.batch_norm import federated_norms
+from drfl.task.functional import functional_call
 from drfl.task.input_fields import InputFields
 from drfl.task.layout import Layout
 from drfl.task.losses import (

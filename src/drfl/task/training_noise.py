@@ -119,8 +119,9 @@ def with_keyed_dropout(model: nn.Module) -> nn.Module:
         return _keyed(model, 1)
     stream = 0
     for layer in list(model.modules()):
-        for name, child in layer.named_children():
-            if _drops(child):
+        # named_children() omits the second place of a layer. There it draws other numbers.
+        for name, child in layer._modules.items():
+            if child is not None and _drops(child):
                 # Streams number the layers in the order of the modules, which is the same in every process.
                 stream += 1
                 setattr(layer, name, _keyed(child, stream))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import hashlib
 import json
 import tomllib
@@ -243,6 +244,25 @@ def test_unsuitable_files_are_refused(tmp_path):
     half = ClientData.from_frame(frame[frame["site"] != "west"], schema=SCHEMA)
     with refused("clients-differ", "keep_weights"):
         drfl.compare({"DRFA": drfl.DRFA()}, half, task, init_from=path, keep_weights=True, **options)
+
+
+def test_first_layer_without_a_bias_needs_the_means_of_its_columns(tmp_path):
+    frame, task = table(), drfl.Task(torch.nn.Linear(7, 2, bias=False))
+    data = ClientData.from_frame(frame, schema=SCHEMA)
+    algorithms = {"FedAvg": drfl.FedAvg(m=3)}
+    drfl.compare(algorithms, data, task, rounds=1, seeds=1, out=tmp_path, progress=None)
+    path = tmp_path / "FedAvg-seed0/model.safetensors"
+    old = drfl.load_model(path)
+    assert torch.equal(warm_start(task, data, path).task.model.weight, old.weights["weight"])
+    later = frame.assign(income=frame["income"] + 1e6)
+    with refused("model-differs", "init_from"):
+        warm_start(task, ClientData.from_frame(later, schema=SCHEMA), path)
+    raw = ClientData.from_frame(later, schema=SCHEMA, standardise=False, dtype=torch.float64)
+    started = warm_start(task, raw.standardised(old.standardisation), path)
+    assert torch.equal(started.task.model.weight, old.weights["weight"])
+    # other scales alone change only the weights
+    scale = dataclasses.replace(old.standardisation, scale=2 * old.standardisation.scale)
+    assert torch.equal(warm_start(task, raw.standardised(scale), path).task.model.weight, 2 * old.weights["weight"])
 
 
 @pytest.mark.parametrize("lam0", [(0.5, 0.5), (0.2, 0.3, float("nan")), (-1.0, 1.0, 1.0), "even"])

@@ -12,7 +12,6 @@ from torch import Tensor
 from drfl.core.errors import Notice, listing
 from drfl.data.client_data import ClientData
 from drfl.data.standardisation import is_table
-from drfl.data.tables.schema import MISSING
 
 FEW = 20
 """Number of rows below which a client's quartiles are unreliable, and one test row is over 5 points of accuracy."""
@@ -79,16 +78,15 @@ class RawTable:
         names = [f"column {k}" for k in range(p)] if data.columns is None else [f"column '{k}'" for k in data.columns]
         known = None
         if data.schema is not None and data.schema.has_missing and data.columns is not None:
-            # An indicator of missing values follows the features of its own column, whose names begin alike. A table
-            # that was standardised has the mean in place of these values.
-            indicators = [
-                k
-                for k, name in enumerate(data.columns)
-                if k and name.endswith(MISSING) and data.columns[k - 1].startswith(name.removesuffix(MISSING))
-            ]
+            # The last feature of a column with missing values is their indicator. It is the only one of a category with
+            # one level. A table that was standardised has the mean in place of missing values.
+            place = {name: k for k, name in enumerate(data.columns)}
+            features = [column.features for column in data.schema.columns if column.missing and column.is_feature]
+            own = [[place[name] for name in names] for names in features if place.keys() >= {*names}]
             values = values.copy()  # float64 inputs share their memory with the clients' data
-            for k in indicators:
-                values[values[:, k] > 0.5, k - 1] = np.nan
+            for ks in own:
+                values[values[:, ks[-1]] > 0.5, ks[-2:][0]] = np.nan
+            indicators = [ks[-1] for ks in own if len(ks) > 1]
             kept = [k for k in range(p) if k not in indicators]
             values, names, resolution = values[:, kept], [names[k] for k in kept], resolution[kept]
             known = ~np.isnan(values)
@@ -172,7 +170,8 @@ def warning(
 
 def plain_name(column: str) -> str:
     """Return the name of a column from the one that messages show, see :class:`RawTable`."""
-    return column.removeprefix("column ").strip("'")
+    name = column.removeprefix("column ")
+    return name[1:-1] if name.startswith("'") else name
 
 
 def column_warning(

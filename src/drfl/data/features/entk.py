@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad
+from torch.func import grad
 
 from drfl.core.errors import InputError
 from drfl.core.key import Key
@@ -17,6 +17,7 @@ from drfl.core.vmap import vmap
 from drfl.data.features.backbone import Backbone
 from drfl.data.features.pretraining import Log
 from drfl.data.features.sample_gradients import sample_gradients
+from drfl.task.functional import functional_call
 
 PIXELS = 2**19
 """Numbers in the prepared images of a pass, three images of 224 × 224 × 3. With more, the outputs of layers do not fit

@@ -98,5 +98,5 @@ class SimulatedRows:
         if patients is None:
             return sizes, None
         # Equal numbers name different patients at different clients.
-        pairs = np.stack([np.repeat(np.arange(len(sizes)), sizes), patients[scores.rows].numpy()])
+        pairs = np.stack([np.repeat(np.arange(len(sizes)), sizes), patients.cpu()[scores.rows].numpy()])
         return sizes, np.unique(pairs, axis=1, return_inverse=True)[1].reshape(-1)
