@@ -69,6 +69,8 @@ def test_pooled_equals_fedavg_at_one_client_with_all_rows():
         (data.test[0],),
         ("all",),
     )
+    union = simulation(data).pooled()
+    assert (union.n, union.name_of(0), union.names_of(torch.arange(1))) == (1, "client 0", "client 0")  # not "c0"
     found = drfl.run(drfl.Pooled(local=LOCAL), simulation(data), rounds=6)
     assert torch.equal(found.model, drfl.run(drfl.FedAvg(local=LOCAL), simulation(whole), rounds=6).model)
     assert found.evaluation.score.shape == (4,)
