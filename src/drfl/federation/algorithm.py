@@ -227,9 +227,9 @@ class Personal(Protocol):
 
 
 def default_cohort(algorithm: Algorithm | type[Algorithm], n: int) -> int:
-    """Return the default size of an algorithm's cohort: that of :func:`drfl.federation.sampling.size`, or all n clients.
+    """Return the default size of an algorithm's cohort, see :func:`drfl.federation.sampling.size`.
 
-    An algorithm states the latter with a class attribute ``full_participation``.
+    An algorithm whose default is all clients states this with a class attribute ``full_participation``.
     """
     return n if getattr(algorithm, "full_participation", False) else size(None, n)
 
