@@ -10,6 +10,7 @@ from torch import nn
 
 import drfl
 from drfl.core.key import Key
+from drfl.federation.federation import WrappedFederation
 from drfl.resilience import Protected
 from drfl.training.checkpoint import Checkpoints, resume_point
 from drfl.training.run_state import first
@@ -58,6 +59,28 @@ def test_local_only_equals_fedavg_at_each_client_alone(engine, returned):
     assert (ledger["bytes_up"], ledger["bytes_down"], ledger["gradient_evaluations"]) == (0, 0, 5 * 4 * 4 * 8)
 
 
+class Late(WrappedFederation):
+    """Client 3 answers from the fourth round on."""
+
+    def ask(self, request):
+        if request.kind == "train" and request.key.round < 4 and 3 in request.cohort:
+            return request.empty_reply()
+        return super().ask(request)
+
+
+def test_averages_of_local_only_count_the_rounds_in_which_a_client_answered():
+    def states(fed, rounds):
+        return drfl.run(drfl.LocalOnly(local=LOCAL), fed, rounds=rounds, check_data=False).state
+
+    late, full, client = states(Late(simulation()), 5), states(simulation(), 5), torch.tensor([3])
+    assert late.rounds.tolist() == [5, 5, 5, 2]
+    assert torch.equal(late.average.dense()[:3], full.average.dense()[:3])
+    first = states(Late(simulation()), 4)
+    torch.testing.assert_close(first.average[client], first.models[client])
+    expected = first.models[client] + 9 / 10 * (late.models[client] - first.models[client])
+    torch.testing.assert_close(late.average[client], expected)
+
+
 def test_pooled_equals_fedavg_at_one_client_with_all_rows():
     data = clients()
     whole = drfl.ClientData(
@@ -69,6 +92,8 @@ def test_pooled_equals_fedavg_at_one_client_with_all_rows():
         (data.test[0],),
         ("all",),
     )
+    union = simulation(data).pooled()
+    assert (union.n, union.name_of(0), union.names_of(torch.arange(1))) == (1, "client 0", "client 0")  # not "c0"
     found = drfl.run(drfl.Pooled(local=LOCAL), simulation(data), rounds=6)
     assert torch.equal(found.model, drfl.run(drfl.FedAvg(local=LOCAL), simulation(whole), rounds=6).model)
     assert found.evaluation.score.shape == (4,)

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import binomtest, multinomial
 
 from drfl.assessment.differences import BinaryGains, MeanGains, worst_gain
-from drfl.assessment.scores import BinaryScores
+from drfl.assessment.scores import BinaryScores, RealScores
 
 
 def tables(n):
@@ -93,3 +93,18 @@ def test_fewer_than_two_rows_give_no_interval_for_unbounded_values():
     gains = MeanGains.of(np.array([1.0, 9.0]), np.array([0.3, 1.0]), np.array([0.09, 0.5]), bounded=False)
     assert gains.lower(0.025)[0] == -np.inf
     assert gains.p()[0] == 1.0
+
+
+def test_equal_gains_of_all_rows_are_not_certain():
+    n, one = np.full(2, 2.0), np.ones(2)
+    unbounded = MeanGains.of(n, n, n, bounded=False)
+    assert (unbounded.lower(0.025).tolist(), unbounded.upper(0.025).tolist()) == ([-np.inf] * 2, [np.inf] * 2)
+    assert unbounded.p().tolist() == [1, 1]
+    fractions = MeanGains.of(n, n / 2, n / 4, bounded=False, largest=1.0)
+    assert fractions.lower(0.025) == pytest.approx(0.5 - 1.5 * (1 - 0.025**0.5))
+    assert fractions.upper(0.025) == pytest.approx(0.5 + 0.5 * (1 - 0.025**0.5))
+    assert fractions.turned().upper(0.025) == pytest.approx(-fractions.lower(0.025))
+    a, b = RealScores(n, n, n), RealScores(n, 2 * n, 4 * n)
+    assert worst_gain(a, b, unbounded)[1:] == (-np.inf, np.inf)
+    a, b = RealScores(one, one, one), RealScores(one, one, one)
+    assert worst_gain(a, b, MeanGains.of(one, 0 * one, 0 * one, bounded=False)) == (0, -np.inf, np.inf)

@@ -81,6 +81,22 @@ def test_rows_without_variation():
     assert homogeneity(BoundedScores(np.ones(2), np.array([0.0, 1.0]), np.array([0.0, 1.0]))).p_spread == 1.0
 
 
+@pytest.mark.parametrize("kind", [BoundedScores, RealScores])
+def test_clients_with_equal_rows_do_not_differ_for_certain(kind):
+    n = np.array([2.0, 3.0, 2.0])
+    assert homogeneity(kind(n, n * [1, 1, 0.98], n * [1, 1, 0.98**2])).p_spread == 1.0
+    # The variance of the third client, not 0, is that of the other two.
+    n, mean, squares = np.array([3.0, 3.0, 4.0]), np.array([1.0, 1.0, 0.75]), np.array([3.0, 3.0, 3.0])
+    assert homogeneity(kind(n, n * mean, squares)).p_spread > 0.3
+
+
+@pytest.mark.parametrize("n", [2, 5, 20])
+def test_rows_that_rarely_vary_are_rarely_rejected(n):
+    drawn = np.random.default_rng(n).binomial(n, 0.9, (200, 10)).astype(float)
+    p = [homogeneity(RealScores(np.full(10, float(n)), right, right)).p_spread for right in drawn]
+    assert np.mean(np.array(p) <= 0.05) <= 0.05
+
+
 def test_results_are_reproducible():
     scores = BinaryScores(np.array([50.0, 30.0]), np.array([40.0, 20.0]))
     assert homogeneity(scores) == homogeneity(scores)

@@ -7,7 +7,9 @@ import pytest
 from scipy import special
 from scipy.stats import binomtest, ttest_1samp
 
+from drfl.assessment.clients import assess_clients
 from drfl.assessment.scores import BinaryScores, BoundedScores, DeLongScores, RankScores, RealScores
+from drfl.task.measure import Measure, Rows
 
 ROWS = np.random.default_rng(0).beta(2, 5, (3, 40))
 BINARY = BinaryScores(np.array([43.0, 7.0, 100.0]), np.array([32.0, 0.0, 100.0]))
@@ -27,7 +29,10 @@ def delong(outputs, positive):
 
 DELONG = delong(OUTPUTS, 20)[0]
 REAL = RealScores(np.full(3, 40.0), ROWS.sum(1), (ROWS**2).sum(1))
-KINDS = [BINARY, BOUNDED, RANKS, DELONG, REAL]
+EQUAL = RealScores(np.array([2.0, 20.0, 5.0]), np.array([1.8, 4.0, 1.5]), np.array([1.62, 0.8, 0.45]), (0.0, 1.0))
+"""Fractions that are equal in all rows of a client: 0.9, 0.2 and 0.3."""
+
+KINDS = [BINARY, BOUNDED, RANKS, DELONG, REAL, EQUAL]
 
 
 @pytest.mark.parametrize("count", [0, 1, 32, 42, 43])
@@ -53,6 +58,34 @@ def test_t_interval_matches_scipy():
         assert (REAL.lower(0.05)[j], REAL.upper(0.05)[j]) == pytest.approx((found.low, found.high))
         assert REAL.above(0.3)[j] == pytest.approx(ttest_1samp(rows, 0.3, alternative="greater").pvalue)
         assert REAL.below(0.3)[j] == pytest.approx(ttest_1samp(rows, 0.3, alternative="less").pvalue)
+
+
+def test_bounds_of_equal_rows():
+    share = 0.025 ** (1 / EQUAL.n)
+    assert EQUAL.lower(0.025) == pytest.approx(share * [0.9, 0.2, 0.3])
+    assert EQUAL.upper(0.025) == pytest.approx(1 - share * [0.1, 0.8, 0.7])
+    for better in (True, False):
+        measure = Measure("share", percent=True, more_is_better=better, rows=Rows.REAL)
+        found = assess_clients(measure, ["a"], np.array([[5, 5, 5, 0, 0]]), np.array([5]), level=0.95)
+        assert (found.low[0], found.high[0]) == (pytest.approx(0.025 ** (1 / 5)), 1)
+    unbounded = RealScores(EQUAL.n, EQUAL.total, EQUAL.squares)
+    assert unbounded.lower(0.025).tolist() == [-np.inf] * 3
+    assert unbounded.upper(0.025).tolist() == [np.inf] * 3
+    assert unbounded.above(-1e9).tolist() == unbounded.below(1e9).tolist() == [1] * 3
+    # The sums of many equal rows are rounded.
+    rows = np.full(10**6, 0.1)
+    many = RealScores(np.array([1e6]), rows.cumsum()[-1:], (rows**2).cumsum()[-1:])
+    assert many.upper(0.025).tolist() == [np.inf]
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 20])
+def test_intervals_of_equal_rows_rarely_miss(n):
+    right = np.random.default_rng(n).binomial(n, 0.9, 20_000).astype(float)
+    scores = RealScores(np.full(len(right), float(n)), right, right, (0.0, 1.0))
+    misses = (scores.lower(0.025) > 0.9) | (scores.upper(0.025) < 0.9)
+    equal = (right == 0) | (right == n)
+    assert misses[equal].mean() <= 0.05
+    assert misses.mean() <= 0.05
 
 
 @pytest.mark.parametrize("scores", KINDS, ids=lambda scores: type(scores).__name__)

@@ -112,6 +112,20 @@ def test_engines_agree_on_a_method_with_all_features(name):
     assert store[:, -1].sum() == 3 * 4
 
 
+@pytest.mark.parametrize("engine", [Loop(), Stacked()], ids=["loop", "stacked"])
+def test_model_and_trained_state_take_the_steps_of_a_single_model(engine):
+    fed = federation(engine=engine)
+    for local in (LOCALS["sam"], LocalSGD(steps=3, lr=0.3, batch=8, radius=0.5)):
+        algorithm, up = drfl.Ditto(m=6, local=local, lam=0.0), fed.train(EVERYBODY, fed.w0, local, KEY.fold("sgd"))
+        state, _ = algorithm.round(algorithm.init(fed), fed, KEY)
+        expected = FedAvg(m=6, local=local).round(FedAvg().init(fed), fed, KEY)[0].w
+        torch.testing.assert_close(state.w, expected, rtol=0, atol=1e-12)
+        # Without a pull, Ditto's second model takes the same steps as the first one.
+        torch.testing.assert_close(state.store.dense()[:, 1:], up.w, rtol=0, atol=1e-12)
+        if local.radius is not None:
+            assert bool((up.w.norm(dim=1) > 0.5 - 1e-9).any())
+
+
 def test_private_parameters_and_states_stay_at_the_client():
     fed = federation(model=two_layers)
     algorithm = Everything(m=6, local=LOCALS["plain"])

@@ -32,12 +32,17 @@ def test_bf16_is_close_to_full_precision(engine):
     assert 1e-4 < error < 0.05, "bfloat16 has three significant digits: neither exact nor far away"
 
 
-def test_reports_and_evaluations_use_full_precision():
+def test_reports_gradients_and_evaluations_use_full_precision():
     full, half = fed(Stacked(), "full"), fed(Stacked(), "bf16")
     cohort, w = torch.arange(3), full.w0
     assert torch.equal(full.losses(cohort, w, Key(0)).values, half.losses(cohort, w, Key(0)).values)
     assert torch.equal(full.evaluate(w).loss, half.evaluate(w).loss)
-    assert not torch.equal(full.gradients(cohort, w, Key(0)).values, half.gradients(cohort, w, Key(0)).values)
+    for whole, part in ((full, half), (full.pooled(), half.pooled())):
+        # Step sizes and certificates follow the gradients, and SCAFF-PD's λ the losses that come with them.
+        cohort = torch.arange(whole.n)
+        exact, gradients = whole.gradients(cohort, w, Key(0)), part.gradients(cohort, w, Key(0))
+        assert torch.equal(exact.values, gradients.values)
+        assert torch.equal(exact.losses, gradients.losses)
 
 
 @pytest.mark.parametrize(

@@ -404,10 +404,10 @@ def test_checkpoints_cover_the_reply_list(tmp_path):
         with refused("file-not-found" if damage is None else "damaged-file"):
             server_app.serve(grid_of(), path)
     # Rows that no checkpoint covers are dropped, a forged one of an earlier round and a half-written one among them.
-    replies.write_bytes(data + b"1,train,0000000000000000,0\n2,train,00")
+    replies.write_bytes(data + b"1,train,0000000000000000,0,1\n2,train,00")
     out = server_app.serve(grid_of(), path)
     lines = (out / "replies.csv").read_text().splitlines()
-    assert "1,train,0000000000000000,0" not in lines
+    assert "1,train,0000000000000000,0,1" not in lines
     assert [int(line.split(",")[0]) for line in lines[1:]] == [r for r in range(1, 5) for _ in ("train", "losses")]
 
 

@@ -11,9 +11,11 @@ from tests.resilience.federations import N, algorithm_of, fed_of
 from tests.support.marks import crossed, long_except
 from tests.support.refusals import refused
 
-from drfl import Key, run
+from drfl import Key, LocalSGD, run
 from drfl.algorithms import ALGORITHMS
 from drfl.ambiguity import CVaR
+from drfl.federation.federation import Federation, Ledger
+from drfl.federation.requests import Replies
 from drfl.federation.sampling import all_clients
 from drfl.resilience import (
     CentredClip,
@@ -129,6 +131,54 @@ def test_client_excluded_by_krum_counts_as_missing_and_is_reported():
     assert int(state.memory.left_out.sum()) == 12
     assert not state.memory.flagged.any()  # honest clients with other data are also excluded
     assert not state.inner.c_i[torch.tensor([0, 5])].any()
+
+
+class ConstantGradients(Federation):
+    """Three clients of different sizes whose gradients are 1, 2 and 9 at every model."""
+
+    def __init__(self):
+        self.n, self.w0, self.ledger, self.sizes = 3, W0[:1], Ledger(), torch.tensor([8, 20, 32])
+        self.shares, self.g = self.sizes / 60, torch.tensor([[1.0], [2.0], [9.0]]).double()
+
+    def ask(self, request):
+        u, velocity, models = request.w.expand(3, 1), 0.0, [request.w.expand(3, 1)]
+        taus = request.local.steps_of(self.sizes, request.cohort)
+        for _ in range(int(taus.max())):
+            velocity = self.g + request.shift + request.local.momentum * velocity
+            u = u - request.local.eta * velocity
+            models.append(u)
+        each, clients = torch.stack(models, 1), range(3)
+        last = torch.stack([each[i, taus[i]] for i in clients])
+        average = torch.stack([each[i, 1 : taus[i] + 1].mean(0) for i in clients])
+        snapshot = None if request.snapshot is None else each[:, request.snapshot]
+        return Replies(request.cohort, last, snapshot, average)
+
+    def evaluate(self, w):
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("local", "snapshot"),
+    [
+        (LocalSGD(steps=4, lr=0.1, batch=8), 2),
+        (LocalSGD(epochs=2, lr=0.1, batch=8), None),
+        (LocalSGD(steps=4, lr=0.1, batch=8, momentum=0.9), 1),
+    ],
+    ids=["steps", "epochs", "momentum"],
+)
+def test_models_of_equal_gradients_are_those_of_the_rule_applied_to_the_gradients(local, snapshot):
+    """The rule's gradient is the median 2, so every client's models are those of steps along 2 + shift."""
+    shift, clients = torch.tensor([[3.0], [2.0], [-5.0]]).double(), torch.arange(3)
+    robust, honest = ConstantGradients(), ConstantGradients()
+    honest.g = torch.full_like(honest.g, 2.0)
+    arguments = {"shift": shift, "snapshot": snapshot, "average": True}
+    expected = honest.train(clients, W0[:1], local, Key(0), **arguments)
+    found = AggregatingFederation(robust, CoordinateMedian(), W0.new_zeros(2, 0)).train(
+        clients, W0[:1], local, Key(0), **arguments
+    )
+    for mine, other in zip(expected.models, found.models, strict=True):
+        if mine is not None:
+            torch.testing.assert_close(other, mine, rtol=0, atol=1e-12)
 
 
 def test_too_few_replies_for_a_rule_are_not_used(caplog):

@@ -8,7 +8,7 @@ import math
 
 import pytest
 import torch
-from tests.resilience.federations import EVERYBODY, LOCAL, N, algorithm_of, fed_of
+from tests.resilience.federations import EVERYBODY, LOCAL, SIZES, N, algorithm_of, fed_of
 from tests.support.marks import crossed, long_except
 from tests.support.problems import federation
 from tests.support.refusals import logged, quotes, refused
@@ -20,7 +20,7 @@ from drfl.core.errors import DivergedError, NonFiniteError
 from drfl.engine import Loop
 from drfl.federation.federation import WrappedFederation
 from drfl.federation.requests import TrainRequest
-from drfl.resilience import Clip, LambdaConcentration, Protected, Quarantine, RobustClip, Trim
+from drfl.resilience import Clip, Krum, LambdaConcentration, Protected, Quarantine, RobustClip, Trim
 from drfl.testing import DropoutFederation, Recording
 from drfl.testing.attacks import ConstantLosses, InflatedLosses, ScaledUpdates
 from drfl.testing.state import bits_differ, leaves, through_a_file
@@ -70,6 +70,22 @@ def test_guards_that_would_drop_every_reported_loss_are_refused(name, guards, re
     with refused("few-clients", "guards", "Trim", str(dropped), str(reports)):
         run(Protected(algorithm, guards=guards), fed_of(), rounds=1)
     Protected(algorithm, guards=(Trim(reports - 1),)).init(fed_of())
+
+
+@pytest.mark.parametrize(
+    ("name", "most"), [("DRFA", 8), ("TERM", 8), ("ScaffPD", 12), ("AAggFFS", 12), ("AFL", 12), ("DRFAGA", 12)]
+)
+def test_default_cohorts_count_for_the_checks(name, most):
+    fed, algorithm = fed_of((*SIZES, 5, 6, 7, 8)), ALGORITHMS[name](local=LOCAL)
+    assert fed.n == 12
+    with refused("few-clients", "guards", "Trim", str(most)):
+        Protected(algorithm, guards=(Trim(most),)).init(fed)
+    Protected(algorithm, guards=(Trim(most - 1),)).init(fed)
+    asked = 8 if name == "DRFAGA" else most  # all clients report their losses, but fewer train
+    f = asked // 2 - 1  # Krum needs 2f + 3 replies
+    with refused("few-clients", "aggregator", str(asked)):
+        Protected(algorithm, aggregator=Krum(f)).init(fed)
+    Protected(algorithm, aggregator=Krum(f - 1)).init(fed)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

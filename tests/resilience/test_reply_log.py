@@ -58,6 +58,18 @@ def test_replayed_list_gives_the_same_bits(name, tmp_path):
     assert not torch.equal(a.state.w, undisturbed.state.w)
 
 
+@pytest.mark.parametrize("algorithm", [drfl.DRFA(m=4, local=LOCAL, reference="own"), drfl.LocalOnly(local=LOCAL)])
+def test_requests_to_one_client_each_are_replayed(algorithm, tmp_path):
+    a, file = recorded(tmp_path, algorithm, lambda inner: Faulty(inner, FailureModel(drop=0.2)))
+    record = read_replies(file)
+    assert len({(entry.kind, entry.key) for entry in record}) < len(record)
+    b = drfl.run(Replayed(algorithm, record), simulation(), rounds=6, seed=3)
+    undisturbed = drfl.run(algorithm, simulation(), rounds=6, seed=3)
+    assert torch.equal(a.state.w, b.state.w)
+    assert torch.equal(a.lam, b.lam)
+    assert not torch.equal(a.state.w, undisturbed.state.w)
+
+
 def test_repeated_rounds_of_a_quorum_are_replayed(tmp_path):
     algorithm = drfl.DRDM(m=4, local=LOCAL)
 
@@ -74,7 +86,7 @@ def test_repeated_rounds_of_a_quorum_are_replayed(tmp_path):
 def test_file_has_a_row_per_request_and_is_cut_on_resume(tmp_path):
     _, file = recorded(tmp_path, drfl.DRFA(m=3, local=LOCAL), Protected, rounds=3)
     lines = file.read_text().splitlines()
-    assert lines[0] == "round,kind,key,clients"
+    assert lines[0] == "round,kind,key,clients,number"
     assert [line.split(",")[:2] for line in lines[1:]] == [
         [str(r), kind] for r in (1, 2, 3) for kind in ("train", "losses")
     ]
@@ -110,7 +122,7 @@ def test_log_knows_length_and_digest_of_its_file(tmp_path):
     [
         (b"\xff\n", "damaged-file"),
         (b"a,b\n1,2\n", "missing-column"),
-        (b"round,kind,key,clients\n1,train\n", "missing-column"),
+        (b"round,kind,key,clients,number\n1,train\n", "missing-column"),
     ],
 )
 def test_log_starts_without_old_rows(rows, code, tmp_path):
@@ -143,7 +155,14 @@ def test_list_of_another_run_is_a_one_line_error(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a,b\n1,2\n", "round,kind,key,clients\nx,train,1,0\n", "round,kind,key,clients\n1,train,1,x\n"]
+    "text",
+    [
+        "",
+        "a,b\n1,2\n",
+        "round,kind,key,clients,number\nx,train,1,0,1\n",
+        "round,kind,key,clients,number\n1,train,1,x,1\n",
+        "round,kind,key,clients,number\n1,train,1,0,x\n",
+    ],
 )
 def test_damaged_list_is_a_one_line_error(text, tmp_path):
     file = tmp_path / "replies.csv"

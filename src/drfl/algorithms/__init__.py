@@ -70,7 +70,7 @@ for _algorithm in (*ALGORITHMS.values(), *BASELINES.values()):
 REFERENCES = (LocalOnly, Pooled)
 """Baselines that are not federated. They show the costs and gains of federation and are never ranked as competitors."""
 
-FULL_PARTICIPATION = (ScaffPD, AAggFFS)
+FULL_PARTICIPATION = tuple(cls for cls in ALGORITHMS.values() if getattr(cls, "full_participation", False))
 """Algorithms whose default cohort is all clients, as published."""
 
 __all__ = [

@@ -88,6 +88,7 @@ class AAggFFS:
     loss_batch: int | None = None
 
     ambiguity: ClassVar[AmbiguitySet] = Simplex()
+    full_participation: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.response not in RESPONSES:

@@ -26,7 +26,7 @@ class LocalOnlyState(NamedTuple):
         w: (d,) Mean of the models, weighted by samples. It is not used for testing.
         models: (N, d) One model per client.
         average: (N, d) Polynomial-decay average of each model, see :class:`drfl.training.averages.DecayingAverage`.
-        rounds: () int64, number of rounds in the averages.
+        rounds: (N,) int64, number of rounds in each average: those in which the client answered.
     """
 
     w: Tensor
@@ -36,7 +36,7 @@ class LocalOnlyState(NamedTuple):
 
     def describe_fault(self) -> str | None:
         """See :class:`drfl.federation.algorithm.Consistent`."""
-        return "the number of rounds is negative" if self.rounds < 0 else None
+        return "a number of rounds is negative" if bool((self.rounds < 0).any()) else None
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,11 @@ class LocalOnly:
         rows = fed.w0.expand(fed.n, -1)
         # Write every row, because unwritten rows of a table read as 0.
         table = fed.client_table().put(torch.arange(fed.n), rows)
-        return LocalOnlyState(fed.w0, table, table, torch.zeros((), dtype=torch.int64))
+        return LocalOnlyState(fed.w0, table, table, torch.zeros(fed.n, dtype=torch.int64))
 
     def round(self, state: LocalOnlyState, fed: Federation, key: Key) -> tuple[LocalOnlyState, Info]:
         """Take local steps at every client, starting from its model."""
-        models, average, rounds = state.models, state.average, state.rounds + 1
-        # Weight of the latest model in the polynomial-decay average.
-        weight, answered = (DECAY + 1) / (int(rounds) + DECAY), list[int]()
+        models, average, answered = state.models, state.average, list[int]()
         for i in range(fed.n):
             # Send one request per client: a request carries a single model, but each client has its own.
             client = torch.tensor([i])
@@ -76,13 +74,16 @@ class LocalOnly:
                 up = fed.train(client, models[client][0], self.local, key.fold("sgd"))
             if up.clients.numel():
                 models = models.put(client, up.w)
+                # Weight of the latest model in the polynomial-decay average.
+                weight = (DECAY + 1) / (int(state.rounds[i]) + 1 + DECAY)
                 average = average.put(client, average[client] + weight * (up.w - average[client]))
                 answered.append(i)
         D = all_clients(fed.shares.double(), fed.n, key.fold("D"))
         if not answered:
             return state, Info.without_replies(D)
-        w = models.mix(fed.shares.double())
-        return LocalOnlyState(w, models, average, rounds), Info(D, torch.tensor(answered))
+        clients, w = torch.tensor(answered), models.mix(fed.shares.double())
+        rounds = state.rounds.index_add(0, clients, torch.ones_like(clients))
+        return LocalOnlyState(w, models, average, rounds), Info(D, clients)
 
     def personal(self, state: LocalOnlyState, w: Tensor, fed: Federation, key: Key) -> ClientTable:
         """See :class:`drfl.federation.algorithm.Personal`."""

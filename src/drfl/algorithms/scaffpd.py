@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -176,6 +176,8 @@ class ScaffPD:
     sigma_schedule: Schedule = field(default_factory=Constant)
     lam0: Start = "uniform"
     reference: Reference = "none"
+
+    full_participation: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         checks.fraction("theta", self.theta)

@@ -186,7 +186,8 @@ def scores_of(measure: Measure, sums: Floats, auc_interval: AucInterval = "delon
         bounded = BoundedScores(first, second, third)
         return bounded if measure.more_is_better else bounded.mirrored()
     if measure.rows == Rows.REAL:
-        return RealScores(first, second if measure.more_is_better else -second, third)
+        real = RealScores(first, second, third, (0.0, 1.0) if measure.percent else (-np.inf, np.inf))
+        return real if measure.more_is_better else real.mirrored()
     raise InputError(
         f"{measure.words} is computed from all rows together and has no interval. Assess accuracy or log_loss for "
         "classes, auc for two classes, or mae for numbers.",

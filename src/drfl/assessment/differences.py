@@ -81,12 +81,12 @@ class MeanGains:
     bounded: bool
 
     @classmethod
-    def of(cls, n: Floats, total: Floats, squares: Floats, *, bounded: bool) -> MeanGains:
-        """Build the gains from sums (N,) of the rows' differences and of their squares."""
+    def of(cls, n: Floats, total: Floats, squares: Floats, *, bounded: bool, largest: float = np.inf) -> MeanGains:
+        """Build the gains from sums (N,) of the rows' differences, at most ``largest``, and of their squares."""
         if bounded:
             # Sums of (1 + d)/2, which is in [0, 1], and of its square.
             return cls(BoundedScores(n, (n + total) / 2, (n + 2 * total + squares) / 4), True)
-        return cls(RealScores(n, total, squares), False)
+        return cls(RealScores(n, total, squares, (-largest, largest)), False)
 
     @property
     def n(self) -> Floats:
@@ -108,9 +108,7 @@ class MeanGains:
 
     def turned(self) -> MeanGains:
         """Return the gains −d."""
-        if isinstance(self.scores, RealScores):
-            return MeanGains(RealScores(self.n, -self.scores.total, self.scores.squares), False)
-        return MeanGains(self.scores.mirrored(), True)
+        return MeanGains(self.scores.mirrored(), self.bounded)
 
     def p(self) -> Floats:
         """Compute two-sided p-values (N,) of d_i = 0."""
@@ -181,4 +179,5 @@ def _lower(a: Scores, b: Scores, paired: Floats, alpha: float, reach: float, ind
             (rivals.beat(b, undecided, middle, independent=independent) <= alpha / 4).all()
         )
         low, high = (middle, high) if is_significant else (low, middle)
-    return low
+    # If no δ that was searched is significant, the difference of unbounded scores may be any.
+    return low if low > -reach or np.isfinite(a.range[0]) else -np.inf

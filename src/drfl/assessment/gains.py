@@ -167,7 +167,8 @@ def assess_gain(
         # Sums over rows of the differences b − a and of their squares: Σ(b − a)² = Σb² + Σa² − 2Σab.
         total, squares = second[:, 1] - first[:, 1], second[:, 2] + first[:, 2] - 2 * products[:, 0]
         bounded, each = measure.rows is Rows.UNIT, np.maximum(1, first[:, 3:4].sum(1))
-        gains = MeanGains.of(first[:, 0] / each, total / each, np.maximum(0.0, squares) / each, bounded=bounded)
+        sums = first[:, 0] / each, total / each, np.maximum(0.0, squares) / each
+        gains = MeanGains.of(*sums, bounded=bounded, largest=1.0 if measure.percent else np.inf)
     if not measure.more_is_better:
         gains = gains.turned()
     # Bonferroni correction: each client has two ends.

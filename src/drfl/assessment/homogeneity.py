@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from drfl.assessment.scores import BinaryScores, BoundedScores, Floats, RealScores
+from drfl.assessment.scores import BinaryScores, BoundedScores, Floats, RealScores, spreads
 
 DRAWS = 9_999
 """Number of tables drawn under the hypothesis; p-values are multiples of 1/10,000."""
@@ -20,9 +20,6 @@ FEWEST = 199
 
 ROWS = 1_000_000_000
 """NumPy draws a table only if it has fewer rows than this."""
-
-ROUNDING = 1e-14
-"""Minimum variation of rows, as a share of the sum of squares; a smaller variation is rounding."""
 
 
 class Homogeneity(NamedTuple):
@@ -52,7 +49,8 @@ def homogeneity(scores: BinaryScores | BoundedScores | RealScores) -> Homogeneit
     observed table is counted among them (Dwass 1957). With 10⁹ rows or more, the clients are divided into parts with
     fewer rows, and the number of right answers is fixed in each part; this is exact too. For other scores the test is
     approximate: the larger p-value of the F test, for rows that vary equally at all clients, however few, and of
-    Welch's test (1951), for clients that vary differently and have many rows.
+    Welch's test (1951), for clients that vary differently and have many rows. If all rows of every client are equal,
+    nothing is known of their variance, and the p-value is 1.
 
     Args:
         scores: Scores of N clients, each with rows.
@@ -71,18 +69,21 @@ def homogeneity(scores: BinaryScores | BoundedScores | RealScores) -> Homogeneit
 
 def _means_differ(scores: BoundedScores | RealScores) -> float:
     """Compute the larger p-value of two tests that all means are the same."""
-    within = np.maximum(_squares(scores), ROUNDING * scores.squares.max())
+    within = spreads(scores)
     between = float(scores.n @ (scores.values - scores.total.sum() / scores.n.sum()) ** 2)
-    groups, rest = len(scores.n) - 1, float((scores.n - 1).sum())
-    if not rest or not within.any():
+    # A client whose rows are equal shows no variance, but its rows may vary. So it gets that of the other clients.
+    varies = within > 0
+    groups, rest = len(scores.n) - 1, float((scores.n - 1)[varies].sum())
+    if not rest:
         return 1.0
-    p = float(special.fdtrc(groups, rest, between / groups / (within.sum() / rest)))
+    pooled = within.sum() / rest
+    p = float(special.fdtrc(groups, rest, between / groups / pooled))
     several = scores.n > 1
     if np.count_nonzero(several) < 2:
         return p
     # Welch's test over the clients with at least two rows.
     n, means = scores.n[several], scores.values[several]
-    weight, groups = n * (n - 1) / within[several], len(n) - 1
+    weight, groups = n * (n - 1) / np.where(varies, within, (scores.n - 1) * pooled)[several], len(n) - 1
     mean = weight @ means / weight.sum()
     off = float(((1 - weight / weight.sum()) ** 2 / (n - 1)).sum()) / (groups * (groups + 2))
     f = float(weight @ (means - mean) ** 2) / groups / (1 + 2 * (groups - 1) * off)
@@ -118,4 +119,4 @@ def _squares(scores: BinaryScores | BoundedScores | RealScores) -> Floats:
     """Return (N,) sums over rows of squared deviations from the client's mean."""
     if isinstance(scores, BinaryScores):
         return scores.count * (1 - scores.values)
-    return np.maximum(0.0, scores.squares - scores.total * scores.values)
+    return spreads(scores)

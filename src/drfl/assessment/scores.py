@@ -8,7 +8,7 @@ n_i, except those of :class:`RealScores` and :class:`DeLongScores`, which are ap
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Protocol, TypeVar
 
@@ -355,15 +355,22 @@ class RealScores:
     For unbounded rows, no interval is valid for every distribution (Bahadur and Savage 1956). With few rows, or with
     one row far from the others, the interval can be too short.
 
+    If all n rows of a client have the same value x, there is no spread to estimate. At most a share q = 1 − α^(1/n) of
+    its population then has other values, with confidence 1 − α. Its mean is at least x − (x − least)·q if no row is
+    below ``least``; above, the same holds. This is valid for all rows within the bounds: by Markov's inequality, the
+    values x for which the bound is too high have a probability p ≤ α^(1/n) together, and n equal ones p^n ≤ α.
+
     Args:
         n: (N,) Test rows, at least 0.
         total: (N,) Sums over rows.
         squares: (N,) Sums of squares.
+        bounds: Smallest and largest possible value of a row. They are used only for clients whose rows are all equal.
     """
 
     n: Floats
     total: Floats
     squares: Floats
+    bounds: tuple[float, float] = (-np.inf, np.inf)
     range = (-np.inf, np.inf)
 
     @property
@@ -372,30 +379,42 @@ class RealScores:
         return _quotient(self.total, self.n)
 
     def above(self, theta: Floats | float) -> Floats:
-        """Return p-values of the t-test; 1 for fewer than two rows."""
+        """Return p-values of the t-test, or those of the bound for equal rows; 1 for fewer than two rows."""
         with np.errstate(divide="ignore", invalid="ignore"):
             # 0/0 is NaN, which counts as p = 1 below.
             t = (self.values - theta) / self._error()
-        return np.where(self.n > 1, np.nan_to_num(special.stdtr(np.maximum(1.0, self.n - 1), -t), nan=1.0), 1.0)
+            share = np.clip((theta - self.bounds[0]) / (self.values - self.bounds[0]), 0, 1)
+        p = np.where(self._equal, share**self.n, special.stdtr(np.maximum(1.0, self.n - 1), -t))
+        return np.where(self.n > 1, np.nan_to_num(p, nan=1.0), 1.0)
 
     def below(self, theta: Floats | float) -> Floats:
-        """Return p-values of the t-test; 1 for fewer than two rows."""
-        return RealScores(self.n, -self.total, self.squares).above(-np.asarray(theta, dtype=np.float64))
+        """Return p-values of the t-test, or those of the bound for equal rows; 1 for fewer than two rows."""
+        return self.mirrored().above(-np.asarray(theta, dtype=np.float64))
 
     def lower(self, alpha: Floats | float) -> Floats:
-        """Return lower ends of the t-interval; −∞ for fewer than two rows."""
-        quantile = special.stdtrit(np.maximum(1.0, self.n - 1), 1 - np.asarray(alpha, dtype=np.float64))
-        # Keep it finite: if all rows are equal, the error is 0 and ∞·0 would be NaN.
-        quantile = np.minimum(quantile, 1e300)
-        return np.where(self.n > 1, np.nan_to_num(self.values) - quantile * self._error(), -np.inf)
+        """Return lower ends of the t-interval, or the bound for equal rows; −∞ for fewer than two rows."""
+        alpha, mean, n = np.asarray(alpha, dtype=np.float64), np.nan_to_num(self.values), np.maximum(1.0, self.n)
+        with np.errstate(invalid="ignore"):
+            # ∞·0 is NaN for clients whose rows are all equal, which have the second bound.
+            student = mean - special.stdtrit(np.maximum(1.0, self.n - 1), 1 - alpha) * self._error()
+            equal = mean - (mean - self.bounds[0]) * (1 - alpha ** (1 / n))
+        return np.where(self.n > 1, np.where(self._equal, equal, student), -np.inf)
 
     def upper(self, alpha: Floats | float) -> Floats:
-        """Return upper ends of the t-interval; ∞ for fewer than two rows."""
-        return -RealScores(self.n, -self.total, self.squares).lower(alpha)
+        """Return upper ends of the t-interval, or the bound for equal rows; ∞ for fewer than two rows."""
+        return -self.mirrored().lower(alpha)
+
+    def mirrored(self) -> RealScores:
+        """Return the scores −score."""
+        return RealScores(self.n, -self.total, self.squares, (-self.bounds[1], -self.bounds[0]))
+
+    @property
+    def _equal(self) -> NDArray[np.bool_]:
+        """(N,) whether all rows of a client are equal."""
+        return spreads(self) == 0
 
     def _error(self) -> Floats:
-        spread = np.maximum(0.0, self.squares - self.total * np.nan_to_num(self.values))
-        return np.sqrt(spread / np.maximum(1.0, self.n - 1) / np.maximum(1.0, self.n))
+        return np.sqrt(spreads(self) / np.maximum(1.0, self.n - 1) / np.maximum(1.0, self.n))
 
 
 S = TypeVar("S", bound=Scores)
@@ -403,7 +422,15 @@ S = TypeVar("S", bound=Scores)
 
 def select(scores: S, clients: NDArray[np.intp] | NDArray[np.bool_]) -> S:
     """Return the scores of some clients."""
-    return type(scores)(*(getattr(scores, part.name)[clients] for part in fields(scores)))  # pyright: ignore
+    parts = {part.name: getattr(scores, part.name) for part in fields(scores)}  # pyright: ignore
+    return replace(scores, **{name: x[clients] for name, x in parts.items() if isinstance(x, np.ndarray)})  # pyright: ignore
+
+
+def spreads(scores: BoundedScores | RealScores) -> Floats:
+    """Return (N,) sums over rows of squared deviations from the client's mean; 0 if all rows are equal."""
+    spread = scores.squares - scores.total * np.nan_to_num(scores.values)
+    # A sum of n equal numbers has a relative error of up to n/2 units in the last place.
+    return np.where(spread > 4 * scores.n * np.finfo(np.float64).eps * scores.squares, spread, 0.0)
 
 
 def _quotient(a: Floats, b: Floats) -> Floats:

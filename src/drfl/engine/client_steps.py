@@ -259,7 +259,9 @@ def _local_steps(
                 views[name].copy_(value)
         # All parameters of a client are views of its row of U, so the projection changes them all.
         if local.radius is not None:
-            U.mul_((local.radius / U.norm(dim=1, keepdim=True)).clamp(max=1))
+            for values in (U, *own.values()):
+                rows = values.view(len(values), -1)
+                rows.mul_((local.radius / rows.norm(dim=1, keepdim=True)).clamp(max=1))
         if total is not None:
             total.add_(U, alpha=1 / len(counts))
         if t == request.snapshot:
@@ -365,8 +367,14 @@ class _Gradient:
         """Return the gradients at the point to which SAM moves along them; with other optimisers, the same ones."""
         if not isinstance(optimizer, SAM):
             return gradients
-        moves = ascent(optimizer, list(gradients.values()), len(next(iter(gradients.values()))))
-        there = {name: views[name] + move for name, move in zip(gradients, moves, strict=True)}
+        # The model and each trained entry of the state ascend by rho each: the model of a method that trains another
+        # one beside it moves as without it.
+        parts = [[name for name in gradients if not name.startswith(OWN)]]
+        parts += [[name] for name in gradients if name.startswith(OWN)]
+        there = dict[str, Tensor]()
+        for names in filter(None, parts):
+            moves = ascent(optimizer, [gradients[name] for name in names], len(gradients[names[0]]))
+            there |= {name: views[name] + move for name, move in zip(names, moves, strict=True)}
         return self({**views, **there}, *arguments)[0]
 
     def direction(

@@ -69,7 +69,8 @@ class Simulation(Federation):
         engine: The backend for the computations; None = :class:`Auto`, which fits the model and the device.
         device: Device of models and data, e.g. ``"cpu"`` or ``"cuda"``.
         precision: "full", or "bf16" to compute matrix products and convolutions of the local steps in bfloat16.
-            Parameters, updates, reported losses and tests keep the model's type, which must be float32.
+            Parameters, updates, reported losses, gradients that are sent and tests keep the model's type, which must be
+            float32.
         first: Number of the first client, used to draw its samples; not 0 if this process holds one of many clients.
 
     Floating-point inputs and targets are converted to the model's type. Integer inputs are converted too, unless the
@@ -213,11 +214,13 @@ class Simulation(Federation):
                     reply = Replies(cohort, *self.engine.train(self._train, batches, concrete))
                 case TrainRequest():
                     reply = self._train_with(concrete, batches)
+                # Reported losses drive λ, and gradients step sizes and certificates, so they are always computed in the
+                # model's type.
                 case LossRequest():
-                    # Reported losses drive λ, so they are always computed in the model's type.
                     reply = Losses(cohort, self._passes.losses(self._train._replace(autocast=None), batches, w))
                 case _:
-                    reply = Gradients(cohort, *self._passes.gradients(self._train, batches, w))
+                    exact = self._train._replace(autocast=None)
+                    reply = Gradients(cohort, *self._passes.gradients(exact, batches, w))
         # Everything after `clients`: vectors (k, d), and losses (k,), which count as one float64 each.
         parts = [part.dim() for part in (reply.models if isinstance(reply, Replies) else reply[1:]) if part is not None]
         self._book(concrete, batches.total(steps), parts.count(2), parts.count(1))
@@ -408,7 +411,8 @@ class Simulation(Federation):
         """See :class:`drfl.federation.federation.Federation`."""
         whole = copy.copy(self)  # shares everything but the assignment of rows to clients, including the ledger
         whole._rows = ClientRows.of([self._rows.index])
-        whole.n, whole.shares, whole.sizes = 1, torch.ones(1, dtype=torch.float64), whole._rows.sizes
+        whole.n, whole.names, whole.shares = 1, (), torch.ones(1, dtype=torch.float64)
+        whole.sizes = whole._rows.sizes
         return whole
 
     def _tests(self, models: Tensor | ClientTable, part: Part = "test") -> Tests:

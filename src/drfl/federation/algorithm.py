@@ -16,7 +16,7 @@ from drfl.federation.client_table import ClientTable
 from drfl.federation.federation import Federation
 from drfl.federation.local_method import OwnModels
 from drfl.federation.requests import Losses
-from drfl.federation.sampling import Cohort
+from drfl.federation.sampling import Cohort, size
 from drfl.optim.local import LocalSGD, check_local
 
 
@@ -183,7 +183,7 @@ class Sized(Protocol):
 
     @property
     def m(self) -> int | None:
-        """Cohort size; None = the default of :func:`drfl.federation.sampling.size`."""
+        """Cohort size; None = the default, see :func:`default_cohort`."""
         ...
 
 
@@ -224,6 +224,14 @@ class Personal(Protocol):
             key: Key for the random draws of fine-tuning.
         """
         ...
+
+
+def default_cohort(algorithm: Algorithm | type[Algorithm], n: int) -> int:
+    """Return the default size of an algorithm's cohort, see :func:`drfl.federation.sampling.size`.
+
+    An algorithm whose default is all clients states this with a class attribute ``full_participation``.
+    """
+    return n if getattr(algorithm, "full_participation", False) else size(None, n)
 
 
 def is_separate(algorithm: Algorithm) -> bool:

@@ -121,7 +121,8 @@ class LocalMethod:
 
     Attributes:
         gradients: Number of gradients per sample and step, for the ledger.
-        trained: Names of entries of the state that local steps train along with the model, by the same optimiser.
+        trained: Names of entries of the state that local steps train along with the model, by the same optimiser. A
+            radius, and the ascent of SAM, apply to the model and to each entry separately.
     """
 
     gradients: ClassVar[int] = 1

@@ -172,12 +172,17 @@ class LocalSGD:
         momentum, the total is τ. Therefore, (w − u_τ) / (η·effective_steps) is a weighted mean of the local directions,
         unless ``radius`` has shortened a step.
         """
-        total = velocity = 0.0
+        return self.effective_after_each(steps)[-1]
+
+    def effective_after_each(self, steps: int) -> list[float]:
+        """Compute :meth:`effective` for 1, 2, …, ``steps`` steps."""
+        totals, total, velocity = list[float](), 0.0, 0.0
         for _ in range(steps):
             # The velocity if every direction were 1. The closed form loses digits if momentum is near 1.
             velocity = 1 + self.momentum * velocity
             total += velocity
-        return total
+            totals.append(total)
+        return totals
 
     @property
     def effective_steps(self) -> float:

@@ -68,17 +68,22 @@ class AggregatingFederation(WrappedFederation):
         therefore leave the region that the rule allows. Bounding the updates w_i − w would not be enough: a client that
         pushes in the same direction every round, however little, accumulates all of it in its drift term.
         """
-        w, local, tau, k = request.w, request.local, request.local.fewest_steps, len(reply.clients)
+        w, local, k = request.w, request.local, len(reply.clients)
         penalised = request.shift is not None and request.prox > 0
         centre = self.rule.expected(reply.clients, w, self.centres[0])
 
-        # (k, 1) κ: μ if there is a penalty with drift terms, else 1/(η·steps).
+        # (k, 3) κ of the last model, the snapshot and the mean of models 1…τ_i: μ if there is a penalty with drift
+        # terms, else 1/(η·steps). With equal directions, the snapshot and the mean are as far from w as after fewer
+        # steps.
         if penalised:
-            rate = torch.full((k, 1), request.prox, dtype=torch.float64)
+            rates = torch.full((k, 3), request.prox, dtype=torch.float64)
         else:
-            steps = [local.effective(tau_i) for tau_i in local.steps_of(self.fed.sizes, reply.clients).tolist()]
-            rate = 1 / (local.eta * torch.tensor(steps, dtype=torch.float64))[:, None]
-        rate = rate.to(w)
+            taus = local.steps_of(self.fed.sizes, reply.clients).tolist()
+            after = {tau: torch.tensor(local.effective_after_each(tau), dtype=torch.float64) for tau in set(taus)}
+            at = (request.snapshot or 1) - 1
+            steps = {tau: torch.stack([each[-1], each[at], each.mean()]) for tau, each in after.items()}
+            rates = 1 / (local.eta * torch.stack([steps[tau] for tau in taus]))
+        rates = rates.to(w)
 
         # (k, d) the shift added to the directions. Replies may arrive in a different order from the cohort.
         if request.shift is None:
@@ -88,17 +93,15 @@ class AggregatingFederation(WrappedFederation):
             shift = request.shift[torch.tensor([row_of[client] for client in reply.clients.tolist()])]
 
         # Exclude clients by their final models; their snapshots and means are then excluded too.
-        kept = self.rule.keep(rate * (w - reply.w) - shift, centre)
+        kept = self.rule.keep(rates[:, :1] * (w - reply.w) - shift, centre)
         self.left_out[reply.clients[~kept]] = True
-        reply, centre, rate, shift = select_rows(reply, kept), _of(centre, kept), rate[kept], shift[kept]
+        reply, centre, rates, shift = select_rows(reply, kept), _of(centre, kept), rates[kept], shift[kept]
         if not bool(kept.any()):
             return reply
-        # After t of τ steps a model has gone t/τ of the way; the mean of models 1…τ has gone (τ+1)/(2τ) of it.
-        fractions = 1.0, (request.snapshot or tau) / tau, (tau + 1) / (2 * tau)
         parts = []
-        for kind, (U, part) in enumerate(zip(reply.models, fractions, strict=True)):
+        for kind, U in enumerate(reply.models):
             if U is not None:
-                kappa = rate if penalised else rate / part
+                kappa = rates[:, kind : kind + 1]
                 G = kappa * (w - U) - shift
                 bounded = self._bounded(G, centre, None if kind else 0)
                 # Return the same models if the rule changes nothing: converting to G and back would round them.

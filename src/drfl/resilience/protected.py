@@ -13,7 +13,7 @@ from torch import Tensor
 from drfl.core import checks
 from drfl.core.errors import InputError, Notice
 from drfl.core.key import Key
-from drfl.federation.algorithm import Info, Sized, core_of, mixture_of
+from drfl.federation.algorithm import Info, core_of, default_cohort, mixture_of
 from drfl.federation.federation import Federation, WrappedFederation
 from drfl.federation.requests import GradientRequest, LossRequest, R, Request, reports_of, select_rows, with_reports
 from drfl.federation.user_algorithm import begin, play
@@ -306,7 +306,8 @@ class Protected(Wrapper[S]):
                 code="unsupported-combination",
                 field="reference",
             )
-        most = min(n, core.m or n) if isinstance(core, Sized) and isinstance(core.m, int) else n
+        m = getattr(core, "m", n)
+        most = default_cohort(core, n) if m is None else min(n, m) if isinstance(m, int) and m > 0 else n
         if self.aggregator is not None and most < self.aggregator.min_vectors:  # no request could get enough replies
             raise InputError(
                 f"{self.aggregator} needs at least {self.aggregator.min_vectors} replies, but at most "

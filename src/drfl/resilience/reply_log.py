@@ -10,6 +10,7 @@ import csv
 import hashlib
 import io
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ from drfl.resilience.wrappers import S, WrappedAlgorithm
 from drfl.training.history import csv_text
 from drfl.training.run_state import RunState
 
-COLUMNS = ("round", "kind", "key", "clients")
+COLUMNS = ("round", "kind", "key", "clients", "number")
 
 
 class UsedReplies(NamedTuple):
@@ -38,14 +39,16 @@ class UsedReplies(NamedTuple):
     Args:
         round: Round of the request.
         kind: Kind of the request: "train", "losses" or "gradients".
-        key: Name of the request's key, which is unique per kind in a run.
+        key: Name of the request's key.
         clients: Clients whose replies were used, in the order in which the algorithm received them.
+        number: 1, 2, … for a round's requests of the same kind and key, as if each client is sent a model of its own.
     """
 
     round: int
     kind: str
     key: str
     clients: tuple[int, ...]
+    number: int = 1
 
 
 def name_of(key: Key) -> str:
@@ -63,13 +66,14 @@ class RecordingFederation(WrappedFederation):
 
     def __init__(self, fed: Federation, note: Callable[[UsedReplies], None]) -> None:
         super().__init__(fed)
-        self.note = note
+        self.note, self._count = note, Counter[tuple[str, str]]()
 
     def ask(self, request: Request[R]) -> R:
         """Send a request and report which clients answered."""
         reply = self.fed.ask(request)
-        round = request.key.round or 0
-        self.note(UsedReplies(round, request.kind, name_of(request.key), tuple(reply.clients.tolist())))
+        round, kind, key = request.key.round or 0, request.kind, name_of(request.key)
+        self._count[kind, key] += 1
+        self.note(UsedReplies(round, kind, key, tuple(reply.clients.tolist()), self._count[kind, key]))
         return reply
 
 
@@ -90,16 +94,16 @@ class Recorded(WrappedAlgorithm[S]):
 
 
 class ReplayingFederation(WrappedFederation):
-    """A federation in which only the clients in a recorded list answer.
+    """A federation in which only the clients in a recorded list answer; for one round.
 
     Args:
         fed: The wrapped federation.
-        record: Clients by kind and key of a request.
+        record: Clients by kind, key and number of a request.
     """
 
-    def __init__(self, fed: Federation, record: Mapping[tuple[str, str], tuple[int, ...]]) -> None:
+    def __init__(self, fed: Federation, record: Mapping[tuple[str, str, int], tuple[int, ...]]) -> None:
         super().__init__(fed)
-        self.record = record
+        self.record, self._count = record, Counter[tuple[str, str]]()
 
     def ask(self, request: Request[R]) -> R:
         """Send a request to the clients of its cohort whose replies were used in the recorded run.
@@ -107,7 +111,9 @@ class ReplayingFederation(WrappedFederation):
         Raises:
             InputError: If the list belongs to another run.
         """
-        clients = self.record.get((request.kind, name_of(request.key)))
+        kind, key = request.kind, name_of(request.key)
+        self._count[kind, key] += 1
+        clients = self.record.get((kind, key, self._count[kind, key]))
         if clients is None or not set(clients) <= set(request.cohort.tolist()):
             raise InputError(
                 f"the list of replies is from another run: it has no request '{request.kind}' to clients "
@@ -139,16 +145,17 @@ class Replayed(WrappedAlgorithm[S]):
     record: tuple[UsedReplies, ...]
 
     def __post_init__(self) -> None:
-        if len({(entry.kind, entry.key) for entry in self.record}) < len(self.record):
+        if len({(entry.kind, entry.key, entry.number) for entry in self.record}) < len(self.record):
             raise InputError(
-                "the list of replies contains a request twice. Use the list of a single run",
+                "the list of replies contains a request twice. Use the list of a single run that repeated no round "
+                "with a smaller step size",
                 code="given-twice",
                 field="replies",
             )
 
     def round(self, state: S, fed: Federation, key: Key) -> tuple[S, Info]:
         """Run one round of the wrapped algorithm."""
-        record = {(entry.kind, entry.key): entry.clients for entry in self.record}
+        record = {(entry.kind, entry.key, entry.number): entry.clients for entry in self.record}
         return play(self.algorithm, state, ReplayingFederation(fed, record), key)
 
 
@@ -201,7 +208,7 @@ class ReplyLog:
         if self._file is None or not done:
             return
         text = io.StringIO()
-        rows = [(entry.round, entry.kind, entry.key, " ".join(map(str, entry.clients))) for entry in done]
+        rows = [(*entry[:3], " ".join(map(str, entry.clients)), entry.number) for entry in done]
         csv.writer(text, lineterminator="\n").writerows(rows)
         content = text.getvalue().encode()
         try:
@@ -228,12 +235,14 @@ def read_replies(file: Path) -> tuple[UsedReplies, ...]:
     """
     try:
         return tuple(
-            UsedReplies(int(row["round"]), row["kind"], row["key"], tuple(map(int, row["clients"].split())))
+            UsedReplies(
+                int(row["round"]), row["kind"], row["key"], tuple(map(int, row["clients"].split())), int(row["number"])
+            )
             for row in _parse(read_bytes(file, limit=None, follow=False), file)
         )
     except ValueError:
         raise InputError(
-            f"'{file}' is not a list of replies: column 'clients' must contain integers",
+            f"'{file}' is not a list of replies: columns 'clients' and 'number' must contain integers",
             code="damaged-file",
             field=str(file),
         ) from None

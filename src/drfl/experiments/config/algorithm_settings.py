@@ -11,14 +11,13 @@ from drfl.experiments.config.hyperparameters import (
     algorithm_class,
     algorithm_name,
     by_algorithm,
-    default_cohort,
     has_parameter,
     make_algorithm,
     with_defaults,
 )
 from drfl.experiments.config.settings import AlgorithmFields
 from drfl.experiments.config.strict import StrictSettings
-from drfl.federation.algorithm import Algorithm
+from drfl.federation.algorithm import Algorithm, default_cohort
 
 COMMON = {"steps": "steps", "batch": "batch", "lr": "lr", "cohort": "m"}
 """Options that set a parameter of every algorithm, with the parameter's name."""

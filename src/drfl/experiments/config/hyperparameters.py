@@ -11,14 +11,14 @@ from collections.abc import Callable, Collection, Mapping
 
 from pydantic import TypeAdapter, ValidationError
 
-from drfl.algorithms import ALGORITHMS, BASELINES, CLIENT_SIDE, FULL_PARTICIPATION
+from drfl.algorithms import ALGORITHMS, BASELINES, CLIENT_SIDE
 from drfl.ambiguity import AmbiguitySet, by_name
 from drfl.core import user_code
 from drfl.core.errors import InputError, unknown
 from drfl.core.short_repr import stable_repr
 from drfl.experiments.config.strict import value_problem
 from drfl.federation import sampling
-from drfl.federation.algorithm import LOCAL_FIELD, Algorithm
+from drfl.federation.algorithm import LOCAL_FIELD, Algorithm, default_cohort
 from drfl.federation.sampling import Sampling
 from drfl.optim import local_optimizers, schedules, server_optimizers
 from drfl.optim.local import LocalSGD
@@ -182,11 +182,6 @@ def parameters_of(algorithm: Algorithm, clients: int) -> dict[str, Value]:
     if "m" in parameters and parameters["m"] is None:
         parameters["m"] = default_cohort(type(algorithm), clients)
     return parameters
-
-
-def default_cohort(algorithm: type[Algorithm], clients: int) -> int:
-    """Return the default size of an algorithm's cohort."""
-    return clients if issubclass(algorithm, FULL_PARTICIPATION) else sampling.size(None, clients)
 
 
 def with_defaults(algorithm: str, given: Mapping[str, Value]) -> dict[str, Value]:

@@ -10,9 +10,8 @@ from typing import Any, cast
 from drfl.core.errors import InputError
 from drfl.data import ClientData
 from drfl.experiments.config.guards_and_failures import ProbeAudit, ProbeRule
-from drfl.experiments.config.hyperparameters import default_cohort
 from drfl.experiments.config.run_settings import RunSettings
-from drfl.federation.algorithm import Algorithm
+from drfl.federation.algorithm import Algorithm, default_cohort
 from drfl.resilience import (
     Audit,
     Faulty,
