@@ -6,6 +6,7 @@ import json
 import shutil
 
 import pytest
+from tests.support.refusals import refused
 
 from drfl.cli.app import call
 from drfl.core.audit_log import AuditLog
@@ -48,6 +49,13 @@ def test_status_of_sites_with_last_change_and_reply(folder):
     assert c == ""
     assert (found.problem, found.runs) == ("", ("8",))
     assert (found.run.state, found.run.rounds, found.run.planned, found.fit.state) == ("none", 0, 50, "none")
+
+
+@pytest.mark.parametrize("line", ["nonsense", "[1]", "{}"])
+def test_damaged_log_is_an_error_in_one_line(folder, line):
+    (folder.root / "audit.jsonl").write_text(f"{line}\n")
+    with refused("audit-log", str(folder.root / "audit.jsonl"), kind=DrflError):
+        status.status_of(folder)
 
 
 def test_unregistered_and_revoked_sites(folder):
