@@ -245,6 +245,43 @@ def test_own_method_runs_at_sites_that_approved_its_digest(tmp_path, method):
     assert int(b.state.shared[-1]) == 4
 
 
+def test_message_is_shortened_by_its_own_norm(tmp_path, method):
+    """A message is no model, although it has as many numbers."""
+    source = """
+from dataclasses import dataclass
+
+from drfl import ClientSide
+
+
+@dataclass(frozen=True)
+class Long(ClientSide):
+    size: float = 1.0
+
+    def shared(self, model):
+        return {"c": model.vector.new_zeros(len(model.vector))}
+
+    def message_shapes(self, model):
+        return {"c": (len(model.vector),)}
+
+    def message(self, model, data, context):
+        return {"c": model.vector.new_full((len(model.vector),), self.size * len(model.vector) ** -0.5)}
+
+    def merge(self, shared, messages, weights):
+        return {"c": weights @ messages["c"]}
+
+    def loss(self, model, batch, context):
+        return batch.mean(model.losses(model(batch.inputs), batch.targets)) + 0 * context["c"].sum()
+"""
+    (tmp_path / "long.py").write_text(source)
+    kind = load("algorithm", "long.py:Long")
+    policy = SitePolicy(code={"long.py": hashlib.sha256(source.encode()).hexdigest()}, max_step=0.5)
+    for size, norm in ((0.1, 0.1), (2.0, 0.5)):
+        algorithm, (_, fed) = kind(m=3, local=LOCAL, size=size), pair(tmp_path, policy)
+        state, _ = algorithm.round(algorithm.init(fed), fed, Key(0))
+        assert float(state.shared.norm()) == pytest.approx(norm)
+        assert state.shared.shape == fed.w0.shape
+
+
 def test_unapproved_or_changed_code_is_refused(tmp_path, method):
     kind, digest = method
     sent = sent_method(kind(pull=0.5), torch.tensor([7.0], dtype=torch.float64))
