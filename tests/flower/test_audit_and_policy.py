@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import re
 import threading
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 import torch
@@ -23,7 +25,7 @@ from drfl.flower.deploy.audit_one_log import check_records, check_site_requests
 from drfl.flower.messages import Ask, LossWork
 from drfl.flower.nodes import NameRoster, gather_members
 from drfl.flower.records import write
-from drfl.flower.settings import SiteSettings
+from drfl.flower.settings import ServerSettings, SiteSettings, validate
 from drfl.flower.site_policy import RefusedError, SitePolicy
 from drfl.flower.site_task import task_of
 
@@ -288,6 +290,19 @@ def test_contradictory_settings_are_refused():
     with pytest.raises(ValueError, match=r"policy\.requests_a_day .* audit = "):
         SiteSettings.model_validate({**about, "policy": {"requests_a_day": 5}})
     assert SiteSettings.model_validate({**about, "audit": "log", "policy": {"requests_a_day": 5}}).audit is not None
+    for name, values in {
+        "timeout": (math.inf, math.nan, 1e10, 0),
+        "name": ("", "a" * 129, "a\nb"),
+        "threads": (0, 1025),
+    }.items():
+        for value in values:
+            with refused("invalid-value", name):
+                validate(Path("site.toml"), {**about, name: value}, SiteSettings)
+    for name, values in {"timeout": (math.inf, math.nan, 1e10, 0), "grace": (math.inf, 1e10), "wait": (1e10,)}.items():
+        for value in values:
+            with refused("invalid-value", name):
+                content = {"job": {"algorithm": "FedAvg"}, "sites": [{"name": "a"}], "insecure": True}
+                validate(Path("server.toml"), {**content, name: value}, ServerSettings)
     for wrong in ({"max_step": 0}, {"requests_a_day": 0}, {"steps": 3}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             SiteSettings.model_validate({**about, "policy": wrong})
