@@ -315,6 +315,14 @@ def test_impossible_method_options_are_refused(tmp_path):
         load_method(msgspec.structs.replace(sent, options=(("nothing", 1),)), SitePolicy(), tmp_path)
 
 
+def test_long_texts_of_a_method_are_refused_at_the_server(tmp_path, method):
+    kind, _ = method
+    named = type("E" * 120, (kind,), {"__module__": kind.__module__})
+    assert len(sent_method(named(), None).name) == 128
+    with refused("invalid-name"):
+        sent_method(type("E" * 121, (kind,), {"__module__": kind.__module__})(), None)
+
+
 def test_class_without_a_file_cannot_be_sent():
     kind = type("Typed", (drfl.ClientSide,), {"__module__": "__console__"})
     with refused("needs-file", "Typed"):
