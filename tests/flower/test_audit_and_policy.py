@@ -29,6 +29,8 @@ from drfl.flower.settings import ServerSettings, SiteSettings, validate
 from drfl.flower.site_policy import RefusedError, SitePolicy
 from drfl.flower.site_task import task_of
 
+from .test_delivery import key_in
+
 LOCAL = LocalSGD(steps=2, lr=0.1, batch=4)
 EVERYBODY = torch.arange(4)
 
@@ -95,6 +97,14 @@ def test_log_is_read_from_its_end(tmp_path, monkeypatch, block):
 def _write(path, count):
     for _ in range(count):
         add(AuditLog(path, "site", "a"), "asked")
+
+
+def test_head_names_the_key_that_signed_it(tmp_path):
+    key = key_in(tmp_path)
+    head = add(AuditLog(tmp_path / "log", "site", "a", key), "asked")
+    assert head.is_signed_by(key.public)
+    # The signature does not cover the fingerprint.
+    assert not head._replace(by="0" * 16).is_signed_by(key.public)
 
 
 def test_concurrent_writers_keep_the_chain(tmp_path):

@@ -27,8 +27,8 @@ from drfl.flower.delivery import deliver_result
 from drfl.flower.deploy.runs import FIT
 from drfl.flower.deployed_fit import fit_sites
 from drfl.flower.deployment import Deployment, Preparation
-from drfl.flower.paired import paired_csv
 from drfl.flower.job_code import job_code
+from drfl.flower.paired import paired_csv
 from drfl.flower.progress import log_end, log_progress
 from drfl.flower.server_tasks import carry_out
 from drfl.flower.session import read_resolved, session
