@@ -208,6 +208,48 @@ def test_site_that_lost_its_state_starts_from_the_global_model(tmp_path, caplog)
     assert lost.loss[0] != shared.loss[0]
 
 
+def test_site_that_misses_the_last_test_of_own_models_has_no_result(tmp_path):
+    _, fed = pair(tmp_path)
+    grid, algorithm = fed._transport.grid, CLIENT_SIDE["Ditto"](m=3, local=LOCAL)
+
+    def leave(after):
+        def callback(progress):
+            # Each site is offline at the test of the round after this one.
+            grid.offline = {2} if progress.round == after else set()
+
+        return callback
+
+    def scores(after):
+        ends = drfl.run(algorithm, fed, rounds=3, callbacks=[leave(after)], check_data=False)
+        return ends.evaluation.score.isnan().tolist(), fed.untested, ends.history.rows
+
+    fed._transport.deadline = Deadline(0.1)
+    assert scores(after=1)[:2] == ([False] * 3, ())
+    missing, untested, rows = scores(after=2)
+    assert (missing, untested) == ([False, True, False], ("b",))
+    assert all(value == value for row in rows[:-1] for value in row.metrics)
+    # Results of own models are not those of the global model.
+    grid.offline = {2}
+    fed.evaluate(fed.w0)
+    assert fed.evaluate(fed.w0 + 1).score.isnan().tolist() == [False, True, False]
+
+
+def test_own_results_are_not_those_of_the_global_model(tmp_path):
+    _, fed = pair(tmp_path)
+    fed._transport.deadline = Deadline(0.1)
+    algorithm = CLIENT_SIDE["Ditto"](m=3, local=LOCAL)
+    state, _ = algorithm.round(algorithm.init(fed), fed, Key(0).fold("round", 1))
+    shared, own = fed.evaluate(state.w), algorithm.personal(state, state.w, fed, Key(0))
+    fed._transport.grid.offline = {2}
+    assert fed.evaluate_each(own).score.isnan().tolist() == [False, True, False]  # never tested before
+    fed._transport.grid.offline = set()
+    first = fed.evaluate_each(own)
+    fed.evaluate(state.w)
+    fed._transport.grid.offline = {2}
+    assert fed.evaluate_each(own).loss[1] == first.loss[1] != shared.loss[1]
+    assert fed.evaluate_each(own._replace(is_last=True)).score.isnan().tolist() == [False, True, False]
+
+
 def test_states_are_private_and_old_ones_are_removed(tmp_path, monkeypatch):
     states = SiteStates(tmp_path, "a/b ü")
     assert states.folder.parent == tmp_path / "drfl-clients"
