@@ -171,6 +171,7 @@ CODES = {
     "similar-names": "Two names differ only by blanks or case.",
     "similar-values": "A value is spelt in two ways, or looks like a typing error.",
     "simulation-only": "The algorithm needs all data in one place.",
+    "site-failed": "A site cannot answer. The log of its SuperNode shows the reason, which stays at the site.",
     "site-limit": "A site reports more rows or classes than server.toml allows.",
     "site-skipped": "A site is skipped for a while after several unusable replies.",
     "site-untested": "A site has no test result of this model.",

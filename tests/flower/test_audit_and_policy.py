@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import re
 import threading
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 import torch
-from tests.flower.conftest import SIZES, federation, grid_of, site
+from flwr.app import ConfigRecord, Message
+from tests.flower.conftest import MODEL, SIZES, federation, grid_of, site
 from tests.support.refusals import refused
 from tests.support.replies import parts
 
@@ -18,9 +21,15 @@ from drfl.algorithms import DRDM
 from drfl.core import audit_log
 from drfl.core.audit_log import FIRST, AuditLog, read
 from drfl.core.errors import DrflError, InputError
+from drfl.flower.deploy.audit_one_log import check_records, check_site_requests
+from drfl.flower.messages import Ask, LossWork
 from drfl.flower.nodes import NameRoster, gather_members
-from drfl.flower.settings import SiteSettings
+from drfl.flower.records import write
+from drfl.flower.settings import ServerSettings, SiteSettings, validate
 from drfl.flower.site_policy import RefusedError, SitePolicy
+from drfl.flower.site_task import task_of
+
+from .test_delivery import key_in
 
 LOCAL = LocalSGD(steps=2, lr=0.1, batch=4)
 EVERYBODY = torch.arange(4)
@@ -88,6 +97,14 @@ def test_log_is_read_from_its_end(tmp_path, monkeypatch, block):
 def _write(path, count):
     for _ in range(count):
         add(AuditLog(path, "site", "a"), "asked")
+
+
+def test_head_names_the_key_that_signed_it(tmp_path):
+    key = key_in(tmp_path)
+    head = add(AuditLog(tmp_path / "log", "site", "a", key), "asked")
+    assert head.is_signed_by(key.public)
+    # The signature does not cover the fingerprint.
+    assert not head._replace(by="0" * 16).is_signed_by(key.public)
 
 
 def test_concurrent_writers_keep_the_chain(tmp_path):
@@ -180,7 +197,6 @@ def test_site_keeps_the_drift_term_of_the_shortened_update(tmp_path):
     assert bounded.ledger == plain.ledger
 
 
-@pytest.mark.long
 def test_daily_limit_counts_requests_of_every_kind(tmp_path, caplog):
     fed = federation(sites_of(tmp_path, requests_a_day=5))  # including two identity requests
     for r in range(4):
@@ -195,6 +211,7 @@ def test_daily_limit_counts_requests_of_every_kind(tmp_path, caplog):
     with pytest.raises(InputError):  # the run restarts on the same day
         federation(sites_of(tmp_path, requests_a_day=5))
     assert read(tmp_path / "b").records[-1]["what"] == "identity"
+    assert list(check_site_requests(read(tmp_path / "b"))) == []
 
 
 def test_evaluations_count_towards_the_daily_limit(tmp_path):
@@ -211,8 +228,46 @@ def test_simultaneous_requests_are_all_counted(tmp_path):
         log.add("asked", **about, digest="0" * 32, server=None)  # three processes have not replied yet
     with refused("too-many-requests", "requests_a_day", kind=RefusedError):
         policy.check_count(log)
+    # A refusal frees no place: a request with a bad head has only this line.
     log.add("refused", **about, request=None, reason="")
+    with refused("too-many-requests", "requests_a_day", kind=RefusedError):
+        policy.check_count(log)
+
+
+def test_messages_with_a_bad_head_buy_no_requests(tmp_path):
+    policy, log = SitePolicy(requests_a_day=2), AuditLog(tmp_path / "log", "site", "a")
+    grid = grid_of("a", load=lambda _: site("a", audit=log, policy=policy))
+    w = task_of(MODEL, (6,)).w0
+
+    def is_answered(head=None):
+        content = write(Ask(0, MODEL, w, work=LossWork(0, (1,), None)))
+        if head is not None:
+            content["audit"] = ConfigRecord({"head": head})
+        (reply,) = grid.pull_messages(grid.push_messages([Message(content, 1, "train", ttl=9)]))
+        return reply.has_content()
+
+    assert [is_answered() for _ in range(3)] == [True, True, False]
+    assert not any(is_answered("junk") for _ in range(3))
+    assert not any(is_answered() for _ in range(3))
+
+
+def test_daily_limit_counts_the_days_of_the_clock(tmp_path, monkeypatch):
+    log, policy = AuditLog(tmp_path / "log", "site", "a"), SitePolicy(requests_a_day=1)
+    today, real = f"{datetime.now(UTC):%Y-%m-%d}", audit_log._now
+    monkeypatch.setattr(audit_log, "_now", lambda: "2999-01-01T00:00:00.000Z")
+    for _ in range(2):
+        add(log, "asked")
+    policy.check_count(log)  # these requests belong to another day
+    monkeypatch.setattr(audit_log, "_now", real)
+    add(log, "asked")
     policy.check_count(log)
+    add(log, "asked")
+    with refused("too-many-requests", "requests_a_day", kind=RefusedError):
+        policy.check_count(log)
+    content = read(tmp_path / "log")
+    assert [str(r["at"])[:4] for r in content.records][1:] == ["2999"] * 4
+    assert [str(audit_log.clock_of(r))[:10] for r in content.records][1:] == ["2999-01-01"] * 2 + [today] * 2
+    assert [finding for finding in check_records(content) if finding.kind == "problem"] == []
 
 
 @pytest.mark.long
@@ -245,6 +300,19 @@ def test_contradictory_settings_are_refused():
     with pytest.raises(ValueError, match=r"policy\.requests_a_day .* audit = "):
         SiteSettings.model_validate({**about, "policy": {"requests_a_day": 5}})
     assert SiteSettings.model_validate({**about, "audit": "log", "policy": {"requests_a_day": 5}}).audit is not None
+    for name, values in {
+        "timeout": (math.inf, math.nan, 1e10, 0),
+        "name": ("", "a" * 129, "a\nb"),
+        "threads": (0, 1025),
+    }.items():
+        for value in values:
+            with refused("invalid-value", name):
+                validate(Path("site.toml"), {**about, name: value}, SiteSettings)
+    for name, values in {"timeout": (math.inf, math.nan, 1e10, 0), "grace": (math.inf, 1e10), "wait": (1e10,)}.items():
+        for value in values:
+            with refused("invalid-value", name):
+                content = {"job": {"algorithm": "FedAvg"}, "sites": [{"name": "a"}], "insecure": True}
+                validate(Path("server.toml"), {**content, name: value}, ServerSettings)
     for wrong in ({"max_step": 0}, {"requests_a_day": 0}, {"steps": 3}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             SiteSettings.model_validate({**about, "policy": wrong})

@@ -210,6 +210,48 @@ def test_site_that_lost_its_state_starts_from_the_global_model(tmp_path, caplog)
     assert lost.loss[0] != shared.loss[0]
 
 
+def test_site_that_misses_the_last_test_of_own_models_has_no_result(tmp_path):
+    _, fed = pair(tmp_path)
+    grid, algorithm = fed._transport.grid, CLIENT_SIDE["Ditto"](m=3, local=LOCAL)
+
+    def leave(after):
+        def callback(progress):
+            # Each site is offline at the test of the round after this one.
+            grid.offline = {2} if progress.round == after else set()
+
+        return callback
+
+    def scores(after):
+        ends = drfl.run(algorithm, fed, rounds=3, callbacks=[leave(after)], check_data=False)
+        return ends.evaluation.score.isnan().tolist(), fed.untested, ends.history.rows
+
+    fed._transport.deadline = Deadline(0.1)
+    assert scores(after=1)[:2] == ([False] * 3, ())
+    missing, untested, rows = scores(after=2)
+    assert (missing, untested) == ([False, True, False], ("b",))
+    assert all(value == value for row in rows[:-1] for value in row.metrics)
+    # Results of own models are not those of the global model.
+    grid.offline = {2}
+    fed.evaluate(fed.w0)
+    assert fed.evaluate(fed.w0 + 1).score.isnan().tolist() == [False, True, False]
+
+
+def test_own_results_are_not_those_of_the_global_model(tmp_path):
+    _, fed = pair(tmp_path)
+    fed._transport.deadline = Deadline(0.1)
+    algorithm = CLIENT_SIDE["Ditto"](m=3, local=LOCAL)
+    state, _ = algorithm.round(algorithm.init(fed), fed, Key(0).fold("round", 1))
+    shared, own = fed.evaluate(state.w), algorithm.personal(state, state.w, fed, Key(0))
+    fed._transport.grid.offline = {2}
+    assert fed.evaluate_each(own).score.isnan().tolist() == [False, True, False]  # never tested before
+    fed._transport.grid.offline = set()
+    first = fed.evaluate_each(own)
+    fed.evaluate(state.w)
+    fed._transport.grid.offline = {2}
+    assert fed.evaluate_each(own).loss[1] == first.loss[1] != shared.loss[1]
+    assert fed.evaluate_each(own._replace(is_last=True)).score.isnan().tolist() == [False, True, False]
+
+
 def test_states_are_private_and_old_ones_are_removed(tmp_path, monkeypatch):
     states = SiteStates(tmp_path, "a/b ü")
     assert states.folder.parent == tmp_path / "drfl-clients"
@@ -255,6 +297,43 @@ def test_own_method_runs_at_sites_that_approved_its_digest(tmp_path, method):
     assert int(b.state.shared[-1]) == 4
 
 
+def test_message_is_shortened_by_its_own_norm(tmp_path, method):
+    """A message is no model, although it has as many numbers."""
+    source = """
+from dataclasses import dataclass
+
+from drfl import ClientSide
+
+
+@dataclass(frozen=True)
+class Long(ClientSide):
+    size: float = 1.0
+
+    def shared(self, model):
+        return {"c": model.vector.new_zeros(len(model.vector))}
+
+    def message_shapes(self, model):
+        return {"c": (len(model.vector),)}
+
+    def message(self, model, data, context):
+        return {"c": model.vector.new_full((len(model.vector),), self.size * len(model.vector) ** -0.5)}
+
+    def merge(self, shared, messages, weights):
+        return {"c": weights @ messages["c"]}
+
+    def loss(self, model, batch, context):
+        return batch.mean(model.losses(model(batch.inputs), batch.targets)) + 0 * context["c"].sum()
+"""
+    (tmp_path / "long.py").write_text(source)
+    kind = load("algorithm", "long.py:Long")
+    policy = SitePolicy(code={"long.py": hashlib.sha256(source.encode()).hexdigest()}, max_step=0.5)
+    for size, norm in ((0.1, 0.1), (2.0, 0.5)):
+        algorithm, (_, fed) = kind(m=3, local=LOCAL, size=size), pair(tmp_path, policy)
+        state, _ = algorithm.round(algorithm.init(fed), fed, Key(0))
+        assert float(state.shared.norm()) == pytest.approx(norm)
+        assert state.shared.shape == fed.w0.shape
+
+
 def test_unapproved_or_changed_code_is_refused(tmp_path, method):
     kind, digest = method
     sent = sent_method(kind(pull=0.5), torch.tensor([7.0], dtype=torch.float64))
@@ -286,6 +365,14 @@ def test_impossible_method_options_are_refused(tmp_path):
         load_method(msgspec.structs.replace(sent, options=(("lam", -1.0),)), SitePolicy(), tmp_path)
     with refused("user-code-failed", "method"):
         load_method(msgspec.structs.replace(sent, options=(("nothing", 1),)), SitePolicy(), tmp_path)
+
+
+def test_long_texts_of_a_method_are_refused_at_the_server(tmp_path, method):
+    kind, _ = method
+    named = type("E" * 120, (kind,), {"__module__": kind.__module__})
+    assert len(sent_method(named(), None).name) == 128
+    with refused("invalid-name"):
+        sent_method(type("E" * 121, (kind,), {"__module__": kind.__module__})(), None)
 
 
 def test_class_without_a_file_cannot_be_sent():

@@ -14,6 +14,7 @@ from drfl.federation.federation import Ledger
 from drfl.flower import nodes, transport
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import Answer, Ask
+from drfl.flower.nodes import NameRoster, gather_members
 from drfl.flower.records import read, write
 from drfl.flower.site_health import LONGEST, SiteHealth
 from drfl.flower.transport import PendingRequest
@@ -193,12 +194,14 @@ def test_undecodable_message_does_not_affect_other_replies(caplog):
 
 
 class Impostor(InProcessGrid):
-    """Node 2 answers in place of node 1."""
+    """Node 2 answers in place of node 1, after some messages."""
+
+    after = 2
 
     def pull_messages(self, message_ids):
         found = super().pull_messages(message_ids)
         for reply in found:
-            if reply.metadata.src_node_id == 1 and self.count[1] > 2:
+            if reply.metadata.src_node_id == 1 and self.count[1] > self.after:
                 reply.metadata.__dict__["_src_node_id"] = 2
         return found
 
@@ -207,6 +210,12 @@ def test_reply_from_another_node_is_rejected(caplog):
     assert trained(federation(grid_of(grid=Impostor))) == [1, 2, 3]
     assert ("reply-rejected", "a") in logged(caplog)
     assert re.search(r"a: reply rejected: [^.]*\banother node\b", caplog.text)
+
+
+def test_description_from_another_node_is_rejected(monkeypatch):
+    monkeypatch.setattr(Impostor, "after", 0)
+    with refused("sites-missing", None, "a"):
+        gather_members(grid_of(grid=Impostor), NameRoster("abcd", 0.5, dict(enumerate("abcd", start=1))), 1.0, 0.5)
 
 
 def test_backoff_schedule():

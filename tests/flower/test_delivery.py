@@ -23,7 +23,7 @@ from drfl.flower.receive_model import receive_model
 from drfl.flower.server_tasks import carry_out
 from drfl.flower.site_policy import SitePolicy
 
-from .conftest import site
+from .conftest import site, with_field
 from .test_server_app import settings
 
 OLD, NEW, NEWER = (f"2026-11-2{i}T10:00:00.000+00:00" for i in (5, 6, 7))
@@ -80,6 +80,18 @@ def test_signed_model_becomes_the_current_one(receiver, key):
     store = ModelStore(receiver.folder / "models")
     assert (receipt.new, store.current().read_bytes()) == (True, content)
     assert not receive_model(receiver, signed(content, key, NEWER), about()).new
+
+
+def test_recorded_delivery_from_before_the_last_one_is_refused(receiver, key):
+    first, recorded = model(1.0), signed(model(2.0), key, NEW)
+    receive_model(receiver, signed(first, key, OLD), about())
+    store = ModelStore(receiver.folder / "models")
+    store.current().write_bytes(b"damaged")  # a new delivery repairs it
+    assert not receive_model(receiver, signed(first, key, NEWER), about()).new
+    assert not receive_model(receiver, signed(first, key, OLD), about()).new
+    with refused("old-model", "signed"):
+        receive_model(receiver, recorded, about())
+    assert store.current().read_bytes() == first
 
 
 @pytest.mark.parametrize(
@@ -181,6 +193,23 @@ def test_later_delivery_names_offline_sites(tmp_path, key):
     (tmp_path / "bad.safetensors").write_bytes(model(classes=2))
     with refused("model-mismatch", "a"):
         carry_out(grid, path, request(tmp_path / "b", "deliver", tmp_path / "bad.safetensors"))
+
+
+def test_site_that_confirms_another_model_has_not_received_it(tmp_path, key, caplog):
+    class Other(InProcessGrid):
+        def answer(self, message, context):
+            reply = super().answer(message, context)
+            if message.metadata.message_type == "query.delivery" and context.node_config["name"] == "c":
+                reply.content = with_field(reply.content, "sha256", "0" * 64)
+            return reply
+
+    grid = Other(grid_of_sites(tmp_path, key).app, [{"name": name} for name in "abcd"])
+    (tmp_path / "m.safetensors").write_bytes(model())
+    place = request(tmp_path, "deliver", tmp_path / "m.safetensors")
+    carry_out(grid, with_key(settings(tmp_path)), place)
+    outcome = json.loads((place / "delivery.json").read_text())["sites"]
+    assert [name for name, text in outcome.items() if text == "received"] == ["a", "b", "d"]
+    assert ("model-not-received", "c") in logged(caplog)
 
 
 @pytest.mark.long

@@ -95,6 +95,22 @@ def test_sites_train_and_receive_models_of_approved_code(tmp_path, helper):
     assert all(0 < score <= 1 for score in scores)
 
 
+@pytest.mark.parametrize(("length", "is_sent"), [(128, True), (129, False)])
+def test_one_limit_for_the_length_of_references(tmp_path, helper, length, is_sent):
+    name = "a" * (length - len("own/net.py:"))
+    more = f"\n{name} = loss\n"
+    policy = {**approved(helper), "own/net.py": sha(CODE.replace("{helper}", helper) + more)}
+    grid = grid_with(tmp_path, helper, policy, more)
+    with_code(tmp_path, helper, more)
+    path = settings(tmp_path, rounds=1, more=JOB.replace("net.py:loss", f"net.py:{name}"))
+    if is_sent:
+        server_app.serve(grid, path)
+        return
+    with refused("invalid-name", "job"):
+        server_app.serve(grid, path)
+    assert not grid.count  # before any site is asked
+
+
 @pytest.mark.long
 def test_messages_name_no_folder_of_the_server(tmp_path, helper, monkeypatch):
     sent, push = [], InProcessGrid.push_messages

@@ -6,14 +6,17 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from flwr.app import Message, RecordDict
 from tests.support.refusals import refused
 
 from drfl.data.datasets.formats import write_idx
 from drfl.data.tables.schema import Column, TableSchema
-from drfl.flower.client_app import HungError, Site, identity, run_within, site_of
-from drfl.flower.messages import SiteIdentity
-from drfl.flower.records import read
+from drfl.flower.client_app import HungError, Site, app, identity, run_within, site_of
+from drfl.flower.in_process import InProcessGrid
+from drfl.flower.messages import Ask, AskIdentity, LossWork, ModelRecipe, SiteIdentity
+from drfl.flower.records import read, write
 from drfl.flower.site_data import load_site
+from drfl.flower.site_task import task_of
 
 X = np.arange(40, dtype=np.float32).reshape(10, 4)
 Y = np.arange(10) % 2
@@ -112,9 +115,50 @@ def test_unreadable_cells_stay_at_the_site(tmp_path, caplog):
     assert "'Smith'" in caplog.text
     (tmp_path / "own_loader2.py").write_text("def load():\n    raise KeyError('Smith')\n")
     path.write_text('name = "b"\n[data]\nloader = "own_loader2:load"\n')
-    with refused("file-unreadable", "b") as caught:
+    with refused("site-failed", "b") as caught:
         site_of(context)
     assert "Smith" not in str(caught.value)
+
+
+SECRET = "Ward 7"
+
+
+@pytest.mark.parametrize(
+    ("more", "kinds", "code"),
+    [
+        (f'timeout = "{SECRET}"', ["identity", "train", "closing"], "invalid-value"),
+        (f'policy.approved = "{SECRET}"', ["identity", "train", "closing"], "not-a-file"),
+        (f'policy.shared_rows_key = "{SECRET}/key"', ["identity"], "file-not-found"),
+        (f'server_key = "{SECRET}/key"', ["identity", "train", "closing"], "file-not-found"),
+        (f'audit = "audit"\nkey = "{SECRET}/key"', ["identity", "train", "closing"], "file-not-found"),
+        (f'audit = "{SECRET}"', ["identity", "train", "closing"], "audit-log"),
+        ("", ["train"], "out-of-range"),  # a label is out of range for the server's model
+    ],
+)
+def test_only_codes_of_errors_leave_the_site(tmp_path, more, kinds, code):
+    folder = tmp_path / SECRET
+    (folder / SECRET).mkdir(parents=True)
+    np.savez(folder / "a.npz", train_inputs=X, train_targets=np.arange(10) % 3)
+    recipe = ModelRecipe("linear", "cross-entropy", "float32", 2, "loop")
+    contents = {
+        "identity": ("query.identity", write(AskIdentity())),
+        "train": ("train", write(Ask(0, recipe, task_of(recipe, (4,)).w0, work=LossWork(0, (1,), None)))),
+        "closing": ("query.closing", RecordDict()),
+    }
+    grid = InProcessGrid(app, [{"site": str(site(folder, 'npz = "a.npz"', more))}])
+    for kind, content in map(contents.get, kinds):
+        (reply,) = grid.pull_messages(grid.push_messages([Message(content, 1, kind, ttl=9)]))
+        assert f"({code})" in reply.error.reason
+        assert SECRET not in reply.error.reason
+
+
+def test_timeout_of_a_loader_is_not_that_of_a_request(tmp_path):
+    (tmp_path / "own_loader3.py").write_text("def load():\n    raise TimeoutError('no answer of db01')\n")
+    path = tmp_path / "site.toml"
+    path.write_text('name = "b"\n[data]\nloader = "own_loader3:load"\n')
+    with refused("site-failed", "b") as caught:
+        site_of(SimpleNamespace(node_config={"site": str(path)}))
+    assert "db01" not in str(caught.value)
 
 
 def test_table_with_a_schema(tmp_path):

@@ -29,6 +29,9 @@ FIRST = "0" * 64
 SIGNATURE = b', "signature": "'
 """Text before the signature in a signed line. The digest of a line covers the record without the signature."""
 
+CLOCK = "clock"
+"""Field of a line with the time of the clock, if that was before the time of the previous line."""
+
 Value = str | int | bool | None | list[str]
 Record = dict[str, Value]
 Role = Literal["server", "site"]
@@ -107,7 +110,8 @@ class Head(NamedTuple):
 
     def is_signed_by(self, public: str) -> bool:
         """Return whether the owner of a public key signed this head."""
-        return is_signed(_signed(self.n, self.digest), self.signature, public)
+        # The signature does not cover ``by``.
+        return self.by == fingerprint(public) and is_signed(_signed(self.n, self.digest), self.signature, public)
 
 
 @dataclass(frozen=True)
@@ -193,9 +197,7 @@ class AuditLog:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise self._error(
-                f"cannot read the audit log {self.path} ({error}). Check that the file is complete."
-            ) from None
+            raise self._unreadable(error) from None
 
     def since(self, time: str) -> Iterator[Record]:
         """Yield the records since a time, latest first, without checking the chain.
@@ -204,16 +206,22 @@ class AuditLog:
 
         Args:
             time: ISO text in UTC, such as "2026-11-24".
+
+        Raises:
+            DrflError: If the log cannot be read.
         """
-        if not self.path.exists():
+        try:
+            with self.path.open("rb") as file:
+                for line in _lines_from_the_end(file):
+                    # The chain is not verified here, because callers only count records; `read` verifies it.
+                    record: Record = json.loads(line)
+                    if str(record["at"]) < time:
+                        return
+                    yield record
+        except FileNotFoundError:
             return
-        with self.path.open("rb") as file:
-            for line in _lines_from_the_end(file):
-                # The chain is not verified here, because callers only count records; `read` verifies it.
-                record: Record = json.loads(line)
-                if str(record["at"]) < time:
-                    return
-                yield record
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise self._unreadable(error) from None
 
     def _continue(self, file: BinaryIO, last: bytes) -> tuple[Head, str]:
         """Check that the log belongs to this owner; return its head and the time of its last record."""
@@ -257,7 +265,9 @@ class AuditLog:
         n, previous = (1, FIRST) if head is None else (head.n + 1, head.digest)
         by = None if key is None else fingerprint(key.public)
         # Times must not decrease even if the clock was set back, because decreasing times are a sign of forgery.
-        record = {"n": n, "at": max(_now(), time), "event": event, **fields, "by": by, "previous": previous}
+        now = _now()
+        clock = {CLOCK: now} if now < time else {}
+        record = {"n": n, "at": max(now, time), **clock, "event": event, **fields, "by": by, "previous": previous}
         line = _body(record)
         digest, signature = _digest(line), ""
         if key is not None:
@@ -265,6 +275,9 @@ class AuditLog:
             line = line[:-1] + SIGNATURE + signature.encode() + b'"}'
         file.write(line + b"\n")
         return Head(n, digest, by or "", signature)
+
+    def _unreadable(self, error: Exception) -> DrflError:
+        return self._error(f"cannot read the audit log {self.path} ({error}). Check that the file is complete.")
 
     def _error(self, text: str, code: str = "audit-log") -> DrflError:
         return DrflError(text, code=code, field=str(self.path))
@@ -335,12 +348,17 @@ def read(path: Path) -> LogContent:
     return LogContent(path, records, heads)
 
 
+def clock_of(record: Record) -> Value:
+    """Return the time of the owner's clock when it wrote a record; ``at`` may be later, see :data:`CLOCK`."""
+    return record.get(CLOCK, record.get("at"))
+
+
 def wrong_field(role: Role, record: Mapping[str, object]) -> str:
     """Describe the first missing, unexpected or invalid field of a record; "" if the record is valid."""
     event = str(record.get("event"))
     if event not in EVENTS[role]:
         return f"a {role} does not write the event '{event}'"
-    expected, names = EVENTS[role][event] | _ALWAYS, record.keys() - {"signature"}
+    expected, names = EVENTS[role][event] | _ALWAYS, record.keys() - {"signature", CLOCK}
     # drfl writes exactly these fields, so an additional one means that the line was changed.
     if expected != names:
         missing = ", ".join(sorted(expected - names))
@@ -372,14 +390,15 @@ def _parsed(line: bytes) -> tuple[Record, Head]:
     record = json.loads(line)
     if not isinstance(record, dict):
         raise ValueError("it is not a JSON object")
-    n, time, by, signature = record.get("n"), record.get("at"), record.get("by"), record.get("signature", "")
+    n, by, signature = record.get("n"), record.get("by"), record.get("signature", "")
     # JSON readers that use floats do not represent longer integers exactly.
     if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n < 10**15:
         raise ValueError("it has no number")
-    if not isinstance(time, str) or not _TIME.fullmatch(time):
-        raise ValueError("it has no time")
-    # The pattern alone would accept 31 February; fromisoformat raises ValueError.
-    datetime.fromisoformat(time)
+    for time in (record.get("at"), clock_of(record)):
+        if not isinstance(time, str) or not _TIME.fullmatch(time):
+            raise ValueError("it has no time")
+        # The pattern alone would accept 31 February; fromisoformat raises ValueError.
+        datetime.fromisoformat(time)
     if not isinstance(record.get("event"), str) or not isinstance(record.get("previous"), str):
         raise ValueError("it has no event, or no digest of the previous line")
     if not isinstance(by, str | None) or not isinstance(signature, str):

@@ -104,25 +104,26 @@ class ModelStore:
         """Make a model the current one, keep the one before as the previous one, and return whether it is new."""
         digest = hashlib.sha256(content).hexdigest()
         with self._locked():
-            current, _, newest = self._read()
-            if current is not None and current.sha256 == digest:
-                return False
-            # Without this check, anyone who recorded an old delivery could put the old model back.
-            if signed <= newest:
-                raise InputError(
-                    f"this model was signed at {signed}, but a later one ({newest}) has been received. Deliver it "
-                    "again with 'drfl deploy deliver'",
-                    code="old-model",
-                    field="signed",
-                )
-            model = StoredModel(digest, signed, datetime.now(UTC).isoformat(timespec="seconds"))
+            current, previous, newest = self._read()
+            model = current
+            if model is None or model.sha256 != digest:
+                # Without this check, anyone who recorded an old delivery could put the old model back.
+                if signed <= newest:
+                    raise InputError(
+                        f"this model was signed at {signed}, but a later one ({newest}) has been received. Deliver it "
+                        "again with 'drfl deploy deliver'",
+                        code="old-model",
+                        field="signed",
+                    )
+                model, previous = StoredModel(digest, signed, datetime.now(UTC).isoformat(timespec="seconds")), current
             # Write through to the disk: after a power cut the index must not name an incomplete file.
             with atomic_write(self.folder / model.file) as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            self._write(model, current, signed)
-        return True
+            # A new delivery of the current model makes recorded deliveries between the two old.
+            self._write(model, previous, max(signed, newest))
+        return model is not current
 
     def roll_back(self) -> tuple[StoredModel, StoredModel]:
         """Exchange the current and the previous model, and return both in this order after the exchange."""

@@ -255,7 +255,7 @@ class Simulation(Federation):
 
     def own_models(self, models: OwnModels) -> ClientTable:
         """See :class:`drfl.federation.federation.Federation`."""
-        w, method, store = models
+        w, method, store = models.w, models.method, models.states
         work, table = MethodWork(method, self.layout_of(method)), self.client_table()
         for client in torch.arange(self.n).split(1):
             row = None if store is None else store[client][0]

@@ -326,8 +326,10 @@ class OwnModels(NamedTuple):
         w: (d,) the global model.
         method: The method whose :meth:`LocalMethod.own_model` assembles it.
         states: The client store; None if the clients store nothing.
+        is_last: Whether the run has ended: a client that cannot be tested then has no result, instead of its last one.
     """
 
     w: Tensor
     method: LocalMethod
     states: ClientTable | None
+    is_last: bool = False

@@ -68,7 +68,7 @@ def ask_once(session: Session, contents: Mapping[int, RecordDict], what: str, re
         client = clients[node]
         silent.discard(client)
         try:
-            valid[client] = _read(received, node, roster, client, reply, audited=audit is not None)
+            valid[client] = _read(received, roster, client, reply, audited=audit is not None)
             log("received", client, **digest_and_head(received))
         except ProtocolError as error:
             reasons[client] = str(error)
@@ -79,7 +79,7 @@ def ask_once(session: Session, contents: Mapping[int, RecordDict], what: str, re
     return RepliesOnce(valid, reasons)
 
 
-def _read(received: ReceivedReply, node: int, roster: Roster, client: int, kind: type[M], *, audited: bool) -> M:
+def _read(received: ReceivedReply, roster: Roster, client: int, kind: type[M], *, audited: bool) -> M:
     """Read a client's reply.
 
     Raises:
@@ -88,8 +88,8 @@ def _read(received: ReceivedReply, node: int, roster: Roster, client: int, kind:
     reply = received.reply
     if reply is not None and reply.has_error():
         raise ProtocolError(error_reason(reply))
-    if reply is None or not reply.has_content() or reply.metadata.src_node_id != node:
-        raise ProtocolError(received.problem or "it is empty, or another node sent it")
+    if reply is None or not reply.has_content():
+        raise ProtocolError(received.problem or "it is empty")
     # Check the size before parsing, because a site may send anything.
     if payload_size(reply.content) > kind.limit + 2**12:
         raise ProtocolError("it is too long")

@@ -49,16 +49,12 @@ from drfl.flower.records import (
 )
 from drfl.flower.row_hashes import hash_rows
 from drfl.flower.settings import read_site
-from drfl.flower.site import Site, private_errors
+from drfl.flower.site import HungError, Site, private_errors
 from drfl.flower.site_data import load_scores, load_site
 from drfl.flower.site_policy import RefusedError
 from drfl.task.losses import Loss
 
 T = TypeVar("T")
-
-
-class HungError(TimeoutError):
-    """Raised if a request takes longer than the site allows."""
 
 
 def run_within(seconds: float, work: Callable[[], T]) -> T:
@@ -127,7 +123,7 @@ def reply(message: Message, context: Context, site: Site) -> Message:
 
     Raises:
         InputError: If the message, the data and the model do not fit together, or the site's policy forbids the
-            request.
+            request. Its text contains nothing of the site's data.
         HungError: If the work takes longer than the site allows.
         DrflError: If the site's audit log cannot be written. No reply is sent without a line in the log.
     """
@@ -161,11 +157,13 @@ def audited_reply(message: Message, context: Context, site: Site, kind: str, wor
             number = None if server is None else server.n
             digest = digest_of_content(message.content)
             log.add("asked", **about, digest=digest, server=None if server is None else str(server))
-        site.policy.check_run(run, site.folder)
-        # The log has this request already, so the count includes it.
-        site.policy.check_count(log)
-        # The site's model may hang, so the work has a time limit.
-        content = run_within(site.timeout, work)
+        # An auditor who is not at the site may read the log, so the reason in it is private too.
+        with private_errors(site.name, "answer the request"):
+            site.policy.check_run(run, site.folder)
+            # The log has this request already, so the count includes it.
+            site.policy.check_count(log)
+            # The site's model may hang, so the work has a time limit.
+            content = run_within(site.timeout, work)
     except Exception as error:
         if log is not None:
             log.add("refused", **about, request=number, reason=printable(error, MOST_SHOWN))
@@ -277,6 +275,7 @@ def row_hashes(site: Site, run: int) -> RecordDict:
     return write(hash_rows(site.data, key, run))
 
 
+Answerer = Callable[[Message, Context], Message]
 SiteWork = Callable[[Site, Message, Context], RecordDict]
 
 WORK: dict[str, SiteWork] = {
@@ -298,19 +297,26 @@ def client_app(load: Callable[[Context], Site]) -> ClientApp:
     """
     client = ClientApp()
 
-    @client.train()
-    def train(message: Message, context: Context) -> Message:
-        return reply(message, context, load(context))
+    def private(answer: Answerer) -> Answerer:
+        def guarded(message: Message, context: Context) -> Message:
+            with private_errors("", "answer the request"):
+                return answer(message, context)
 
+        return guarded
+
+    @client.train()
     @client.evaluate()
-    def evaluate(message: Message, context: Context) -> Message:
+    @private
+    def train_or_test(message: Message, context: Context) -> Message:
         return reply(message, context, load(context))
 
     @client.query(IDENTITY)
+    @private
     def describe(message: Message, context: Context) -> Message:
         site = load(context)
         site.policy.check_run(context.run_id, site.folder)
-        content = identity(site, read(message.content, AskIdentity).holdout)
+        with private_errors(site.name, "describe itself"):
+            content = identity(site, read(message.content, AskIdentity).holdout)
         if site.audit is not None:
             server = server_head(message, site)
             what = {"digest": digest_of_content(content), "server": None if server is None else str(server)}
@@ -330,9 +336,10 @@ def client_app(load: Callable[[Context], Site]) -> ClientApp:
         return audited_reply(message, context, site, what, lambda: work(site, message, context))
 
     for what, work in WORK.items():
-        client.query(what)(partial(answer, what, work))
+        client.query(what)(private(partial(answer, what, work)))
 
     @client.query(CLOSING)
+    @private
     def close(message: Message, context: Context) -> Message:
         site = load(context)
         site.policy.check_run(context.run_id, site.folder)
@@ -367,11 +374,13 @@ def site_of(context: Context) -> Site:
 # In Flower, each message has its own process. In one process, as in a trial, many messages share the loaded data.
 @cache
 def _site(path: Path) -> Site:
-    settings, folder = read_site(path), path.resolve().parent
-    with private_errors(settings.name, "its data"):
+    with private_errors("", "read its settings"):
+        settings, folder = read_site(path), path.resolve().parent
+    with private_errors(settings.name, "read its data"):
         data = run_within(settings.timeout, partial(load_site, path))
-    log = settings.open_log(folder, "site", settings.name)
-    server_key = None if settings.server_key is None else read_public_key(folder / settings.server_key)
+    with private_errors(settings.name, "read its keys"):
+        log = settings.open_log(folder, "site", settings.name)
+        server_key = None if settings.server_key is None else read_public_key(folder / settings.server_key)
     column = settings.policy.score_column
     own_scores = None if column is None else partial(load_scores, settings.data, folder, column, data)
     return Site(

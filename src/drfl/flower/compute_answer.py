@@ -106,13 +106,17 @@ def compute_answer(site: Site, ask: Ask, request: Request | None, memory: Record
 
 def _parts(site: Site, request: Request, reply: Replies | Losses | Gradients) -> tuple[Tensor, ...]:
     """Return what the site sends of its only row of a reply, within the limits of its policy."""
+    shorten = site.policy.shorten
+    if isinstance(reply, Losses):
+        return (reply.values[0],)
+    if isinstance(reply, Gradients):
+        return shorten(reply.values[0]), reply.losses[0]
     # Parts that the request does not need are None.
-    if not isinstance(reply, Replies):
-        return site.policy.clip_parts(request, tuple(part[0] for part in reply[1:]))
-    models = site.policy.clip_parts(request, tuple(part[0] for part in reply.models if part is not None))
-    messages = () if reply.messages is None else site.policy.clip_parts(request, (reply.messages[0],))
+    models = tuple(shorten(part[0], request.w) for part in reply.models if part is not None)
     if isinstance(request, TrainRequest) and request.work is not None:
         models = tuple(model[~request.work.layout.private] for model in models)
+    # A message is not a model, even if it is as long.
+    messages = () if reply.messages is None else (shorten(reply.messages[0]),)
     # The state itself stays at the site.
     row = None if reply.states is None else SiteStates(site.folder, site.name).write(reply.states[0])
     return *models, *(() if row is None else (torch.tensor([row], dtype=torch.float64),)), *messages

@@ -40,7 +40,9 @@ def deliver(session: Session, model: bytes) -> dict[str, str]:
     # All sites share one encoded message, because the model may have a gigabyte.
     names = session.roster.names
     receipts, reasons = ask_once(session, dict.fromkeys(range(len(names)), write(message)), DELIVERY, Receipt)
-    outcome: dict[str, str] = {}
+    outcome, digest = dict[str, str](), message.sha256
+    for client in [client for client, receipt in receipts.items() if receipt.sha256 != digest]:
+        reasons[client] = f"it confirmed another model, with the SHA-256 {receipts.pop(client).sha256}"
     for client, name in enumerate(names):
         outcome[name] = RECEIVED if client in receipts else reasons[client]
         if client in reasons:
@@ -48,7 +50,7 @@ def deliver(session: Session, model: bytes) -> dict[str, str]:
             LOG.warning(Notice(text, "model-not-received", name))
     if receipts:
         LOG.info("model delivered to %s", ", ".join(names[client] for client in sorted(receipts)))
-    content = {"signed": signed, "sha256": message.sha256, "sites": outcome}
+    content = {"signed": signed, "sha256": digest, "sites": outcome}
     return {DELIVERY_FILE: json_text(content, indent=2) + "\n"}
 
 

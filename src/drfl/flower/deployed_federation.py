@@ -62,6 +62,15 @@ class _LateTest:
     validations: dict[int, SiteTest] = field(default_factory=dict)
 
 
+@dataclass
+class _LastResults:
+    """Each client's last results: of the first and the second model, sums of products, and on validation rows."""
+
+    tests: tuple[dict[int, SiteTest], dict[int, SiteTest]] = field(default_factory=lambda: ({}, {}))
+    products: dict[int, Products] = field(default_factory=dict)
+    validations: dict[int, SiteTest] = field(default_factory=dict)
+
+
 class FlowerFederation(Federation):
     """The nodes behind a Flower ``Grid``.
 
@@ -122,14 +131,12 @@ class FlowerFederation(Federation):
         self.majority = torch.tensor(reported, dtype=torch.float64) if len(reported) == self.n else None
         self._transport, self.names, self._model = Transport(grid, roster, deadline, audit), roster.names, model
         self._digests = {client: member.digest for client, member in members.items()}
-        # For the first and the second model, each client's last result.
-        self._tested: tuple[dict[int, SiteTest], ...] = {}, {}
-        self._products: dict[int, Products] = {}
+        # The results of models that all clients have in common, and of the clients' own models.
+        self._results, self._own_results = _LastResults(), _LastResults()
         self.products: Tensor | None = None
         self._late: _LateTest | None = None
         self._holdout = holdout
         self._validates = holdout is not None and not holdout.tested
-        self._validated: dict[int, SiteTest] = {}
         # The last tested model and its results on validation rows.
         self._validation: tuple[Tensor, Evaluation] | None = None
 
@@ -237,10 +244,18 @@ class FlowerFederation(Federation):
 
     def _test(self, request: Request | None, late: _LateTest) -> ExchangeResult:
         """Test models at all clients, together with a request if given, and return the answers to the request."""
+        last, other = self._results, self._own_results
+        if late.own is not None:
+            last, other = other, last
+        if not last.tests[0]:
+            # Earlier results of the other kind are those of other models, but these sites have been tested.
+            pairs = zip((*last.tests, last.validations), (*other.tests, other.validations), strict=True)
+            for results, others in pairs:
+                results.update({client: test.undefined() for client, test in others.items()})
         # A client that was never tested has no earlier result to use instead, so wait for all.
-        clients, is_missing = list(range(self.n)), len(self._tested[0]) < self.n
+        clients, is_missing = list(range(self.n)), len(last.tests[0]) < self.n
         # Each client's own models are tested separately in every round.
-        is_separate = request is None and late.own is None
+        is_separate = request is None and (late.own is None or late.own.is_last)
         answers, cost = self._exchange(
             clients,
             late.models[0],
@@ -254,31 +269,31 @@ class FlowerFederation(Federation):
         for client in clients:
             tests = valid_tests(answers.get(client), len(late.models), self.measures)
             if tests:
-                for results, test in zip(self._tested, tests, strict=False):
+                for results, test in zip(last.tests, tests, strict=False):
                     results[client] = test
                 # Before the first round there is only one model, which counts as both.
-                self._tested[1].setdefault(client, tests[0])
+                last.tests[1].setdefault(client, tests[0])
                 validation = answers[client].validation
                 if validation is not None:
-                    self._validated[client] = validation
+                    last.validations[client] = validation
                 both = answers[client].products
                 if both is not None:
-                    self._products[client] = both
-                elif client not in self._products:
+                    last.products[client] = both
+                elif client not in last.products:
                     # Until two models are tested, use the products of the one model with itself.
-                    self._products[client] = own_products(tests[0], self.measures)
-            elif client in self._tested[0]:
+                    last.products[client] = own_products(tests[0], self.measures)
+            elif client in last.tests[0]:
                 untested.append(client)
                 name, instead = self.names[client], "it has no result" if is_separate else "its last result is used"
                 LOG.warning(Notice(f"{name} was not tested; {instead}", "site-untested", name))
         self.untested = tuple(self.names[client] for client in untested)
         # Copy the results, because a later test must not change them.
-        late.results = [dict(results) for results in self._tested[: len(late.models)]]
-        late.products, late.validations = dict(self._products), dict(self._validated)
+        late.results = [dict(results) for results in last.tests[: len(late.models)]]
+        late.products, late.validations = dict(last.products), dict(last.validations)
         for client in untested if is_separate else ():
             for results in late.results:
                 results[client] = results[client].undefined()
-            late.products[client] = ((math.nan, math.nan),) * len(late.products[client])
+            late.products[client] = ((math.nan, math.nan),) * len(self.measures)
         cohort = set() if request is None else set(request.cohort.tolist())
         return ExchangeResult({client: answer for client, answer in answers.items() if client in cohort}, cost)
 

@@ -32,6 +32,7 @@ from drfl.flower.delivery import deliver_result
 from drfl.flower.deploy.dated_folders import FITS, folder_to_fill
 from drfl.flower.deployed_federation import FlowerFederation
 from drfl.flower.deployment import Deployment, Preparation
+from drfl.flower.job_code import job_code
 from drfl.flower.messages import AnswerLosses, AskLosses, HoldOut, LossSums
 from drfl.flower.possible_tests import are_possible_losses
 from drfl.flower.progress import log_end, log_progress
@@ -155,6 +156,7 @@ def fit_sites(grid: Grid, path: Path, wait: float | None = None) -> Path:
     if "evaluate_every" not in job.model_fields_set:
         job = job.model_copy(update={"evaluate_every": evaluate_every(job.rounds)})
     settings = settings.model_copy(update={"job": job})
+    job_code(job, folder)  # its errors show before any site is asked
     holdout = HoldOut(VALIDATION, job.seed, tested=True)
     out = folder_to_fill(folder, FITS)
     with session(grid, settings, folder, wait, holdout) as joined:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from drfl.core.errors import InputError
 from drfl.core.user_code import digests, is_reference, label_of, load
 from drfl.experiments.config.learned import model_source
-from drfl.flower.messages import CODE_NAME, CodeFile
+from drfl.flower.messages import CODE_NAME, MOST_FILES, MOST_NAME, CodeFile
 from drfl.flower.settings import DeployedConfig
 from drfl.task.models import LOSSES
 
@@ -95,6 +95,20 @@ def job_code(config: DeployedConfig, folder: Path, models: Sequence[str] = ()) -
                 code="invalid-name",
                 field="job",
             )
+    for name in (*files, *names.values()):
+        if len(name) > MOST_NAME:
+            raise InputError(
+                f"'{name}' has {len(name)} characters, and messages to the sites have room for {MOST_NAME}. Use a "
+                "shorter path or name",
+                code="invalid-name",
+                field="job",
+            )
+    if len(files) > MOST_FILES:
+        raise InputError(
+            f"the job's code has {len(files)} files, and sites accept at most {MOST_FILES}. Import fewer files",
+            code="out-of-range",
+            field="job",
+        )
     scores = [config.score, *(config.metrics or ())]
     return JobCode(
         folder, {reference: digests(reference) for reference in own}, names, names.get(config.loss, config.loss),

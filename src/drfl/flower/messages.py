@@ -58,7 +58,7 @@ MOST_TENSORS = 64
 """Maximum number of tensors that a client-side method gets besides the model."""
 
 MOST_NAME = 128
-"""Maximum number of characters of the name of a site, a feature or a class."""
+"""Maximum number of characters of the name of a site, a feature or a class, and of a reference to the user's code."""
 
 MOST_NAMED_CLASSES = 1000
 """Maximum number of classes with names."""
@@ -137,12 +137,12 @@ class ModelRecipe(Message, frozen=True):
         code: The files of all references, with the modules that they import from their folder.
     """
 
-    model: Short
-    loss: Short
+    model: Name
+    loss: Name
     dtype: Literal["float32", "float64"]
     classes: Annotated[int, Meta(ge=0, le=MOST_CLASSES)]
     engine: Short = "auto"
-    metrics: Annotated[tuple[Short, ...], Meta(min_length=1, max_length=MOST_METRICS)] = (ACCURACY.name,)
+    metrics: Annotated[tuple[Name, ...], Meta(min_length=1, max_length=MOST_METRICS)] = (ACCURACY.name,)
     code: Annotated[tuple[CodeFile, ...], Meta(max_length=MOST_FILES)] = ()
 
     def __post_init__(self) -> None:

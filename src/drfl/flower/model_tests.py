@@ -40,7 +40,7 @@ def answer_tests(site: Site, request: AskTests) -> AnswerTests:
         measures = fed.measures
     own = None
     if site.own_scores is not None:
-        with private_errors(site.name, "its scores"):
+        with private_errors(site.name, "read its scores"):
             own, scores = _test_scores(site, site.own_scores(), request.models[0].model)
         rows.append(scores)
     both = tuple(

@@ -224,7 +224,11 @@ def exchange_once(grid: Grid, requests: Sequence[Message], end: float) -> Iterat
     waiting = {i: request.metadata.dst_node_id for i, request in ids if i}
     while waiting:
         for received in list(pull_replies(grid, list(waiting))):
-            yield waiting.pop(received.message), received
+            node, reply = waiting.pop(received.message), received.reply
+            # Any node can send a reply that refers to this message.
+            if reply is not None and reply.has_content() and reply.metadata.src_node_id != node:
+                received = ReceivedReply(received.message, None, "another node sent it")
+            yield node, received
         if not waiting or time.monotonic() >= end:
             return
         time.sleep(PAUSE)

@@ -27,6 +27,7 @@ from drfl.flower.delivery import deliver_result
 from drfl.flower.deploy.runs import FIT
 from drfl.flower.deployed_fit import fit_sites
 from drfl.flower.deployment import Deployment, Preparation
+from drfl.flower.job_code import job_code
 from drfl.flower.paired import paired_csv
 from drfl.flower.progress import log_end, log_progress
 from drfl.flower.server_tasks import carry_out
@@ -100,6 +101,7 @@ def serve(grid: Grid, path: Path, wait: float | None = None) -> Path:
     notice = settings.protection_notice()
     if notice is not None:
         LOG.warning(notice)
+    job_code(settings.job, folder)
     holdout = settings.job.holdout
     with session(grid, settings, folder, wait, holdout) as joined:
         deployed = Preparation.of(joined).run(settings.job, holdout)

@@ -35,6 +35,11 @@ from drfl.training.step_size import REQUESTS
 
 M = TypeVar("M", bound=BaseModel)
 
+MOST_SECONDS = 1e9
+"""Maximum number of seconds to wait for something. Python cannot wait much longer for a thread."""
+
+Seconds = Annotated[float, Field(gt=0, le=MOST_SECONDS)]
+
 NEW_RUN = "remove the run's folder"
 """The remedy of a run that cannot be resumed, by which 'drfl deploy run' recognises it in Flower's reason."""
 
@@ -193,11 +198,11 @@ class SiteSettings(AuditSettings):
         policy: Limits on the site's requests and replies.
     """
 
-    name: str = Field(min_length=1)
+    name: Annotated[str, AfterValidator(site_name)]
     data: SiteData
     server_key: Path | None = None
     policy: SitePolicy = Field(default_factory=SitePolicy)
-    timeout: float = Field(3600.0, gt=0)
+    timeout: Seconds = 3600.0
     dtype: Literal["float32", "float64"] = "float32"
     device: str = "cpu"
     threads: int | None = Field(None, ge=1, le=1024)
@@ -328,9 +333,9 @@ class ServerSettings(AuditSettings):
     """
 
     out: Path = Path("run")
-    timeout: float = Field(600.0, gt=0, allow_inf_nan=False)
-    grace: float | None = Field(None, ge=0, allow_inf_nan=False)
-    wait: float = Field(300.0, gt=0, allow_inf_nan=False)
+    timeout: Seconds = 600.0
+    grace: float | None = Field(None, ge=0, le=MOST_SECONDS)
+    wait: Seconds = 300.0
     insecure: bool = False
     schema_file: Path | None = Field(None, alias="schema")
     deliver: bool | None = None

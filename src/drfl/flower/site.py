@@ -12,42 +12,56 @@ from pathlib import Path
 from torch import Tensor
 
 from drfl.core.audit_log import AuditLog
-from drfl.core.errors import InputError
+from drfl.core.errors import DrflError, InputError
 from drfl.core.hashing import digest_of
 from drfl.data import ClientData
 from drfl.flower.messages import ModelRecipe
-from drfl.flower.site_policy import SitePolicy
+from drfl.flower.records import ProtocolError
+from drfl.flower.site_policy import RefusedError, SitePolicy
 from drfl.flower.site_task import task_of
 from drfl.task.task import Task
 
 LOG = logging.getLogger("drfl.flower")
 
 
+class HungError(TimeoutError):
+    """Raised if a request takes longer than the site allows."""
+
+
+class SiteError(InputError):
+    """Raised instead of an error whose text must not leave the site."""
+
+
+PUBLIC_ERRORS = (RefusedError, ProtocolError, HungError, SiteError)
+"""Errors whose texts contain only rules of the site's policy, its time limit, and the server's message."""
+
+
 @contextmanager
 def private_errors(site: str, what: str) -> Iterator[None]:
-    """Log errors at the site, and raise them without their text, which may quote columns or cells of the site's table.
+    """Log errors at the site, and raise them without their text, which may quote paths, columns or cells of the site.
 
     Flower sends the text of an exception to the server.
 
     Args:
-        site: Name of the site.
-        what: What cannot be read, for the message.
+        site: Name of the site; "" if it is unknown.
+        what: What the site cannot do, for the message.
 
     Raises:
-        InputError: Instead of any other error, with the code of the original one.
+        SiteError: Instead of any error that is not one of :data:`PUBLIC_ERRORS`, with the code of the original one.
     """
     try:
         yield
-    except TimeoutError:
+    except PUBLIC_ERRORS:
         raise
     except Exception as error:
-        LOG.error("cannot read %s: %s", what, error, exc_info=not isinstance(error, InputError))
-        code = error.code if isinstance(error, InputError) else "file-unreadable"
-        raise InputError(
-            f"site '{site}' cannot read {what} ({code}). The log of its SuperNode shows why, and so does "
-            "'drfl deploy check' at the site",
+        LOG.error("cannot %s: %s", what, error, exc_info=not isinstance(error, DrflError))
+        code = error.code if isinstance(error, DrflError) else "site-failed"
+        name = f"site '{site}'" if site else "this site"
+        raise SiteError(
+            f"{name} cannot {what} ({code}). The log of its SuperNode shows why, "
+            "and 'drfl deploy check' at the site names most causes",
             code=code,
-            field=site,
+            field=site or None,
         ) from None
 
 

@@ -39,7 +39,10 @@ MOST_BYTES = 2**28
 
 FEWEST = 3
 
-Short = Annotated[str, Meta(max_length=128)]
+MOST_TEXT = 128
+"""Maximum number of characters of a method's name, and of the texts in its fields."""
+
+Short = Annotated[str, Meta(max_length=MOST_TEXT)]
 Sha256 = Annotated[str, Meta(pattern=r"\A([0-9a-f]{64})?\Z")]
 
 
@@ -83,7 +86,16 @@ def sent_method(method: LocalMethod, row: Tensor | None) -> SentMethod:
             code="needs-file",
             field=kind.__name__,
         ) from error
-    return SentMethod(f"{file.name}:{kind.__qualname__}", digest, tuple(options), number)
+    sent = f"{file.name}:{kind.__qualname__}"
+    for text in (sent, *(value for _, value in options)):
+        if isinstance(text, str) and len(text) > MOST_TEXT:
+            raise InputError(
+                f"'{text}' of {kind.__name__} has {len(text)} characters, and messages to the sites have room for "
+                f"{MOST_TEXT}. Use a shorter text",
+                code="invalid-name",
+                field=kind.__name__,
+            )
+    return SentMethod(sent, digest, tuple(options), number)
 
 
 def load_method(sent: SentMethod, policy: SitePolicy, folder: Path) -> LocalMethod:

@@ -7,7 +7,6 @@ policy.
 from __future__ import annotations
 
 import hmac
-from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,11 +16,10 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from drfl.core.audit_log import AuditLog
+from drfl.core.audit_log import AuditLog, clock_of
 from drfl.core.errors import InputError
 from drfl.core.files import read_bytes, read_text, sha256_of
 from drfl.data.model_store import MODELS
-from drfl.federation.requests import GradientRequest, LossRequest, Request, TrainRequest
 
 KEY_BYTES = 32
 """Minimum length of the key with which sites hash their rows: shorter ones could be guessed."""
@@ -42,7 +40,8 @@ class SitePolicy(BaseModel):
     Args:
         requests_a_day: Maximum number of requests that the site answers in a day (UTC), of every kind and over all
             runs; needs ``audit``. By default unlimited.
-        max_step: Maximum norm of updates and gradients; longer ones are scaled down to it. By default unlimited.
+        max_step: Maximum norm of updates, gradients and messages of client-side methods; longer ones are scaled down to
+            it. By default unlimited.
         approved: File with the numbers of approved runs, one per line, relative to ``site.toml``. In other runs the
             site answers nothing, not even a request for its description. By default all runs are approved.
         shared_rows_key: File with a secret that only the sites have, relative to ``site.toml``. If all sites have the
@@ -117,36 +116,28 @@ class SitePolicy(BaseModel):
         """Raise a :class:`RefusedError` if today's requests, including this one, exceed the limit.
 
         Every request is written to the log before it is counted, so that concurrent requests are all counted. Requests
-        that were refused or failed have a second line and do not count.
+        that were refused or failed count too, because the reason of a failure may disclose something.
         """
         if self.requests_a_day is None or log is None:
             return
-        today = Counter(line["event"] for line in log.since(datetime.now(UTC).date().isoformat()))
-        # Refused requests disclosed nothing, so they do not count.
-        if today["asked"] + today["identified"] - today["refused"] > self.requests_a_day:
+        today = datetime.now(UTC).date().isoformat()
+        # The time of a line may be that of a clock that was ahead, but its day is that of the clock.
+        days = [str(clock_of(line))[:10] for line in log.since(today) if line["event"] in ("asked", "identified")]
+        if days.count(today) > self.requests_a_day:
             raise RefusedError(
                 f"this site has reached its limit of {self.requests_a_day} requests today (policy.requests_a_day)",
                 code="too-many-requests",
                 field="requests_a_day",
             )
 
-    def clip_parts(self, request: Request | None, parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Scale down the updates and gradients in a reply to at most ``max_step``."""
-        if self.max_step is None or request is None or isinstance(request, LossRequest):
-            return parts
-        if isinstance(request, GradientRequest):
-            return (_project(parts[0], torch.zeros_like(parts[0]), self.max_step), *parts[1:])
-        assert isinstance(request, TrainRequest)
-        # A message of a client-side method has other numbers than a model, so its own norm is limited.
-        return tuple(
-            _project(part, request.w if part.shape == request.w.shape else torch.zeros_like(part), self.max_step)
-            for part in parts
-        )
-
-
-def _project(vector: Tensor, origin: Tensor, radius: float) -> Tensor:
-    """Project the vector (d,) onto the ball around the origin."""
-    difference = vector - origin
-    # Use float64, because the sum of squares may overflow or underflow in float32.
-    length = float(torch.linalg.vector_norm(difference, dtype=torch.float64))
-    return vector if length <= radius else origin + difference * (radius / length)
+    def shorten(self, vector: Tensor, origin: Tensor | None = None) -> Tensor:
+        """Move a vector (d,) towards an origin (d,), by default 0, to a distance of at most ``max_step``."""
+        if self.max_step is None:
+            return vector
+        difference = vector if origin is None else vector - origin
+        # Use float64, because the sum of squares may overflow or underflow in float32.
+        length = float(torch.linalg.vector_norm(difference, dtype=torch.float64))
+        if length <= self.max_step:
+            return vector
+        short = difference * (self.max_step / length)
+        return short if origin is None else origin + short

@@ -177,7 +177,7 @@ def run(
             if bundling is not None and progress.round < rounds:
                 evaluation, ahead = _test_and_play(bundling, progress, after)
             else:
-                evaluation = _test(fed, progress, log)
+                evaluation = _test(fed, progress, log, is_last=progress.round == rounds)
             progress = log.add(progress, evaluation, cost)
         progress = log.booked(progress, cost)
         # Collect in a list, so that every callback sees every round, even if an earlier callback asked to stop.
@@ -191,7 +191,7 @@ def run(
         progress, evaluation = _advance(progress, ahead, after), None
     # A callback may have stopped the run at a round without a test, or the run may have been resumed at its end.
     if evaluation is None:
-        evaluation = _test(fed, progress, log)
+        evaluation = _test(fed, progress, log, is_last=True)
         if progress.row is None:
             progress = log.add(progress, evaluation, log.cost())
     stopped: StopReason = "rounds" if stop is None or progress.round >= rounds else stop
@@ -374,11 +374,11 @@ def _models(progress: RunState) -> list[Tensor]:
     return [last] if decaying is None or progress.round == 0 else [last, decaying.w]
 
 
-def _test(fed: Federation, progress: RunState, log: RunLog) -> Tested:
+def _test(fed: Federation, progress: RunState, log: RunLog, *, is_last: bool) -> Tested:
     """Test the model to return and the last iterate; the loss of the initial model must be finite."""
     models = _models(progress)
     if log.personalised:
-        results = [log.evaluate(progress, w) for w in models]
+        results = [log.evaluate(progress, w, is_last=is_last) for w in models]
         return Tested(results[-1], results[0])
     results = fed.evaluate_later(models)() if isinstance(fed, Bundling) else fed.evaluate_all(models)
     # Only for clients in this process, because a single site must not be able to stop a deployment.

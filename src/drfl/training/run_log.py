@@ -220,10 +220,11 @@ class RunLog:
         """Return the run state with the cost of its rounds and the elapsed time."""
         return progress._replace(ledger=cost, seconds=self._seconds())
 
-    def evaluate(self, progress: RunState, w: Tensor) -> Evaluation:
-        """Test the model w (d,), or the personal models derived from it."""
+    def evaluate(self, progress: RunState, w: Tensor, *, is_last: bool) -> Evaluation:
+        """Test the model w (d,), or the personal models derived from it. ``is_last``: whether the run has ended."""
         self.personal = None  # Free the old table before a new one is made: it may be large.
-        models = self.personal = self._personal(progress, w)
+        models = self._personal(progress, w)
+        self.personal = models = models._replace(is_last=is_last) if isinstance(models, OwnModels) else models
         return self.fed.evaluate(w) if models is None else self.fed.evaluate_each(models)
 
     def _personal(self, progress: RunState, w: Tensor) -> ClientTable | OwnModels | None:

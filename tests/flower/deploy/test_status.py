@@ -6,6 +6,7 @@ import json
 import shutil
 
 import pytest
+from tests.support.refusals import refused
 
 from drfl.cli.app import call
 from drfl.core.audit_log import AuditLog
@@ -62,6 +63,13 @@ def test_status_of_results_outside_the_folder(folder, tmp_path):
     found = status.status_of(folder)
     assert (found.run.out, found.run.model) == (str(out), str(out / "model.safetensors"))
     assert [site.model for site in found.sites] == ["5f0c", "", ""]
+
+
+@pytest.mark.parametrize("line", ["nonsense", "[1]", "{}"])
+def test_damaged_log_is_an_error_in_one_line(folder, line):
+    (folder.root / "audit.jsonl").write_text(f"{line}\n")
+    with refused("audit-log", str(folder.root / "audit.jsonl"), kind=DrflError):
+        status.status_of(folder)
 
 
 def test_unregistered_and_revoked_sites(folder):

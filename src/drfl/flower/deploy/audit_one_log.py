@@ -34,8 +34,8 @@ def check_site_requests(log: LogContent) -> Iterator[Finding]:
     requests: set[tuple[object, object]] = set()
     for record in log.records:
         event = record["event"]
-        if event == "asked":
-            requests.add((line_of(record.get("server")), record.get("what")))
+        if event in ("asked", "identified"):
+            requests.add((line_of(record.get("server")), record.get("what", "identity")))
         # If a site refuses the head of a request, its log has only the refusal.
         is_refused_head = event == "refused" and record.get("request") is None
         if (

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from drfl.core.audit_log import AuditLog
+from drfl.core.audit_log import AuditLog, clock_of
 from drfl.core.errors import DrflError, InputError
 from drfl.core.files import read_json, read_text, read_toml, sha256_of
 from drfl.experiments.run.manifest import CHECKPOINT, CONFIG, SUMMARY
@@ -110,7 +110,7 @@ def status_of(folder: DeploymentFolder) -> DeploymentStatus:
         for record in AuditLog(path, "server", "server").since(""):
             name = record.get("site")
             if record["event"] in ("joined", "received", "parted") and name in names:
-                replies.setdefault(str(name), str(record["at"]))
+                replies.setdefault(str(name), str(clock_of(record)))
             if len(replies) == len(names):
                 break
     revoked, models, sites = folder.revoked_keys(), _delivered_models(folder.root, settings.out), []
