@@ -46,13 +46,13 @@ from drfl.data.standardisation import Standardisation, client_moments, is_table
 from drfl.data.tables import convert
 from drfl.data.tables.columns import Columns, frame_row
 from drfl.data.tables.conditions import used_columns
-from drfl.data.tables.conform import conform, target_tensor
+from drfl.data.tables.conform import conform, stripped, target_tensor
 from drfl.data.tables.convert import encode_frame, require_present
 from drfl.data.tables.levels import word_notices
-from drfl.data.tables.patients import check_spelling, numbered, patients_of, repeated_ids, shared_ids
+from drfl.data.tables.patients import check_spelling, names_in, numbered, repeated_ids, shared_ids
 from drfl.data.tables.propose import propose
 from drfl.data.tables.schema import TableSchema
-from drfl.data.tables.table import Table, without_decimals
+from drfl.data.tables.table import Table, plain_columns
 from drfl.data.tables.text_form import DETECT, ReadOptions
 from drfl.data.tables.torch_datasets import Item, TorchDatasets, by_client, stack
 from drfl.task.input_fields import InputFields
@@ -581,7 +581,7 @@ class ClientData:
                 group has only one row or patient. The message names the column or group. With a schema: if the table
                 does not conform to it.
         """
-        frame = without_decimals(convert.named_columns(frame))
+        frame = convert.named_columns(frame)
         targets = (target,) if isinstance(target, str) else None if target is None else tuple(target)
         roles = Columns(targets or (), group, patient=patient)
         for name in ("delimiter", "encoding"):
@@ -590,6 +590,8 @@ class ClientData:
         schema = TableSchema.read(schema) if isinstance(schema, str | Path) else schema
         described = () if schema is None else [column.name for column in schema.columns]
         convert.check_index(frame, [*roles.names, *used_columns(roles.targets), *(features or ()), *described])
+        # With a schema, given or proposed, its types decide.
+        frame = plain_columns(frame, keep_categories=schema is None and not reading.missing)
         table, proposed = Table("the table", frame, frame_row), tuple[Notice, ...]()
         # Without options, a data frame is used as the user has read it.
         if schema is None and reading != DETECT and group is not None:
@@ -623,14 +625,14 @@ class ClientData:
             frame = table.with_answers(roles.targets, [*roles.names, *(features or ())]).frame
             columns, inputs, y, classes, schema, warned = encode_frame(frame, roles, features)
             Y, proposed = torch.from_numpy(y), (*proposed, *warned)
-        require_present(frame[group], group)
+        require_present(stripped(frame[group]), group)
         X = torch.from_numpy(inputs)
         groups = frame[group].to_numpy(dtype=object)
         patients = None
         if patient is None:
             notices = repeated_ids(frame, tuple(map(str, groups)), used=(group, *roles.targets))
         else:
-            patients = np.array(patients_of(frame, patient, frame_row))
+            patients = np.array(names_in(frame, patient, frame_row))
             check_spelling(patients.tolist(), [*map(str, groups)])
             notices = shared_ids([*map(str, groups)], patients.tolist())
         split = split_groups(groups, None if classes is None else Y.numpy(), key_of(key), test_fraction, patients)

@@ -139,22 +139,21 @@ def describe(
     import pandas as pd
 
     targets = (target,) if isinstance(target, str) else tuple(target)
-    texts = [*targets, *Columns(targets, group, tuple(drop), patient=patient).texts]
-    tables, problems = list[Table](), list[InputError]()
+    roles = Columns(targets, group, tuple(drop), task or "regression", patient=patient)
     files = files_of(paths)
-    damaged = list[Path]()
-    for path in files:
-        try:
-            tables.append(Table.read(path, texts, reading))
-        except InputError as error:
-            problems.append(error)
-            damaged.append(path)
-    unread = unread_notices(paths, files, damaged, most=None)
-    forms = {table.place: table.form for table in tables}
+    tables, plain, failed = _read(files, roles, reading)
+    problems, unread = [*failed.values()], unread_notices(paths, files, [*failed], most=None)
     if not tables:
-        return Description((), tuple(problems), tuple(unread), None, forms)
+        return Description((), tuple(problems), tuple(unread), None, {})
     check_forms({table.place: [str(name) for name in table.frame] for table in tables})
-    schema, notices = propose([table.frame for table in tables], targets, group, drop, task, patient, reading)
+    schema, notices = propose([table.frame for table in plain], targets, group, drop, task, patient, reading)
+    if schema.task == "regression":
+        tables = plain
+    elif task is None:
+        # The names of classes stay as they are written.
+        frames = [table.frame for table in tables]
+        schema, notices = propose(frames, targets, group, drop, schema.task, patient, reading)
+    forms = {table.place: table.form for table in tables}
     parts, used = list[SchemaRows](), list[Table]()
     for table in tables:
         unused = [column.name for column in schema.columns if column.role == "excluded"]
@@ -201,6 +200,21 @@ def describe(
     )
     problems += _refusals(tables, names, sites)
     return Description(sites, tuple(problems), tuple(dict.fromkeys(collected)), schema, forms)
+
+
+def _read(
+    files: Sequence[Path], roles: Columns, reading: ReadOptions
+) -> tuple[list[Table], list[Table], dict[Path, InputError]]:
+    """Read files with their targets as texts, and with plain numbers as targets; and list those that fail."""
+    tables, plain, failed = list[Table](), list[Table](), dict[Path, InputError]()
+    for path in files:
+        try:
+            table = Table.read(path, [*roles.targets, *roles.texts], reading)
+            plain.append(table.prepared(roles.words, reading))
+            tables.append(table)
+        except InputError as error:
+            failed[path] = error
+    return tables, plain, failed
 
 
 def _refusals(tables: Sequence[Table], needed: Sequence[str], sites: Sequence[SiteSummary]) -> list[InputError]:

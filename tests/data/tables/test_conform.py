@@ -15,6 +15,7 @@ from drfl.data.tables.conform import conform, encode
 from drfl.data.tables.schema import Column, TableSchema
 from drfl.data.tables.table import Table
 from drfl.data.tables.table_files import read_site_table, read_tables
+from drfl.data.tables.text_form import ReadOptions
 
 SCHEMA = TableSchema(
     (
@@ -229,3 +230,47 @@ def test_data_frames_take_the_same_schema(tmp_path):
         ClientData.from_frame(frame, schema=SCHEMA, group="sex")
     with refused("missing-option", "group"):
         ClientData.from_frame(frame, target="ill")
+
+
+def write(frame, path):
+    if path.suffix == ".csv":
+        frame.to_csv(path, index=False)
+    elif path.suffix == ".xlsx":
+        frame.to_excel(path, index=False)
+    else:
+        frame.astype({"temperature": np.float32}).to_parquet(path)
+    return path
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "xlsx"])
+@pytest.mark.parametrize("codes", ["columns", "reading"])
+def test_codes_for_missing_values_are_known_in_all_formats(tmp_path, ending, codes):
+    seen = pd.Series(pd.date_range("2020-01-01", periods=40))
+    seen[3] = pd.Timestamp("1900-01-01")
+    values = {"seen": seen, "temperature": [99.9 if k == 5 else 36.5 + k / 10 for k in range(40)]}
+    path = write(pd.DataFrame(values | {"site": [*"aabb"] * 10, "ill": [0, 1] * 20}), tmp_path / f"a.{ending}")
+    if codes == "columns":
+        columns = (
+            Column("seen", "date", missing=("1900-01-01",)),
+            Column("temperature", "number", missing=("99.9",)),
+            Column("site", "text", role="client"),
+            Column("ill", "yes/no", levels=("0", "1"), role="target"),
+        )
+        data = read_tables([path], schema=TableSchema(columns))
+    else:
+        data = read_tables([path], "ill", "site", reading=ReadOptions(missing=("99.9", "1900-01-01")))
+    assert data.columns == ("seen", "seen missing", "temperature", "temperature missing")
+    inputs = data.inputs.numpy()
+    for column, row in ((0, 3), (2, 5)):
+        assert np.flatnonzero(np.isnan(inputs[:, column])).tolist() == [row]
+        assert np.flatnonzero(inputs[:, column + 1]).tolist() == [row]
+    np.testing.assert_allclose(inputs[0, [0, 2]], [18262, 36.5])
+
+
+def test_date_among_texts_of_a_workbook_can_be_a_code(tmp_path):
+    seen = [pd.Timestamp("1900-01-01"), "unknown", *pd.date_range("2020-01-01", periods=22)]
+    frame = pd.DataFrame({"seen": pd.Series(seen, dtype=object), "x": [*range(24)], "ill": [0, 1] * 12})
+    frame.to_excel(tmp_path / "a.xlsx", index=False)
+    data = read_tables([tmp_path / "a.xlsx"], "ill", reading=ReadOptions(missing=("unknown", "1900-01-01")))
+    assert data.columns[:2] == ("seen", "seen missing")
+    assert data.inputs[:4, 1].tolist() == [1, 1, 0, 0]

@@ -23,6 +23,7 @@ from drfl.data.tables import hugging_face_names
 from drfl.data.tables.columns import Columns
 from drfl.data.tables.hugging_face import read_saved
 from drfl.data.tables.schema import Column, TableSchema
+from drfl.data.tables.text_form import ReadOptions
 from drfl.experiments.config import own_data
 from drfl.experiments.config.build import build
 from drfl.experiments.config.config import load_config
@@ -337,3 +338,70 @@ def test_unreachable_hub_is_a_one_line_error(monkeypatch, capsys, hub):
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     what = ["'hf:clinic/heart'", "ConnectionError: no route to host"]
     check_refused("--dataset hf:clinic/heart --target ill", capsys, "download-failed", None, *what)
+
+
+@pytest.mark.parametrize("role", ["group", "patient"])
+def test_unknown_clients_and_patients_of_images_are_refused(role):
+    classes = [-1 if i == 4 else i % 2 for i in range(ROWS)]
+    images = pictures().remove_columns("who").add_column("who", classes).cast_column("who", CLASSES)
+    with refused("missing-values", "who", "row 5"):
+        read_saved(saved(images), Columns(("label",), **{role: "who"}))
+
+
+@pytest.mark.parametrize(
+    ("columns", "targets"),
+    [
+        (Columns(("ill",), "site", ("signs",)), [int(i % 5 <= 2) for i in range(ROWS)]),
+        (Columns(("dose",), "site", ("signs", "ill"), "regression"), [i / 4 for i in range(ROWS)]),
+        (Columns(("signs",), "site", ("ill",), "multi-label"), [[i % 2, int(i % 4 > 1)] for i in range(ROWS)]),
+    ],
+)
+def test_words_for_missing_values_give_a_schema(columns, targets):
+    ages = ["?" if i % 20 == 3 else f"{30 + i},5" for i in range(ROWS)]
+    both = table(age=ages, dose=[f"{i / 4}".replace(".", ",") for i in range(ROWS)])
+    both = both if "dose" in columns.targets else both.remove_columns("dose")
+    data = read_saved(saved(both), columns._replace(reading=ReadOptions(missing=("?",))))
+    assert data.columns[:2] == ("age", "age missing")
+    assert data.columns == data.schema.features
+    assert "stage_II" in data.columns
+    assert data.inputs[2:5, 1].tolist() == [0, 1, 0]
+    assert data.inputs[0, 0] == 30.5
+    assert data.targets.tolist() == targets
+    if data.task == "classification":  # the levels of a schema are in alphabetical order
+        assert data.class_names == ("ill", "well")
+
+
+def grey(*arrays):
+    images = [Image.fromarray(array) if isinstance(array, np.ndarray) else array for array in arrays]
+    found = datasets.Dataset.from_dict({"image": images, "label": [i % 2 for i in range(len(images))]})
+    return found.cast_column("image", datasets.Image())
+
+
+VALUES = np.array([[0, 255, 256], [4000, 40000, 65535]])
+
+
+@pytest.mark.parametrize("kind", [np.uint16, ">u2", np.int32])
+def test_images_of_16_bits_keep_their_values(kind):
+    deep = VALUES.astype(kind)
+    data = read_saved(saved(grey(deep, deep)), Columns(("label",)))
+    expected = torch.tensor(VALUES / 65535, dtype=torch.float32)
+    assert torch.equal(data.inputs, expected.expand(2, 1, 2, 3))
+    # Images of 8 bits have the same range.
+    flat = np.array([[0, 255, 1], [2, 3, 4]], np.uint8)
+    both = read_saved(saved(grey(deep, flat), "both"), Columns(("label",)))
+    torch.testing.assert_close(both.inputs, torch.stack([expected, torch.tensor(flat / 255).float()])[:, None])
+    coloured = read_saved(saved(grey(deep, np.stack([flat] * 3, 2)), "coloured"), Columns(("label",)))
+    torch.testing.assert_close(coloured.inputs, both.inputs.expand(2, 3, 2, 3))
+
+
+def test_integers_of_8_bits_and_transparent_grey_are_images_of_8_bits():
+    flat = np.array([[0, 255, 1], [2, 3, 4]], np.uint8)
+    transparent = Image.merge("LA", [Image.fromarray(flat), Image.fromarray(flat[::-1].copy())])
+    data = read_saved(saved(grey(flat.astype(np.int32), transparent)), Columns(("label",)))
+    assert torch.equal(data.inputs, torch.tensor(flat / 255).float().expand(2, 1, 2, 3))
+
+
+@pytest.mark.parametrize("odd", [VALUES.astype(np.int32) - 1, VALUES.astype(np.int32) + 1, VALUES.astype(np.float32)])
+def test_images_beyond_16_bits_are_refused(odd):
+    with refused("unsupported-data", "image", "row 2", "65535"):
+        read_saved(saved(grey(VALUES.astype(np.int32), odd)), Columns(("label",)))

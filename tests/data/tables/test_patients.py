@@ -275,3 +275,63 @@ def test_data_frame_warns_of_shared_ids():
     frame = frame.assign(age=range(40), ill=[0, 1] * 20)
     data = ClientData.from_frame(frame, group="site", target="ill", patient="who")
     assert [notice.code for notice in data.notices] == ["shared-patients"]
+
+
+@pytest.mark.parametrize("blank", [np.nan, None, "", " "])
+def test_blank_patients_and_clients_are_refused_in_arrays_and_frames(blank):
+    rows = np.arange(24.0).reshape(12, 2), np.arange(12) % 2
+    names = ["p", "q", blank] * 4
+    with refused("missing-values", "patients", "'a', row 3", "4"):
+        ClientData.from_arrays({"a": rows}, patients={"a": names})
+    with refused("missing-values", "patients", "'a', row 3"):
+        ClientData.from_arrays({"a": rows}, patients={"a": np.array(names, dtype=object)})
+    table = pd.DataFrame({"site": names, "x": rows[1] + 0.5, "y": rows[1]})
+    with refused("missing-values", "site"):
+        ClientData.from_frame(table, group="site", target="y")
+    items = [(torch.tensor([1.0 * k]), k % 2, {"who": name}) for k, name in enumerate(names)]
+    if blank is None or blank != blank:
+        with refused("missing-values", "group", "2"):
+            ClientData.from_datasets(items_of(items), group="who")
+
+
+def items_of(items):
+    class Items(torch.utils.data.Dataset):
+        def __len__(self):
+            return len(items)
+
+        def __getitem__(self, k):
+            return items[k]
+
+    return Items()
+
+
+def test_numbers_of_patients_are_the_same_with_and_without_decimals():
+    rows = np.arange(24.0).reshape(12, 2), np.arange(12) % 2
+    numbers = np.repeat(np.arange(6), 2)
+    data = ClientData.from_arrays(dict.fromkeys("ab", rows), patients={"a": numbers, "b": torch.tensor(numbers * 1.0)})
+    assert data.patients.tolist() == numbers.tolist() * 2
+
+
+@pytest.mark.parametrize("name", ["who", "ward"])
+@pytest.mark.parametrize("blank", [np.nan, ""])
+def test_blank_patients_and_clients_of_npz_files_are_refused(tmp_path, name, blank):
+    names = {"who": np.arange(12) // 2, "ward": np.arange(12) % 2}
+    odd = names[name].astype(float if blank != "" else str)
+    odd[4] = blank
+    rows = {"inputs": np.zeros((12, 2)), "y": np.arange(12) % 2}
+    np.savez(tmp_path / "a.npz", **rows, **{**names, name: odd})
+    with refused("missing-values", name, "a.npz, row 5"):
+        read_tables([tmp_path / "a.npz"], "y", "ward", patient="who")
+    np.savez(tmp_path / "a.npz", **rows, **{**names, name: odd[:-1]})
+    with refused("count-mismatch", name):
+        read_tables([tmp_path / "a.npz"], "y", "ward", patient="who")
+
+
+def test_names_in_npz_files_are_the_same_with_and_without_decimals(tmp_path):
+    for k, kind in enumerate((int, float, str)):
+        np.savez(
+            tmp_path / f"{k}.npz", inputs=np.zeros((12, 2)), y=np.arange(12) % 2,
+            ward=(np.arange(12) % 2).astype(kind), who=(np.arange(12) // 2).astype(kind),
+        )  # fmt: skip
+    data = read_tables([tmp_path], "y", "ward", patient="who")
+    assert (set(data.groups), set(data.patients)) == ({"0", "1"}, {*"012345"})

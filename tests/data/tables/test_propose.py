@@ -11,6 +11,8 @@ from tests.support.refusals import quotes, refused
 
 from drfl.data.table_description import check_files, describe
 from drfl.data.tables.propose import propose
+from drfl.data.tables.table_files import read_tables
+from drfl.data.tables.text_form import ReadOptions
 
 
 def table(n=60, seed=0, **changes):
@@ -195,3 +197,29 @@ def test_column_in_another_spelling_is_reported_for_the_minority_of_files(tmp_pa
     for problem in problems:
         assert quotes(str(problem), "b.csv", "'Age'", "'age'")
         assert "a.csv" not in str(problem)
+
+
+@pytest.mark.parametrize("task", [None, "regression"])
+@pytest.mark.parametrize("targets", [("y",), ("y", "z")])
+def test_numbers_to_predict_may_have_decimal_commas(tmp_path, task, targets):
+    y = np.random.default_rng(0).normal(size=(60, 2)).round(2) + 20
+    frame = pd.DataFrame({"site": [*"ab"] * 30, "x": np.arange(60) % 7 / 4, "y": y[:, 0], "z": y[:, 1]})
+    frame = frame[["site", "x", *targets]]
+    frame.to_csv(tmp_path / "a.csv", sep=";", decimal=",", index=False)
+    found = describe([tmp_path / "a.csv"], targets, "site", task=task)
+    assert not found.problems
+    assert found.schema.task == "regression"
+    assert found.files[str(tmp_path / "a.csv")].columns == targets
+    expected = frame[[*targets]].to_numpy(np.float32).squeeze()
+    for options in ({"schema": found.schema}, {"reading": ReadOptions(missing=("?",))}):
+        data = read_tables([tmp_path / "a.csv"], targets, "site", task="regression", **options)
+        np.testing.assert_array_equal(data.targets, expected)
+
+
+def test_classes_keep_their_marks(tmp_path):
+    rows = [f"{k % 7},5;{('1,5', '2,5', 'x')[k % 3]};{'ab'[k % 2]}" for k in range(60)]
+    (tmp_path / "a.csv").write_text("\n".join(["x;y;site", *rows]))
+    found = describe([tmp_path / "a.csv"], "y", "site")
+    assert not found.problems
+    assert found.schema.classes == ("1,5", "2,5", "x")
+    assert read_tables([tmp_path / "a.csv"], schema=found.schema).class_names == ("1,5", "2,5", "x")

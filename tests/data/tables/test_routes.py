@@ -14,7 +14,7 @@ from pandas.api.types import is_numeric_dtype
 from tests.support.marks import crossed
 from tests.support.refusals import refused
 
-from drfl import Natural
+from drfl import FedAvg, Natural, ReadOptions, Task, compare, data_spec, evaluate, load_model, models
 from drfl.data import ClientData
 from drfl.data.table_description import describe
 from drfl.data.tables.schema import Column, TableSchema
@@ -270,3 +270,72 @@ def test_truth_values_with_blanks_are_equal_in_typed_and_text_files(tmp_path, en
     (frame.to_parquet if ending == "parquet" else frame.to_excel)(file, index=False)
     text, typed = read_tables([folder / "excel.csv"], schema=schema), read_tables([file], schema=schema)
     np.testing.assert_array_equal(text.inputs, typed.inputs)
+
+
+def categories(n=96):
+    """Return a frame of categories with other orders than their texts, and with values that have no rows."""
+    rng = np.random.default_rng(0)
+    stage = rng.choice(["low", "mid", "high"], n)
+    return pd.DataFrame(
+        {
+            "site": pd.Categorical(rng.choice([2, 1], n), categories=[3, 2, 1]),
+            "stage": pd.Categorical(stage, categories=["none", "low", "mid", "high"]),
+            "grade": pd.Categorical(rng.choice([10, 9], n), categories=[10, 9, 8]),
+            "smokes": pd.Categorical(rng.random(n) > 0.5, categories=[True, False]),
+            "ill": pd.Categorical(np.where(stage == "low", "no", "yes"), categories=["yes", "maybe", "no"]),
+        }
+    )
+
+
+@pytest.mark.parametrize("reading", [ReadOptions(), ReadOptions(missing=("?",))])
+def test_categories_of_a_file_are_read_as_their_values(tmp_path, reading):
+    frame = categories()
+    frame.to_parquet(tmp_path / "a.parquet")
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    text, typed = (
+        read_tables([tmp_path / f"a.{ending}"], "ill", "site", reading=reading) for ending in ("csv", "parquet")
+    )
+    assert typed.columns == typed.schema.features == text.columns
+    assert typed.schema == text.schema
+    assert (typed.class_names, typed.groups) == (text.class_names, text.groups) == (("no", "yes"), text.groups)
+    assert torch.equal(typed.inputs, text.inputs)
+    assert torch.equal(typed.targets, text.targets)
+
+
+@pytest.mark.parametrize("target", ["ill", "smokes"])
+def test_model_of_categories_predicts_as_in_its_run(tmp_path, target):
+    frame = categories()
+    frame.to_parquet(tmp_path / "a.parquet")
+    data = data_spec(data=str(tmp_path / "a.parquet"), target=target, group="site").for_seed(0)
+    task = Task(models.linear((len(data.columns),), 2))
+    compare({"F": FedAvg(m=2)}, data, task, rounds=20, seeds=1, out=tmp_path / "out", progress=None)
+    model = load_model(tmp_path / "out" / "F-seed0" / "model.safetensors")
+    assert data.columns == model.schema.features
+    with torch.no_grad():
+        np.testing.assert_allclose(model.outputs(frame), model.module(data.inputs), atol=1e-5)
+    if target == "ill":
+        np.testing.assert_array_equal(model.predict(frame), frame["ill"].astype(str))
+        assert evaluate(model, frame, group="site").worst.value == 1
+
+
+def test_blanks_around_words_are_no_part_of_them(tmp_path):
+    words = {"sex": ["m ", "f"] * 12, "ill": ["yes ", "no"] * 12, "site": ["a", "b "] * 12}
+    frame = pd.DataFrame({"x": range(24), **words})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    data = read_tables([tmp_path / "a.csv"], "ill", "site")
+    assert data.columns == data.schema.features == ("x", "sex_m")
+    assert data.class_names == data.schema.classes == ("no", "yes")
+    assert set(data.groups) == {"a", "b"}
+
+
+def test_data_frame_may_repeat_its_index():
+    frame = pd.DataFrame({"site": [*"aabb"] * 6, "x": [str(k % 7) for k in range(24)], "y": [0, 1] * 12})
+    frame.loc[3, "x"] = "?"
+    twice, reading = pd.concat([frame, frame]), ReadOptions(missing=("?",))
+    data, same = (
+        ClientData.from_frame(each, group="site", target="y", reading=reading)
+        for each in (twice, twice.reset_index(drop=True))
+    )
+    assert data.columns == ("x", "x missing")
+    assert torch.equal(data.inputs, same.inputs)
+    assert twice.index.tolist() == [*range(24)] * 2

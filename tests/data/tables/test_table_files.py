@@ -102,7 +102,7 @@ def edited(change):
     [
         (lambda rows: rows[7].update(age=""), ("missing-values", "age", "all.csv, line 9")),
         (lambda rows: rows[0].update(ill=""), ("missing-values", "ill", "all.csv, line 2")),
-        (lambda rows: rows[3].update(site="a "), ("similar-names", "group", "'A'", "'a '")),
+        (lambda rows: rows[3].update(site="a"), ("similar-names", "group", "'A'", "'a'")),
         (lambda rows: rows[3].update(site="   "), ("missing-values", "site", "all.csv, line 5")),
         (lambda rows: rows[2].update(age="1e99"), ("not-finite", "age", "all.csv, line 4", "1e+30")),
         (lambda rows: [row.update(ill="no") for row in rows], ("constant-target", "ill")),

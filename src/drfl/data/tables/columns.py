@@ -64,6 +64,11 @@ class Columns(NamedTuple):
         """The columns, other than targets, whose cells stay text."""
         return [*self.names, *self.drop, *text_columns(self.targets)]
 
+    @property
+    def words(self) -> list[str]:
+        """The columns whose cells stay text if drfl proposes a schema. Numbers to predict may have decimal commas."""
+        return self.texts if self.task == "regression" else [*self.targets, *self.texts]
+
     def check(self, place: str, known: Sequence[str]) -> None:
         """Check that the named columns exist, and that no column has two roles."""
         roles = {"target": self.targets, "group": (self.group,), "drop": self.drop, "patient": (self.patient,)}
@@ -228,8 +233,13 @@ def check_forms(tables: Mapping[str, Sequence[str]]) -> None:
                 )
 
 
+def levels_of(words: pd.Series) -> list[str]:
+    """Return the values of a text column, none blank, in the order of its features."""
+    return sorted(words.astype(str).unique())
+
+
 def one_hot(features: pd.DataFrame, place: str) -> pd.DataFrame:
-    """Replace each text column by a column of 0 and 1 for each of its values except the first."""
+    """Replace each text column by a column of 0 and 1 for each of :func:`levels_of` except the first."""
     import pandas as pd
     from pandas.api.types import is_numeric_dtype
 
@@ -237,13 +247,15 @@ def one_hot(features: pd.DataFrame, place: str) -> pd.DataFrame:
         raise InputError(f"{place} has no column to learn from", code="no-features")
     words = [name for name in features if not is_numeric_dtype(features[name])]
     for name in words:
-        count = features[name].nunique()
-        if count > CATEGORIES:
+        levels = levels_of(features[name])
+        if len(levels) > CATEGORIES:
             raise InputError(
-                f"{place}: column '{name}' has {count} different words, more than {CATEGORIES}: exclude it with `drop`",
+                f"{place}: column '{name}' has {len(levels)} different words, more than {CATEGORIES}: exclude it with "
+                "`drop`",
                 code="too-many-categories",
                 field=str(name),
             )
+        features = features.assign(**{str(name): pd.Categorical(features[name].astype(str), levels)})
     # A column with a single value adds no column.
     return pd.get_dummies(features, columns=words, drop_first=True, dtype=float) if words else features
 

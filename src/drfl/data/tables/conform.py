@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -231,8 +231,7 @@ class _Cells(NamedTuple):
         else:
             amounts = np.asarray(pd.to_numeric(pd.Series([*texts], dtype=object), errors="coerce"), dtype=np.float64)
         # -9 in a file of numbers is the code "-9", and so is -9.0.
-        missing = [amount for amount in map(amount_of, column.missing) if amount is not None]
-        is_code = np.isin(amounts, missing)
+        is_code = np.isin(amounts, amounts_in(cells, column.missing))
         if not is_number:
             is_code |= np.isin(np.array(texts, dtype=object), np.array(column.missing, dtype=object))
         is_ambiguous = np.zeros(len(texts), bool)
@@ -241,6 +240,8 @@ class _Cells(NamedTuple):
         elif column.type == "date":
             dates = pd.Series([str(text) for text in texts], dtype=object)
             numbers, _, is_ambiguous = days_of(dates.mask(is_code, ""), column.date_order)
+            # A cell with a date and a time is the code "1900-01-01" at midnight. NaN equals no date.
+            is_code |= np.isin(numbers, days_of(pd.Series(column.missing, dtype=object), column.date_order).values)
         else:
             beside = len(column.levels) if column.other else np.nan
             # The levels of a schema may be written in another way than those that drfl proposes, such as TRUE.
@@ -407,8 +408,8 @@ def stripped(cells: pd.Series) -> pd.Series:
 
 
 def level_text(value: object) -> str:
-    """Return a value as the text of a level: 1.0 is the level "1", and TRUE is the level "True"."""
-    text = str(value)
+    """Return a value as the text of a level: 1.0 is the level "1", TRUE is the level "True", and " a " is "a"."""
+    text = str(value).strip()
     return TRUTHS.get(text.lower()) or WHOLE.sub(r"\1", text)
 
 
@@ -419,6 +420,14 @@ def amount_of(value: object) -> float | None:
     except ValueError:
         return None
     return amount if np.isfinite(amount) else None
+
+
+def amounts_in(cells: pd.Series, words: Sequence[str]) -> np.ndarray:
+    """Return the numbers among words, rounded as a column stores its cells: float32 has another 99.9 than float64."""
+    amounts = np.array([amount for amount in map(amount_of, words) if amount is not None], dtype=np.float64)
+    stored: Any = getattr(cells.dtype, "numpy_dtype", cells.dtype)
+    with np.errstate(over="ignore"):  # 99999 is infinite in float16
+        return amounts.astype(stored).astype(np.float64) if stored.kind == "f" else amounts
 
 
 def _times(count: int) -> str:

@@ -12,9 +12,10 @@ from torch import Tensor
 from drfl.core.errors import InputError, Notice, unknown
 from drfl.data.dataset import TaskName
 from drfl.data.partition.partition import client_error, client_names
-from drfl.data.tables.columns import Columns, check_numbers, frame_row, one_hot
+from drfl.data.tables.columns import Columns, check_numbers, frame_row, one_hot, row_names_of
 from drfl.data.tables.conform import level_text
 from drfl.data.tables.levels import check_levels, level_notices
+from drfl.data.tables.patients import names_in
 from drfl.data.tables.propose import inferred_schema
 from drfl.data.tables.schema import TableSchema
 from drfl.data.tables.targets import check_varies
@@ -98,15 +99,20 @@ def patients_of_rows(
     patients: Mapping[str, Sequence[object]] | Sequence[Sequence[object]], names: Sequence[str], sizes: Sequence[int]
 ) -> np.ndarray:
     """Return the patient of each row of all clients, one client after the other, as text (n,)."""
-    lists = [np.asarray(part).tolist() for part in match_clients(patients, names)]
-    for name, part, size in zip(names, lists, sizes, strict=True):
+    import pandas as pd
+
+    found = list[str]()
+    for name, part, size in zip(names, match_clients(patients, names), sizes, strict=True):
         if len(part) != size:
             raise InputError(
                 f"client '{name}' has {len(part)} patients for {size} rows. Give the patient of each row",
                 code="count-mismatch",
                 field="patients",
             )
-    return np.array([str(patient) for part in lists for patient in part])
+        # numpy would make the text "nan" of a blank among texts.
+        cells = pd.Series(part.tolist() if isinstance(part, Tensor) else [*part])
+        found += names_in(cells.to_frame("patients"), "patients", row_names_of(f"client '{name}'"))
+    return np.array(found)
 
 
 def fields_of_pairs(pairs: Mapping[str, Pair]) -> InputFields | None:

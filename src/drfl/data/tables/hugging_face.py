@@ -23,7 +23,8 @@ from drfl.data.tables.conform import level_text
 from drfl.data.tables.hugging_face_names import hub_name
 from drfl.data.tables.levels import label_notices
 from drfl.data.tables.npz_arrays import TableRows
-from drfl.data.tables.patients import check_spelling, patients_of
+from drfl.data.tables.patients import check_spelling, names_in
+from drfl.data.tables.propose import propose
 from drfl.data.tables.table import Table
 from drfl.data.tables.table_files import check_targets_vary, rows_by_schema, rows_of_tables
 from drfl.data.tables.targets import check_values, columns_of, encoded
@@ -37,8 +38,15 @@ TEST = ("test", "validation")
 """Splits to test on beside "train", in order of preference."""
 
 
+GREY, DEEP = ("1", "L", "LA"), ("I;16", "I;16L", "I;16B", "I;16N", "I")
+"""Pillow's modes of grey images with at most 8 bits, and with up to 16 bits."""
+
+DEEPEST = 2**16 - 1
+"""Largest value of an image."""
+
+
 class _Split(NamedTuple):
-    """One split: images (n, …) uint8 or arrays (n, …) float32, targets (n,) by name, groups (n,) and patients (n,)."""
+    """One split: images (n, …) of unsigned integers or arrays (n, …) float32, and targets, groups and patients (n,)."""
 
     inputs: np.ndarray
     targets: dict[str, np.ndarray]
@@ -97,9 +105,10 @@ def from_splits(name: str, place: str, found: datasets.Dataset | datasets.Datase
     """Convert splits to a data set of drfl.
 
     The split "train" is for training and "test" for testing, or "validation" if there is no "test". From a single
-    split, test rows are drawn when the data set is divided. A column of images becomes (n, channels, height, width) in
-    [0, 1]: grey if all images are grey, otherwise with three channels. A column of arrays of one shape is used
-    unchanged. Other columns are a table that is read like a file, see :func:`drfl.data.tables.table_files.read_tables`.
+    split, test rows are drawn when the data set is divided. A column of images of 8 or 16 bits becomes (n, channels,
+    height, width) in [0, 1]: grey if all images are grey, otherwise with three channels. A column of arrays of one
+    shape is used unchanged. Other columns are a table that is read like a file, see
+    :func:`drfl.data.tables.table_files.read_tables`.
     """
     schema = columns.schema
     parts = {f"{place}, split '{split}'": rows for split, rows in _splits(place, found).items()}
@@ -131,7 +140,7 @@ def from_splits(name: str, place: str, found: datasets.Dataset | datasets.Datase
     else:
         splits = [_read(where, rows, columns, kind) for where, rows in parts.items()]
         arrays, names, notices, patients = [split.inputs for split in splits], None, (), splits[0].patients
-        is_image = arrays[0].dtype == np.uint8
+        is_image = arrays[0].dtype.kind == "u"
         if is_image and len({array.shape[1] for array in arrays}) > 1:  # grey in one split only
             arrays = [np.repeat(array, 3 // array.shape[1], axis=1) for array in arrays]
         shapes = {array.shape[1:] for array in arrays}
@@ -141,10 +150,10 @@ def from_splits(name: str, place: str, found: datasets.Dataset | datasets.Datase
                 code="wrong-shape",
                 field="dataset",
             )
-        # Divide in place, which saves a second array of floats.
-        inputs = [
-            torch.from_numpy(array).float().div_(255) if is_image else torch.from_numpy(array) for array in arrays
-        ]
+        inputs = [torch.from_numpy(array.astype(np.float32, copy=False)) for array in arrays]
+        if is_image:
+            # Divide in place, which saves a second array of floats.
+            inputs = [x.div_(np.iinfo(array.dtype).max) for x, array in zip(inputs, arrays, strict=True)]
         whole = {name: np.concatenate([split.targets[name] for split in splits]) for name in splits[0].targets}
         if columns.task == "classification":
             known = [split.groups for split in splits if split.groups is not None]
@@ -205,14 +214,12 @@ def _with_answers(place: str, rows: datasets.Dataset, columns: Columns) -> datas
 def _table_rows(parts: Mapping[str, datasets.Dataset], columns: Columns) -> TableRows:
     """Encode splits as files are encoded. Class numbers are replaced by class names, except in a target of classes.
 
-    Without a schema, classes keep the order of their numbers.
+    Without a schema, given or proposed, classes keep the order of their numbers.
     """
-    tables, targets, schema = list[Table](), [*columns.targets], columns.schema
+    tables, targets, schema, proposed = list[Table](), [*columns.targets], columns.schema, tuple[Notice, ...]()
+    is_proposed = schema is None and bool(columns.reading.missing)
     for place, rows in parts.items():
         frame = cast("pd.DataFrame", rows.to_pandas())
-        names = [name for name in frame if schema is not None or name not in columns.targets]
-        for name in names:
-            frame[name] = _words(frame[name], rows.features[name])
         for name in columns.targets if schema is None else ():
             if _column_kind(rows.features[name]) == "array":  # a label or a number for each position
                 check_blanks(frame[[name]], row_names_of(place), NAME_ROWS)
@@ -224,13 +231,21 @@ def _table_rows(parts: Mapping[str, datasets.Dataset], columns: Columns) -> Tabl
                     targets[at : at + 1] = labels
             else:
                 _check_labelled(place, name, frame[name].to_numpy(), rows.features[name])
+        for name in rows.features:
+            if name in frame and (schema is not None or is_proposed or name not in columns.targets):
+                frame[name] = _words(frame[name], rows.features[name])
         reading = columns.reading if schema is None else columns.reading.with_defaults(schema.reading)
-        table = Table.of(place, frame).prepared(columns.texts if schema is None else schema.texts, reading)
-        tables.append(table)
+        texts = schema.texts if schema is not None else columns.words if is_proposed else columns.texts
+        tables.append(Table.of(place, frame).prepared(texts, reading))
+    if is_proposed:
+        schema, proposed = propose(
+            [table.frame for table in tables], targets, columns.group, columns.drop, columns.task, columns.patient,
+            columns.reading,
+        )  # fmt: skip
     if schema is not None:
-        found = rows_by_schema(tables, schema, files=False)
+        found = rows_by_schema(tables, schema, files=False, is_proposed=is_proposed)
         check_targets_vary(schema, found.targets)
-        return found
+        return found._replace(notices=(*proposed, *found.notices))
     return rows_of_tables(tables, columns._replace(targets=tuple(targets)), files=False)
 
 
@@ -310,7 +325,9 @@ def _column_kind(feature: object) -> str:
 def _read(place: str, rows: datasets.Dataset, columns: Columns, kind: str) -> _Split:
     row_name = row_names_of(place)
     frame = cast("pd.DataFrame", rows.select_columns([*columns.targets, *columns.names]).to_pandas())
-    patients = None if columns.patient is None else patients_of(frame, columns.patient, row_name)
+    for name in columns.names:
+        frame[name] = _words(frame[name], rows.features[name])
+    patients = None if columns.patient is None else names_in(frame, columns.patient, row_name)
     # A blank label is unknown.
     known = frame.drop(columns=list(columns.targets)) if columns.task == "multi-label" else frame
     check_blanks(known, row_name, NAME_ROWS)
@@ -323,9 +340,7 @@ def _read(place: str, rows: datasets.Dataset, columns: Columns, kind: str) -> _S
             check_values(own, column, columns.task, row_name)
             _check_labelled(place, own, column, rows.features[name])
             targets[own] = column
-    groups = None
-    if columns.group is not None:
-        groups = tuple(map(str, _words(frame[columns.group], rows.features[columns.group])))
+    groups = None if columns.group is None else tuple(names_in(frame, columns.group, row_name))
     (feature,) = _features(rows, columns)
     if kind == "image":
         return _Split(_pictures(place, rows, feature), targets, groups, patients)
@@ -382,7 +397,10 @@ def _plain(value: object) -> object:
 
 
 def _pictures(place: str, rows: datasets.Dataset, name: str) -> np.ndarray:
-    """Return the images, (n, channels, height, width) uint8; one channel if all are grey."""
+    """Return the images, (n, channels, height, width) uint8, or uint16 if one has 16 bits.
+
+    They have one channel if all are grey, otherwise three.
+    """
     require("PIL", f"{place}: images require Pillow. Install it with: pip install 'drfl[hf]'", "pillow")
     found: list[Image] = []
     for row in range(len(rows)):
@@ -400,7 +418,20 @@ def _pictures(place: str, rows: datasets.Dataset, name: str) -> np.ndarray:
             sizes = [f"{w}x{h}" for w, h in (picture.size, found[0].size)]
             problem = f"the image has {sizes[0]} pixels, but row 1 has {sizes[1]}. Resize all images to one size"
             raise _cell_error(place, row, name, problem, "wrong-shape")
+        values = np.asarray(picture) if picture.mode == "I" else np.zeros(1)
+        if picture.mode == "F" or values.min() < 0 or values.max() > DEEPEST:
+            problem = f"the image has values other than whole numbers from 0 to {DEEPEST}. Convert it to 8 or 16 bits"
+            raise _cell_error(place, row, name, problem, "unsupported-data")
         found.append(picture)
-    grey = all(picture.mode in ("1", "L") for picture in found)
-    arrays = (np.asarray(picture.convert("L" if grey else "RGB"), np.uint8) for picture in found)
-    return np.stack([array[None] if grey else array.transpose(2, 0, 1) for array in arrays])
+    grey = all(picture.mode in GREY or picture.mode in DEEP for picture in found)
+    # Arrays of integers that numpy made have the mode I, although they may hold 8 bits.
+    is_deep = any(p.mode in DEEP and (p.mode != "I" or np.asarray(p).max() > 255) for p in found)
+    kind, arrays = np.uint16 if is_deep else np.uint8, list[np.ndarray]()
+    for picture in found:
+        if picture.mode in DEEP:  # Pillow's conversion would cap values at 255
+            array = np.asarray(picture).astype(kind)
+        else:
+            array = np.asarray(picture.convert("L" if grey else "RGB")).astype(kind) * kind(257 if is_deep else 1)
+        is_flat = array.ndim == 2
+        arrays.append(np.broadcast_to(array, (1 if grey else 3, *array.shape)) if is_flat else array.transpose(2, 0, 1))
+    return np.stack(arrays)

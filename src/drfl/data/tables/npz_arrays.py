@@ -18,6 +18,7 @@ from drfl.data.tables.columns import Columns, row_names_of
 from drfl.data.tables.conditions import Condition
 from drfl.data.tables.conform import answers_of
 from drfl.data.tables.levels import label_notices
+from drfl.data.tables.patients import names_in
 from drfl.data.tables.schema import TableSchema
 from drfl.data.tables.table_paths import name_of
 from drfl.data.tables.targets import check_values, columns_of, encoded
@@ -166,19 +167,19 @@ def _npz(
         found = [np.atleast_1d(each) for each in arrays.read(names if x is None else names[1:])]
     found = found if x is None else [x, *found]
     x, ys = found[0], found[1 : 1 + len(targets)]
-    units = [] if patient is None else [*map(str, found[-1].tolist())]
-    who = [name_of(path)] * len(x) if group is None else [*map(str, found[1 + len(targets)].tolist())]
-    if patient is not None and len(units) != len(x):
-        raise InputError(
-            f"{path}: inputs of shape {x.shape} need one patient per row, got {len(units)} patients",
-            code="count-mismatch",
-            field=patient,
-        )
-    for name, y in zip(targets, ys, strict=True):
-        if y.ndim not in (1, 2) or not len(x) == len(y) == len(who):
+    named = dict(zip(columns.names, found[1 + len(targets) :], strict=True))
+    for name, cells in named.items():
+        if cells.shape != (len(x),):
             raise InputError(
-                f"{path}: inputs of shape {x.shape}, '{name}' of shape {y.shape} and {len(who)} groups do "
-                "not match: give one target and one group per row",
+                f"{path}: inputs of shape {x.shape} need one name per row, but '{name}' has the shape {cells.shape}",
+                code="count-mismatch",
+                field=name,
+            )
+    for name, y in zip(targets, ys, strict=True):
+        if y.ndim not in (1, 2) or len(x) != len(y):
+            raise InputError(
+                f"{path}: inputs of shape {x.shape} and '{name}' of shape {y.shape} do not match: give one target per "
+                "row",
                 code="count-mismatch",
                 field=str(path),
             )
@@ -187,6 +188,9 @@ def _npz(
     if not len(x):
         raise InputError(f"{path} has no rows", code="no-rows", field=str(path))
     _check_finite(path, "inputs", x)
+    frame = pd.DataFrame(named)
+    who = [name_of(path)] * len(x) if group is None else names_in(frame, group, row_names_of(str(path)))
+    units = [] if patient is None else names_in(frame, patient, row_names_of(str(path)))
     compared = dict[str, pd.Series]()
     for k, condition in enumerate(conditions):
         if condition is None:

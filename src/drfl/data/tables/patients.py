@@ -32,11 +32,11 @@ Wards and devices have fewer values with more rows each.
 """
 
 
-def patients_of(frame: pd.DataFrame, patient: str, row_name: RowName) -> list[str]:
-    """Return the patient of each row as text."""
-    column = frame[patient]
+def names_in(frame: pd.DataFrame, name: str, row_name: RowName) -> list[str]:
+    """Return the patient, or the client, of each row as text."""
+    column = frame[name]
     column = column if column.dtype.kind in "biuf" else column.astype("string").str.strip().replace("", None)
-    check_blanks(column.to_frame(patient), row_name, NAME_ROWS)
+    check_blanks(column.to_frame(name), row_name, NAME_ROWS)
     # The patient 1.0 of one file is the patient "1" of another.
     return [level_text(value) for value in column.tolist()]
 

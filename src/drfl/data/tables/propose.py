@@ -10,7 +10,16 @@ import numpy as np
 
 from drfl.core.errors import InputError, Notice
 from drfl.data.dataset import TaskName
-from drfl.data.tables.columns import CATEGORIES, NA_WORDS, RARE, SHARE_OF_NUMBERS, WRITTEN, Columns, frame_row
+from drfl.data.tables.columns import (
+    CATEGORIES,
+    NA_WORDS,
+    RARE,
+    SHARE_OF_NUMBERS,
+    WRITTEN,
+    Columns,
+    frame_row,
+    levels_of,
+)
 from drfl.data.tables.conform import level_text, stripped
 from drfl.data.tables.schema import Column, TableSchema
 from drfl.data.tables.table import Table
@@ -110,8 +119,7 @@ def inferred_schema(
     # One-hot features come after the numbers.
     columns = [Column(str(name), "number") for name in inputs if name not in words]
     for name in words:
-        levels = sorted(inputs[name].astype(str).unique())
-        columns.append(Column(str(name), "category", levels=tuple(level.strip() for level in levels)))
+        columns.append(Column(str(name), "category", levels=tuple(levels_of(inputs[name]))))
     for name in targets:
         if roles.task == "multi-label":
             columns.append(Column(name, "yes/no", missing=("",), levels=("0", "1"), role="target"))

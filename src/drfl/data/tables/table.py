@@ -15,12 +15,20 @@ from drfl.core.errors import InputError, listing, unknown
 from drfl.core.files import check_expansion, open_file, read_csv, read_parquet, reading
 from drfl.data.tables.columns import NA_WORDS, SHARE_OF_NUMBERS, RowName, row_names_of
 from drfl.data.tables.conditions import Condition, text_columns, used_columns
-from drfl.data.tables.conform import amount_of, answers_of, stripped
+from drfl.data.tables.conform import amounts_in, answers_of, stripped
 from drfl.data.tables.npz_arrays import named_arrays
 from drfl.data.tables.schema import TableSchema
 from drfl.data.tables.table_paths import check_format, is_arrays, workbook
 from drfl.data.tables.text_form import DETECT, LINE_BREAK, ReadOptions, TextForm, holds_rows, row_error, stray_quote
-from drfl.data.tables.written import LIKE_NUMBER, Undecided, may_mix_thousands, mixes_thousands, number_form
+from drfl.data.tables.written import (
+    LIKE_NUMBER,
+    Undecided,
+    days_of,
+    may_mix_thousands,
+    mixes_thousands,
+    number_form,
+    since_1970,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,7 +93,7 @@ class Table(NamedTuple):
         """Check a table, and remove outer blanks from the names of its columns."""
         frame.columns = [str(name).strip() for name in frame.columns]
         check_unique(list(frame.columns), place)
-        frame = without_decimals(frame)
+        frame = plain_columns(frame)
         if not len(frame):
             raise InputError(f"{place} has no rows", code="no-rows", field=place)
         return cls(place, frame, row_names_of(place) if form is None else _line_names_of(place, form), form)
@@ -285,31 +293,42 @@ def check_unique(names: Sequence[str], place: str) -> None:
 
 def _with_blanks(frame: pd.DataFrame, words: Sequence[str]) -> pd.DataFrame:
     """Return a table with blank cells for words that mean "missing", and for texts of blanks alone."""
+    import pandas as pd
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
     frame = frame.copy(deep=False)
-    amounts = [amount for amount in map(amount_of, words) if amount is not None]
+    days = days_of(pd.Series(words, dtype=object)).values
     for name in frame.columns:
         cells = frame[name]
         # In a column of numbers, the word "-9" is the number -9.0.
         if is_numeric_dtype(cells) and not is_bool_dtype(cells):
-            is_missing = cells.isin(amounts)
-        elif cells.dtype.kind in "bM":
+            is_missing = cells.isin(amounts_in(cells, words))
+        elif cells.dtype.kind == "M":
+            is_missing = np.isin(since_1970(cells), days)
+        elif cells.dtype.kind == "b":
             continue
         else:
-            is_missing = cells.notna() & cells.astype(str).str.strip().isin(("", *words))
+            # Among texts, a date of a workbook has a time.
+            spelt = ("", *words, *(f"{word} 00:00:00" for word in words))
+            is_missing = cells.notna() & cells.astype(str).str.strip().isin(spelt)
         if is_missing.any():
             frame[name] = cells.mask(is_missing)
     return frame
 
 
-def without_decimals(frame: pd.DataFrame) -> pd.DataFrame:
-    """Convert columns of decimal numbers, as databases write them, to whole or floating-point numbers."""
+def plain_columns(frame: pd.DataFrame, *, keep_categories: bool = False) -> pd.DataFrame:
+    """Convert categories to the type of their values, and decimals of databases to whole or floating-point numbers."""
+    import pandas as pd
     from pandas.api.types import infer_dtype
 
     frame = frame.copy(deep=False)
+    # An index may repeat its values, and pandas aligns columns by it.
+    frame.index = pd.RangeIndex(len(frame))
     for k, name in enumerate(frame.columns):
         cells = frame.iloc[:, k]
+        if isinstance(cells.dtype, pd.CategoricalDtype) and not keep_categories:
+            # Levels have the order of their texts and have rows; categories need not.
+            frame[name] = cells = cells.astype(object).infer_objects()
         if cells.dtype != object or infer_dtype(cells, skipna=True) != "decimal":
             continue
         numbers = cells.map(float, na_action="ignore").astype(float)

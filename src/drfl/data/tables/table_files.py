@@ -32,7 +32,7 @@ from drfl.data.tables.conditions import text_columns, used_columns
 from drfl.data.tables.conform import conform, level_text, stripped, target_tensor
 from drfl.data.tables.levels import check_levels, level_notices, word_notices
 from drfl.data.tables.npz_arrays import TableRows, is_table, read_arrays
-from drfl.data.tables.patients import NAMES, check_spelling, patients_of, repeated_ids, shared_ids
+from drfl.data.tables.patients import NAMES, check_spelling, names_in, repeated_ids, shared_ids
 from drfl.data.tables.propose import inferred_schema, propose
 from drfl.data.tables.schema import TableSchema
 from drfl.data.tables.table import Table
@@ -81,7 +81,7 @@ def read_tables(
         schema.check_options(names, group, drop, task, patient)
         read = rows_by_schema([Table.whole(path, schema, options=reading) for path in files], schema)
     elif reading.missing:
-        tables = [Table.read(path, [*columns.targets, *columns.texts], reading) for path in files]
+        tables = [Table.read(path, columns.words, reading) for path in files]
         frames = [table.frame for table in tables]
         check_forms({table.place: [str(name) for name in table.frame] for table in tables})
         schema, proposed = propose(frames, columns.targets, group, drop, columns.task, patient, reading)
@@ -233,7 +233,7 @@ def patients_of_tables(tables: Sequence[Table], patient: str | None) -> list[str
             raise unknown(
                 "column", patient, list(table.frame.columns), field="patient", place=f"in {table.place} for `patient`"
             )
-    return [name for table in tables for name in patients_of(table.frame, patient, table.row_name)]
+    return [name for table in tables for name in names_in(table.frame, patient, table.row_name)]
 
 
 def check_targets_vary(schema: TableSchema, targets: Tensor) -> None:

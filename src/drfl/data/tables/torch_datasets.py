@@ -66,6 +66,13 @@ def divide(dataset: TorchDataset[Item], group: int | str) -> dict[str, Subset[It
                 code="missing-option",
                 field="group",
             ) from error
+        # NaN is not equal to itself, so each one would be a client.
+        if value is None or value != value:
+            raise InputError(
+                f"item {k} of the dataset: metadata {group!r} is blank: remove such items",
+                code="missing-values",
+                field="group",
+            )
         # Metadata in one tensor with real numbers are floats.
         rows.setdefault(int(value) if isinstance(value, float) and value.is_integer() else value, []).append(k)
     ordered = sorted(rows, key=lambda value: (isinstance(value, str), value))

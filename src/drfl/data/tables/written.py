@@ -141,7 +141,7 @@ def days_of(texts: pd.Series, order: str | None = None) -> Days:
     import pandas as pd
 
     is_iso = texts.str.fullmatch(ISO).to_numpy(dtype=bool, na_value=False)
-    values = _since_1970(pd.to_datetime(texts.where(is_iso), format="ISO8601", errors="coerce", utc=True))
+    values = since_1970(pd.to_datetime(texts.where(is_iso), format="ISO8601", errors="coerce", utc=True))
     parts = texts.where(~is_iso).str.extract(rf"^{LIKE_DATE.pattern}$")
     year_first = parts[0].str.len().eq(4).to_numpy(dtype=bool)
     values = np.where(year_first, _days(parts, 0, 2, 3), values)
@@ -169,10 +169,11 @@ def _days(parts: pd.DataFrame, year: int, month: int, day: int) -> np.ndarray:
     clock = parts[4].fillna("0:00")
     # pandas needs seconds, which people omit.
     times = pd.to_timedelta(clock.where(clock.str.count(":") == 2, clock + ":00"), errors="coerce")
-    return _since_1970((dates + times).dt.tz_localize("UTC"))
+    return since_1970((dates + times).dt.tz_localize("UTC"))
 
 
-def _since_1970(dates: pd.Series) -> np.ndarray:
+def since_1970(dates: pd.Series) -> np.ndarray:
+    """Return dates (n,) as days since 1970-01-01; NaN for blank ones."""
     # pandas counts nanoseconds in places, and these do not reach the year 9999.
     times = dates.dt.tz_localize(None).to_numpy(dtype="datetime64[us]")
     return np.where(np.isnat(times), np.nan, times.astype(np.int64) / (24 * 3600 * 1e6))

@@ -17,9 +17,9 @@ from drfl.data import ClientData
 from drfl.data.model import Model
 from drfl.data.tables.columns import frame_row
 from drfl.data.tables.conditions import used_columns
-from drfl.data.tables.conform import conform, target_tensor
+from drfl.data.tables.conform import encode, target_tensor
 from drfl.data.tables.patients import numbered
-from drfl.data.tables.table import Table, without_decimals
+from drfl.data.tables.table import Table, plain_columns
 from drfl.data.tables.table_files import client_of_rows, patients_of_tables
 from drfl.data.tables.table_paths import files_of, name_of
 from drfl.data.tables.text_form import DETECT, ReadOptions
@@ -71,7 +71,7 @@ def evaluate_tables(
         paths = files_of([Path(path) for path in ([tables] if isinstance(tables, str | Path) else tables)])
         read = [Table.whole(path, schema, () if group is None else (group,), reading) for path in paths]
     else:
-        whole = Table("the table", without_decimals(tables.rename(columns=str)), frame_row)
+        whole = Table("the table", plain_columns(tables.rename(columns=str)), frame_row)
         read = [whole.prepared((*schema.texts, *([] if group is None else [group])), schema.reading)]
     for table in read:
         if group is not None and group not in table.frame.columns:
@@ -84,9 +84,14 @@ def evaluate_tables(
         place = read[0].place
         owners = [place if place == "the table" else name_of(Path(place))] * len(read[0].frame)
     # Other columns are ignored, as in predictions.
-    known = {column.name for column in schema.columns} | set(used_columns([each.name for each in schema.targets]))
+    answers = used_columns([each.name for each in schema.targets])
+    known = {column.name for column in schema.columns} | {*answers}
     used = [table._replace(frame=table.frame[[name for name in table.frame if name in known]]) for table in read]
-    targets = target_tensor(schema, np.concatenate([conform(schema, table).targets for table in used]))[0]
+    parts = [encode(schema, table) for table in used]
+    # The model reads the features itself, and reads truth values as in its training.
+    for problem in (each for part in parts for each in part.problems if each.field in answers):
+        raise problem
+    targets = target_tensor(schema, np.concatenate([part.targets for part in parts]))[0]
     outputs = torch.from_numpy(np.concatenate([model.outputs(table) for table in read]))
     if schema.task == "classification" and (outputs.ndim == 1 or outputs.shape[1] == 1):
         outputs = outputs.reshape(-1, 1)
