@@ -19,7 +19,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, mod
 
 from drfl.core.atomic_files import atomic_write, is_file, is_folder, remove_known
 from drfl.core.errors import InputError, Notice
-from drfl.core.files import read_csv, read_json
+from drfl.core.files import read_json, read_results
 from drfl.core.run_end import FAILURES, has_ended
 from drfl.data.personal_models import DECISION, PERSONAL
 from drfl.experiments.config.config import MANIFEST as NAME
@@ -373,6 +373,6 @@ def failed_in(path: Path) -> list[FailedRun]:
     table = next((path / name for name in ("compare.csv", "sweep.csv") if is_file(path / name)), None)
     if table is None:
         return []
-    rows = read_csv(table, follow=False, dtype=str, keep_default_na=False)
+    rows = read_results(table, "algorithm", follow=False, dtype=str, keep_default_na=False)
     rows = rows[rows["stopped"].isin(FAILURES)]
     return [FailedRun(*row) for row in rows[["algorithm", "seed", "stopped"]].itertuples(index=False)]
