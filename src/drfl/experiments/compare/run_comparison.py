@@ -128,9 +128,11 @@ def compare_in_parallel(
         name: stored for name, cell in cells.items() if (stored := recall_outcome(claim, name, *cell)) is not None
     }
     is_local = not isinstance(workers, Cluster)
+    # Do not start more processes than there are runs: each takes seconds to start.
+    count = workers if isinstance(workers, Cluster) else min(workers, len(cells) - len(known))
     ready.jobs.clear()  # workers build their own
     # A cluster does not get the claim, which holds the key that signs checkpoints.
-    with executor_of(workers, (ready, claim) if is_local else ready, modules) as executor:
+    with executor_of(count, (ready, claim) if is_local else ready, modules) as executor:
         call = _run_here if is_local else _run_elsewhere
         futures = {executor.submit(call, *cell): name for name, cell in cells.items() if name not in known}
         importlib.import_module("drfl.report.compose")  # takes over a second, while this process only waits
