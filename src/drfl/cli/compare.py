@@ -34,6 +34,7 @@ from drfl.experiments.compare.comparison_results import (
     table,
     verdict_lines,
 )
+from drfl.experiments.compare.costs import parse_target
 from drfl.experiments.compare.outcomes import Outcome, Spread, failure_text, first_intervals, spreads
 from drfl.experiments.compare.predicted import read_all
 from drfl.experiments.compare.run_comparison import check_tracker, run_comparison
@@ -69,6 +70,8 @@ def compare_command(options: CompareOptions) -> int:
     ready = PreparedComparison.of(design, from_config(config, console.lines(quiet)), kept)
     ready = ready._replace(track=options.track)
     check_strict(config.strict, ready.warnings)
+    if options.costs_to is not None:
+        parse_target(options.costs_to, ready.measures)
     if out is not None and resume and is_up_to_date(out, ready) and not options.predictions:
         console.warn_finished(out, "comparison")
         return 0
