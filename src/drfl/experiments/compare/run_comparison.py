@@ -11,11 +11,12 @@ from types import ModuleType
 
 from drfl.core.errors import InputError, Notice
 from drfl.engine.ray_cluster import Cluster
-from drfl.experiments.assess.predicted_records import stored_labels
+from drfl.experiments.assess.predicted_records import predicted_in, stored_labels
 from drfl.experiments.compare.comparison import (
     PreparedComparison,
     compare,
     finished_outcomes,
+    read_outcomes,
     recall_finished,
     start_comparison,
 )
@@ -29,6 +30,7 @@ from drfl.experiments.compare.predicted import (
     with_stored,
 )
 from drfl.experiments.compare.run_folders import Answer, collect, recall_outcome, run_elsewhere, run_in_folder
+from drfl.experiments.compare.stored_runs import predicted_row
 from drfl.experiments.execution.executor import Workers, executor_of
 from drfl.experiments.run.resume import key_of
 from drfl.experiments.run.run_directory import ClaimedFolder, claim_folder, fill_folder
@@ -95,6 +97,16 @@ def run_comparison(
         # Checkpoints and records are needed until all runs have ended.
         claim.finished = comparison.is_complete
     return comparison
+
+
+def stored_comparison(ready: PreparedComparison, directory: Path) -> Comparison:
+    """Return the finished comparison in a folder, with the predictions that it stores.
+
+    Raises:
+        InputError: If its data have changed, or a file is damaged.
+    """
+    comparison = ready.to_comparison(read_outcomes(directory, ready), directory)
+    return replace(comparison, predicted=tuple(map(predicted_row, predicted_in(directory, comparison.records))))
 
 
 def check_tracker(track: str | None, workers: Workers) -> None:
