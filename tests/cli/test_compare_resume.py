@@ -135,7 +135,35 @@ def test_repeatedly_killed_comparison_ends_with_the_same_bytes(tmp_path, capsys)
     assert all((a / name / "summary.json").stat().st_mtime_ns == before for name, before in done.items())
     assert same(a, tmp_path / "w/a")
     assert {path.name for path in tmp_path.iterdir()} == {"w", "a"}
-    assert notice_codes(["compare", "--resume", "--out", "a"]) == ["nothing-to-resume"]
+    assert notice_codes(["compare", "--resume", "--out", "a"])[0] == "nothing-to-resume"
+
+
+def test_finished_comparison_is_printed_and_its_files_are_written(tmp_path, capsys):
+    job = [*SMALL, "--rounds", "2", "--out", "a"]
+    capsys.readouterr()
+    assert call(["compare", *job, "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    before = every_file(tmp_path)
+    capsys.readouterr()
+    assert call(["compare", "--resume", "--out", "a", "--json", "--latex", "t.tex", "--costs-to", "avg_loss=99"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == first
+    assert "avg_loss=99" in printed.err
+    assert "rounds to" in (tmp_path / "t.tex").read_text()
+    (tmp_path / "t.tex").unlink()
+    assert every_file(tmp_path) == before
+    assert call(["compare", "--resume", "--out", "a"]) == 0
+    assert "a/report.html" in capsys.readouterr().out
+
+
+def test_resumed_comparison_of_failed_runs_has_failed(tmp_path):
+    (tmp_path / "bad.py").write_text(
+        "import dataclasses\nimport drfl\n@dataclasses.dataclass(frozen=True)\nclass Bad(drfl.FedAvg):\n"
+        "    def round(self, state, fed, key):\n        raise drfl.DivergedError('NaN')\n"
+    )
+    job = [*SMALL, "--rounds", "2", "--algorithms", "bad.py:Bad", "--out", "a"]
+    for resume in ([], ["--resume"]):
+        assert call(["compare", *job, *resume]) == 1
 
 
 def test_resumed_comparison_equals_an_uninterrupted_one(stop, tmp_path, capsys):

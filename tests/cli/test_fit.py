@@ -63,6 +63,24 @@ def test_fit_of_two_clients_writes_its_files(tmp_path, capsys):
     drfl.assess("a")
 
 
+def test_finished_fit_is_printed_again_but_not_for_other_settings(tmp_path, capsys):
+    assert call(["fit", *DIGITS, "--out", "a", "--json"]) == 0
+    first = capsys.readouterr().out
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    for options in ([], DIGITS, ["--budget", "4", "--steps", "2"]):
+        assert call(["fit", *options, "--resume", "--out", "a", "--json"]) == 0
+        assert capsys.readouterr().out == first
+    algorithm = json.loads(first)["algorithm"]
+    for options, field in {
+        ("--budget", "77"): "rounds",
+        ("--steps", "3"): f"algorithms.{algorithm}.steps",
+        ("--dataset", "heart-disease"): "dataset",
+        ("--personalise",): "personalise",
+    }.items():
+        check_refusal(["fit", *options, "--resume", "--out", "a"], "other-run", field)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
 @pytest.mark.long
 def test_json_prints_only_one_object(capsys):
     assert call(["fit", *DIGITS, "--cohort", "1", "--over-select", "2", "--json"]) == 0

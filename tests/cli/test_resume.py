@@ -75,6 +75,13 @@ def test_resumed_run_equals_an_uninterrupted_run(number, code, stop, tmp_path, c
     assert notice_codes(["run", "--out", "a", "--resume"]) == ["nothing-to-resume"]
 
 
+def test_finished_run_is_printed_again(capsys):
+    assert call(["run", *SMALL, "--out", "a", "--json"]) == 0
+    first = capsys.readouterr().out
+    assert call(["run", "--out", "a", "--resume", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(first)
+
+
 def refused(arguments, capsys):
     capsys.readouterr()
     error = refusal(arguments)

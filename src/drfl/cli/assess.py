@@ -13,8 +13,8 @@ from drfl.core.run_end import OWN_MODELS, has_ended
 from drfl.core.screen import ScreenTable
 from drfl.experiments.assess.assess_runs import assess_run
 from drfl.experiments.assess.predicted_records import predicted_beside, predicted_run
-from drfl.experiments.assess.predictions import read_predictions
 from drfl.experiments.compare.comparison_results import UNDEFINED
+from drfl.experiments.compare.predicted import check_names, read_all
 from drfl.experiments.run.artifacts import json_text
 from drfl.report.groups import group_runs
 from drfl.report.read_run import constant_line, threshold_line
@@ -41,12 +41,12 @@ def assess_command(options: AssessOptions) -> int:
     auc_interval = auc_interval_of(options.auc_interval)
     runs = [assess_run(folder, options.measure, options.level, auc_interval) for folder in folders]
     # Other tools' predictions count as runs: stored ones, and the given ones at each seed of the first configuration.
-    given = {path.stem: path for path in options.predictions or ()}
+    given = read_all(options.predictions or ())
+    check_names(given, {run.record.algorithm for run in runs} | {run.algorithm for run in failed})
     stored = predicted_beside(options.runs, [run.record for run in runs])
     records = [record for record in stored if record.algorithm not in given]
     first = next(group.runs for group in group_runs([run.record for run in runs]) if runs[0].record in group.runs)
-    for name, path in given.items():
-        frame = read_predictions(path)
+    for name, frame in given.items():
         records += [predicted_run(record, frame, name, trust=options.trust) for record in first]  # loads the data
     measure = None if options.measure is None else runs[0].measure
     runs += [assess_record(record, measure, options.level, auc_interval=auc_interval) for record in records]

@@ -34,9 +34,10 @@ from drfl.experiments.compare.comparison_results import (
     table,
     verdict_lines,
 )
+from drfl.experiments.compare.costs import parse_target
 from drfl.experiments.compare.outcomes import Outcome, Spread, failure_text, first_intervals, spreads
 from drfl.experiments.compare.predicted import read_all
-from drfl.experiments.compare.run_comparison import check_tracker, run_comparison
+from drfl.experiments.compare.run_comparison import check_tracker, run_comparison, stored_comparison
 from drfl.experiments.config.config import Config, config_of, read_file
 from drfl.experiments.config.hyperparameters import algorithm_name
 from drfl.experiments.execution.executor import workers_of_options
@@ -69,9 +70,11 @@ def compare_command(options: CompareOptions) -> int:
     ready = PreparedComparison.of(design, from_config(config, console.lines(quiet)), kept)
     ready = ready._replace(track=options.track)
     check_strict(config.strict, ready.warnings)
+    if options.costs_to is not None:
+        parse_target(options.costs_to, ready.measures)
     if out is not None and resume and is_up_to_date(out, ready) and not options.predictions:
         console.warn_finished(out, "comparison")
-        return 0
+        return _end(stored_comparison(ready, out), options, StopSignal())
     predictions = read_all(options.predictions or ())
     place, total, bars = out or Path("runs") / f"compare-{config.data_label}", len(design.cells), ExitStack()
 
@@ -96,11 +99,16 @@ def compare_command(options: CompareOptions) -> int:
             ready, place, watch, workers, ended=ended, warn=console.warn, progress=show, resume=resume,
             overwrite=overwrite, numbered=out is None, predictions=predictions,
         )  # fmt: skip
-    directory = comparison.folder
     if not comparison.outcomes:
-        remedy = f"continue with 'drfl compare --resume --out {directory}'"
+        remedy = f"continue with 'drfl compare --resume --out {comparison.folder}'"
         raise StoppedError(f"interrupted before any run was finished: {remedy}", watch.code)
-    if quiet:
+    return _end(comparison, options, watch)
+
+
+def _end(comparison: Comparison, options: CompareOptions, watch: StopSignal) -> int:
+    """Print a comparison, write the files for papers, and return the exit code."""
+    directory = comparison.folder
+    if options.as_json:
         print(json_text({**comparison.summary(), "directory": str(directory)}))
     else:
         _print(comparison)

@@ -13,9 +13,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from drfl.cli import signals
 from drfl.core import screen
 from drfl.core.errors import Notice
+from drfl.core.files import read_json
 from drfl.core.screen import Screen
 from drfl.experiments.compare.stored_runs import failed_in
-from drfl.experiments.run.manifest import Kind, interruption, runs_in
+from drfl.experiments.run.artifacts import json_text
+from drfl.experiments.run.manifest import Kind, failure_of, interruption, runs_in
 from drfl.experiments.run.run_directory import tidy
 from drfl.experiments.run.run_warnings import EndChecks
 from drfl.experiments.run.runner import StopSignal
@@ -163,6 +165,25 @@ def warn_finished(folder: Path, kind: Kind = "run") -> None:
     """
     tidy(folder, kind)
     warn(Notice(f"{folder} is finished: there is nothing to resume", "nothing-to-resume", str(folder)))
+
+
+def end_finished(folder: Path, kind: Kind, results: str, as_json: bool) -> int:
+    """Warn that the run or fit in a folder is finished, and return the exit code of the command that finished it.
+
+    With ``as_json`` print its ``results``, the name of a file, like that command.
+
+    Raises:
+        InputError: If the file cannot be read; see also :func:`warn_finished`.
+    """
+    warn_finished(folder, kind)
+    if as_json:
+        content = read_json(folder / results, follow=False)
+        print(json_text({**(content if isinstance(content, dict) else {}), "directory": str(folder)}))
+    failure = failure_of(folder)
+    if failure is None:
+        return 0
+    warn(failure)
+    return BROKEN
 
 
 def percent(fraction: float) -> str:

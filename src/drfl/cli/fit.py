@@ -11,12 +11,13 @@ from drfl.cli import console, signals
 from drfl.cli.options import FitOptions
 from drfl.cli.to_config import overrides
 from drfl.core.screen import ScreenTable
+from drfl.data.personal_models import DECISION
 from drfl.experiments.config.config import code_references, config_of, read_file
 from drfl.experiments.config.data_settings import load_data
 from drfl.experiments.fit.fitted import Fitted
 from drfl.experiments.fit.members import PORTFOLIO, REFERENCES
 from drfl.experiments.fit.personal import GLOBAL
-from drfl.experiments.fit.run_fit import evaluate_every, jobs_of_config, run_fit
+from drfl.experiments.fit.run_fit import check_finished, evaluate_every, jobs_of_config, run_fit
 from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.manifest import is_finished
 from drfl.experiments.run.resume import check_folder
@@ -46,11 +47,13 @@ def fit_command(options: FitOptions) -> int:
             budget = options.budget or BUDGET
             given |= {"rounds": budget, "evaluate_every": evaluate_every(budget)}
         config = config_of(file, overrides(given, None, [member.algorithm for member in PORTFOLIO]))
-        if out is not None and resume and is_finished(out):
-            console.warn_finished(out, "fit")
-            return 0
+        if out is not None and resume and is_finished(out) and not given and not options.personalise:
+            return console.end_finished(out, "fit", DECISION, quiet)
     # Loading may download, which takes long and needs a clean-up: a signal raises an exception here.
     jobs = jobs_of_config(config, load_data(config, console.lines(quiet)))
+    if out is not None and resume and is_finished(out):
+        check_finished(out, jobs, given, personal=options.personalise)
+        return console.end_finished(out, "fit", DECISION, quiet)
 
     @contextmanager
     def show(label: str) -> Iterator[Sequence[Callback]]:

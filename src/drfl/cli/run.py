@@ -17,7 +17,7 @@ from drfl.experiments.config.config import Config, config_of, read_file
 from drfl.experiments.config.data_settings import load_data
 from drfl.experiments.run.artifacts import json_text, summary
 from drfl.experiments.run.finished import FinishedRun
-from drfl.experiments.run.manifest import failure_of, interruption, is_finished
+from drfl.experiments.run.manifest import SUMMARY, interruption, is_finished
 from drfl.experiments.run.resume import (
     check_folder,
     check_stored_config,
@@ -65,12 +65,7 @@ def run_command(options: RunOptions) -> int:
         if out is not None and resume:
             check_stored_config(out, job)
         if out is not None and resume and is_finished(out):
-            console.warn_finished(out)
-            failure = failure_of(out)
-            if failure is None:
-                return 0
-            console.warn(failure)
-            return console.BROKEN
+            return console.end_finished(out, "run", SUMMARY, quiet)
         place, toml = out or default, run_toml(job.about)
         with claim_folder(
             place,

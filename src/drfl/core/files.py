@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
 from drfl.core.byte_units import byte_unit
+from drfl.core.csv_cells import unescape_formula
 from drfl.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -427,6 +428,22 @@ def read_csv(
             warnings.simplefilter("error", pd.errors.ParserWarning)
             content = io.BufferedReader(_Table(file, options.get("encoding", "utf-8")), _CHUNK)
             return pd.read_csv(content, **options)
+
+
+def read_results(path: Path, *names: str, **options: Any) -> pd.DataFrame:  # noqa: ANN401 - as in pandas
+    """Read a CSV file that drfl wrote, in which the columns ``names`` hold names of clients or algorithms.
+
+    Names return as they were before :func:`drfl.core.csv_cells.escape_formula`. pandas alone would treat a client
+    called "NA" as missing, and turn "007" into a number.
+
+    Raises:
+        InputError: See :func:`read_csv`, which gets the options.
+    """
+    frame = read_csv(path, **options)
+    for name in frame.columns.intersection(list(names)):
+        cells = read_csv(path, **{**options, "usecols": [name], "dtype": str, "keep_default_na": False})
+        frame[name] = cells[name].map(unescape_formula)
+    return frame
 
 
 def _check_columns(path: Path, count: int) -> None:

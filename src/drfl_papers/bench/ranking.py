@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from drfl.assessment.seeds import FAILED, UNTRAINED, SeedDifference, holm_family, seed_difference, verdict
+from drfl.core.errors import StoppedError
 from drfl.core.run_end import FAILURES
 from drfl.experiments.api import compare
 from drfl.experiments.run.manifest import read_manifest
@@ -99,6 +100,9 @@ def run_suite(
             jobs=workers, evaluate_every=rounds, progress=progress,
             resume=folder.is_dir() and read_manifest(folder) is not None,
         )  # fmt: skip
+        # An interrupted comparison returns its finished runs, which would make an incomplete ranking.
+        if not found.is_complete:
+            raise StoppedError("interrupted: finished runs are stored, and the same command continues")
         frames.append(found.to_frame().assign(job=job.name))
     return pd.concat(frames, ignore_index=True)
 

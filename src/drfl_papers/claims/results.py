@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
+from drfl.core.csv_cells import unescape_formula
 from drfl.core.errors import InputError
 from drfl.core.run_end import FAILURES
 
@@ -59,7 +60,8 @@ class StoredResults:
             text = (self.root / result / file).read_text(encoding="utf-8")
         except FileNotFoundError:
             return ()
-        return tuple(csv.DictReader(io.StringIO(text)))
+        rows = csv.DictReader(io.StringIO(text))
+        return tuple({name: unescape_formula(cell) for name, cell in row.items()} for row in rows)
 
     def _places(self, result: str, file: str) -> Mapping[tuple[str, str], Sequence[Row]]:
         places: dict[tuple[str, str], list[Row]] = {}

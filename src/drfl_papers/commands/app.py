@@ -16,7 +16,8 @@ def bench(options: BenchOptions) -> int:
     """
     from drfl_papers.commands.bench import bench_command
 
-    return bench_command(options)
+    with signals.raise_on_signal():
+        return bench_command(options)
 
 
 @o.command(ReproduceOptions)

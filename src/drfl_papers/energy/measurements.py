@@ -166,7 +166,8 @@ def from_runs(directories: Iterable[Path], target: float) -> tuple[list[Measurem
 
 def _algorithm_table(run: RunRecord) -> dict[str, object]:
     """Return the algorithm's own table of the configuration."""
-    return nested_table(nested_table(run.config, "algorithms"), run.algorithm)
+    # The configuration names the class of a user's algorithm with its file.
+    return nested_table(nested_table(run.config, "algorithms"), str(run.config.get("algorithm", run.algorithm)))
 
 
 def _job(run: RunRecord) -> dict[str, object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -174,3 +175,13 @@ def test_damaged_file_is_a_one_line_error():
         assert not Path("new.html").exists()
     finally:
         path.write_bytes(whole)
+
+
+def test_predictions_with_the_name_of_a_run_or_of_others_are_refused(made):
+    for folder in ("new-a", "new-b"):
+        Path(folder).mkdir(exist_ok=True)
+        for name in ("tool.csv", "DRFA.csv"):
+            shutil.copy("other.csv", Path(folder, name))
+    twice = ["--predictions", "new-a/tool.csv", "--predictions", "new-b/tool.csv"]
+    check_refusal(["assess", "c", *twice], "duplicate-name", "predictions", "tool")
+    check_refusal(["assess", "c", "--predictions", "new-a/DRFA.csv"], "duplicate-name", "predictions", "DRFA")

@@ -17,6 +17,8 @@ from torch import nn
 
 import drfl
 from drfl.cli.app import call
+from drfl.experiments.assess.predictions import read_predictions
+from drfl.training.history import csv_text
 
 OWN = ["--data", "t.csv", "--target", "ill", "--group", "site", "--rounds", "3"]
 METRICS = ["--metric", "auc", "--metric", "log-loss", "--metric", "sensitivity", "--metric", "calibration-error"]
@@ -67,6 +69,13 @@ def test_scikit_learn_predictions_are_a_row_of_a_comparison(runs, capsys):
     right = fitted.predict(inputs) == frame["ill"]
     assert np.mean([client["accuracy" if "accuracy" in client else "value"] for client in
                     found["runs"][2]["clients"]]) == pytest.approx(right.mean(), abs=0.2)  # fmt: skip
+
+
+def test_names_that_drfl_escapes_are_read_as_they_were(tmp_path):
+    rows = [(1, "=a", "+"), (2, "NA", "-"), (3, "007", "-1")]
+    (tmp_path / "p.csv").write_text(csv_text(("row", "client", "prediction"), rows))
+    found = read_predictions(tmp_path / "p.csv")
+    assert list(found.itertuples(index=False, name=None)) == rows
 
 
 def simulation():

@@ -22,8 +22,10 @@ from drfl.assessment.seeds import UNTRAINED, seed_difference
 from drfl.cli.app import call
 from drfl.core.errors import Notice, RunWarning
 from drfl.core.run_end import DAGGER, DOUBLE_DAGGER, INITIAL, ON_TEST, OWN_MODELS, RESET, SECTION
+from drfl.experiments.compare import run_comparison
 from drfl.experiments.compare.comparison_results import verdict_lines
 from drfl.experiments.compare.outcomes import first_intervals
+from drfl.experiments.execution.executor import LocalExecutor
 from drfl.experiments.run.runner import StopSignal
 
 
@@ -384,6 +386,20 @@ def test_missing_values_of_a_frame_are_numbers():
     for name in ("worst_rmse_low", "worst_rmse_high", "equal_worst_rmse"):
         assert frame[name].isna().all()
         assert frame[name].dtype == float
+
+
+def test_as_many_processes_start_as_runs_are_left(tmp_path, monkeypatch):
+    counts = []
+
+    def here(workers, what, modules):
+        counts.append(workers)
+        return LocalExecutor(what)
+
+    monkeypatch.setattr(run_comparison, "executor_of", here)
+    drfl.compare(PAIR, DATA, TASK, out=tmp_path / "a", jobs=64, **{**QUIET, "seeds": 1})
+    drfl.compare(PAIR, DATA, TASK, out=tmp_path / "a", jobs=64, resume=True, **{**QUIET, "seeds": 4})
+    drfl.compare(PAIR, DATA, TASK, out=tmp_path / "b", jobs=2, **{**QUIET, "seeds": 2})
+    assert counts == [2, 6, 2]
 
 
 @pytest.mark.long

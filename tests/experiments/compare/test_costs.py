@@ -81,6 +81,31 @@ def test_invalid_target_is_refused(target, compared):
         drfl.load_comparison(compared).costs_to(target)
 
 
+def test_command_checks_the_target_before_it_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shared = ["compare", *SMALL, "--algorithms", "FedAvg", "--out", "a"]
+    check_refusal([*shared, "--costs-to", "worst_accuracy"], "invalid-format", "target")
+    check_refusal([*shared, "--costs-to", "worst_acuracy=0.5"], "unknown-name", "metric", "worst_accuracy")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_runs_without_a_history_do_not_reach_the_target():
+    found = costs_to_target(pd.DataFrame(columns=["algorithm", "seed"]), CELLS, "worst_accuracy", 0.8, (ACCURACY,))
+    assert found[["reached", "seeds"]].values.tolist() == [[0, 2], [0, 2], [0, 1]]
+    assert found["rounds"].isna().all()
+
+
+def test_command_writes_the_costs_of_failed_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.py").write_text(
+        "import dataclasses\nimport drfl\n@dataclasses.dataclass(frozen=True)\nclass Bad(drfl.FedAvg):\n"
+        "    def round(self, state, fed, key):\n        raise drfl.DivergedError('NaN')\n"
+    )
+    arguments = ["compare", *SMALL, "--algorithms", "bad.py:Bad", "--out", "a", "--costs-to", "worst_accuracy=0.1"]
+    assert call([*arguments, "--latex", "t.tex"]) == 1
+    assert "0 of 3" in (tmp_path / "t.tex").read_text()
+
+
 @pytest.mark.parametrize(
     "x",
     long_except(["bytes"], ["rounds", "bytes", "gradients", "seconds"]),

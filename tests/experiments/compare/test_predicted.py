@@ -150,9 +150,10 @@ def test_python_accepts_data_frames_and_files(frame):
     algorithms = {"FedAvg": drfl.FedAvg(m=3), "DRFA": drfl.DRFA(m=3)}
     lines = []
     found = drfl.compare(algorithms, data, task, rounds=1, seeds=2, progress=lines.append,
-                         predictions={"right": right, "file": "right.csv"})  # fmt: skip
+                         predictions={"right": right, "=file": "right.csv"})  # fmt: skip
     assert found.to_frame()["worst_accuracy"].tolist()[-4:] == [1, 1, 1, 1]
-    assert list(found.differences().index) == ["DRFA", "right", "file"]
+    assert list(found.to_frame()["algorithm"].unique()) == ["FedAvg", "DRFA", "right", "=file"]
+    assert list(found.differences().index) == ["DRFA", "right", "=file"]
     clients = found.to_clients()
     assert clients[clients["algorithm"] == "right"]["accuracy"].tolist() == [1] * 6
     assert "right" in found.to_markdown()

@@ -178,6 +178,24 @@ def test_python_accepts_the_same_arguments(tmp_path):
     assert fitted.finished.job.origin.start["path"] == str(path)
 
 
+def test_names_of_clients_are_read_as_they_were_written(tmp_path):
+    names = ("NA", "007", "=1+1")
+    data = ClientData.from_arrays({name: (torch.randn(20, 3), torch.arange(20) % 2) for name in names})
+    options = {"rounds": 1, "seeds": 1, "progress": None, "returned": "last"}
+    algorithms, task = (
+        {"DRFA": drfl.DRFA(m=2, local=drfl.LocalSGD(steps=2, lr=0.1))},
+        drfl.Task(drfl.models.linear((3,), 2)),
+    )
+    found = drfl.compare(algorithms, data, task, out=tmp_path / "a", **options)
+    clients = found.to_clients()
+    assert clients["client"].tolist() == list(names)
+    assert clients["samples"].dtype.kind == "i"
+    drfl.compare(
+        algorithms, data, task, out=tmp_path / "b", init_from=tmp_path / "a/DRFA-seed0", keep_weights=True, **options
+    )
+    assert (tmp_path / "b/DRFA-seed0/summary.json").is_file()
+
+
 @pytest.mark.long
 def test_objects_start_from_a_file_like_the_command(old):
     data = drfl.data_spec(data=["t.csv"], target="ill", group="site").for_seed(0)

@@ -5,16 +5,21 @@ from __future__ import annotations
 import csv
 import json
 import math
+import signal
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from tests.support.marks import long_beyond
 from tests.support.refusals import refused
 
 import drfl
 import drfl.cli.new.project
 from drfl.assessment.seeds import UNTRAINED
-from drfl_papers.bench.ranking import ALL, rank, ranking
+from drfl.cli import console
+from drfl.cli.app import call
+from drfl.core.errors import StoppedError
+from drfl_papers.bench.ranking import ALL, rank, ranking, run_suite
 from drfl_papers.bench.suite import SUITE, task
 from drfl_papers.commands.bench import bench_command
 from drfl_papers.commands.options import BenchOptions
@@ -63,6 +68,41 @@ def test_files_are_written_and_the_same_command_resumes(tmp_path, capsys, monkey
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("history.csv")} == before
     with refused("other-run", "evaluate_every", "2", "3"):
         bench_command(options(tmp_path, rounds=3))
+
+
+SHORT = ["bench", "--suite", "hospitals,digits-base-rates", "--algorithms", "SCAFFOLD", "--rounds", "1", "--seeds", "1"]
+
+
+@pytest.mark.parametrize(("number", "code"), long_beyond(1, [(signal.SIGINT, 130), (signal.SIGTERM, 143)]))
+def test_signal_stops_the_command_which_can_continue(number, code, tmp_path, monkeypatch):
+    def interrupt(line):
+        if line.startswith("[1/2]"):
+            signal.raise_signal(number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(console, "lines", lambda quiet: interrupt)
+        assert call([*SHORT, "--jobs", "1", "--out", str(tmp_path)]) == code
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["hospitals", "manifest.json"]
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("history.csv")}
+    assert len(before) == 1
+    assert call([*SHORT, "--jobs", "1", "--out", str(tmp_path)]) == 0
+    assert before.items() <= {path: path.stat().st_mtime_ns for path in tmp_path.rglob("history.csv")}.items()
+    assert (tmp_path / "bench.csv").is_file()
+
+
+@pytest.mark.filterwarnings("ignore::drfl.RunWarning")
+def test_interrupted_job_ends_the_suite(tmp_path):
+    def interrupt(line):
+        if line.startswith("[1/2]"):
+            signal.raise_signal(signal.SIGINT)
+
+    jobs, algorithms = (
+        [JOBS["hospitals"], JOBS["digits-base-rates"]],
+        {"FedAvg": drfl.FedAvg(), "SCAFFOLD": drfl.SCAFFOLD()},
+    )
+    with pytest.raises(StoppedError):
+        run_suite(jobs, lambda n: algorithms, tmp_path, rounds=1, seeds=1, workers=1, progress=interrupt)
+    assert [path.name for path in tmp_path.iterdir()] == ["hospitals"]
 
 
 def runs(**values):

@@ -7,9 +7,11 @@ import math
 import pytest
 from scipy.stats import binomtest, ttest_1samp
 
+from drfl.training.history import csv_text
 from drfl_papers.claims import findings
 from drfl_papers.claims.findings import NOT_SIGNIFICANT, OPPOSITE, SIGNIFICANT, UNDECIDED, Place, lead_of, sign_test_p
 from drfl_papers.claims.measures import LastModel, ToLevel
+from drfl_papers.claims.results import StoredResults
 
 ACCURACY = LastModel(of="last model", metric="worst_accuracy")
 ROUNDS = ToLevel(of="to level", metric="worst_accuracy", level=0.5)
@@ -42,6 +44,12 @@ def test_p_value_is_that_of_the_paired_t_test():
     assert found.tests.p_t == pytest.approx(
         ttest_1samp([a - b for a, b in zip(HIGH, LOW, strict=True)], 0).pvalue, rel=1e-9
     )
+
+
+def test_settings_that_look_like_formulas_are_found(tmp_path):
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r/cells.csv").write_text(csv_text(("setting", "method"), [("+ decay", "DRFA")]))
+    assert StoredResults(tmp_path).settings("r") == ("+ decay",)
 
 
 def test_four_pairs_are_undecided():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -100,6 +101,15 @@ def made(tmp_path_factory):
         return path
 
     return make
+
+
+def test_run_of_a_users_algorithm(made, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(
+        "import dataclasses\nimport drfl\n@dataclasses.dataclass(frozen=True)\nclass Mine(drfl.FedAvg):\n    pass\n"
+    )
+    path = made("mine", algorithm="mine.py:Mine", steps=3, rounds=1)
+    assert from_runs([path], 1.0)[0] == [Measurement(3, 0, None)]
 
 
 @pytest.mark.long

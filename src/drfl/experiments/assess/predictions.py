@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from drfl.core.csv_cells import unescape_formula
 from drfl.core.errors import InputError, suggestion
 from drfl.data.row_scores import RowScores
 from drfl.data.tables.table import Table
@@ -31,7 +32,12 @@ LEAST = 1e-15
 
 def read_predictions(path: Path) -> pd.DataFrame:
     """Read a table of predictions, see :func:`tested_predictions`."""
-    return Table.read(path, (CLIENT, PREDICTION)).frame
+    frame = Table.read(path, (CLIENT, PREDICTION)).frame
+    # `drfl predict` escapes names such as "+", which spreadsheets would take for formulas.
+    return frame.assign(**{
+        name: [unescape_formula(cell) if isinstance(cell, str) else cell for cell in frame[name]]
+        for name in frame.columns.intersection([CLIENT, PREDICTION])
+    })  # fmt: skip
 
 
 def predictions_at(frame: pd.DataFrame, seed: int) -> pd.DataFrame:

@@ -19,7 +19,6 @@ from drfl.core import checks
 from drfl.core.errors import InputError, StoppedError
 from drfl.core.key import Key
 from drfl.data import ClientData
-from drfl.experiments.assess.predicted_records import predicted_in
 from drfl.experiments.assess.predictions import read_predictions
 from drfl.experiments.compare.comparison import (
     Build,
@@ -27,7 +26,6 @@ from drfl.experiments.compare.comparison import (
     PreparedComparison,
     extended_design,
     is_up_to_date,
-    read_outcomes,
 )
 from drfl.experiments.compare.comparison_results import Comparison
 from drfl.experiments.compare.objects import (
@@ -39,8 +37,7 @@ from drfl.experiments.compare.objects import (
     user_modules,
 )
 from drfl.experiments.compare.outcomes import Outcome
-from drfl.experiments.compare.run_comparison import check_tracker, run_comparison
-from drfl.experiments.compare.stored_runs import predicted_row
+from drfl.experiments.compare.run_comparison import check_tracker, run_comparison, stored_comparison
 from drfl.experiments.config.data_settings import DataSettings
 from drfl.experiments.execution.executor import Workers, workers_of
 from drfl.experiments.run.resume import check_folder
@@ -163,8 +160,7 @@ def _run_in_folder(
     # If nothing is left to run, read the results.
     if stored_config is not None and is_up_to_date(out, ready) and not options.predictions:
         tidy(out, "comparison")
-        comparison = ready.to_comparison(read_outcomes(out, ready), out)
-        return replace(comparison, predicted=tuple(map(predicted_row, predicted_in(out, comparison.records))))
+        return stored_comparison(ready, out)
     predictions = {
         name: read_predictions(Path(given)) if isinstance(given, str | Path) else given
         for name, given in (options.predictions or {}).items()

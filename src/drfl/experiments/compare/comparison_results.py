@@ -13,8 +13,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from drfl.core.csv_cells import unescape_formula
 from drfl.core.errors import Notice
-from drfl.core.files import read_csv
+from drfl.core.files import read_csv, read_results
 from drfl.core.run_end import (
     DAGGER,
     DOUBLE_DAGGER,
@@ -235,12 +236,14 @@ class Comparison:
         """Return a row per run: algorithm, seed, rounds, how it ended and the metrics, as in compare.csv."""
         import pandas as pd
 
-        # Read the CSV text, so that the frame has the digits of compare.csv. An algorithm may have the name "nan".
+        # Read the CSV text, so that the frame has the digits of compare.csv. A name may be "nan" or "007".
         missing = {name: ["", "nan"] for name in _columns(self) if name not in ("algorithm", "stopped", "stopped_on")}
         frame = pd.read_csv(
-            io.StringIO(csv_text(_columns(self), _rows(self))), keep_default_na=False, na_values=missing
-        )
-        return frame.astype({"algorithm": str, "stopped": str, "stopped_on": object}).fillna({"stopped_on": ""})
+            io.StringIO(csv_text(_columns(self), _rows(self))), dtype={"algorithm": str}, keep_default_na=False,
+            na_values=missing,
+        )  # fmt: skip
+        frame["algorithm"] = frame["algorithm"].map(unescape_formula)
+        return frame.astype({"stopped": str, "stopped_on": object}).fillna({"stopped_on": ""})
 
     def to_markdown(self) -> str:
         """Return the table of table.md: mean ± std over seeds in percent, the best in bold."""
@@ -452,7 +455,7 @@ def read_runs(comparison: Comparison, name: str) -> pd.DataFrame:
     for outcome in sorted(comparison.outcomes, key=lambda o: (comparison.algorithms.index(o.algorithm), o.seed)):
         file = comparison.folder_of(outcome) / name
         if file.exists():  # a failed run has none
-            run = read_csv(file, follow=False)
+            run = read_results(file, "client", follow=False)
             timing = file.with_name("timing.csv")
             if name == "history.csv" and timing.exists():
                 run["seconds"] = read_csv(timing, follow=False)["seconds"]

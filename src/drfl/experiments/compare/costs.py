@@ -40,6 +40,8 @@ def costs_to_target(
     import pandas as pd
 
     small = column(metric, measures).small
+    # If every run failed, there are no histories, and no run reached the target.
+    histories = histories.reindex(columns=histories.columns.union(["round", metric], sort=False))
     met = histories[(histories[metric] <= level) if small else (histories[metric] >= level)]
     firsts = met.sort_values("round").drop_duplicates(["algorithm", "seed"])
     rows = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,16 +50,21 @@ def read_all(paths: Iterable[Path]) -> Predictions:
     return frames
 
 
-def check_predictions(predictions: Predictions, ready: PreparedComparison) -> None:
-    """Check predictions at every seed before the first run."""
-    design = ready.design
+def check_names(predictions: Predictions, algorithms: Collection[str]) -> None:
+    """Check that no predictions have the name of an algorithm."""
     for name in predictions:
-        if name in map(label_of, design.algorithms):
+        if name in algorithms:
             raise InputError(
                 f"an algorithm and predictions are both called '{name}': rename the predictions",
                 code="duplicate-name",
                 field="predictions",
             )
+
+
+def check_predictions(predictions: Predictions, ready: PreparedComparison) -> None:
+    """Check predictions at every seed before the first run."""
+    design = ready.design
+    check_names(predictions, [*map(label_of, design.algorithms)])
     first = design.algorithms[0]
     for i, seed in enumerate(design.seeds if predictions else ()):
         fed = (ready.build(first, seed) if i else ready.jobs[first]).fed

@@ -11,11 +11,12 @@ from types import ModuleType
 
 from drfl.core.errors import InputError, Notice
 from drfl.engine.ray_cluster import Cluster
-from drfl.experiments.assess.predicted_records import stored_labels
+from drfl.experiments.assess.predicted_records import predicted_in, stored_labels
 from drfl.experiments.compare.comparison import (
     PreparedComparison,
     compare,
     finished_outcomes,
+    read_outcomes,
     recall_finished,
     start_comparison,
 )
@@ -29,6 +30,7 @@ from drfl.experiments.compare.predicted import (
     with_stored,
 )
 from drfl.experiments.compare.run_folders import Answer, collect, recall_outcome, run_elsewhere, run_in_folder
+from drfl.experiments.compare.stored_runs import predicted_row
 from drfl.experiments.execution.executor import Workers, executor_of
 from drfl.experiments.run.resume import key_of
 from drfl.experiments.run.run_directory import ClaimedFolder, claim_folder, fill_folder
@@ -97,6 +99,16 @@ def run_comparison(
     return comparison
 
 
+def stored_comparison(ready: PreparedComparison, directory: Path) -> Comparison:
+    """Return the finished comparison in a folder, with the predictions that it stores.
+
+    Raises:
+        InputError: If its data have changed, or a file is damaged.
+    """
+    comparison = ready.to_comparison(read_outcomes(directory, ready), directory)
+    return replace(comparison, predicted=tuple(map(predicted_row, predicted_in(directory, comparison.records))))
+
+
 def check_tracker(track: str | None, workers: Workers) -> None:
     """Check that the tracker can receive the runs' histories."""
     if track is None:
@@ -128,9 +140,11 @@ def compare_in_parallel(
         name: stored for name, cell in cells.items() if (stored := recall_outcome(claim, name, *cell)) is not None
     }
     is_local = not isinstance(workers, Cluster)
+    # Do not start more processes than there are runs: each takes seconds to start.
+    count = workers if isinstance(workers, Cluster) else min(workers, len(cells) - len(known))
     ready.jobs.clear()  # workers build their own
     # A cluster does not get the claim, which holds the key that signs checkpoints.
-    with executor_of(workers, (ready, claim) if is_local else ready, modules) as executor:
+    with executor_of(count, (ready, claim) if is_local else ready, modules) as executor:
         call = _run_here if is_local else _run_elsewhere
         futures = {executor.submit(call, *cell): name for name, cell in cells.items() if name not in known}
         importlib.import_module("drfl.report.compose")  # takes over a second, while this process only waits

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from drfl.core.errors import InputError
-from drfl.core.files import read_csv
+from drfl.core.files import read_results
 from drfl.data.model_store import find_model
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.federation.algorithm import Algorithm
@@ -23,7 +23,7 @@ def with_kept_weights(algorithm: Algorithm, settings: RunSettings, names: Sequen
     assert settings.init_from is not None  # the settings were checked
     path = find_model(settings.init_from).file.parent / "clients.csv"
     remedy = "remove `keep_weights`, or start from a model in the folder of its run"
-    frame = read_csv(path, dtype={"client": str}, remedy=remedy)
+    frame = read_results(path, "client", remedy=remedy)
     if not {"client", "lambda"} <= set(frame.columns) or frame["lambda"].dtype.kind not in "if":
         raise InputError(f"{path} has no client weights: {remedy}", code="damaged-file", field=str(path))
     weights = dict(zip(frame["client"], frame["lambda"].astype(float), strict=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,11 +11,13 @@ import tomli_w
 import torch
 from safetensors.torch import save
 
+from drfl.core.errors import InputError
+from drfl.core.files import read_json, read_toml
 from drfl.data import ClientData, Dataset
 from drfl.data.personal_models import DECISION, PERSONAL
 from drfl.experiments.compare.compare_objects import as_seed_function, clients_by_seed, description_of
 from drfl.experiments.compare.objects import about_objects, object_setup, rule_objects, run_settings, sources_of
-from drfl.experiments.config.algorithm_settings import AlgorithmSettings
+from drfl.experiments.config.algorithm_settings import COMMON, AlgorithmSettings
 from drfl.experiments.config.build import Setup, build_setup, make_job
 from drfl.experiments.config.config import Config
 from drfl.experiments.config.data_settings import DataSettings
@@ -25,10 +27,13 @@ from drfl.experiments.fit.fitted import Fitted
 from drfl.experiments.fit.members import PORTFOLIO, FitJobs, FitRuns, Member, reference, with_member
 from drfl.experiments.fit.personal import GLOBAL, personalise
 from drfl.experiments.fit.steps import Show, Steps
-from drfl.experiments.run.artifacts import json_text
+from drfl.experiments.run.artifacts import decisive_settings, json_text
+from drfl.experiments.run.manifest import CONFIG
+from drfl.experiments.run.resume import check_settings
 from drfl.experiments.run.run_directory import claim_folder
 from drfl.experiments.run.run_warnings import warnings_of
 from drfl.experiments.run.runner import StopSignal, write_results
+from drfl.report.read_run import nested_table
 from drfl.task.task import Task
 
 TESTS = 10
@@ -128,6 +133,32 @@ def check_members(jobs: FitRuns, warn: Callable[[str], None]) -> None:
     first, *_ = (jobs.whole(member) for member in (*PORTFOLIO, *references))
     for line in warnings_of(first):
         warn(line)
+
+
+def check_finished(folder: Path, jobs: FitJobs, given: Collection[str], *, personal: bool) -> None:
+    """Check that the finished fit in a folder has the settings ``given``, and personal models if these are wanted.
+
+    Raises:
+        InputError: If a setting differs, there are no personal models, or a file cannot be read.
+    """
+    stored = read_toml(folder / CONFIG, follow=False, remedy="start again with `overwrite`")
+    algorithm = str(stored.get("algorithm"))
+    job = jobs.whole(Member(algorithm, algorithm))
+    # The fit chose the algorithm and its parameters, apart from those that the user gave.
+    before, now = (
+        nested_table(nested_table(values, "algorithms"), algorithm) for values in (stored, decisive_settings(job))
+    )
+    own = {COMMON[name] for name in given if name in COMMON}
+    table = {name: value for name, value in now.items() if name not in own}
+    table |= {name: value for name, value in before.items() if name in own}
+    check_settings(job, {**stored, "algorithms": {algorithm: table}})
+    decision = read_json(folder / DECISION, follow=False)
+    if personal and isinstance(decision, dict) and decision.get("personal") is None:
+        raise InputError(
+            f"the fit in {folder} has no personal models: remove `personalise`, or {job.settings.new_folder}",
+            code="other-run",
+            field="personalise",
+        )
 
 
 def fit_files(fitted: Fitted) -> dict[str, str | bytes]:
