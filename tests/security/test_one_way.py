@@ -70,7 +70,6 @@ EXCEPTIONS = {
     "drfl/flower/deploy/init.py": "a file of the package",
     "drfl/flower/deploy/membership.py": "parses its own text before it is written",
     "drfl/flower/server_app.py": "a list of its own",
-    "drfl/report/groups.py": "its own text",
     "drfl/report/html.py": "a file of the package",
     "drfl/report/pdf.py": "a file of the package",
     "drfl/resilience/reply_log.py": "appends to its own list",

@@ -42,7 +42,12 @@ class AboutRun(NamedTuple):
 
 def run_toml(run: AboutRun) -> str:
     """Return the configuration of a run as TOML. `drfl run FILE` repeats the run if all its parts have names."""
-    return _toml({**run.settings, "algorithm": run.algorithm}, [run])
+    return tomli_w.dumps(run_config(run))
+
+
+def run_config(run: AboutRun) -> dict[str, object]:
+    """Return the configuration of a run as plain values."""
+    return _config({**run.settings, "algorithm": run.algorithm}, [run])
 
 
 def comparison_toml(runs: Sequence[AboutRun]) -> str:
@@ -50,10 +55,10 @@ def comparison_toml(runs: Sequence[AboutRun]) -> str:
 
     ``runs`` has a run of each algorithm.
     """
-    return _toml({name: value for name, value in runs[0].settings.items() if name != "seed"}, runs)
+    return tomli_w.dumps(_config({name: value for name, value in runs[0].settings.items() if name != "seed"}, runs))
 
 
-def _toml(settings: Mapping[str, object], runs: Sequence[AboutRun]) -> str:
+def _config(settings: Mapping[str, object], runs: Sequence[AboutRun]) -> dict[str, object]:
     tables: dict[str, dict[str, object]] = {}
     files: dict[str, str] = {}
     for run in runs:
@@ -63,4 +68,4 @@ def _toml(settings: Mapping[str, object], runs: Sequence[AboutRun]) -> str:
         files |= run.files
     # Sort, so that the same run writes the same bytes.
     plain = dict(sorted(settings.items()))
-    return tomli_w.dumps({**plain, "algorithms": tables, **({"files": files} if files else {})})
+    return {**plain, "algorithms": tables, **({"files": files} if files else {})}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +13,7 @@ from drfl.core.errors import InputError, Notice
 from drfl.experiments.compare.comparison_results import Comparison, markdown
 from drfl.experiments.compare.outcomes import Outcome
 from drfl.experiments.compare.stored_runs import StoredRun, comparison_of, frame_of
-from drfl.experiments.config.about_run import run_toml
+from drfl.experiments.config.about_run import run_config
 from drfl.experiments.config.algorithm_settings import COMMON
 from drfl.experiments.config.config import Config
 from drfl.experiments.run.artifacts import json_text, versions
@@ -138,7 +137,7 @@ def _config_of(config: Config) -> dict[str, object]:
         return {**plain, "algorithms": {config.algorithm: parameters}}
     if clients is None and given.get("m") is None:
         about = about._replace(parameters={name: value for name, value in about.parameters.items() if name != "m"})
-    return tomllib.loads(run_toml(about))
+    return run_config(about)
 
 
 def write_sweep(sweep: Sweep, folder: Path, former: Sequence[str]) -> None:
