@@ -27,13 +27,12 @@ def described(thing: object, known: frozenset[int] = frozenset()) -> str:
         known: The ids of objects that are described elsewhere, such as the layers of a model, whose weights are
             compared too. Of these, only the type is named.
     """
-    is_whole = isinstance(thing, nn.Module) and id(thing) not in known
-    known |= {id(thing)}
+    within = known | {id(thing)}
     if isinstance(thing, functools.partial):
         arguments = {str(place): value for place, value in enumerate(thing.args)}
-        return _with_options(described(thing.func, known), {**arguments, **thing.keywords}, known)
+        return _with_options(described(thing.func, within), {**arguments, **thing.keywords}, within)
     if isinstance(thing, MethodType):
-        return f"{described(thing.__func__, known)} of {value_text(thing.__self__, known)}"
+        return f"{described(thing.__func__, within)} of {value_text(thing.__self__, within)}"
     kind = thing if hasattr(thing, "__qualname__") else type(thing)
     text = f"{kind.__module__}.{getattr(kind, '__qualname__', '')}"
     if not is_of_package(kind):
@@ -41,14 +40,14 @@ def described(thing: object, known: frozenset[int] = frozenset()) -> str:
             with suppress(OSError, TypeError):  # a class that was typed in has no source
                 text += f" {hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()[:12]}"
         else:
-            text += f" {code_of(kind, known)}"
+            text += f" {code_of(kind, within)}"
     if kind is thing:
         return text
     # A torch loss has its class weights among the buffers.
     options = {**getattr(thing, "__dict__", {}), **getattr(thing, "_buffers", {})}
-    if is_whole:
+    if isinstance(thing, nn.Module) and id(thing) not in known:
         options |= {**thing._parameters, **thing._modules}
-    return _with_options(text, {k: v for k, v in options.items() if not k.startswith("_") and k != "training"}, known)
+    return _with_options(text, {k: v for k, v in options.items() if not k.startswith("_") and k != "training"}, within)
 
 
 def value_text(value: object, known: frozenset[int] = frozenset()) -> str:
