@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+from collections.abc import Iterable
 from contextlib import suppress
-from types import CodeType
+from types import CodeType, FunctionType, MethodType, ModuleType
 
-from torch import Tensor
+import numpy as np
+from torch import Tensor, nn
 
 from drfl.core.hashing import digest_of
 from drfl.core.short_repr import stable_repr
@@ -17,11 +19,20 @@ PACKAGES = ("drfl", "torch")
 """Packages whose code is described by its name, because the versions of a run are stored anyway."""
 
 
-def described(thing: object) -> str:
-    """Describe a function or an object by its code and options, in the same way in every process."""
+def described(thing: object, known: frozenset[int] = frozenset()) -> str:
+    """Describe a function or an object by its code and options, in the same way in every process.
+
+    Args:
+        thing: The function or object.
+        known: The ids of objects that are described elsewhere, such as the layers of a model, whose weights are
+            compared too. Of these, only the type is named.
+    """
+    within = known | {id(thing)}
     if isinstance(thing, functools.partial):
         arguments = {str(place): value for place, value in enumerate(thing.args)}
-        return _with_options(described(thing.func), {**arguments, **thing.keywords})
+        return _with_options(described(thing.func, within), {**arguments, **thing.keywords}, within)
+    if isinstance(thing, MethodType):
+        return f"{described(thing.__func__, within)} of {value_text(thing.__self__, within)}"
     kind = thing if hasattr(thing, "__qualname__") else type(thing)
     text = f"{kind.__module__}.{getattr(kind, '__qualname__', '')}"
     if not is_of_package(kind):
@@ -29,12 +40,43 @@ def described(thing: object) -> str:
             with suppress(OSError, TypeError):  # a class that was typed in has no source
                 text += f" {hashlib.sha256(inspect.getsource(kind).encode()).hexdigest()[:12]}"
         else:
-            text += f" {code_of(kind)}"
+            text += f" {code_of(kind, within)}"
     if kind is thing:
         return text
     # A torch loss has its class weights among the buffers.
     options = {**getattr(thing, "__dict__", {}), **getattr(thing, "_buffers", {})}
-    return _with_options(text, {k: v for k, v in options.items() if not k.startswith("_") and k != "training"})
+    if isinstance(thing, nn.Module) and id(thing) not in known:
+        options |= {**thing._parameters, **thing._modules}
+    return _with_options(text, {k: v for k, v in options.items() if not k.startswith("_") and k != "training"}, within)
+
+
+def value_text(value: object, known: frozenset[int] = frozenset()) -> str:
+    """Describe a value by its content, in the same way in every process; plain values by their ``repr``.
+
+    ``known`` is that of :func:`described`.
+    """
+    if isinstance(value, Tensor):
+        return f"tensor {digest_of([value])[:12]}"
+    if hasattr(value, "__array__") and getattr(value, "ndim", 0):  # the repr of a large array or table is abridged
+        array = np.asarray(value)
+        content = repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes()
+        return f"array {array.dtype} {array.shape} {hashlib.sha256(content).hexdigest()[:12]}"
+    if id(value) in known:
+        return type(value).__qualname__
+    within = known | {id(value)}
+    if type(value) in (list, tuple, set, frozenset):
+        assert isinstance(value, Iterable)
+        texts = [value_text(entry, within) for entry in value]
+        # The order of a set differs between processes.
+        return f"{type(value).__name__}({', '.join(sorted(texts) if isinstance(value, set | frozenset) else texts)})"
+    if type(value) is dict:
+        return f"{{{', '.join(f'{key!r}: {value_text(entry, within)}' for key, entry in value.items())}}}"
+    if isinstance(value, ModuleType):
+        return value.__name__
+    if isinstance(value, FunctionType | MethodType | functools.partial | type | nn.Module):
+        return described(value, known)
+    # The default repr names only the type.
+    return described(value, known) if type(value).__repr__ is object.__repr__ else stable_repr(value)
 
 
 def is_of_package(kind: object) -> bool:
@@ -42,19 +84,34 @@ def is_of_package(kind: object) -> bool:
     return str(kind.__module__).partition(".")[0] in PACKAGES
 
 
-def code_of(function: object) -> str:
-    """Return a digest of a function's code, equal for equal code at any place and in any layout.
+def code_of(function: object, known: frozenset[int] = frozenset()) -> str:
+    """Return a digest of a function's code, its default values and the variables of enclosing functions that it uses.
 
-    For other objects it is the name of their type.
+    It is equal for equal code at any place and in any layout. For other objects it is the name of their type.
     """
     # The arguments of a partial do not count.
     while isinstance(function, functools.partial):
         function = function.func
     # Otherwise all functions with the same decorator would look equal.
-    code = getattr(inspect.unwrap(function) if callable(function) else function, "__code__", None)
+    chain = [function]
+    while callable(wrapped := getattr(chain[-1], "__wrapped__", None)):
+        chain.append(wrapped)
+    code = getattr(chain[-1], "__code__", None)
     if not isinstance(code, CodeType):
         return type(function).__qualname__
-    return hashlib.sha256(repr(_content(code)).encode()).hexdigest()[:12]
+    known |= set(map(id, chain))
+    values = [text for link in chain for text in _values(link, known)]
+    content = _content(code)
+    return hashlib.sha256(repr((content, *values) if values else content).encode()).hexdigest()[:12]
+
+
+def _values(function: object, known: frozenset[int]) -> list[str]:
+    values = [*(getattr(function, "__defaults__", None) or ())]
+    values += sorted((getattr(function, "__kwdefaults__", None) or {}).items())
+    for cell in getattr(function, "__closure__", None) or ():
+        with suppress(ValueError):  # the variable has no value yet
+            values.append(cell.cell_contents)
+    return [value_text(value, known) for value in values]
 
 
 def _content(code: CodeType) -> tuple[object, ...]:
@@ -66,9 +123,5 @@ def _content(code: CodeType) -> tuple[object, ...]:
     return (code.co_code, code.co_names, code.co_varnames, *constants)
 
 
-def _with_options(text: str, options: dict[str, object]) -> str:
-    shown = (
-        f"{name}={f'tensor {digest_of([value])[:12]}' if isinstance(value, Tensor) else stable_repr(value)}"
-        for name, value in sorted(options.items())
-    )
-    return f"{text}({', '.join(shown)})"
+def _with_options(text: str, options: dict[str, object], known: frozenset[int]) -> str:
+    return f"{text}({', '.join(f'{name}={value_text(value, known)}' for name, value in sorted(options.items()))})"

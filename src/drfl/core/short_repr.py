@@ -14,7 +14,7 @@ BRIEF.maxstring = BRIEF.maxother = 200
 
 def stable_repr(thing: object) -> str:
     """Return the ``repr`` without memory addresses, which differ between processes."""
-    return re.sub(" at 0x[0-9a-f]+", "", repr(thing))
+    return re.sub(" at 0x[0-9a-fA-F]+", "", repr(thing))  # numpy writes capitals
 
 
 def short_repr(self: Any) -> str:  # noqa: ANN401 - any dataclass

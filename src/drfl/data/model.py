@@ -21,7 +21,7 @@ from drfl.data.standardisation import Standardisation, Standardise
 from drfl.data.tables.columns import frame_row
 from drfl.data.tables.conform import encode_features
 from drfl.data.tables.schema import Column, TableSchema
-from drfl.data.tables.table import Table, check_unique, plain_columns
+from drfl.data.tables.table import Table, check_unique, plain_columns, text_names
 from drfl.task.architecture import build, check_sizes, load_weights, make_model
 
 BATCH = 4096
@@ -251,7 +251,7 @@ class Model:
             checks.finite(place, inputs)
             return inputs
         if hasattr(rows, "columns") and hasattr(rows, "iloc"):
-            table = Table(place, plain_columns(rows.rename(columns=str)), frame_row)
+            table = Table(place, plain_columns(text_names(rows)), frame_row)
             check_unique(list(table.frame.columns), place)
             schema = self.schema
             # A user's data frame may have texts for numbers and words for missing values, like a file.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -15,6 +16,7 @@ from drfl.data import ClientData
 from drfl.data.warm_start import start_notices
 from drfl.federation.algorithm import Algorithm
 from drfl.federation.federation import Evaluation
+from drfl.task.losses import ignores
 from drfl.task.metrics import ACCURACY
 from drfl.task.task import Task
 from drfl.training.callbacks import line_printer
@@ -510,6 +512,10 @@ def assess(
             code="clients-differ",
             field="data",
         )
+    if data is not None and isinstance(of, Result) and of.ignored is not None:
+        # The simulation tested a copy of the data without these rows.
+        ignored = ignores(data.test_targets, of.ignored).reshape(len(data.test_targets), -1).all(1)
+        data = replace(data, test=tuple(rows[~ignored[rows]] for rows in data.test))
     pairs = () if data is None else zip(data.names, map(len, data.test), evaluation.samples.tolist(), strict=True)
     for name, present, tested in pairs:
         if present != tested:
@@ -589,7 +595,8 @@ def assess_gain(
     """Assess by how much the second model is better than the first, at each client and for the worst one.
 
     Args:
-        first: A model (d,), a run's result, whose returned model is used, another tool's predictions, or a folder.
+        first: A model (d,); a run's result, whose returned model or personal models are used; another tool's
+            predictions; or a folder.
         second: The model that is compared with it: predictions with a model, or a folder with a folder.
         fed: The simulation whose test rows both are tested on; folders hold the scores of their models on these rows.
         measure: A metric that was measured; None = the score.
@@ -624,7 +631,10 @@ def assess_gain(
             field="fed",
         )
     _check_not_on_test(first, second)
-    models = (entry.model if isinstance(entry, Result) else entry for entry in (first, second))
+    models = (
+        entry if not isinstance(entry, Result) else entry.model if entry.personal is None else entry.personal
+        for entry in (first, second)
+    )
     return gain_of_models(fed, *models, measure=measure, level=level, auc_interval=auc_interval)
 
 

@@ -54,6 +54,13 @@ def equals(targets: Tensor, ignored: float) -> Tensor:
     return targets.isnan() if math.isnan(ignored) else targets == ignored
 
 
+def ignores(targets: Tensor, ignored: float | None) -> Tensor:
+    """Return a mask of the targets (n, …) that do not count, bool of the same shape; see :attr:`Loss.ignored`."""
+    if ignored is None or targets.is_floating_point() != math.isnan(ignored):
+        return torch.zeros(targets.shape, dtype=torch.bool, device=targets.device)
+    return equals(targets, ignored)
+
+
 @dataclass(frozen=True, eq=False)
 class Loss:
     """A loss on rows j, Σ_j v_j / Σ_j a_j, which equals torch's value for these rows.
@@ -141,9 +148,7 @@ class Loss:
 
     def ignores(self, targets: Tensor) -> Tensor:
         """Return a mask of the targets (n, …) that do not count, bool of the same shape."""
-        if self.ignored is None or targets.is_floating_point() != self.allows_unknown:
-            return torch.zeros(targets.shape, dtype=torch.bool, device=targets.device)
-        return equals(targets, self.ignored)
+        return ignores(targets, self.ignored)
 
     def masses(self, targets: Tensor) -> Tensor | None:
         """Compute the masses (n,) of rows with targets (n, …), in float64 on the CPU; None if all are 1."""

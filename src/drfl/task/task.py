@@ -154,16 +154,19 @@ class Task:
         assert isinstance(self.loss, Loss)
         return self.loss
 
-    @property
+    @functools.cached_property
     def description(self) -> dict[str, str]:
         """Model, loss, metrics and augmentation in words that differ if one of them computes something else."""
+        # The weights of the layers are compared too, and functions that use the layers should not repeat them.
+        layers = [*self.model.modules()]
+        known = frozenset(map(id, layers))
         # The options of torch's layers are part of the model's repr, those of other layers need not be.
-        own = dict.fromkeys(described(layer) for layer in self.model.modules() if not is_of_package(type(layer)))
+        own = dict.fromkeys(described(layer, known) for layer in layers if not is_of_package(type(layer)))
         return {
             "module": "; ".join([" ".join(stable_repr(self.model).split()), *own]),
-            "loss": described(self.criterion.given),
-            "metrics": ", ".join(f"{metric.name}: {described(metric.function)}" for metric in self.measures),
-            "augment": "none" if self.augment is None else described(self.augment),
+            "loss": described(self.criterion.given, known),
+            "metrics": ", ".join(f"{metric.name}: {described(metric.function, known)}" for metric in self.measures),
+            "augment": "none" if self.augment is None else described(self.augment, known),
         }
 
     @property

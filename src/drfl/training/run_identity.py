@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from drfl.core.described import value_text
 from drfl.core.errors import InputError
 from drfl.core.hashing import digest_of
-from drfl.core.short_repr import BRIEF, stable_repr
+from drfl.core.short_repr import BRIEF
 from drfl.federation.algorithm import Algorithm
 from drfl.federation.federation import Federation
 
@@ -40,7 +41,7 @@ def full_identity(algorithm: Algorithm, fed: Federation, settings: Mapping[str, 
 
 def _fields(name: str, thing: object) -> dict[str, object]:
     if not dataclasses.is_dataclass(thing) or isinstance(thing, type):
-        return {name: stable_repr(thing)}
+        return {name: value_text(thing)}
     fields: dict[str, object] = {name: type(thing).__name__}
     for field in dataclasses.fields(thing):
         fields |= _fields(f"{name}.{field.name}", getattr(thing, field.name))

@@ -69,6 +69,7 @@ class Result(NamedTuple):
             own; None if ``model`` serves all clients.
         fallback: The earlier model that the safeguard returned instead of the last one; None if it did not.
         layout: Names and shapes of the parameters in ``model``; None if the federation does not know them.
+        ignored: The target that the loss ignores, such as -100; None if it ignores none or is not known.
     """
 
     model: Tensor
@@ -86,6 +87,7 @@ class Result(NamedTuple):
     personal: ClientTable | OwnModels | None = None
     fallback: Fallback | None = None
     layout: Layout | None = None
+    ignored: float | None = None
 
     @property
     def state(self) -> State:
@@ -315,6 +317,7 @@ class RunLog:
             model, lam, history, *tested, end, returned, stopped, stopped_on,
             selection=self._outcome(progress), personal=self.personal, fallback=earlier,
             layout=None if self.fed.model is None else self.fed.model.task.layout,
+            ignored=None if self.fed.model is None else self.fed.model.task.criterion.ignored,
         )  # fmt: skip
         average = progress.average
         if average is None:

@@ -188,3 +188,17 @@ def test_column_of_clients_or_patients_that_a_schema_needs_is_refused_by_name():
     for name in ("hospital", "id"):
         with refused("missing-column", name):
             ClientData.from_frame(frame.drop(columns=name), schema=schema)
+
+
+def test_levels_of_column_names_are_refused():
+    frame = table()
+    frame.columns = pd.MultiIndex.from_tuples([("", name) for name in frame])
+    with refused("unsupported-data", "frame", "2 levels", "('', 'hospital')"):
+        load(frame)
+
+
+def test_names_of_columns_may_be_numbers():
+    frame = table().rename(columns={"age": 1, "dose": None})
+    assert load(frame).columns == ("1", "None", "smoker")
+    with refused("duplicate-column", "1"):
+        load(frame.rename(columns={"smoker": "1"}))

@@ -270,3 +270,37 @@ def test_impossible_count_is_a_one_line_error(comparison, count, tmp_path, capsy
     with (folder / "clients.csv").open("w", newline="") as file:
         csv.writer(file).writerows(rows)
     check_refusal(["assess", str(folder)], "damaged-run", None, "run/clients.csv", "accuracy", "'Cleveland'")
+
+
+def rows_of_clients(generator, clients=3):
+    inputs = torch.randn(clients, 100, 4, generator=generator)
+    return inputs, (inputs.sum(2) > 0).long()
+
+
+def test_gain_of_results_is_that_of_their_personal_models():
+    torch.manual_seed(0)
+    data = ClientData.from_arrays([*zip(*rows_of_clients(torch.Generator().manual_seed(0)), strict=True)])
+    fed = drfl.Simulation(data, drfl.Task(torch.nn.Linear(4, 2)))
+    local = drfl.LocalSGD(lr=0.05, steps=3)
+    shared = drfl.run(drfl.FedAvg(m=3, local=local), fed, rounds=2)
+    own = drfl.run(drfl.FineTuned(m=3, local=local, fine_steps=50), fed, rounds=2)
+    difference = own.evaluation.score - shared.evaluation.score
+    assert difference.any()
+    assert drfl.assess_gain(shared, own, fed).values.tolist() == pytest.approx(difference.tolist())
+
+
+@pytest.mark.parametrize("loss", [torch.nn.CrossEntropyLoss(), torch.nn.BCEWithLogitsLoss()])
+def test_users_data_may_have_test_rows_that_the_loss_ignores(loss):
+    inputs, targets = rows_of_clients(torch.Generator().manual_seed(0))
+    is_binary = isinstance(loss, torch.nn.BCEWithLogitsLoss)
+    targets = torch.stack([targets, 1 - targets], 2).float() if is_binary else targets
+    whole = ClientData.from_arrays([*zip(inputs, targets, strict=True)])
+    targets = targets.clone()
+    targets[:, ::7] = torch.nan if is_binary else -100
+    data = ClientData.from_arrays([*zip(inputs, targets, strict=True)])
+    fed = drfl.Simulation(data, drfl.Task(torch.nn.Linear(4, 2), loss))
+    result = drfl.run(drfl.FedAvg(m=3, local=drfl.LocalSGD(lr=0.05, steps=3)), fed, rounds=2)
+    assessment, expected = drfl.assess(result, data), drfl.assess(result, fed)
+    assert assessment.to_frame().equals(expected.to_frame())
+    with refused("clients-differ", "data"):
+        drfl.assess(result, whole)

@@ -119,3 +119,51 @@ def test_unsuitable_tables_and_models_are_refused(runs, tmp_path, monkeypatch):
     new.drop(columns="ill").to_csv("new.csv", index=False)
     check_refusal(["evaluate", str(runs["ill"]), "new.csv"], "missing-column", "ill")
     check_refusal(["evaluate", str(runs["ill"]), "new.csv", "--group", "clinic"], "unknown-name", "group", "clinic")
+
+
+def test_one_logit_is_a_classification(tmp_path):
+    frame = rows(0).drop(columns="dose")
+    data = drfl.ClientData.from_frame(frame, group="site", target="ill", standardise=True)
+    torch.manual_seed(0)
+    task = drfl.Task(drfl.models.linear((2,), 1), nn.BCEWithLogitsLoss())
+    drfl.compare({"FedAvg": drfl.FedAvg(m=3)}, data, task, rounds=2, seeds=1, out=tmp_path, progress=None)
+    model, new = drfl.load_model(tmp_path), rows(1)
+    assert (model.kind, model.classes_.tolist()) == ("classification", ["no", "yes"])
+    positive = 1 / (1 + np.exp(-model.outputs(new)[:, 0]))
+    assert model.predict_proba(new) == pytest.approx(np.stack([1 - positive, positive], 1))
+    assert model.predict(new).tolist() == np.where(positive > 0.5, "yes", "no").tolist()
+    assert drfl.evaluate(model, new).values == pytest.approx(by_site(new, model.predict(new) == new["ill"]))
+
+
+@pytest.mark.parametrize(
+    ("targets", "kind"),
+    [
+        (lambda x: (x.sum(1) > 0).long(), "classification"),
+        (lambda x: (x.sum(1) > 0).float(), "classification"),
+        (lambda x: (x.sum(1, keepdim=True) > 0).long(), "classification"),
+        (lambda x: (x > 0).long(), "multi-label"),
+    ],
+)
+def test_kind_of_a_loss_of_labels_follows_from_the_targets(targets, kind, tmp_path):
+    inputs = torch.randn(2, 40, 3, generator=torch.Generator().manual_seed(0))
+    data = drfl.ClientData.from_arrays([(x, targets(x)) for x in inputs])
+    task = drfl.Task(nn.Linear(3, 3 if kind == "multi-label" else 1), nn.BCEWithLogitsLoss())
+    drfl.compare({"FedAvg": drfl.FedAvg(m=2)}, data, task, rounds=1, seeds=1, out=tmp_path, progress=None)
+    model = drfl.load_model(tmp_path)
+    assert model.kind == kind
+    assert model.predict(inputs[0]).shape == ((40, 3) if kind == "multi-label" else (40,))
+    assert model.predict_proba(inputs[0]).shape == (40, 3 if kind == "multi-label" else 2)
+
+
+def test_several_numbers_are_a_regression(tmp_path):
+    frame = rows(0).drop(columns="ill").assign(half=lambda table: table["dose"] / 2)
+    data = drfl.ClientData.from_frame(frame, group="site", target=["dose", "half"])
+    assert data.schema.task == "regression"
+    task = drfl.Task(drfl.models.linear((2,), 2), nn.MSELoss())
+    drfl.compare({"FedAvg": drfl.FedAvg(m=3)}, data, task, rounds=2, seeds=1, out=tmp_path, progress=None)
+    model = drfl.load_model(tmp_path)
+    new = rows(1).assign(half=lambda table: table["dose"] / 2)
+    errors = np.abs(model.predict(new) - new[["dose", "half"]].to_numpy()).mean(1)
+    assert drfl.evaluate(model, new).values == pytest.approx(by_site(new, errors))
+    labels = frame.assign(dose=(frame["dose"] > 6) * 1, half=np.where(frame["age"] > 60, 1.0, np.nan))
+    assert drfl.ClientData.from_frame(labels, group="site", target=["dose", "half"]).schema.task == "multi-label"

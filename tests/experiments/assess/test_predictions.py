@@ -165,3 +165,22 @@ def test_changed_data_and_folders_without_data_are_refused(runs, capsys):
     capsys.readouterr()
     assert call(["assess", "o/FedAvg-seed0", "--predictions", "p.csv", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["error"]["code"] == "missing-results"
+
+
+@pytest.mark.parametrize(("separator", "decimal"), [(",", "."), (";", ","), (";", "."), ("\t", ",")])
+def test_predicted_numbers_may_have_decimal_commas(separator, decimal, tmp_path):
+    frame = table().dropna()[["income", "crp", "site"]]
+    data = drfl.ClientData.from_frame(frame, group="site", target="crp")
+    fed = drfl.Simulation(data, drfl.Task(drfl.models.linear((1,), 1), nn.MSELoss(), metrics=("mae",)))
+    predicted = (data.targets + 0.25).numpy().round(4)
+    lines = [f"{row}{separator}{str(value).replace('.', decimal)}" for row, value in enumerate(predicted, start=1)]
+    path = tmp_path / "p.csv"
+    path.write_text("\n".join([f"row{separator}prediction", *lines]))
+    found = drfl.assess(read_predictions(path), fed, measure="mae")
+    assert found.values == pytest.approx([0.25] * data.n, abs=1e-4)
+
+
+def test_predicted_classes_keep_their_texts(tmp_path):
+    path = tmp_path / "p.csv"
+    path.write_text("row;prediction\n1;007\n2;1,5\n")
+    assert read_predictions(path)["prediction"].tolist() == ["007", "1,5"]

@@ -18,6 +18,7 @@ from drfl.data.tables.levels import check_levels, level_notices
 from drfl.data.tables.patients import names_in
 from drfl.data.tables.propose import inferred_schema
 from drfl.data.tables.schema import TableSchema
+from drfl.data.tables.table import text_names
 from drfl.data.tables.targets import check_varies
 from drfl.task.input_fields import InputFields, has_fields, tensor_of
 
@@ -193,7 +194,7 @@ def named_columns(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the user's data frame with texts as names of columns, which may be numbers.
 
     Raises:
-        InputError: If it is not a data frame of pandas, or it has no rows.
+        InputError: If it is not a data frame of pandas, it has no rows, or its columns have several levels of names.
     """
     import pandas as pd
 
@@ -203,7 +204,7 @@ def named_columns(frame: pd.DataFrame) -> pd.DataFrame:
         raise InputError(text, code="wrong-type", field="frame")
     if not len(frame):
         raise InputError("the table has no rows. Each client needs at least two", code="no-rows")
-    return frame.rename(columns=str)
+    return text_names(frame)
 
 
 def check_index(frame: pd.DataFrame, names: Sequence[str]) -> None:
@@ -354,7 +355,8 @@ def encode_frame(frame: pd.DataFrame, roles: Columns, features: Sequence[str] | 
     inputs = one_hot(chosen, "the table")
     names = inputs.columns.tolist()
     # The schema defines how new rows are encoded.
-    kind: TaskName = "classification" if classes is not None else "regression" if y.ndim == 1 else "multi-label"
+    are_labels = y.ndim == 2 and bool(((y == 0) | (y == 1) | np.isnan(y)).all())
+    kind: TaskName = "classification" if classes is not None else "multi-label" if are_labels else "regression"
     schema = inferred_schema(chosen, roles.targets, roles._replace(task=kind), classes)
     return FrameRows(tuple(names), feature_matrix(inputs, names), y, classes, schema, tuple(notices))
 

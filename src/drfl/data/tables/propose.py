@@ -22,7 +22,7 @@ from drfl.data.tables.columns import (
 )
 from drfl.data.tables.conform import level_text, stripped
 from drfl.data.tables.schema import Column, TableSchema
-from drfl.data.tables.table import Table
+from drfl.data.tables.table import Table, text_names
 from drfl.data.tables.text_form import DETECT, ReadOptions
 from drfl.data.tables.written import ISO, LIKE_DATE, days_of
 
@@ -73,7 +73,7 @@ def propose(
     targets = (target,) if isinstance(target, str) else tuple(target)
     # Wrong values are errors later, when the schema encodes the tables.
     others = (group, patient, *drop)
-    named = [Table("the table", table.rename(columns=str), frame_row) for table in tables]
+    named = [Table("the table", text_names(table), frame_row) for table in tables]
     tables = [table.with_answers(targets, others, strict=False).frame for table in named]
     names = list(dict.fromkeys(name for table in tables for name in table.columns))
     Columns(targets, group, tuple(drop), patient=patient).check("the tables", names)

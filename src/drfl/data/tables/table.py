@@ -316,6 +316,22 @@ def _with_blanks(frame: pd.DataFrame, words: Sequence[str]) -> pd.DataFrame:
     return frame
 
 
+def text_names(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a user's data frame with texts as names of columns, which may be numbers.
+
+    Raises:
+        InputError: If the names have several levels.
+    """
+    if frame.columns.nlevels > 1:
+        raise InputError(
+            f"the table's columns have {frame.columns.nlevels} levels of names, such as {frame.columns[0]}: join them, "
+            "for example with frame.columns = ['_'.join(map(str, name)) for name in frame.columns]",
+            code="unsupported-data",
+            field="frame",
+        )
+    return frame.rename(columns=str)
+
+
 def plain_columns(frame: pd.DataFrame, *, keep_categories: bool = False) -> pd.DataFrame:
     """Convert categories to the type of their values, and decimals of databases to whole or floating-point numbers."""
     import pandas as pd

@@ -16,6 +16,8 @@ from drfl.core.errors import InputError, RunWarning, unknown
 from drfl.engine.simulation import Simulation
 from drfl.experiments.assess.predictions import tested_predictions
 from drfl.experiments.run.manifest import WITH_CELLS, interruption, is_finished, read_manifest
+from drfl.federation.client_table import ClientTable
+from drfl.federation.local_method import OwnModels
 from drfl.report.read_run import REMEDY, load_run
 from drfl.report.run_gains import AssessedRun, assess_record, gain_over
 from drfl.task.measure import Measure
@@ -68,8 +70,8 @@ def gain_of_folders(
 
 def gain_of_models(
     fed: Simulation,
-    first: Tensor | pd.DataFrame,
-    second: Tensor | pd.DataFrame,
+    first: Tensor | ClientTable | OwnModels | pd.DataFrame,
+    second: Tensor | ClientTable | OwnModels | pd.DataFrame,
     *,
     measure: str | None = None,
     level: float = 0.95,
@@ -83,7 +85,9 @@ def gain_of_models(
     if not chosen.rows.paired:
         raise no_row_values(chosen, fed.measures)
     rows = tuple(
-        fed.row_scores(model) if isinstance(model, Tensor) else tested_predictions(model, fed)[1]
+        fed.row_scores(model)
+        if isinstance(model, Tensor | ClientTable | OwnModels)
+        else tested_predictions(model, fed)[1]
         for model in (first, second)
     )
     sums = sums_of_pair(chosen, rows, ("the first model", "the second model"))

@@ -19,7 +19,7 @@ from drfl.data.tables.columns import frame_row
 from drfl.data.tables.conditions import used_columns
 from drfl.data.tables.conform import encode, target_tensor
 from drfl.data.tables.patients import numbered
-from drfl.data.tables.table import Table, plain_columns
+from drfl.data.tables.table import Table, plain_columns, text_names
 from drfl.data.tables.table_files import client_of_rows, patients_of_tables
 from drfl.data.tables.table_paths import files_of, name_of
 from drfl.data.tables.text_form import DETECT, ReadOptions
@@ -71,7 +71,7 @@ def evaluate_tables(
         paths = files_of([Path(path) for path in ([tables] if isinstance(tables, str | Path) else tables)])
         read = [Table.whole(path, schema, () if group is None else (group,), reading) for path in paths]
     else:
-        whole = Table("the table", plain_columns(tables.rename(columns=str)), frame_row)
+        whole = Table("the table", plain_columns(text_names(tables)), frame_row)
         read = [whole.prepared((*schema.texts, *([] if group is None else [group])), schema.reading)]
     for table in read:
         if group is not None and group not in table.frame.columns:

@@ -13,7 +13,8 @@ from torch import Tensor
 from drfl.core.csv_cells import unescape_formula
 from drfl.core.errors import InputError, suggestion
 from drfl.data.row_scores import RowScores
-from drfl.data.tables.table import Table
+from drfl.data.tables.table import Table, text_names
+from drfl.data.tables.text_form import DETECT
 from drfl.engine import Simulation
 from drfl.federation.federation import Evaluation
 from drfl.task.metrics import METRICS
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ROW, CLIENT, SEED, PREDICTION, PROBABILITY = "row", "client", "seed", "prediction", "probability"
+
+FORM = "drfl.form"
+"""Attribute of a data frame with the form of its text file."""
 
 OF_ANSWERS = ("accuracy", "balanced_accuracy", "f1", "sensitivity", "specificity", "ppv")
 """Metrics that need only predicted classes."""
@@ -32,12 +36,15 @@ LEAST = 1e-15
 
 def read_predictions(path: Path) -> pd.DataFrame:
     """Read a table of predictions, see :func:`tested_predictions`."""
-    frame = Table.read(path, (CLIENT, PREDICTION)).frame
+    # Predictions can be classes, such as "007". The form of the file tells how to read them if they are numbers.
+    table = Table.read(path, (CLIENT, PREDICTION))
     # `drfl predict` escapes names such as "+", which spreadsheets would take for formulas.
-    return frame.assign(**{
-        name: [unescape_formula(cell) if isinstance(cell, str) else cell for cell in frame[name]]
-        for name in frame.columns.intersection([CLIENT, PREDICTION])
+    frame = table.frame.assign(**{
+        name: [unescape_formula(cell) if isinstance(cell, str) else cell for cell in table.frame[name]]
+        for name in table.frame.columns.intersection([CLIENT, PREDICTION])
     })  # fmt: skip
+    frame.attrs[FORM] = table.form
+    return frame
 
 
 def predictions_at(frame: pd.DataFrame, seed: int) -> pd.DataFrame:
@@ -71,7 +78,7 @@ def tested_predictions(frame: pd.DataFrame, fed: Simulation) -> tuple[Evaluation
             code="wrong-type",
             field="predictions",
         )
-    frame = frame.rename(columns=str)
+    frame = text_names(frame)
     if ROW not in frame.columns:
         hint = suggestion(ROW, list(frame.columns))
         text = f"the predictions have no column '{ROW}' with the number of each row in the data, from 1. {hint}"
@@ -170,9 +177,15 @@ def _of_classes(frame: pd.DataFrame, fed: Simulation, classes: Sequence[str]) ->
 
 def _numbers(frame: pd.DataFrame, names: Sequence[str]) -> np.ndarray:
     import pandas as pd
+    from pandas.api.types import is_numeric_dtype
 
     if not names:
         raise _columns(f"'{PREDICTION}'")
+    form, texts = frame.attrs.get(FORM), [name for name in names if not is_numeric_dtype(frame[name])]
+    # Without a known form, numbers with a decimal point are plain.
+    if (form is not None and form.is_known) or any(pd.to_numeric(frame[n], errors="coerce").hasnans for n in texts):
+        written = Table("the predictions", frame[texts], lambda k: f"row {_row(frame, k)}", form)
+        frame = pd.concat([frame.drop(columns=texts), written.prepared((), DETECT).frame], axis=1)
     values = np.stack([pd.to_numeric(frame[name], errors="coerce").to_numpy(dtype=np.float64) for name in names], 1)
     wrong = ~np.isfinite(values)
     if wrong.any():

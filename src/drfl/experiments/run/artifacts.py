@@ -295,7 +295,9 @@ def task_kind(job: Running) -> TaskName:
     criterion = job.task.criterion
     if criterion.is_one_of(REGRESSION, REGRESSION_FUNCTIONS):
         return "regression"
-    if isinstance(job.data, ClientData) and job.data.targets.is_floating_point():
+    if job.fed.majority is not None:  # each row has one class, whose loss may be that of a label 0 or 1
+        return "classification"
+    if isinstance(job.data, ClientData) and (criterion.allows_unknown or job.data.targets.is_floating_point()):
         labels = job.data.targets
         if not bool(((labels == 0) | (labels == 1) | labels.isnan()).all()):
             return "regression"
