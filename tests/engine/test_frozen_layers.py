@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+
 import pytest
 import torch
 from tests.support.problems import federation
@@ -66,6 +68,46 @@ def test_layer_that_is_used_before_and_after_the_split_remains_in_both_parts():
 
     split, whole = clients(shared), clients(lambda *a: Whole(shared(*a)))
     torch.testing.assert_close(split.evaluate(split.w0).loss, whole.evaluate(whole.w0).loss, rtol=0, atol=1e-12)
+
+
+class Residual(nn.Sequential):
+    """A sequence with its own forward pass."""
+
+    def forward(self, x):
+        first, *others = self
+        x = x + first(x)
+        for layer in others:
+            x = layer(x)
+        return x
+
+
+def doubled(module):
+    return module.register_forward_pre_hook(lambda layer, inputs: (2 * inputs[0],))
+
+
+def scaled(module):
+    return module.register_forward_hook(lambda layer, inputs, outputs: 3 * outputs)
+
+
+def replaced(module):
+    module.forward = types.MethodType(lambda self, x: nn.Sequential.forward(self, x.square()), module)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [(Residual, None), (nn.Sequential, doubled), (nn.Sequential, scaled), (nn.Sequential, replaced)],
+    ids=["subclass", "hook before", "hook after", "own forward"],
+)
+def test_sequence_that_does_more_than_call_its_layers_is_not_split(kind, change):
+    def make(shape, classes):
+        model = kind(nn.Linear(shape[0], shape[0]).requires_grad_(False), nn.Tanh(), nn.Linear(shape[0], classes))
+        if change is not None:
+            change(model)
+        return model
+
+    parts, whole = clients(make), clients(lambda *a: Whole(make(*a)))
+    w = parts.w0 + 0.1
+    torch.testing.assert_close(parts.evaluate(w).loss, whole.evaluate(w).loss, rtol=0, atol=1e-12)
 
 
 def test_rounds_do_not_call_the_frozen_layers():

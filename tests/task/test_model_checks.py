@@ -84,7 +84,24 @@ def halved_in_training(self, x):
     return self.l(x * 0.5 if self.training else x)
 
 
+def captured(*layers):
+    """A model whose lambda accesses a layer of the model, which a copy of the model does not copy."""
+    model = Of(lambda self, x: self.act(self.body(x)), body=nn.Sequential(*layers))
+    model.act = lambda x: model.l(x)
+    return model
+
+
+def listed():
+    model = Of(lambda self, x: functional.linear(x, self.kept[0]) + self.l.bias)
+    model.kept = [model.l.weight]
+    return model
+
+
 REFUSED = {
+    "a lambda with self": (lambda: captured(nn.Linear(4, 4)), "'l."),
+    "a lambda with self and dropout": (lambda: captured(nn.Linear(4, 4), nn.Dropout(0.2)), "lambda"),
+    "a parameter in a list": (listed, "'l.weight'"),
+    "a layer in a list": (lambda: Of(lambda self, x: self.l(self.kept[0](x)), kept=[nn.Linear(4, 4)]), "(4"),
     "in place, a layer": (lambda: seq(nn.Flatten(), nn.ReLU(inplace=True)), "1 (ReLU)"),
     "in place, a function": (lambda: Of(lambda self, x: self.l(functional.relu(x, inplace=True))), "in place"),
     "in place, a method": (lambda: Of(lambda self, x: self.l(x.clamp_(min=0))), "the model (Of)"),
@@ -400,7 +417,16 @@ def hooked():
     return model
 
 
+def tied():
+    model = Of(lambda self, x: self.l(self.other(x) @ self.l.weight), other=nn.Linear(4, 2))
+    model.other.weight = model.l.weight
+    return model
+
+
 VALID = {
+    "tied": tied,
+    "frozen layer in a list": lambda: Of(lambda s, x: s.l(s.kept[0](x)), kept=[nn.Linear(4, 4).requires_grad_(False)]),
+    "double": lambda: seq(nn.Linear(4, 4), nn.Dropout(0.2)).double(),
     "in place": lambda: seq(nn.Linear(4, 4), nn.ReLU(inplace=True)),
     "hooked": hooked,
     "weight norm": lambda: seq(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))),
@@ -440,3 +466,58 @@ def test_one_dimensional_outputs_with_a_custom_score(engine):
     expected = [float(within(outputs[i], fed.data.test_targets[i]).mean()) for i in fed.data.test]
     assert found.score.tolist() == pytest.approx(expected)
     assert found.others[1].tolist() == pytest.approx(expected)
+
+
+def test_tensor_that_a_forward_pass_makes_may_require_a_gradient():
+    model = Of(lambda self, x: self.l(x + x.new_zeros(4).requires_grad_()))
+    fed = drfl.Simulation(drfl.ClientData.from_arrays(pairs()), drfl.Task(model), engine=Loop())
+    drfl.run(drfl.FedAvg(m=3, local=LOCAL), fed, rounds=1)
+
+
+class Centres(nn.Module):
+    """A loss with parameters."""
+
+    def __init__(self, *, trained):
+        super().__init__()
+        self.centres = nn.Parameter(torch.zeros(2, 2), requires_grad=trained)
+
+    def forward(self, outputs, y):
+        return functional.cross_entropy(outputs + self.centres[y], y, reduction="none")
+
+
+def test_trainable_tensor_of_the_loss_is_refused():
+    data, loss = drfl.ClientData.from_arrays(pairs()), Centres(trained=True)
+    for given in (loss, lambda o, y: loss(o, y), drfl.BatchLoss(lambda o, y: loss(o, y).mean())):
+        with refused("unsupported-loss", "loss", "(2, 2)"):
+            drfl.Simulation(data, drfl.Task(nn.Linear(4, 2), given))
+    drfl.Simulation(data, drfl.Task(nn.Linear(4, 2), Centres(trained=False)))
+
+
+def test_simulations_in_two_threads_may_share_a_task():
+    """Both calls meet inside the forward pass, while the layers hold the parameters of the call."""
+    meeting, inside = threading.Barrier(2, timeout=20), threading.Event()
+
+    def forward(self, x):
+        if inside.is_set():
+            meeting.wait()
+            outputs = self.l(x)
+            meeting.wait()
+            return outputs
+        return self.l(x)
+
+    task = drfl.Task(Of(forward))
+    feds = [drfl.Simulation(drfl.ClientData.from_arrays(pairs()), task, engine=Loop()) for _ in range(2)]
+    vectors = [fed.w0 + k for k, fed in enumerate(feds)]
+    expected = [fed.evaluate(w).loss for fed, w in zip(feds, vectors, strict=True)]
+    found = {}
+
+    def test(k):
+        found[k] = feds[k].evaluate(vectors[k]).loss
+
+    inside.set()
+    threads = [threading.Thread(target=test, args=(k,)) for k in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(torch.equal(found[k], expected[k]) for k in range(2))

@@ -99,6 +99,30 @@ def test_metric_declared_per_sample_must_return_a_vector():
         Task(net(), score=hit).check(X, Y)
 
 
+@pytest.mark.parametrize("convert", [torch.Tensor.bool, torch.Tensor.long, torch.Tensor.float])
+def test_metric_per_sample_may_return_any_numbers_per_position(convert):
+    outputs, y = torch.eye(3)[torch.tensor([[0, 1], [2, 2]])].movedim(-1, 1), torch.tensor([[0, 2], [2, 2]])
+    hit = Metric("hit", lambda o, y: convert(o.argmax(1) == y), per_sample=True)
+    values = Task(net(), score=hit).sample_values(hit, outputs, y)
+    assert values.tolist() == [0.5, 1.0]
+
+
+def test_metric_need_not_be_hashable():
+    @dataclasses.dataclass
+    class recall:  # noqa: N801 - named as in files
+        least: float = 0.5
+
+        def __call__(self, outputs, y):
+            return float((outputs.softmax(1)[y == 1, 1] > self.least).double().mean())
+
+    data = drfl.ClientData.from_arrays([(X.repeat(8, 1), Y.repeat(8)) for _ in range(2)])
+    task = Task(net(), score=Metric("sure", recall(0.0)), metrics=(recall(1.0), "accuracy"))
+    fed = drfl.Simulation(data, task)
+    result = drfl.run(drfl.FedAvg(local=drfl.LocalSGD(steps=2, lr=0.1)), fed, rounds=1)
+    assert result.evaluation.score.tolist() == [1.0, 1.0]
+    assert drfl.assess(result, fed, measure="accuracy")
+
+
 def test_loss_that_mixes_samples_is_refused():
     """(B, 1) outputs minus (B,) targets broadcast to (B, B), so every sample is compared with every target."""
     task = Task(net(1), lambda outputs, y: (outputs - y) ** 2, score=binary_accuracy)

@@ -17,7 +17,7 @@ from tests.support.problems import SIZES, federation, task_of
 from tests.support.refusals import refused
 from torch import Tensor
 
-from drfl.algorithms import ALGORITHMS, DRDM, DRFA, FedAvg
+from drfl.algorithms import ALGORITHMS, DRDM, DRFA, FedAvg, LocalOnly
 from drfl.ambiguity import Simplex
 from drfl.core.errors import DivergedError, InputError, NonFiniteError
 from drfl.core.key import Key
@@ -25,6 +25,7 @@ from drfl.data import ClientData
 from drfl.engine import Simulation
 from drfl.federation.algorithm import Info, ambiguity_of, core_of, lam_of, mixture_of
 from drfl.federation.federation import WrappedFederation
+from drfl.federation.local_method import OwnModels
 from drfl.federation.sampling import Cohort
 from drfl.optim.local import LocalSGD
 from drfl.resilience import Faulty, Protected, Quorum
@@ -630,6 +631,38 @@ def test_result_is_not_written_into_another_module(layer, quoted):
     with refused("wrong-shape", "module", *quoted):
         result.write_into(module)
     assert all(map(torch.equal, before, module.parameters()))
+
+
+def test_result_is_written_into_a_compiled_module_in_place():
+    inner, layer = (torch.nn.Linear(4, 3) for _ in range(2))
+    modules = [
+        torch.compile(torch.nn.Sequential(torch.nn.Flatten(), inner), backend="eager"),
+        torch.nn.Sequential(torch.nn.Flatten(), torch.compile(layer, backend="eager")),
+    ]
+    result = run(FedAvg(m=2, local=LOCAL), federation(), rounds=1)
+    for module, own in zip(modules, (inner, layer), strict=True):
+        result.write_into(module.to(result.model.dtype))
+        assert torch.equal(torch.cat([own.weight.flatten(), own.bias]), result.model)
+
+
+def test_personal_model_is_written_by_the_number_of_its_client():
+    f, module = federation(), task_of(seed=5).model
+    result = run(LocalOnly(local=LOCAL), f, rounds=2)
+    result.write_into(module, client=1)
+    written = torch.cat([p.detach().flatten() for p in module.parameters()])
+    assert torch.equal(written, result.personal[torch.tensor([1])][0])
+    assert f.evaluate(written).score[1] == result.evaluation.score[1]
+    with refused("missing-option", "client"):
+        result.write_into(module)
+    for number in (-1, f.n, 0.5, True):
+        with refused("out-of-range", "client", str(number)):
+            result.write_into(module, client=number)
+    with refused("no-personal-models", "client"):
+        run(FedAvg(m=2, local=LOCAL), f, rounds=1).write_into(module, client=1)
+    own = result._replace(personal=OwnModels(result.model, None, None))
+    for number in (None, 1):
+        with refused("unsupported-combination", "client"):
+            own.write_into(module, client=number)
 
 
 def test_data_warnings_are_emitted_once_per_federation():

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from drfl.task.input_fields import fields_of
 from drfl.task.task import Task
 
 IMAGES = 256
@@ -32,12 +31,18 @@ def split(task: Task) -> Split | None:
     """Split a task at its frozen backbone; None if it has none.
 
     The backbone consists of the first layers of an ``nn.Sequential`` up to the first with a parameter that has
-    ``requires_grad``. It must hold at least one parameter.
+    ``requires_grad``. It must hold at least one parameter. A subclass with its own ``forward``, or a model with
+    hooks, may do more than call its layers in turn, so it has no backbone.
     """
-    if not isinstance(task.model, nn.Sequential) or fields_of(task.model) is not None:
+    model = task.model
+    if not isinstance(model, nn.Sequential) or type(model).forward is not nn.Sequential.forward:
+        return None
+    # The parts would not have the hooks of the whole, which also unpack the fields of rows.
+    hooks = (model._forward_pre_hooks, model._forward_hooks, model._backward_pre_hooks, model._backward_hooks)
+    if any(hooks) or "forward" in vars(model):
         return None
     # named_children() omits the second place of a layer that is used twice, such as an activation.
-    layers = list(zip(task.model._modules, task.model, strict=True))
+    layers = list(zip(model._modules, model, strict=True))
     trained = [any(p.requires_grad for p in layer.parameters()) for _, layer in layers]
     # There is one, because Task rejects a model without a trainable parameter.
     first = trained.index(True)
@@ -48,7 +53,7 @@ def split(task: Task) -> Split | None:
         return None
     # Set directly, because train() would change the layers: a frozen batch normalisation in .eval() would use the
     # statistics of its batch again, and change its running ones.
-    front.training = rest.training = task.model.training
+    front.training = rest.training = model.training
     return Split(front, replace(task, model=rest))
 
 

@@ -59,7 +59,7 @@ def prepare(data: ClientData, task: Task, place: torch.device) -> PreparedPools:
         return t.to(place, dtype) if t.is_floating_point() else t.to(place)
 
     task = task if data.fields is None else task.reading(data.fields)
-    task = task if place.type == "cpu" else task.to(place, dtype)
+    task = task.separate() if place.type == "cpu" else task.to(place, dtype)
     inputs, test_inputs = bring(data.inputs), bring(data.test_inputs)
     if inputs.dtype == torch.int64 and data.fields is None:
         # A model with an embedding accepts integers, one that begins with a linear layer does not.

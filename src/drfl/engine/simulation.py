@@ -78,6 +78,8 @@ class Simulation(Federation):
     ``nn.Sequential`` whose first layers are frozen (``requires_grad=False``), their outputs for all samples are
     computed once, unless they need more memory than the inputs.
 
+    Simulations in different threads may share a task. Use each of them in one thread at a time.
+
     Raises:
         InputError: If the model, the loss and the data do not fit together, or the device is not available.
         DrflError: If the memory of a CUDA device is full, also later in every request and test.

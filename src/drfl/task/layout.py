@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from drfl.core.errors import InputError
-from drfl.task.model_checks import check_module, model_error
+from drfl.task.model_checks import COMPILED, check_module, model_error
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Layout:
                 trainable parameter, or mixes floating-point types.
         """
         check_module(module)
-        trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        trainable = {name: p for name, p in _parameters(module).items() if p.requires_grad}
         if not trainable:
             raise model_error(f"the model {type(module).__name__} has no trainable parameter")
         dtypes = {p.dtype for p in trainable.values()}
@@ -61,7 +61,7 @@ class Layout:
 
     def flatten(self, module: nn.Module) -> Tensor:
         """Copy the module's parameters to a new vector (d,)."""
-        parameters = dict(module.named_parameters())
+        parameters = _parameters(module)
         # Use the order of the layout, which may differ from the order in which the module lists its parameters.
         return torch.cat([parameters[name].detach().reshape(-1) for name in self.names])
 
@@ -87,7 +87,12 @@ class Layout:
                 code="wrong-shape",
                 field="w",
             )
-        parameters = dict(module.named_parameters())
+        parameters = _parameters(module)
         with torch.no_grad():
             for name, value in self.views(w).items():
                 parameters[name].copy_(value)
+
+
+def _parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the module's parameters by the names that they have without ``torch.compile``."""
+    return {name.replace(f"{COMPILED}.", ""): p for name, p in module.named_parameters()}

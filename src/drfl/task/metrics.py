@@ -550,24 +550,23 @@ METRICS: Mapping[str, Metric] = {
 }
 """All built-in metrics by name."""
 
-OF_CLASSES = frozenset(
-    {
-        argmax_accuracy,
-        binary_accuracy,
-        accuracy,
-        balanced_accuracy,
-        auc,
-        f1,
-        log_loss,
-        brier,
-        calibration_error,
-        sensitivity,
-        specificity,
-        ppv,
-        average_precision,
-    }
+OF_CLASSES = (
+    argmax_accuracy,
+    binary_accuracy,
+    accuracy,
+    balanced_accuracy,
+    auc,
+    f1,
+    log_loss,
+    brier,
+    calibration_error,
+    sensitivity,
+    specificity,
+    ppv,
+    average_precision,
 )
-"""Functions that treat targets as classes or as labels 0 or 1."""
+"""Functions that treat targets as classes or as labels 0 or 1. This is not a set, because a user's metric, which may
+not be hashable, is searched in it."""
 
 
 def is_of_classes(function: MetricFn) -> bool:
@@ -610,7 +609,7 @@ def metric_of(given: Metric | MetricFn | str) -> Metric:
     return Metric(str(name), given)
 
 
-BUILT_IN = OF_CLASSES | {metric.function for metric in METRICS.values()}
+BUILT_IN = (*OF_CLASSES, *(metric.function for metric in METRICS.values()))
 """Functions that exclude unknown labels."""
 
 

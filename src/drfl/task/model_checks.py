@@ -231,14 +231,19 @@ def check_forward(model: nn.Module, trained: Mapping[str, Tensor], x: Tensor, co
     return ForwardPass(outputs, alone, watcher.has_read)
 
 
+def twin_of(model: nn.Module) -> nn.Module:
+    """Copy the model's layers, which share their parameters and buffers with it; fails if they cannot be copied."""
+    return copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
+
+
 def _check_mode(model: nn.Module, outputs: Tensor, call: Callable[[nn.Module], object]) -> None:
     """Check that the model has the same outputs in eval() mode; ``call`` runs a copy of the model."""
     # The layers of torch and drfl do so, or check_module refuses them.
     if not any(layer.training and not is_of_package(type(layer)) for layer in model.modules()):
         return
     try:
-        # The copy shares all tensors, and the model itself may be in use in another thread.
-        twin = copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
+        # The model itself may be in use in another thread.
+        twin = twin_of(model)
     except Exception:  # engines that need copies refuse such a model
         return
     tested = call(twin.eval())
@@ -280,20 +285,43 @@ def _check_alone(label: str, outputs: Tensor, alone: Tensor, j: int, reads: bool
         )
 
 
-def check_gradient(trained: Mapping[str, Tensor], losses: Callable[[Mapping[str, Tensor]], Tensor]) -> None:
-    """Check that gradients reach the parameters and are dense.
+def check_gradient(
+    model: nn.Module,
+    trained: Mapping[str, Tensor],
+    outputs: Callable[[Mapping[str, Tensor]], Tensor],
+    losses: Callable[[Tensor], Tensor],
+) -> None:
+    """Check that gradients reach the parameters, are dense, and reach no other tensor that is meant to be trained.
 
     Args:
+        model: The model.
         trained: Trainable parameters by name.
-        losses: Function of the parameters that returns the losses (B,).
+        outputs: Function of the parameters that returns the model's outputs.
+        losses: Function of the outputs that returns the losses (B,).
 
     Raises:
-        InputError: If there is no gradient, or one is sparse.
+        InputError: If there is no gradient, one is sparse, or one reaches a tensor that is not in ``trained``.
     """
     # Gradients cannot be computed in inference mode.
     leaves = {name: value.detach().clone().requires_grad_() for name, value in trained.items()}
     with torch.inference_mode(False), torch.enable_grad():
-        values = losses(leaves)
+        values = losses(predicted := outputs(leaves))
+        other = _other_leaf(leaves, predicted, lambda: outputs(leaves))
+        if other is not None:
+            name = next((f"'{name}'" for name, p in model.named_parameters() if p is other), "a tensor")
+            raise model_error(
+                f"the model {type(model).__name__} uses {name} of shape {tuple(other.shape)} in a way that would "
+                "not train it. Use a method instead of a lambda that captures self, nn.ParameterList or "
+                "nn.ModuleList instead of a list, or requires_grad=False."
+            )
+        other = _other_leaf(leaves, values, lambda: losses(outputs(leaves)))
+        if other is not None:
+            raise InputError(
+                f"the loss uses a trainable tensor of shape {tuple(other.shape)}, but only the model is trained. Move "
+                "the tensor into the model, or set requires_grad=False.",
+                code="unsupported-loss",
+                field="loss",
+            )
         if not values.requires_grad:
             raise model_error(
                 "the loss has no gradient with respect to the model's parameters. Remove detach(), numpy() and "
@@ -304,6 +332,30 @@ def check_gradient(trained: Mapping[str, Tensor], losses: Callable[[Mapping[str,
     for name, g in zip(leaves, gradients, strict=True):
         if g is not None and g.layout != torch.strided:
             raise model_error(f"the gradient of '{name}' is sparse, which drfl does not support. Pass sparse=False.")
+
+
+def _other_leaf(leaves: Mapping[str, Tensor], values: Tensor, again: Callable[[], Tensor]) -> Tensor | None:
+    """Return a tensor other than ``leaves`` to which a gradient of values flows; None if there is none.
+
+    A forward pass may make tensors with gradients, such as a first state. ``again``, which repeats it, excludes these.
+    """
+    own = set(map(id, leaves.values()))
+    found = {id(leaf): leaf for leaf in _graph_leaves(values) if id(leaf) not in own}
+    return next((leaf for leaf in _graph_leaves(again()) if id(leaf) in found), None) if found else None
+
+
+def _graph_leaves(values: Tensor) -> list[Tensor]:
+    """Return the leaves of the graph of values."""
+    waiting, seen, leaves = [values.grad_fn], set[object](), list[Tensor]()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node.name() == "torch::autograd::AccumulateGrad":
+            leaves.append(getattr(node, "variable"))  # noqa: B009 - torch does not declare this attribute
+        waiting += [following for following, _ in node.next_functions]
+    return leaves
 
 
 class _ReadWatcher(DispatchMode):

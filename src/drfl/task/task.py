@@ -52,6 +52,7 @@ from drfl.task.model_checks import (
     check_gradient,
     differs,
     place_of,
+    twin_of,
     without_compilation,
 )
 from drfl.task.training_noise import Augmentation, Uniform, dropout_layers, with_keyed_dropout
@@ -232,6 +233,8 @@ class Task:
         finite = outputs.reshape(len(outputs), -1).isfinite().all(1)
         if metric.ignored is None:
             values = torch.as_tensor(metric.function(outputs, y))
+            # A metric may return booleans, which have no mean.
+            values = values if values.is_floating_point() else values.to(outputs.dtype)
             values = values.flatten(1).mean(1) if values.dim() > 1 else values
         else:
             counted = metric.counts(y)
@@ -241,7 +244,7 @@ class Task:
                 scored, targets = outputs.reshape(-1), targets.reshape(-1)
             values = torch.as_tensor(metric.function(scored, targets)).reshape(y.shape).where(counted, 0)
             values = values.reshape(len(y), -1).sum(1) / counted.reshape(len(y), -1).sum(1).clamp(min=1)
-        return (values if values.is_floating_point() else values.to(outputs.dtype)).where(finite, torch.nan)
+        return values.where(finite, torch.nan)
 
     def resolved(self, x: Tensor, y: Tensor, *, ignoring: bool = False) -> Task:
         """Return the task with metrics adapted to these data; see :func:`drfl.task.metrics.resolved`.
@@ -284,6 +287,16 @@ class Task:
         # Use a hook, because engines call the model in several ways, and the names of parameters must not change.
         model.register_forward_pre_hook(fields, with_kwargs=True)
         return replace(self, model=model)
+
+    def separate(self) -> Task:
+        """Return the task with its own copy of the layers, which share their parameters, if they can be copied.
+
+        :meth:`outputs` puts other parameters into the layers during a call, so two threads cannot share the layers.
+        """
+        try:
+            return replace(self, model=twin_of(self.model))
+        except Exception:  # raised by the user's modules; engines that need copies refuse such a model
+            return self
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Task:
         """Copy the task to another device or floating-point type."""
@@ -331,7 +344,12 @@ class Task:
                             field="augment",
                         )
                 few = slice(None) if self.criterion.of_batch else slice(2)
-                check_gradient(trained, lambda leaves: self.sample_losses(self.outputs(leaves, x[few]), y[few]))
+                check_gradient(
+                    self.model,
+                    trained,
+                    lambda leaves: self.outputs(leaves, x[few]),
+                    lambda outputs: self.sample_losses(outputs, y[few]),
+                )
             except (InputError, torch.OutOfMemoryError):
                 raise
             except Exception as error:  # The user's code can raise anything.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Self
 import torch
 from torch import Tensor
 
+from drfl.core import checks
 from drfl.core.errors import InputError, Notice, listing
 from drfl.core.html_table import html_table
 from drfl.core.key import Key
@@ -158,11 +159,16 @@ class Result(NamedTuple):
         rows = {name: Metrics.of(evaluation, score).as_dict(score.name) for name, evaluation in evaluations}
         return html_table(repr(self), pd.DataFrame.from_dict(rows, orient="index").rename_axis("").reset_index())
 
-    def write_into(self: Self, module: torch.nn.Module) -> None:
-        """Write the returned model into a module of the architecture that was trained.
+    def write_into(self: Self, module: torch.nn.Module, client: int | None = None) -> None:
+        """Write the returned model, or a client's personal model, into a module of the architecture that was trained.
+
+        Args:
+            module: The module, which ``torch.compile`` may have wrapped.
+            client: Number of the client, if the clients have personal models in a simulation; None = ``model``.
 
         Raises:
-            InputError: If it is not a module, or one with other parameters.
+            InputError: If it is not a module, or one with other parameters, or the clients have personal models and
+                ``client`` is not one of them, or it is given and they have none.
         """
         from drfl.task.layout import Layout
 
@@ -178,7 +184,24 @@ class Result(NamedTuple):
                     code="wrong-shape",
                     field="module",
                 )
-        layout.load(module, self.model)
+        layout.load(module, self._model_of(client))
+
+    def _model_of(self: Self, client: int | None) -> Tensor:
+        if client is None and self.personal is None:
+            return self.model
+        if isinstance(self.personal, OwnModels):
+            text = "each client assembles its own model and keeps it. result.model holds the shared parameters"
+            raise InputError(text, code="unsupported-combination", field="client")
+        if self.personal is None:
+            text = f"the run has one model for all clients, also for client {client}. Omit `client`"
+            raise InputError(text, code="no-personal-models", field="client")
+        if client is None:
+            text = "each client has its own model. Name the client: result.write_into(module, client=0)"
+            raise InputError(text, code="missing-option", field="client")
+        if not checks.is_integer(client) or not 0 <= client < self.personal.n:
+            text = f"client must be an integer from 0 to {self.personal.n - 1}, got {client!r}"
+            raise InputError(text, code="out-of-range", field="client")
+        return self.personal[torch.tensor([client])][0]
 
 
 class Tested(NamedTuple):
