@@ -542,7 +542,8 @@ def test_own_models_are_marked_and_compared_with_their_kind(tmp_path, capsys):
     assert stored.to_markdown() == result.to_markdown()
     capsys.readouterr()
     assert call(["assess", str(tmp_path / "runs")]) == 0
-    assert f"Ditto, Closer, LocalOnly: {OWN_MODELS}" in " ".join(capsys.readouterr().out.split())
+    names = ", ".join(f"{name} (own models)" for name in ("Ditto", "Closer", "LocalOnly"))
+    assert f"{names}: {OWN_MODELS}" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.long
