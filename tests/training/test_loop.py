@@ -633,6 +633,7 @@ def test_result_is_not_written_into_another_module(layer, quoted):
     assert all(map(torch.equal, before, module.parameters()))
 
 
+@pytest.mark.long
 def test_result_is_written_into_a_compiled_module_in_place():
     inner, layer = (torch.nn.Linear(4, 3) for _ in range(2))
     modules = [

@@ -337,7 +337,13 @@ def check_site(folder, superlink, name, key):
     assert {key for key, status in superlink.nodes().values() if status == "unregistered"} <= revoked
 
 
-@pytest.mark.parametrize("then", ["rotate", "rotate to another key", "revoke", "remove-site"])
+@pytest.mark.parametrize(
+    "then",
+    [
+        "rotate",
+        *(pytest.param(other, marks=pytest.mark.long) for other in ("rotate to another key", "revoke", "remove-site")),
+    ],
+)
 def test_rotation_that_was_killed_after_any_step_is_completed(three, tmp_path, new_key, monkeypatch, then):
     other = shutil.copy(three / "certificates/audit.pub", tmp_path / "other.pub")
     for step in range(1, 30):
@@ -379,7 +385,7 @@ def test_lost_answer_of_the_superlink_is_no_failure(three, tmp_path, new_key, mo
     check_site(folder, superlink, "b", material(new_key))
 
 
-@pytest.mark.parametrize("then", ["add-site", "remove-site"])
+@pytest.mark.parametrize("then", ["add-site", pytest.param("remove-site", marks=pytest.mark.long)])
 def test_addition_that_was_killed_after_any_step_is_completed(three, tmp_path, new_key, monkeypatch, then):
     for step in range(1, 30):
         folder = DeploymentFolder(shutil.copytree(three, tmp_path / str(step) / "fl"))
