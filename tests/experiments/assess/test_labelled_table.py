@@ -59,6 +59,20 @@ def test_scores_are_those_of_the_predictions(runs):
     assert found.worst.low < found.values.min() < found.worst.high
 
 
+def test_truth_values_are_labels_of_several_targets(tmp_path):
+    frame = rows(0).drop(columns=["dose", "sex"]).assign(ill=lambda new: new["ill"] == "yes")
+    frame["old"] = frame["age"] > 60
+    data = drfl.ClientData.from_frame(frame, group="site", target=["ill", "old"])
+    task = drfl.Task(drfl.models.linear((1,), 2), nn.BCEWithLogitsLoss())
+    drfl.compare({"FedAvg": drfl.FedAvg(m=3)}, data, task, rounds=3, seeds=1, out=tmp_path / "a", progress=None)
+    model = drfl.load_model(tmp_path / "a" / "FedAvg-seed0")
+    assert model.kind == "multi-label"
+    found = drfl.evaluate(model, frame)
+    assert found.values.tolist() == drfl.evaluate(model, frame.astype({"ill": int, "old": int})).values.tolist()
+    right = (model.predict(frame) == frame[["ill", "old"]].to_numpy()).mean(1)
+    assert found.values == pytest.approx(by_site(frame, right))
+
+
 @pytest.mark.parametrize("measure", ["auc", "sensitivity"])
 def test_other_metrics_equal_those_of_scikit_learn(runs, measure):
     model, new = drfl.load_model(runs["ill"]), rows(1)

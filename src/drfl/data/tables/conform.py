@@ -247,6 +247,9 @@ class _Cells(NamedTuple):
             # The levels of a schema may be written in another way than those that drfl proposes, such as TRUE.
             by_text = {level_text(level): k for k, level in enumerate(column.levels)}
             by_text |= {level: k for k, level in enumerate(column.levels)}
+            if column.role == "target" and column.levels == ("0", "1"):
+                # Truth values are labels, too, which a schema without a file of the user names 0 and 1.
+                by_text |= {"False": 0, "True": 1}
             plain = [str(text) if str(text) in by_text else level_text(text) for text in texts]
             numbers = np.array([by_text.get(text, beside) for text in plain], dtype=np.float64)
         return cls(column, codes, texts, numbers, is_code, is_ambiguous)
