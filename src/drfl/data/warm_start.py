@@ -116,7 +116,7 @@ def warm_start(task: Task, clients: InputDescription, path: Path | None) -> Warm
         ) from error
     # The first layer gets the columns. Layers before it may change their shape alone.
     first = model
-    while isinstance(first, nn.Sequential):
+    while isinstance(first, nn.Sequential) and type(first).forward is nn.Sequential.forward:
         layers = (layer for layer in first if not isinstance(layer, nn.Flatten | nn.Identity))
         first = next(layers, nn.Identity())
     before, now = file.standardisation, clients.standardisation

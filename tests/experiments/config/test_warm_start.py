@@ -178,6 +178,23 @@ def test_python_accepts_the_same_arguments(tmp_path):
     assert fitted.finished.job.origin.start["path"] == str(path)
 
 
+class Mirrored(torch.nn.Sequential):
+    """A model whose layers do not see the columns as they are."""
+
+    def forward(self, x):
+        return super().forward(-x)
+
+
+def test_first_layer_of_a_model_with_its_own_forward_pass_does_not_change(tmp_path):
+    frame, task = table(), drfl.Task(Mirrored(torch.nn.Linear(7, 2)))
+    data, moved = (ClientData.from_frame(rows, schema=SCHEMA) for rows in (frame, frame.assign(income=frame["income"] + 5)))
+    options = {"rounds": 0, "seeds": 1, "progress": None}
+    drfl.compare({"FedAvg": drfl.FedAvg(m=3)}, data, task, out=tmp_path / "a", **options)
+    path = tmp_path / "a/FedAvg-seed0/model.safetensors"
+    started = warm_start(task, moved, path).task.model.state_dict()
+    assert all(torch.equal(value, started[name]) for name, value in task.model.state_dict().items())
+
+
 def test_names_of_clients_are_read_as_they_were_written(tmp_path):
     names = ("NA", "007", "=1+1")
     data = ClientData.from_arrays({name: (torch.randn(20, 3), torch.arange(20) % 2) for name in names})
