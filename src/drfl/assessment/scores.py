@@ -355,10 +355,11 @@ class RealScores:
     For unbounded rows, no interval is valid for every distribution (Bahadur and Savage 1956). With few rows, or with
     one row far from the others, the interval can be too short.
 
-    If all n rows of a client have the same value x, there is no spread to estimate. At most a share q = 1 − α^(1/n) of
-    its population then has other values, with confidence 1 − α. Its mean is at least x − (x − least)·q if no row is
-    below ``least``; above, the same holds. This is valid for all rows within the bounds: by Markov's inequality, the
-    values x for which the bound is too high have a probability p ≤ α^(1/n) together, and n equal ones p^n ≤ α.
+    If all n rows of a client have the same value x, their spread cannot be estimated. With confidence 1 − α, at most a
+    share q = 1 − α^(1/n) of its population then has other values, and its mean is at least x − (x − least)·q if no row
+    is below ``least``. The upper bound is analogous. Both are valid for every distribution within the bounds: by
+    Markov's inequality, the values x for which the bound is too high have a probability p ≤ α^(1/n) together, and n
+    equal ones p^n ≤ α.
 
     Args:
         n: (N,) Test rows, at least 0.

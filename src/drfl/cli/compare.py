@@ -28,6 +28,7 @@ from drfl.experiments.compare.comparison import (
     read_cells,
 )
 from drfl.experiments.compare.comparison_results import (
+    Bold,
     Comparison,
     columns_beside,
     score_columns,
@@ -239,7 +240,7 @@ HEADING = 8
 
 def _view(comparison: Comparison, shown: Mapping[str, str], title: str | None = None) -> ScreenTable:
     """Return a table of some columns; the one with a title also has the rounds to the target."""
-    head, rows = table(comparison, lambda text: Text(text, "bold"), shown)
+    head, rows = table(comparison, shown)
     reached = title is not None and comparison.settings.until is not None
     numbers = (*head[1:], *(["rounds to target"] if reached else []))
     wrapped = ("\n".join(textwrap.wrap(text, HEADING, break_long_words=False)) for text in numbers)
@@ -249,7 +250,7 @@ def _view(comparison: Comparison, shown: Mapping[str, str], title: str | None = 
     )
     names = spreads(comparison.rows, comparison.measures[0].name)  # in the order of the table
     for name, cells in zip(names, rows, strict=True):
-        row = list(cells)
+        row = [Text(cell.text, "bold") if isinstance(cell, Bold) else cell for cell in cells]
         if reached:
             runs = [outcome for outcome in comparison.outcomes if outcome.algorithm == name]
             rounds = [outcome.rounds for outcome in runs if outcome.stopped == "target"]

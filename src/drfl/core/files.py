@@ -430,18 +430,18 @@ def read_csv(
             return pd.read_csv(content, **options)
 
 
-def read_results(path: Path, *names: str, **options: Any) -> pd.DataFrame:  # noqa: ANN401 - as in pandas
+def read_results(path: Path, *names: str, follow: bool = True, remedy: str = "") -> pd.DataFrame:
     """Read a CSV file that drfl wrote, in which the columns ``names`` hold names of clients or algorithms.
 
     Names return as they were before :func:`drfl.core.csv_cells.escape_formula`. pandas alone would treat a client
     called "NA" as missing, and turn "007" into a number.
 
     Raises:
-        InputError: See :func:`read_csv`, which gets the options.
+        InputError: See :func:`read_csv`.
     """
-    frame = read_csv(path, **options)
+    frame = read_csv(path, follow=follow, remedy=remedy)
     for name in frame.columns.intersection(list(names)):
-        cells = read_csv(path, **{**options, "usecols": [name], "dtype": str, "keep_default_na": False})
+        cells = read_csv(path, follow=follow, remedy=remedy, usecols=[name], dtype=str, keep_default_na=False)
         frame[name] = cells[name].map(unescape_formula)
     return frame
 

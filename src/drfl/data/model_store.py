@@ -121,7 +121,7 @@ class ModelStore:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            # A new delivery of the current model makes recorded deliveries between the two old.
+            # After a new delivery of the current model, deliveries that were recorded before it are refused.
             self._write(model, previous, max(signed, newest))
         return model is not current
 

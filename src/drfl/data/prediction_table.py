@@ -104,7 +104,7 @@ def predictions_csv(
     writer = csv.writer(text, lineterminator="\n")
     # A spreadsheet would run a cell that begins like a formula.
     writer.writerow(map(escape_formula, ("row", *kept, *found)))
-    # Texts must not change, because other tables have them too. A number is written like a level, without ".0".
+    # Texts must not change, because people join tables by them. A number is written like a level, without ".0".
     kept_columns = [table.frame[name].astype(object).where(table.frame[name].notna(), "") for name in kept]
     cells = [[cell if isinstance(cell, str) else level_text(cell) for cell in column] for column in kept_columns]
     for row, values in enumerate(zip(*cells, *found.values(), strict=True), start=1):

@@ -367,8 +367,8 @@ class _Gradient:
         """Return the gradients at the point to which SAM moves along them; with other optimisers, the same ones."""
         if not isinstance(optimizer, SAM):
             return gradients
-        # The model and each trained entry of the state ascend by rho each: the model of a method that trains another
-        # one beside it moves as without it.
+        # The model and each trained entry of the state ascend by rho separately, so that the model moves as in a method
+        # that trains nothing else.
         parts = [[name for name in gradients if not name.startswith(OWN)]]
         parts += [[name] for name in gradients if name.startswith(OWN)]
         there = dict[str, Tensor]()

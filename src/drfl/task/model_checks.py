@@ -300,7 +300,7 @@ def check_gradient(
         losses: Function of the outputs that returns the losses (B,).
 
     Raises:
-        InputError: If there is no gradient, one is sparse, or one reaches a tensor that is not in ``trained``.
+        InputError: If the losses have no gradient, one is sparse, or one reaches a tensor that is not in ``trained``.
     """
     # Gradients cannot be computed in inference mode.
     leaves = {name: value.detach().clone().requires_grad_() for name, value in trained.items()}

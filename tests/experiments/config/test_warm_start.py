@@ -187,7 +187,9 @@ class Mirrored(torch.nn.Sequential):
 
 def test_first_layer_of_a_model_with_its_own_forward_pass_does_not_change(tmp_path):
     frame, task = table(), drfl.Task(Mirrored(torch.nn.Linear(7, 2)))
-    data, moved = (ClientData.from_frame(rows, schema=SCHEMA) for rows in (frame, frame.assign(income=frame["income"] + 5)))
+    data, moved = (
+        ClientData.from_frame(rows, schema=SCHEMA) for rows in (frame, frame.assign(income=frame["income"] + 5))
+    )
     options = {"rounds": 0, "seeds": 1, "progress": None}
     drfl.compare({"FedAvg": drfl.FedAvg(m=3)}, data, task, out=tmp_path / "a", **options)
     path = tmp_path / "a/FedAvg-seed0/model.safetensors"

@@ -248,7 +248,7 @@ class _Cells(NamedTuple):
             by_text = {level_text(level): k for k, level in enumerate(column.levels)}
             by_text |= {level: k for k, level in enumerate(column.levels)}
             if column.role == "target" and column.levels == ("0", "1"):
-                # Truth values are labels, too, which a schema without a file of the user names 0 and 1.
+                # Truth values are labels, too. A schema that drfl inferred calls them 0 and 1.
                 by_text |= {"False": 0, "True": 1}
             plain = [str(text) if str(text) in by_text else level_text(text) for text in texts]
             numbers = np.array([by_text.get(text, beside) for text in plain], dtype=np.float64)
@@ -426,7 +426,7 @@ def amount_of(value: object) -> float | None:
 
 
 def amounts_in(cells: pd.Series, words: Sequence[str]) -> np.ndarray:
-    """Return the numbers among words, rounded as a column stores its cells: float32 has another 99.9 than float64."""
+    """Return the numbers among words, rounded like the cells: 99.9 in float32 is not 99.9 in float64."""
     amounts = np.array([amount for amount in map(amount_of, words) if amount is not None], dtype=np.float64)
     stored: Any = getattr(cells.dtype, "numpy_dtype", cells.dtype)
     with np.errstate(over="ignore"):  # 99999 is infinite in float16

@@ -6,12 +6,11 @@ import html
 import io
 import math
 import pprint
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 from drfl.core.csv_cells import unescape_formula
 from drfl.core.errors import Notice
@@ -39,7 +38,7 @@ from drfl.experiments.compare.outcomes import (
     gaps,
     spreads,
 )
-from drfl.experiments.config.about_run import AboutRun, comparison_toml, run_toml
+from drfl.experiments.config.about_run import AboutRun, comparison_toml, run_config
 from drfl.experiments.config.as_published import LABEL
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.run.artifacts import json_text, versions
@@ -65,8 +64,6 @@ if TYPE_CHECKING:
 
     from drfl.assessment.scope import Redrawn
     from drfl.report.read_run import FailedRun, RunRecord
-
-T = TypeVar("T")
 
 
 def cell_name(algorithm: str, seed: int) -> str:
@@ -196,7 +193,7 @@ class Comparison:
 
         about, failed = dict(zip(self.algorithms, self.about, strict=True)), (o for o in self.outcomes if o.failed)
         return [
-            FailedRun(label_of(own.algorithm), str(o.seed), o.stopped, tomllib.loads(run_toml(own)))
+            FailedRun(label_of(own.algorithm), str(o.seed), o.stopped, run_config(own))
             for o, own in ((outcome, about[outcome.algorithm]) for outcome in failed)
         ]
 
@@ -247,7 +244,7 @@ class Comparison:
 
     def to_markdown(self) -> str:
         """Return the table of table.md: mean ± std over seeds in percent, the best in bold."""
-        head, rows = table(self, Bold)
+        head, rows = table(self)
         rule = ["---", *["---:"] * (len(head) - 1)]
         texts = ([_escaped(cell, markdown, "**{}**") for cell in cells] for cells in (head, *rows))
         lines = [f"| {' | '.join(cells)} |\n" for cells in (next(texts), rule, *texts)]
@@ -269,7 +266,7 @@ class Comparison:
             shown = {name: column(name, self.measures).label for name in columns}
         for name in shown or ():
             column(name, self.measures)
-        head, rows = table(self, Bold, shown)
+        head, rows = table(self, shown)
         if target is not None:
             costs, texts = self.costs_to(target), dict[str, str]()
             numbers = costs[["reached", "seeds", "rounds", "rounds_high"]].to_numpy(float).tolist()
@@ -398,7 +395,7 @@ class Comparison:
         return f"<Comparison of {', '.join(self.algorithms)}: {ended}{where}>"
 
     def _repr_html_(self) -> str:
-        head, rows = table(self, Bold)
+        head, rows = table(self)
         cells = [
             "".join(f"<{tag}>{_escaped(cell, html.escape, '<b>{}</b>')}</{tag}>" for cell in line)
             for tag, line in [("th", head), *(("td", r) for r in rows)]
@@ -500,9 +497,7 @@ def verdict_lines(comparison: Comparison) -> list[str]:
     return [f"{line.start} {line.text}" for line in takeaways(groups, lost_algorithms(groups, failed))]
 
 
-def table(
-    comparison: Comparison, bold: Callable[[str], T], shown: Mapping[str, str] | None = None
-) -> tuple[list[str], list[list[str | T]]]:
+def table(comparison: Comparison, shown: Mapping[str, str] | None = None) -> tuple[list[str], list[list[str | Bold]]]:
     """Return head and rows of a table of average, worst and std, as mean ± std over seeds.
 
     The column after the worst client has the interval of its true score at the lowest seed, for one model on one test
@@ -514,10 +509,12 @@ def table(
 
     Args:
         comparison: The comparison.
-        bold: Makes the cell of the best value of a column from its text. References such as Pooled are never the best.
-            If there are global models and clients' own models, each kind with several algorithms has its best.
         shown: Column → heading; None = those of the score and of the other metrics. A table with the score also has the
             certificates.
+
+    Returns:
+        Headings and rows. The best value of a column is :class:`Bold`. References such as Pooled are never the best. If
+        there are global models and clients' own models, each kind with several algorithms has its best.
     """
     measures = comparison.measures
     if shown is None:
@@ -554,15 +551,15 @@ def table(
             sure["if equal %"] = {name: f"{100 * value:.1f}" for name, value in equal.items()}
         beside[worst] = sure | beside[worst]
     gap = gaps(comparison.outcomes) if comparison.settings.certificate is not None and worst in shown else None
-    rows: list[list[str | T]] = []
+    rows: list[list[str | Bold]] = []
     for name, row in known.items():
-        cells: list[str | T] = [comparison.marked(name)]
+        cells: list[str | Bold] = [comparison.marked(name)]
         for i, of in enumerate(shown):
             text = failure_text(comparison.outcomes, name) if i == 0 else NOTHING
             if of in row:
                 look = column(of, measures)
                 text = row[of].text(f".{look.digits}f", f".{look.digits}f", scale=look.scale)
-            cells.append(bold(text) if name in winners[of] else text)
+            cells.append(Bold(text) if name in winners[of] else text)
             cells += [texts.get(name, NOTHING) if row else NOTHING for texts in beside.get(of, {}).values()]
         if gap is not None:
             cells.append(gap[name].text(".3g", ".2g") if name in gap else NOTHING)

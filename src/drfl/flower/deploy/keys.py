@@ -18,7 +18,7 @@ from drfl.flower.deploy.paths import DeploymentFolder, SitePaths
 
 
 class Registration(msgspec.Struct, frozen=True):
-    """A registration that has begun, as in ``keys/NAME.new``.
+    """A registration that is not complete, as in ``keys/NAME.new``.
 
     Args:
         key: The new public key.
@@ -49,11 +49,11 @@ def revoke(folder: DeploymentFolder, name: str) -> Path:
 
 def revoke_site(folder: DeploymentFolder, site: SitePaths) -> Path:
     """See :func:`revoke`; the site need not be in ``server.toml``."""
-    is_registered, begun = site.node.exists(), _begun_registration(site)
+    is_registered, pending = site.node.exists(), _pending(site)
     if is_registered:
         _unregister(folder, _node(site))
-    if begun is not None:
-        _cancel(folder, site, begun)
+    if pending is not None:
+        _cancel(folder, site, pending)
     if not is_registered and site.name not in folder.revoked_keys():
         raise InputError(
             f"{site.name} was not registered from this folder: {site.node} is missing. See 'flwr supernode list'",
@@ -78,9 +78,9 @@ def rotate(folder: DeploymentFolder, name: str, key: Path) -> str:
     """
     site, content = _site(folder, name), read_bytes(key, limit=KEY_LIMIT)
     check_usable(folder, key)
-    begun, public = _begun_registration(site), read_public_key(key)
+    pending, public = _pending(site), read_public_key(key)
     is_in_place, is_registered = _has_key(site.public_key, public), site.node.exists()
-    is_continued = begun is not None and is_registered and (begun.key, begun.node) == (public, _node(site))
+    is_continued = pending is not None and is_registered and (pending.key, pending.node) == (public, _node(site))
     if is_in_place and is_registered and not is_continued:
         raise InputError(
             f"{site.public_key} already has this key. If {name} uses it, there is nothing to do. Otherwise the file "
@@ -98,7 +98,7 @@ def rotate(folder: DeploymentFolder, name: str, key: Path) -> str:
             _move_to_revoked(folder, site)
     _write(site.node, f"{node}\n".encode())
     _write(site.public_key, content)
-    site.begun.unlink()
+    site.pending.unlink()
     return node
 
 
@@ -120,24 +120,24 @@ def register(folder: DeploymentFolder, site: SitePaths, key: Path) -> str:
     The SuperLink registers a key only once. Therefore ``keys/NAME.new`` describes the registration until the caller has
     recorded the node ID and deletes this file, so that a repeated call finds the node.
     """
-    begun, public, node = _begun_registration(site), read_public_key(key), ""
-    if begun is not None and begun.key != public:
-        _cancel(folder, site, begun)
-        begun = None
-    if begun is None:
-        begun = Registration(public, tuple(node_states(folder.home)))
-        _write(site.begun, msgspec.json.encode(begun))
+    pending, public, node = _pending(site), read_public_key(key), ""
+    if pending is not None and pending.key != public:
+        _cancel(folder, site, pending)
+        pending = None
+    if pending is None:
+        pending = Registration(public, tuple(node_states(folder.home)))
+        _write(site.pending, msgspec.json.encode(pending))
     else:
-        node = _find_node(folder, site, begun)
+        node = _find_node(folder, site, pending)
     if not node:
         try:
             answer = run_flwr(folder.home, ["supernode", "register", str(key.absolute())])
             node = str(answer.get("node-id") or "")
         except DrflError:
             # The SuperLink may have registered the key although the call failed.
-            node = _find_node(folder, site, begun)
+            node = _find_node(folder, site, pending)
             if not node:
-                site.begun.unlink()
+                site.pending.unlink()
                 raise
     if not node:
         raise DrflError(
@@ -145,7 +145,7 @@ def register(folder: DeploymentFolder, site: SitePaths, key: Path) -> str:
             code="superlink-failed",
             field=site.name,
         )
-    _write(site.begun, msgspec.json.encode(msgspec.structs.replace(begun, node=node)))
+    _write(site.pending, msgspec.json.encode(msgspec.structs.replace(pending, node=node)))
     return node
 
 
@@ -154,7 +154,7 @@ def undo_registration(folder: DeploymentFolder, site: SitePaths, node: str) -> N
     site.node.unlink(missing_ok=True)
     with suppress(DrflError):
         run_flwr(folder.home, ["supernode", "unregister", node])
-        site.begun.unlink()
+        site.pending.unlink()
 
 
 def _unregister(folder: DeploymentFolder, node: str) -> None:
@@ -166,22 +166,22 @@ def _unregister(folder: DeploymentFolder, node: str) -> None:
             raise
 
 
-def _begun_registration(site: SitePaths) -> Registration | None:
-    if not site.begun.exists():
+def _pending(site: SitePaths) -> Registration | None:
+    if not site.pending.exists():
         return None
-    content = read_bytes(site.begun)
-    with reading(site.begun, "is damaged"):
+    content = read_bytes(site.pending)
+    with reading(site.pending, "is damaged"):
         return msgspec.json.decode(content, type=Registration)
 
 
-def _find_node(folder: DeploymentFolder, site: SitePaths, begun: Registration) -> str:
+def _find_node(folder: DeploymentFolder, site: SitePaths, pending: Registration) -> str:
     """Return the node ID of a registration that was interrupted; "" if the SuperLink has not registered the key."""
-    if begun.node:
-        return begun.node
+    if pending.node:
+        return pending.node
     # The SuperLink does not list the keys of its nodes.
     recorded = {read_text(path).strip() for path in folder.keys.glob("*.node")}
     nodes = [node for node, status in node_states(folder.home).items() if status not in REMOVED_STATUSES]
-    new = [node for node in nodes if node not in begun.known and node not in recorded]
+    new = [node for node in nodes if node not in pending.known and node not in recorded]
     if len(new) > 1:
         raise DrflError(
             f"the registration of {site.name} was interrupted, and the SuperLink has several new nodes: "
@@ -193,18 +193,18 @@ def _find_node(folder: DeploymentFolder, site: SitePaths, begun: Registration) -
     return new[0] if new else ""
 
 
-def _cancel(folder: DeploymentFolder, site: SitePaths, begun: Registration) -> None:
+def _cancel(folder: DeploymentFolder, site: SitePaths, pending: Registration) -> None:
     """Revoke the key of a registration that was interrupted, unless all its files were written."""
-    node, is_in_place = _find_node(folder, site, begun), _has_key(site.public_key, begun.key)
+    node, is_in_place = _find_node(folder, site, pending), _has_key(site.public_key, pending.key)
     is_recorded = bool(node) and site.node.exists() and _node(site) == node
     if node and not (is_recorded and is_in_place):
         _unregister(folder, node)
-        _write(folder.revoked / f"{site.name}-{timestamp()}.pub", f"{begun.key}\n".encode())
+        _write(folder.revoked / f"{site.name}-{timestamp()}.pub", f"{pending.key}\n".encode())
         if is_in_place:
             site.public_key.unlink()
         if is_recorded:
             site.node.unlink()
-    site.begun.unlink()
+    site.pending.unlink()
 
 
 def _has_key(path: Path, public: str) -> bool:

@@ -122,13 +122,13 @@ def add_site(
                 reason = (process.stderr or process.stdout).strip()
                 raise DrflError(f"make-keys.sh failed: {reason}", code="command-failed", field="make-keys.sh")
             keys.check_usable(folder, site.public_key)
-            if site.begun.exists() or not site.node.exists():
+            if site.pending.exists() or not site.node.exists():
                 node = keys.register(folder, site, site.public_key)
                 undo.callback(keys.undo_registration, folder, site, node)
                 site.node.write_text(f"{node}\n", encoding="utf-8")
         backup = None if text is None else edit_settings.replace(folder.settings, text)
         undo.pop_all()
-    site.begun.unlink(missing_ok=True)
+    site.pending.unlink(missing_ok=True)
     _edit_compose(folder, name, address.port, add=True)
     node = "" if address.insecure else read_text(site.node).strip()
     return Addition(root, node, backup, () if backup is None else tuple(_consequences(folder)))
@@ -146,7 +146,7 @@ def remove_site(folder: DeploymentFolder, name: str) -> Removal:
     """
     address, names = folder.address(), [site.name for site in folder.sites()]
     site, revoked = _paths(folder, name), folder.revoked_keys().get(name, [])
-    is_registered = site.node.exists() or site.begun.exists()
+    is_registered = site.node.exists() or site.pending.exists()
     if name not in names and not is_registered and not revoked:
         raise unknown("site", name, names)
     # Take the steps that may fail first, so that a key is revoked only if the rest can follow.

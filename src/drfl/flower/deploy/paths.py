@@ -51,7 +51,7 @@ class SitePaths(NamedTuple):
     node: Path
 
     @property
-    def begun(self) -> Path:
+    def pending(self) -> Path:
         """File that exists while the site's key is registered, see :class:`drfl.flower.deploy.keys.Registration`."""
         return self.node.with_suffix(".new")
 
