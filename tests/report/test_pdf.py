@@ -19,10 +19,10 @@ from drfl.report import document, render_html, render_pdf, write_pdf
 from drfl.report.assessed import assessment_of, missing_reason
 from drfl.report.compose import compose
 from drfl.report.content import Figure, TableBlock
-from drfl.report.evidence import Evidence, RowGain, RunEvidence
+from drfl.report.evidence import Evidence, RunEvidence
 from drfl.report.formatting import clean
 from drfl.report.names import BOX, GLYPHS, display_names, in_glyphs
-from drfl.report.run_gains import SeedComparison
+from drfl.report.run_gains import AssessedRun, PairedRuns, SeedComparison
 from drfl.task.measure import NOTHING, Measure
 
 ACCURACY = {"name": "accuracy", "more_is_better": True, "percent": True, "rows": "binary"}
@@ -198,7 +198,11 @@ def compared(run, seeds):
     n, right = np.full(6, 100.0), np.array([60.0, 70, 80, 80, 80, 80])
     first, second = (np.stack([n, own, own], 1) for own in (right, right + 15))
     gain = assess_gain(runs[0].assessment.measure, [f"c{i:03d}" for i in range(6)], first, second, right)
-    return runs, RowGain("FedAvg", "DRFA", "0", gain)
+    return runs, PairedRuns(assessed(runs[0]), assessed(runs[seeds]), gain)
+
+
+def assessed(run):
+    return AssessedRun(run.record, run.record.score, run.assessment, None)
 
 
 @pytest.mark.long
@@ -228,7 +232,7 @@ def test_algorithms_are_compared_over_seeds_and_row_by_row(run, seeds, verdict, 
 @pytest.mark.long
 def test_clients_are_compared_with_local_training(run):
     runs = (run("fedavg"), run("local", "LocalOnly"))
-    gain = compared(run, 1)[1]._replace(first="LocalOnly", second="FedAvg")
+    gain = compared(run, 1)[1]._replace(first=assessed(runs[1]), second=assessed(runs[0]))
     evidence = Evidence(runs, (), (gain,))
     assert "With FedAvg, 6 clients of 6 are significantly better than alone" in answer(evidence, "alone")
     found = text_of(evidence)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,7 +138,10 @@ class Assessment:
         return html_table(repr(self), self.to_frame().iloc[self.order].head(10))
 
 
-def flip_direction(values: Floats, measure: Measure) -> Floats:
+Numbers = TypeVar("Numbers", float, Floats)
+
+
+def flip_direction(values: Numbers, measure: Measure) -> Numbers:
     """Turn values so that larger is better, or turn them back: 1 − x for rows in [0, 1], −x for others."""
     if measure.more_is_better:
         return values
@@ -303,15 +306,13 @@ def assess_clients(
         values=flip_direction(every.values, measure),
         low=in_place(low),
         high=in_place(high),
-        worst=WorstScore(
-            float(flip_direction(np.array([worst.value]), measure)[0]), float(ends[0][0]), float(ends[1][0])
-        ),
+        worst=WorstScore(flip_direction(worst.value, measure), float(ends[0][0]), float(ends[1][0])),
         # A client without a value could be the worst: no evidence excludes it.
         candidates=in_place(p, 1.0) > alpha,
         p_worst=in_place(p),
         equal=equal,
         homogeneity=test,
-        unseen=unseen._replace(low=float(flip_direction(np.array([unseen.low]), measure)[0])),
+        unseen=unseen._replace(low=flip_direction(unseen.low, measure)),
         independent=independent,
         method=RATIO if isinstance(every, RealScores) and measure.percent else METHODS[type(every)],
         auc_interval=auc_interval,

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from drfl.assessment.scores import BinaryScores, BoundedScores, Floats, RealScores, spreads
+from drfl.assessment.scores import BinaryScores, BoundedScores, RealScores, spreads
 
 DRAWS = 9_999
 """Number of tables drawn under the hypothesis; p-values are multiples of 1/10,000."""
@@ -59,7 +59,8 @@ def homogeneity(scores: BinaryScores | BoundedScores | RealScores) -> Homogeneit
     if (scores.n >= 2).all():
         # E var(measured) = var(true) + (1 − 1/N)·mean of the clients' variances; each variance is estimated without
         # bias.
-        noise = float(np.mean(_squares(scores) / (scores.n * (scores.n - 1)))) * (1 - 1 / len(scores.n))
+        squares = scores.count * (1 - scores.values) if isinstance(scores, BinaryScores) else spreads(scores)
+        noise = float(np.mean(squares / (scores.n * (scores.n - 1)))) * (1 - 1 / len(scores.n))
         std_true = max(0.0, measured - noise) ** 0.5
     spread = measured**0.5, std_true
     if isinstance(scores, BinaryScores):
@@ -113,10 +114,3 @@ def _drawn(scores: BinaryScores) -> tuple[float, float]:
     # The observed table counts as one of the draws, which keeps a Monte Carlo p-value valid and above 0.
     spread, worst = (below + 1) / (draws + 1)
     return float(spread), float(worst)
-
-
-def _squares(scores: BinaryScores | BoundedScores | RealScores) -> Floats:
-    """Return (N,) sums over rows of squared deviations from the client's mean."""
-    if isinstance(scores, BinaryScores):
-        return scores.count * (1 - scores.values)
-    return spreads(scores)

@@ -57,33 +57,28 @@ def assess_command(options: AssessOptions) -> int:
         lost = [{"algorithm": run.algorithm, "seed": run.seed, "how": run.how} for run in failed]
         print(json_text({**_content(runs, pairs, unpaired, seeds), "failed": lost}))
         return 0
-    if len(runs) == 1:
-        _print_one(runs[0])
-    else:
+    if len(runs) > 1:
         _print_several(runs, pairs, unpaired, seeds)
+    elif (assessment := runs[0].assessment) is None:
+        console.out.print(no_assessment(runs[0]), markup=False)
+    else:
+        record = runs[0].record
+        title = f"{record.label}: {assessment.measure.words}"
+        print_assessment(assessment, title, record.display_limit(MOST), _beside(runs[0]))
+        gain = gain_over_last(runs[0])
+        if gain is not None:
+            value, interval = signed_interval(gain.measure, gain.worst.value, gain.worst.low, gain.worst.high)
+            console.out.print(
+                f"Returned model compared with the last iterate, row by row: {gain.worst.shown}; gain of the worst "
+                f"client {value} ({interval}, {_percent(gain.level)} confidence){gain.note}.",
+                markup=False,
+            )
     own = list(dict.fromkeys(run.record.algorithm for run in runs if run.record.is_personal))
     if own:
         console.out.print(f"{', '.join(own)}: {OWN_MODELS}", markup=False)
     for run in failed:
         console.out.print(f"{run.algorithm}, seed {run.seed}: {run.how}, no results", markup=False)
     return 0
-
-
-def _print_one(run: AssessedRun) -> None:
-    assessment = run.assessment
-    if assessment is None:
-        console.out.print(no_assessment(run), markup=False)
-        return
-    title, most = f"{run.record.label}: {assessment.measure.words}", run.record.display_limit(MOST)
-    print_assessment(assessment, title, most, _beside(run))
-    gain = gain_over_last(run)
-    if gain is not None:
-        value, interval = signed_interval(gain.measure, gain.worst.value, gain.worst.low, gain.worst.high)
-        console.out.print(
-            f"Returned model compared with the last iterate, row by row: {gain.worst.shown}; gain of the worst client "
-            f"{value} ({interval}, {_percent(gain.level)} confidence){gain.note}.",
-            markup=False,
-        )
 
 
 def print_assessment(assessment: Assessment, title: str, most: int, beside: Sequence[str]) -> None:
@@ -229,12 +224,7 @@ def _content(
         if assessment is None:
             assessed.append({**named, "assessment": None, "reason": no_assessment(run)})
             continue
-        assessed.append(
-            {
-                **named,
-                **content_of(assessment, _beside(run)),
-            }
-        )
+        assessed.append({**named, **content_of(assessment, _beside(run))})
     return {
         "runs": assessed,
         "paired": [

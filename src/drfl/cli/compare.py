@@ -112,7 +112,24 @@ def _end(comparison: Comparison, options: CompareOptions, watch: StopSignal) -> 
     if options.as_json:
         print(json_text({**comparison.summary(), "directory": str(directory)}))
     else:
-        _print(comparison)
+        others = comparison.measures[1:]
+        # Tables have two other measures each, because terminals are narrow.
+        console.out.print(comparison_view(comparison))
+        for i in range(0, len(others), 2):
+            console.out.print(_view(comparison, columns_beside(others[i : i + 2])))
+        for legend in comparison.legends:
+            console.out.print(legend, markup=False)
+        print_headings(comparison)
+        notes = [outcome.beside for outcome in comparison.outcomes if outcome.metrics is not None]
+        for line in notes[0] if notes else ():
+            if all(line in lines for lines in notes):  # omit lines about one model, such as its threshold
+                console.out.print(line, markup=False)
+        for verdict in verdict_lines(comparison):
+            console.out.print(verdict, markup=False)
+        if any(outcome.metrics for outcome in comparison.outcomes):
+            console.out.print(f"report: {directory / 'report.html'}", markup=False)
+        else:
+            console.out.print(f"every run failed, so there is no report; see {directory / 'compare.csv'}", markup=False)
     write_paper_files(comparison, options.latex, options.figure, options.x_axis, options.costs_to)
     return exit_code(comparison, directory, watch)
 
@@ -177,29 +194,6 @@ def print_headings(comparison: Comparison) -> None:
     if score.name == ACCURACY.name:
         console.out.print(
             "if equal: worst accuracy expected from sampling noise alone if all clients were equally good"
-        )
-
-
-def _print(comparison: Comparison) -> None:
-    """Print a table of the score, tables of two other measures each (terminals are narrow), and the report's path."""
-    others = comparison.measures[1:]
-    console.out.print(comparison_view(comparison))
-    for i in range(0, len(others), 2):
-        console.out.print(_view(comparison, columns_beside(others[i : i + 2])))
-    for legend in comparison.legends:
-        console.out.print(legend, markup=False)
-    print_headings(comparison)
-    notes = [outcome.beside for outcome in comparison.outcomes if outcome.metrics is not None]
-    for line in notes[0] if notes else ():
-        if all(line in others for others in notes):  # omit lines about one model, such as its threshold
-            console.out.print(line, markup=False)
-    for verdict in verdict_lines(comparison):
-        console.out.print(verdict, markup=False)
-    if any(outcome.metrics for outcome in comparison.outcomes):
-        console.out.print(f"report: {comparison.folder / 'report.html'}", markup=False)
-    else:
-        console.out.print(
-            f"every run failed, so there is no report; see {comparison.folder / 'compare.csv'}", markup=False
         )
 
 

@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
 
 import torch
 
@@ -86,22 +85,6 @@ class RunEvidence:
         return assessment_of(self.record, measure, independent=not shared, equality=False)
 
 
-class RowGain(NamedTuple):
-    """The models of two algorithms on the same test rows.
-
-    Args:
-        first: Label of the baseline.
-        second: Label of the algorithm whose gain it is.
-        seed: Seed of both.
-        gain: Gain of the second over the first.
-    """
-
-    first: str
-    second: str
-    seed: str
-    gain: GainAssessment
-
-
 @dataclass(frozen=True, eq=False)
 class Evidence:
     """All inputs of a report.
@@ -120,8 +103,8 @@ class Evidence:
     """
 
     runs: tuple[RunEvidence, ...]
-    by_rows: tuple[RowGain, ...] = ()
-    over_local: tuple[RowGain, ...] = ()
+    by_rows: tuple[PairedRuns, ...] = ()
+    over_local: tuple[PairedRuns, ...] = ()
     over_seeds: tuple[SeedComparison, ...] = ()
     unpaired_reasons: tuple[str, ...] = ()
     failed: tuple[FailedRun, ...] = ()
@@ -189,10 +172,10 @@ def gather_evidence(records: Sequence[RunRecord], failed: Sequence[FailedRun] = 
         unpaired.append("the runs are not all on the same data, partition and test rows")
     return Evidence(
         runs=tuple(map(_evidence_on, assessed_runs)),
-        by_rows=_row_gains(by_rows),
+        by_rows=tuple(by_rows),
         over_local=()
         if local_run is None
-        else _row_gains(pair_runs([local_run, *(r for r in comparable if r is not local_run)])[0]),
+        else tuple(pair_runs([local_run, *(r for r in comparable if r is not local_run)])[0]),
         over_seeds=tuple(compare_over_seeds(comparable, [group.label for group in groups if group.failed])),
         unpaired_reasons=tuple(unpaired),
         failed=tuple(failed),
@@ -240,10 +223,3 @@ def _evidence_on(run: AssessedRun) -> RunEvidence:
 def _setting(record: RunRecord) -> tuple[str, str, list[str]]:
     recipe = nested_table(record.summary, "partition")
     return text(record.summary, "dataset"), json.dumps(recipe, sort_keys=True), record.clients["client"].tolist()
-
-
-def _row_gains(pairs: Sequence[PairedRuns]) -> tuple[RowGain, ...]:
-    return tuple(
-        RowGain(pair.first.record.algorithm, pair.second.record.algorithm, pair.first.record.seed, pair.gain)
-        for pair in pairs
-    )

@@ -214,7 +214,7 @@ def _worst(run: AssessedRun) -> float:
     """Return the worst client's measured value, signed so that larger is better."""
     if run.assessment is None:
         return np.nan
-    return float(flip_direction(np.array([run.assessment.worst.value]), run.assessment.measure)[0])
+    return flip_direction(run.assessment.worst.value, run.assessment.measure)
 
 
 def gain_over(first: AssessedRun, second: AssessedRun) -> GainAssessment:

@@ -162,9 +162,9 @@ def extended_design(directory: Path, design: Design) -> Design:
     names = {label_of(algorithm): algorithm for algorithm in design.algorithms}
     for kind, stored, requested in (("algorithms", algorithms, tuple(names)), ("seeds", seeds, design.seeds)):
         if not set(stored) <= set(requested):
+            before, now = (", ".join(map(str, values)) for values in (stored, requested))
             raise InputError(
-                f"the comparison to resume has the {kind} {_list(stored)}, not {_list(requested)}: give at least "
-                "these, or another folder",
+                f"the comparison to resume has the {kind} {before}, not {now}: give at least these, or another folder",
                 code="other-run",
                 field=kind,
             )
@@ -172,10 +172,6 @@ def extended_design(directory: Path, design: Design) -> Design:
         algorithms=tuple(names[label] for label in dict.fromkeys((*algorithms, *names))),
         seeds=tuple(dict.fromkeys((*seeds, *design.seeds))),
     )
-
-
-def _list(values: Sequence[object]) -> str:
-    return ", ".join(map(str, values))
 
 
 def start_comparison(claim: ClaimedFolder, ready: PreparedComparison, warn: Callable[[str], None]) -> None:

@@ -73,12 +73,7 @@ def cost(rounds: int, parameters: Mapping[str, object], clients: int) -> float:
 
 
 def run_cell(cell: Cell, data_dir: Path | None) -> Record:
-    """Run a training cell in this process; see :func:`train`."""
-    return train(cell.job, data_dir)
-
-
-def train(job: Mapping[str, object], data_dir: Path | None) -> Record:
-    """Run the job of a training cell.
+    """Run a training cell in this process.
 
     Returns:
         ``stopped`` ("rounds", "target", "diverged" or "refused"), ``reason``, ``rounds``, ``rows`` (a row per evaluated
@@ -87,17 +82,17 @@ def train(job: Mapping[str, object], data_dir: Path | None) -> Record:
         halved the step size that it had chosen), ``rollbacks`` and ``effective_rounds`` (see
         :class:`drfl.training.run_log.Result`), ``parameters``, ``seconds``, ``versions``.
     """
-    config = config_from_job(job, data_dir)
+    config = config_from_job(cell.job, data_dir)
     return run_job(build(config, load_latest(config)))
 
 
 def config_from_job(job: Mapping[str, object], data_dir: Path | None) -> Config:
-    """Return the configuration of a cell's job, see :func:`train`."""
+    """Return the configuration of a cell's job, see :func:`run_cell`."""
     return load_config(None, {**job, "threads": 1, **({"data_dir": data_dir} if data_dir else {})})
 
 
 def run_job(ready: Job) -> Record:
-    """Run a job, and return its record; see :func:`train`."""
+    """Run a job, and return its record; see :func:`run_cell`."""
     head: Record = {"parameters": dict(ready.about.parameters), "versions": versions()}
     participation, start = Participation(), time.perf_counter()
     try:

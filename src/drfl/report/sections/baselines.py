@@ -90,7 +90,7 @@ def baselines_section(evidence: Evidence) -> Section:
     else:
         # The answer is about the first algorithm; the table has the others.
         first = evidence.over_local[0]
-        gain, label = first.gain, clean(first.second, 60)
+        gain, label = first.gain, clean(first.second.record.algorithm, 60)
         better, worse = len(gain.better), len(gain.worse)
         remaining = len(gain.names) - len(gain.undefined) - better - worse
         answer = (

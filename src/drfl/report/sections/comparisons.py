@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from drfl.assessment.seeds import FAILED, T_FROM, UNTRAINED
 from drfl.assessment.sentences import signed_interval
 from drfl.report.content import Block, Paragraph, Points, Section, TableBlock
-from drfl.report.evidence import Evidence, RowGain
+from drfl.report.evidence import Evidence
 from drfl.report.formatting import NOTHING, UNDEFINED, clean, listing, plural
+from drfl.report.run_gains import PairedRuns
 from drfl.task.measure import Measure, undefined_share
 
 QUESTION = "Compared with what?"
@@ -81,8 +82,8 @@ def comparisons_section(evidence: Evidence) -> Section:
         verdicts = _verdicts([(row.second, row.verdict) for row in evidence.over_seeds])
         parts.append(f"{evidence.over_seeds[0].scope}, over {over}, {verdicts}")
     if evidence.by_rows:
-        by_rows = _verdicts([(row.second, row.gain.worst.shown) for row in evidence.by_rows])
-        parts.append(f"on the same test rows (seed {clean(evidence.by_rows[0].seed, 24)}), {by_rows}")
+        by_rows = _verdicts([(pair.second.record.algorithm, pair.gain.worst.shown) for pair in evidence.by_rows])
+        parts.append(f"on the same test rows (seed {clean(evidence.by_rows[0].first.record.seed, 24)}), {by_rows}")
     else:
         parts.append("not compared row by row")
     answer = f"Compared with {_first(evidence)}: {'; '.join(parts)}."
@@ -118,7 +119,7 @@ def _points(measure: Measure) -> str:
     return f"{measure.words}, in points" if measure.percent else measure.words
 
 
-def gains_table(pairs: Sequence[RowGain], caption: str, note: str) -> list[Block]:
+def gains_table(pairs: Sequence[PairedRuns], caption: str, note: str) -> list[Block]:
     """Build a row per algorithm: the gain of its worst client, and how many clients gain or lose significantly.
 
     Args:
@@ -132,12 +133,12 @@ def gains_table(pairs: Sequence[RowGain], caption: str, note: str) -> list[Block
         gain, worst = pair.gain, pair.gain.worst
         value, interval = signed_interval(gain.measure, worst.value, worst.low, worst.high)
         better, worse = (f"{len(names)} of {len(gain.names)}" for names in (gain.better, gain.worse))
-        rows.append([clean(pair.second, 60), worst.shown, value, interval, better, worse])
+        rows.append([clean(pair.second.record.algorithm, 60), worst.shown, value, interval, better, worse])
     head = ["Algorithm", "Verdict", "Gain", f"{100 * level:g} % interval", "Better at", "Worse at"]
     if any(pair.gain.undefined for pair in pairs):
         shares = [undefined_share([len(pair.gain.undefined)], [len(pair.gain.names)]) for pair in pairs]
         head, rows = [*head, UNDEFINED], [[*row, share] for row, share in zip(rows, shares, strict=True)]
-    seed = f" (seed {clean(pairs[0].seed, 24)})"
+    seed = f" (seed {clean(pairs[0].first.record.seed, 24)})"
     return [
         TableBlock(f"{caption}{seed}: gain of the worst client's {_points(measure)}", head, rows, words=2),
         Paragraph(note, small=True),

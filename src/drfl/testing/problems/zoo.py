@@ -66,10 +66,6 @@ class Quadratic(Problem):
         left, right = torch.einsum("n,nij->ij", p, total @ H), torch.einsum("n,nij,nj->i", p, total, b)
         return torch.linalg.solve(left, right)
 
-    def _minimiser(self, lam: Tensor) -> Tensor:
-        functions = cast(LeastSquares, self.functions)
-        return torch.linalg.solve(functions.hessian(torch.empty(0), lam), lam @ functions.linear)
-
 
 def quadratics(n: int = 8, d: int = 4, seed: int = 0) -> Quadratic:
     """f_i(w) = ½‖w − a_i‖² with a_i ~ N(0, I): L = μ = 1.
