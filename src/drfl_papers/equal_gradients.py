@@ -23,10 +23,6 @@ def cut(plan: Plan, found: Runs) -> Runs | None:
 
     The budget is the fewest gradients that any method spent in that setting at that seed.
 
-    Args:
-        plan: The plan of the runs.
-        found: The runs.
-
     Returns:
         The shorter runs; None if all methods spent about equally many gradients, or if the runs were evaluated only
         at their ends.

@@ -73,12 +73,7 @@ def reproduce(
 
 
 def run_cell(cell: Cell, data_dir: Path | None) -> Record:
-    """Run a cell in this process; a diverged or refused run is a result too.
-
-    Args:
-        cell: The cell.
-        data_dir: Folder of the data set's files; it does not affect the result.
-    """
+    """Run a cell in this process; a diverged or refused run is a result too."""
     return approach(cell.job) if cell.kind == "distance" else training_cells.run_cell(cell, data_dir)
 
 

@@ -34,12 +34,7 @@ OWN = ("algorithm", "algorithms", "parameters", "grid", "seed", "rounds")
 
 
 def summary(collected: CollectedRuns, command: str) -> dict[str, object]:
-    """Summarise a result in one object; the same records give the same object.
-
-    Args:
-        collected: The plan and its records.
-        command: The command that makes the result.
-    """
+    """Summarise a result in one object; the same records give the same object."""
     plan = collected.plan
     spec, scale = plan.spec, plan.scale
     results: dict[str, dict[str, object]] = {}
@@ -148,11 +143,6 @@ def check(spec: Specification) -> None:
 def write(collected: CollectedRuns, folder: Path, command: str) -> None:
     """Fill an existing, empty folder; the same records give the same bytes.
 
-    Args:
-        collected: The plan and its records.
-        folder: The folder.
-        command: The command that makes these results, for `summary.json`.
-
     Raises:
         InputError: If a figure cannot be drawn because matplotlib is missing or an axis is unknown.
         OSError: If the folder cannot be written to.
@@ -213,12 +203,7 @@ def contents(collected: CollectedRuns) -> tuple[ResultTable, ...]:
 
 
 def markdown(collected: CollectedRuns, drawn: list[str]) -> str:
-    """Write `table.md`: the title, the data, the figures and the tables.
-
-    Args:
-        collected: The plan and its records.
-        drawn: Names of the figures beside it, without file extension.
-    """
+    """Write `table.md`: the title, the data, the figures and the tables."""
     spec = collected.plan.spec
     parts = [f"# {plain(spec.title)} ({plain(spec.paper)})", *heading.sentences(collected.plan)]
     about = collected.plan.settings if len(drawn) > 1 else [spec.title]

@@ -63,10 +63,6 @@ def differences(plan: Plan, found: Runs) -> tuple[MethodDifference, ...]:
     """Subtract each other method from the reference, by accuracy and setting: one family for Holm's correction.
 
     Accuracies are rounded as in `cells.csv`, so that the differences follow from that file.
-
-    Args:
-        plan: The plan of the runs.
-        found: The runs; their last points are compared.
     """
     return _family(
         ((setting, metric, reference, method), list(_by_seed(found, setting, metric, reference, method).values()))
@@ -81,10 +77,6 @@ def over_settings(plan: Plan, found: Runs) -> tuple[MethodDifference, ...]:
     A small difference with the same sign in every setting can be significant here. It is then a statement about all
     settings together. A seed counts if both methods finished in every setting. Settings share seeds, and with them
     random draws, so the pairs are seeds and not settings. The answer is empty if there is only one setting.
-
-    Args:
-        plan: The plan of the runs.
-        found: The runs; their last points are compared.
     """
     if plan.spec.kind != "table" or len(plan.settings) < 2:
         return ()

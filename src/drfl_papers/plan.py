@@ -43,14 +43,7 @@ class Scale:
 
 
 class PlannedRun(NamedTuple):
-    """A cell and its place.
-
-    Args:
-        setting: Name of its setting.
-        method: Name of its method.
-        seed: Seed of its repeat.
-        cell: The cell.
-    """
+    """A cell and its place."""
 
     setting: str
     method: str

@@ -68,11 +68,6 @@ class Curve(NamedTuple):
 def curve(group: Sequence[Run], x: str, metric: str) -> Curve | None:
     """Average the runs of a method at the rounds that all of them have; the curve ends with the shortest run.
 
-    Args:
-        group: Repeats of one method in one setting.
-        x: One of `AXES`.
-        metric: One of `drfl.training.history.Metrics`.
-
     Returns:
         The curve; None if a run failed.
 

@@ -148,12 +148,6 @@ class Track(NamedTuple):
 def cell(job: Job, method: MethodRow, seed: int, rounds: int) -> Cell:
     """Make a cell of a distance figure with all values spelt out.
 
-    Args:
-        job: Keys of :class:`Distance`.
-        method: An algorithm, its parameters, and the grid to choose the rest from.
-        seed: Seed of the problem and of the algorithm.
-        rounds: Rounds of communication.
-
     Raises:
         InputError: If a key or parameter is unknown, or a value is invalid.
     """
@@ -195,9 +189,6 @@ def approach(job: Mapping[str, object]) -> Record:
 
     The algorithm runs in `drfl.training.loop.run`, on a federation that computes all local steps at once (see
     :class:`ClosedForm`). Up to rounding, this equals computing with the samples.
-
-    Args:
-        job: See :class:`Approach`.
 
     Returns:
         ``stopped`` ("rounds" or "diverged"), ``reason``, ``rounds`` done, ``errors`` (‖w − w*‖² after rounds 0, 1, …;

@@ -25,12 +25,7 @@ DEFAULTS: Job = {"returned": "last", "safeguard": "start"}
 
 
 class JobFile(NamedTuple):
-    """Data, partition and model of some tables and figures; the file of tuned hyperparameters has the same name.
-
-    Args:
-        values: Keys of a `Config`.
-        stand_in: Changes if the paper's data or weights are not available; None if they are.
-    """
+    """Data, partition and model of some tables and figures; the file of tuned hyperparameters has the same name."""
 
     values: Job
     stand_in: Job | None
@@ -46,13 +41,7 @@ class _SpecPart(BaseModel):
 
 
 class SpecSetting(_SpecPart):
-    """One setting in which all methods run: a column of a table, or a separate figure of curves.
-
-    Args:
-        name: Displayed name, e.g. "α = 0.1".
-        base: Name of its job file; None for the specification's.
-        job: Its changes to the job.
-    """
+    """One setting in which all methods run: a column of a table, or a separate figure of curves."""
 
     name: str
     base: str | None = None
@@ -100,12 +89,7 @@ class Panel(_SpecPart):
 
 
 class TargetLevel(_SpecPart):
-    """A level to reach.
-
-    Args:
-        metric: The metric that must reach the level.
-        value: The level.
-    """
+    """A level to reach."""
 
     metric: str
     value: float
@@ -142,13 +126,7 @@ class StandIn(_SpecPart):
 
 
 class Energy(_SpecPart):
-    """The grid of an energy map.
-
-    Args:
-        target: Worst accuracy to reach.
-        snr: Signal-to-noise ratios in dB.
-        bandwidth: Bandwidths in Hz.
-    """
+    """The grid of an energy map."""
 
     target: float = Field(gt=0, le=1)
     snr: list[float]

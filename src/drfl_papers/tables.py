@@ -14,12 +14,7 @@ from drfl_papers.records import Runs, finals
 
 
 class TableEntry(NamedTuple):
-    """One cell of a table.
-
-    Args:
-        text: Text of the cell.
-        best: Whether it is the best of its column.
-    """
+    """One cell of a table."""
 
     text: str
     best: bool = False
@@ -27,14 +22,7 @@ class TableEntry(NamedTuple):
 
 @dataclass(frozen=True)
 class ResultTable:
-    """A table, ready for display.
-
-    Args:
-        title: Title, with the unit.
-        header: Column names; the first column names the rows.
-        rows: Rows with as many entries as the header.
-        notes: Sentences below the table.
-    """
+    """A table, ready for display."""
 
     title: str
     header: tuple[str, ...]

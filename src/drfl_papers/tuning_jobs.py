@@ -41,9 +41,6 @@ def job_names() -> list[str]:
 def methods_of(job: str) -> dict[str, TunedMethod]:
     """Return the methods of the papers' tables and figures that run on a job with hyperparameters tuned for it.
 
-    Args:
-        job: Name of the job.
-
     Raises:
         InputError: If two different methods have the same name.
     """

@@ -19,11 +19,7 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Signalled(KeyboardInterrupt):
-    """One of the signals as an exception. Outside these handlers Ctrl-C raises a plain KeyboardInterrupt.
-
-    Args:
-        number: Number of the signal.
-    """
+    """One of the signals as an exception. Outside these handlers Ctrl-C raises a plain KeyboardInterrupt."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -89,9 +85,6 @@ class CallOnSignal:
 
     A signal that is ignored, as under nohup, or that the calling program handles, stays so. Only the main thread can
     set handlers.
-
-    Args:
-        act: Function of the number of the signal.
     """
 
     def __init__(self, act: Callable[[int], None]) -> None:

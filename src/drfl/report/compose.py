@@ -23,12 +23,7 @@ BEFORE = "Read this before you rely on the numbers"
 
 
 def compose(evidence: Evidence, title: str | None = None) -> Document:
-    """Compose the report; the same evidence gives the same content.
-
-    Args:
-        evidence: The runs with their assessments and comparisons.
-        title: The heading; by default the algorithms and the data set.
-    """
+    """Compose the report; the same evidence gives the same content."""
     groups = evidence.groups
     lost = lost_algorithms(groups, evidence.failed)
     ranking = rank_algorithms(groups, lost) if len(kinds_of_models(groups)) < 2 else None

@@ -26,12 +26,7 @@ class TableCell:
 
 @dataclass(frozen=True)
 class Heading:
-    """A heading above the blocks that follow.
-
-    Args:
-        text: The text.
-        swatch: As in `TableCell`.
-    """
+    """A heading above the blocks that follow, with a swatch as in `TableCell`."""
 
     text: str
     swatch: str = ""
@@ -54,33 +49,21 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Points:
-    """A bulleted list.
-
-    Args:
-        lines: One sentence per item.
-    """
+    """A bulleted list, one sentence per item."""
 
     lines: Sequence[str]
 
 
 @dataclass(frozen=True)
 class Caution:
-    """Warnings to read before relying on the numbers.
-
-    Args:
-        lines: One sentence per warning.
-    """
+    """Warnings to read before relying on the numbers, one sentence per warning."""
 
     lines: Sequence[str]
 
 
 @dataclass(frozen=True)
 class Facts:
-    """The setting, as terms and descriptions.
-
-    Args:
-        rows: Pairs of a term and its description.
-    """
+    """The setting, as pairs of a term and its description."""
 
     rows: Sequence[tuple[str, str]]
 
@@ -106,11 +89,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Cards:
-    """The key numbers.
-
-    Args:
-        cards: The cards, side by side.
-    """
+    """The key numbers, as cards side by side."""
 
     cards: Sequence[Card]
 
@@ -134,12 +113,7 @@ class TableBlock:
 
 @dataclass(frozen=True)
 class Code:
-    """Preformatted lines, such as a configuration.
-
-    Args:
-        caption: Caption above the lines.
-        lines: The lines with their indentation.
-    """
+    """Preformatted lines with their indentation, such as a configuration."""
 
     caption: str
     lines: Sequence[str]
@@ -166,11 +140,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Figures:
-    """Small pictures, as many side by side as there is room for.
-
-    Args:
-        figures: The pictures in order.
-    """
+    """Small pictures, as many side by side as there is room for."""
 
     figures: Sequence[Figure]
 
@@ -188,12 +158,7 @@ class Legend:
 
 @dataclass(frozen=True)
 class Fold:
-    """Blocks that a page shows after the reader expands them.
-
-    Args:
-        title: Title of the collapsed blocks.
-        blocks: The blocks in order.
-    """
+    """Blocks that a page shows after the reader expands them."""
 
     title: str
     blocks: Sequence[Block]

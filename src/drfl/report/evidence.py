@@ -135,10 +135,6 @@ class Evidence:
 def gather_evidence(records: Sequence[RunRecord], failed: Sequence[FailedRun] = ()) -> Evidence:
     """Assess each run, and compare the runs row by row and over seeds.
 
-    Args:
-        records: The runs, at least one.
-        failed: Further runs that left no results.
-
     Raises:
         InputError: If no run is given, the runs have different measures, or a file of a run is damaged.
     """

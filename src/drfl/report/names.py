@@ -33,11 +33,7 @@ def in_glyphs(text: str) -> str:
 
 
 def display_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the clients' names for display, with their position in clients.csv if only that distinguishes them.
-
-    Args:
-        names: Names in the order of clients.csv.
-    """
+    """Return the clients' names for display, with their position in clients.csv if only that distinguishes them."""
     plain = [clean(name, LONGEST).strip() for name in names]
     printed = [in_glyphs(name) for name in plain]
     # Different names may look the same if they are cut or have missing glyphs.

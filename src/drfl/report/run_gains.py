@@ -130,9 +130,6 @@ class SeedComparison(NamedTuple):
 def pair_runs(runs: Sequence[AssessedRun]) -> tuple[list[PairedRuns], list[str]]:
     """Compare the first algorithm's run with each other's on the same test rows, at the first run's seed only.
 
-    Args:
-        runs: The runs in the order in which they were given.
-
     Returns:
         The pairs, and why other runs cannot be paired with the first one, one sentence per reason.
     """

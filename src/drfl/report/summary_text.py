@@ -77,12 +77,7 @@ def facts(groups: Sequence[Group]) -> list[tuple[str, str]]:
 
 
 def notices(groups: Sequence[Group], lost: Sequence[str] = ()) -> list[str]:
-    """List the warnings to read before relying on the numbers; empty if there are none.
-
-    Args:
-        groups: The algorithms.
-        lost: Algorithms without any result, see :func:`drfl.report.groups.lost_algorithms`.
-    """
+    """List the warnings to read before relying on the numbers; empty if there are none."""
     most = max(len(group.runs) + len(group.failed) for group in groups)
     group_lines: list[str] = []
     for group in groups:
@@ -139,12 +134,7 @@ def _seeds(runs: Sequence[RunRecord | FailedRun]) -> str:
 
 
 def cards(groups: Sequence[Group], ranking: Ranking | None) -> list[Card]:
-    """Return the key numbers: of the only algorithm, or the best of several with the algorithm's name.
-
-    Args:
-        groups: The algorithms.
-        ranking: Their ranking; None if there is none.
-    """
+    """Return the key numbers: of the only algorithm, or the best of several with the algorithm's name."""
     if len(groups) > 1:
         best = "Best for the worst client" if ranking is not None and ranking.reach else "Worst client, best measured"
         return [
@@ -195,12 +185,7 @@ def _surely(groups: Sequence[Group], group: Group, among: int = 1) -> str:
 
 
 def takeaways(groups: Sequence[Group], lost: Sequence[str] = ()) -> list[Paragraph]:
-    """Return the sentences of :func:`takeaway`, one for each kind of models: global ones, and clients' own ones.
-
-    Args:
-        groups: The algorithms.
-        lost: Algorithms without any result, see :func:`drfl.report.groups.lost_algorithms`.
-    """
+    """Return the sentences of :func:`takeaway`, one for each kind of models: global ones, and clients' own ones."""
     kinds = kinds_of_models(groups)
     if len(kinds) < 2:
         sentence = takeaway(groups, rank_algorithms(groups, lost)) if groups else None
@@ -222,12 +207,7 @@ def takeaways(groups: Sequence[Group], lost: Sequence[str] = ()) -> list[Paragra
 
 
 def takeaway(groups: Sequence[Group], ranking: Ranking | None) -> Paragraph | None:
-    """Name the algorithm whose worst client measures best, with its lead and the scope; None for fewer than two rivals.
-
-    Args:
-        groups: The algorithms.
-        ranking: Their ranking; None if there is none.
-    """
+    """Name the algorithm whose worst client measures best, with its lead and the scope; None if it has no rival."""
     if ranking is None:
         # If all others have runs that failed or returned the initial model, one algorithm remains without a rival.
         competitors = [group for group in groups if not group.is_reference]

@@ -65,11 +65,7 @@ class AxisScale(NamedTuple):
         return self.start + (self.end - self.start) * (value - low) / (high - low)
 
     def ticks(self, *, whole: bool = False) -> list[tuple[float, str]]:
-        """Return round numbers between the ends with their labels.
-
-        Args:
-            whole: Whether to use whole numbers only.
-        """
+        """Return round numbers between the ends with their labels; with ``whole`` only whole numbers."""
         if self.log:
             # Use powers of ten, and values between them if there are fewer than two powers.
             powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
@@ -134,15 +130,7 @@ class Picture:
         self.draw("text", words, x=x, y=y, text_anchor=anchor, font_size=size, fill_opacity=opacity, **weight)
 
     def frame(self, x: AxisScale, y: AxisScale, x_title: str, y_title: str, *, whole: bool = False) -> None:
-        """Add the axes below and left of a plot, with a grid of horizontal lines.
-
-        Args:
-            x: Scale from left to right.
-            y: Scale from the bottom up.
-            x_title: Title below the plot.
-            y_title: Title above the plot.
-            whole: Whether the lower axis has whole numbers only.
-        """
+        """Add the axes below and left of a plot, with a grid of horizontal lines."""
         for value, label in y.ticks():
             self.line(x.start, y.at(value), x.end, y.at(value), opacity=FAINT)
             self.write(x.start - 6, y.at(value) + 4, label, anchor="end", opacity=SOFT)
@@ -154,13 +142,7 @@ class Picture:
         self.write(x.start, y.end - 8, y_title, opacity=SOFT)
 
     def window(self, x: AxisScale, y: AxisScale, content: Sequence[str]) -> None:
-        """Add elements that are clipped at the axes.
-
-        Args:
-            x: Scale from left to right.
-            y: Scale from the bottom up.
-            content: Elements in units of the picture.
-        """
+        """Add elements that are clipped at the axes."""
         width, height = x.end - x.start, y.start - y.end
         self.draw(
             # A nested svg element clips its content at its border.

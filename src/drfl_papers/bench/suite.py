@@ -24,13 +24,7 @@ def key_of(seed: int) -> Key:
 
 @dataclass(frozen=True)
 class BenchJob:
-    """One job of a suite.
-
-    Args:
-        name: Its name in tables and folders.
-        kind: What makes its clients differ.
-        clients: Makes the clients' data at a seed, which redraws the partition and the test rows.
-    """
+    """One job of a suite."""
 
     name: str
     kind: str

@@ -42,11 +42,7 @@ FINDING_COLUMNS = (
 
 
 class ClaimsFile(BaseModel):
-    """The contents of the claims file.
-
-    Args:
-        claim: All claims.
-    """
+    """The contents of the claims file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     claim: list[AnyClaim]

@@ -175,14 +175,7 @@ def lead_of(
     values: tuple[Mapping[int, float], Mapping[int, float]],
     sign: int,
 ) -> Lead:
-    """Compute the lead of the first place over the second.
-
-    Args:
-        measure: The measure of the numbers.
-        places: Both places.
-        values: The numbers of both places, by seed.
-        sign: 1 if a larger number leads, −1 if a smaller one does.
-    """
+    """Compute the lead of the first place over the second; ``sign`` is 1 if more is better, −1 if less is."""
     first, second = values
     leads = tuple(
         # If neither reaches the level, the difference of the two infinities would be NaN.
@@ -209,12 +202,7 @@ def sign_test_p(wins: int, losses: int) -> float:
 
 
 def with_lead_outcome(lead: Lead, p_holm: float) -> Lead:
-    """Add the outcome for the claim that the first place is ahead.
-
-    Args:
-        lead: The lead.
-        p_holm: Its p-value, corrected for all comparisons of its family.
-    """
+    """Add the outcome for the claim that the first place is ahead."""
     if not lead.testable:
         return replace(lead, p_holm=math.nan, outcome=UNDECIDED)
     forward = lead.wins > lead.losses if lead.by_signs else lead.tests.mean > 0
@@ -248,11 +236,7 @@ def beyond_p(lead: Lead, margin: float, both_sides: bool) -> float:
 def with_level_outcome(lead: Lead, p_holm: float, margin: float, both_sides: bool) -> Lead:
     """Add the outcome for the claim that the first place is level with the second, or not behind it.
 
-    Args:
-        lead: The lead.
-        p_holm: Its :func:`beyond_p`, corrected for all comparisons of the claim.
-        margin: See :func:`beyond_p`.
-        both_sides: See :func:`beyond_p`.
+    ``p_holm`` is the lead's :func:`beyond_p`, corrected for all comparisons of the claim.
     """
     if not lead.testable:
         return lead
@@ -268,11 +252,6 @@ def within_p(lead: Lead, margin: float, both_sides: bool) -> float:
     """Return the level of the smallest t-interval that lies within the margin, as a p-value.
 
     It is 1 if the mean is not within the margin, or if some seed never reaches the level.
-
-    Args:
-        lead: The lead.
-        margin: See :func:`beyond_p`.
-        both_sides: See :func:`beyond_p`.
     """
     edges = (-margin, margin) if both_sides else (-margin,)
     if lead.by_signs or any((lead.tests.mean - edge) * edge >= 0 for edge in edges):

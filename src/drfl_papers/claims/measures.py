@@ -203,9 +203,6 @@ class LeastEnergySteps(_Measure):
     """The τ with the least energy over a channel.
 
     Settings are channels such as "20 dB, 100 kHz"; methods differ in τ.
-
-    Args:
-        level: Worst accuracy to reach.
     """
 
     of: Literal["least-energy steps"]

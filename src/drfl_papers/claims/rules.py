@@ -21,16 +21,7 @@ from drfl_papers.claims.verdicts import Verdict
 
 
 class Claim(Part):
-    """The fields that all claims have.
-
-    Args:
-        id: Name used in files.
-        paper: The paper that makes the claim.
-        where: Table, figure or section.
-        says: The claim in plain words.
-        needed: Whether the claim is about all settings or most of them.
-        remark: Further information for readers.
-    """
+    """The fields that all claims have."""
 
     id: str
     paper: Literal["DRDM", "DRFA", "SCAFF-PD"]
@@ -41,14 +32,7 @@ class Claim(Part):
 
 
 class Measured(Claim):
-    """A claim about measured numbers.
-
-    Args:
-        measures: The measures that it is about.
-        results: Names of the stored results.
-        settings: Settings of each result; None for all.
-        methods: The methods that it is about.
-    """
+    """A claim about measured numbers."""
 
     measures: list[Measure] = Field(min_length=1)
     results: list[str] = Field(min_length=1)
@@ -68,11 +52,7 @@ class Measured(Claim):
 
 
 class Ahead(Measured):
-    """Each of the methods is better than each of the others, in the measure's sense of better.
-
-    Args:
-        others: The methods that are behind.
-    """
+    """Each of the methods is better than each of the others, in the measure's sense of better."""
 
     kind: Literal["ahead"]
     others: list[str] = Field(min_length=1)
@@ -165,12 +145,7 @@ class Trend(Measured):
 
 
 class Every(Measured):
-    """A number lies between two bounds at every seed; rounds to a level that is never reached are infinite.
-
-    Args:
-        least: Lower bound.
-        most: Upper bound.
-    """
+    """A number lies between two bounds at every seed; rounds to a level that is never reached are infinite."""
 
     kind: Literal["every"]
     least: float = -math.inf
@@ -218,13 +193,7 @@ class ConfirmingPart(Part):
 
 
 class Derived(Claim):
-    """A claim that a derivation decides and stored numbers confirm; it is not decided if they do not confirm it.
-
-    Args:
-        verdict: The verdict of the derivation.
-        page: Page of the derivation, as docs/claims.md links to it.
-        confirmed_by: The numbers that confirm it.
-    """
+    """A claim that a derivation decides and stored numbers confirm; it is not decided if they do not confirm it."""
 
     kind: Literal["derived"]
     verdict: Verdict
@@ -233,11 +202,7 @@ class Derived(Claim):
 
 
 class Untestable(Claim):
-    """A claim about something that is not measured here.
-
-    Args:
-        why: The reason.
-    """
+    """A claim about something that is not measured here."""
 
     kind: Literal["untestable"]
     why: str

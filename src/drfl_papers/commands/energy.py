@@ -47,13 +47,7 @@ SAMPLES = 4
 
 
 class Study(NamedTuple):
-    """A job without a fixed number of local steps and seed.
-
-    Args:
-        config: The job.
-        dataset: Its data.
-        first: The job as it is, which shows that it can start.
-    """
+    """A job without a fixed number of local steps and seed."""
 
     config: Config
     dataset: Dataset
@@ -105,14 +99,6 @@ def measure(
     """Run the job until its target for every τ, every seed and every outage of the places.
 
     A run that diverges has not reached the target.
-
-    Args:
-        study: The job; it ends at its ``until``, or after its ``rounds``.
-        steps: The values of τ.
-        seeds: The seeds.
-        places: The channels.
-        target: Worst accuracy to reach, a fraction.
-        quiet: Print nothing.
 
     Raises:
         InputError: If a job cannot be built, or its algorithm cannot continue.

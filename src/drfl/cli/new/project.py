@@ -19,9 +19,6 @@ TEMPLATES = ("README.md", "algorithm.py", "gitignore", "model.py", "study.toml",
 def write(path: Path) -> None:
     """Write the folder of a study completely, or not at all.
 
-    Args:
-        path: The folder; it must be empty or not exist.
-
     Raises:
         InputError: If the folder is not empty or cannot be written.
     """
@@ -32,11 +29,7 @@ def write(path: Path) -> None:
 
 
 def files(name: str) -> dict[str, str]:
-    """Return the texts of all files by file name.
-
-    Args:
-        name: Name of the study, for its README.
-    """
+    """Return the texts of all files by file name."""
     folder = resources.files("drfl.cli.new") / "templates"
     texts = {file: (folder / file).read_text(encoding="utf-8") for file in TEMPLATES}
     texts["README.md"] = texts["README.md"].replace("@NAME@", name)

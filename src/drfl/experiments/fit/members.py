@@ -29,13 +29,7 @@ C = TypeVar("C", bound=AlgorithmSettings)
 
 
 class Member(NamedTuple):
-    """An algorithm with the parameters that differ from its defaults.
-
-    Args:
-        name: Its name in tables.
-        algorithm: The name of the algorithm.
-        parameters: The parameters.
-    """
+    """An algorithm with the parameters that differ from its defaults."""
 
     name: str
     algorithm: str

@@ -64,16 +64,7 @@ def _algorithm_at(name: str, space: AlgorithmSpace, table: Mapping[str, Value]) 
 
 @dataclass(frozen=True)
 class ObjectRuns:
-    """Builds and executes the runs of a search, also in worker processes.
-
-    Args:
-        space: Returns the algorithm of a point.
-        data: Returns the clients' samples at a seed.
-        task: Returns model, loss and score at a seed.
-        settings: The settings of every run; ``validation`` is the share of each client's training rows to judge on, if
-            the data have no validation rows.
-        described: The description of the data for files.
-    """
+    """Builds and executes the runs of a search, also in worker processes."""
 
     space: AlgorithmSpace
     data: Callable[[int], ClientData]

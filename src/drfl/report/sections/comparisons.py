@@ -120,13 +120,7 @@ def _points(measure: Measure) -> str:
 
 
 def gains_table(pairs: Sequence[PairedRuns], caption: str, note: str) -> list[Block]:
-    """Build a row per algorithm: the gain of its worst client, and how many clients gain or lose significantly.
-
-    Args:
-        pairs: At least one pair.
-        caption: Caption above the table.
-        note: Note below the table.
-    """
+    """Build a row per algorithm: the gain of its worst client, and how many clients gain or lose significantly."""
     measure, level = pairs[0].gain.measure, pairs[0].gain.level
     rows = []
     for pair in pairs:
