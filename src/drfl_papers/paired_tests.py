@@ -91,7 +91,6 @@ def over_settings(plan: Plan, found: Runs) -> tuple[MethodDifference, ...]:
 
 
 def _comparisons(spec: Specification) -> list[tuple[str, str, str]]:
-    """List metric, reference and other method of every comparison."""
     reference = spec.reference or spec.methods[0].name
     others = [method.name for method in spec.methods if method.name != reference]
     # Test only accuracies, because tests of the spread and the losses would triple the family and weaken every verdict.

@@ -75,12 +75,7 @@ class Plan:
 
 
 class CollectedRuns(NamedTuple):
-    """A plan with the records of all its cells.
-
-    Args:
-        plan: The plan.
-        records: By (setting, method), one record per seed, in order.
-    """
+    """A plan with the records of all its cells: by (setting, method), one per seed, in order."""
 
     plan: Plan
     records: Mapping[tuple[str, str], Sequence[Record]]

@@ -19,13 +19,7 @@ COLUMNS = ("setting", "method", "seed", "metric", "target", "round", "iterations
 
 
 class TargetReached(NamedTuple):
-    """The first evaluated round at which a run reaches a level.
-
-    Args:
-        round: Rounds done.
-        iterations: Local steps of one client, rounds × τ.
-        bytes: Bytes sent so far, both directions.
-    """
+    """The first evaluated round at which a run reaches a level, with a client's local steps and all bytes so far."""
 
     round: int
     iterations: int

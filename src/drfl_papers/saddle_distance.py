@@ -106,15 +106,7 @@ class Distance(BaseModel):
 
 
 class Approach(Distance):
-    """A cell's job: everything that its result depends on.
-
-    Args:
-        algorithm: Name of the algorithm.
-        parameters: All its parameters except those in the grid.
-        grid: Values to choose from, by parameter or :data:`REACH`; all combinations are tried.
-        seed: Seed of the problem and of the algorithm.
-        rounds: Rounds of communication.
-    """
+    """A cell's job: everything that its result depends on. All combinations of the grid's values are tried."""
 
     algorithm: str
     parameters: dict[str, Value]

@@ -96,12 +96,7 @@ class TargetLevel(_SpecPart):
 
 
 class Cut(_SpecPart):
-    """A shorter version.
-
-    Args:
-        rounds: Number of rounds, if smaller than the specification's.
-        repeats: Number of repeats, if smaller than the specification's.
-    """
+    """A shorter version, with the smaller of these numbers and the specification's."""
 
     rounds: int = Field(default=20, ge=1)
     repeats: int = Field(default=2, ge=1)

@@ -14,11 +14,6 @@ from drfl_papers.specification import PAPERS, load_job, load_spec, names
 def job(name: str, changes: Mapping[str, object], *, stand_in: bool = False) -> TuningJob:
     """Make one of the papers' jobs.
 
-    Args:
-        name: One of :func:`job_names`.
-        changes: Keys of a `Config` that override the job's.
-        stand_in: Use the stand-in for the paper's data.
-
     Raises:
         InputError: If there is no stand-in, or a value is invalid.
     """

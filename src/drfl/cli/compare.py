@@ -198,12 +198,7 @@ def print_headings(comparison: Comparison) -> None:
 
 
 def comparison_view(comparison: Comparison, name: str = "") -> ScreenTable:
-    """Return the table of the score, with the worst fifth of the clients if the terminal is wide enough.
-
-    Args:
-        comparison: The comparison.
-        name: What distinguishes it from others that are shown with it.
-    """
+    """Return the table of the score, with the worst fifth of the clients if the terminal is wide enough."""
     settings, score = comparison.settings, comparison.measures[0]
     length = f"{settings.rounds} rounds"
     if settings.until is not None:

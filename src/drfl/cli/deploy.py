@@ -414,7 +414,6 @@ def _deployment(directory: Path) -> DeploymentFolder:
 
 
 def _submit(directory: Path, detach: bool, wait: float | None, *, is_fit: bool) -> int:
-    """Submit a run or a fit, and follow it to its end."""
     folder = _deployment(directory)
     if wait is not None:
         from drfl.core import checks

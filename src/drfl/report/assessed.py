@@ -110,7 +110,6 @@ def missing_reason(run: RunRecord, measure: Measure | None = None) -> Notice:
 
 
 def _has_repeated_patients(run: RunRecord) -> bool:
-    """Return whether several test rows belong to one patient."""
     return "largest_patient" in run.clients and bool((run.clients["largest_patient"] > 1).any())
 
 

@@ -29,12 +29,7 @@ WORST, EQUAL = "Worst client, whichever it is", "Expected if equal"
 
 
 def draw_forests(assessment: Assessment, most: int) -> list[str]:
-    """Draw the worst clients of a model, in several pictures with one scale if a page has no room for all.
-
-    Args:
-        assessment: The assessment with display names.
-        most: Maximum number of clients.
-    """
+    """Draw the worst clients of a model, in several pictures with one scale if a page has no room for all."""
     shown = assessment.order[:most]
     return [_forest(assessment, shown, shown[start : start + PART]) for start in range(0, len(shown), PART)]
 
@@ -127,12 +122,7 @@ def legend(assessment: Assessment) -> str:
 
 
 def describe_forest(assessment: Assessment, label: str) -> str:
-    """Describe the plot in words, for readers who cannot see it.
-
-    Args:
-        assessment: The assessment with display names.
-        label: Label of the algorithm.
-    """
+    """Describe the plot in words, for readers who cannot see it."""
     measure, i = assessment.measure, assessment.order[0]
     ends = measure.interval(float(assessment.low[i]), float(assessment.high[i]))
     percent, candidates = f"{100 * assessment.level:g} %", count(float(assessment.candidates.sum()))

@@ -291,7 +291,7 @@ def _configurations(records: Sequence[RunRecord], failed: Sequence[FailedRun]) -
 
 def _settings_of(config: Mapping[str, object]) -> dict[str, str]:
     flat = flatten(config)
-    return {f"config.{name}": flat[name] for name in flat if name.rsplit(".", 1)[-1] not in INCIDENTAL}
+    return {f"config.{name}": str(flat[name]) for name in flat if name.rsplit(".", 1)[-1] not in INCIDENTAL}
 
 
 def _is_same(failed: Mapping[str, str], settings: Mapping[str, str]) -> bool:
@@ -339,12 +339,9 @@ def lost_algorithms(groups: Sequence[Group], failed: Sequence[FailedRun]) -> lis
     return [f"{name} ({'its run' if n == 1 else f'all {n} runs'} failed)" for name, n in lost]
 
 
-def flatten(values: Mapping[str, object], prefix: str = "") -> dict[str, str]:
-    """Flatten nested tables: {"local": {"lr": 0.1}} → {"local.lr": "0.1"}."""
-    flat: dict[str, str] = {}
+def flatten(values: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    """Flatten nested tables: {"local": {"lr": 0.1}} → {"local.lr": 0.1}."""
+    flat: dict[str, object] = {}
     for key, value in values.items():
-        if isinstance(value, dict):
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = str(value)
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return flat

@@ -91,7 +91,6 @@ def _in_glyphs(content: object) -> object:
 
 
 def _split_wide_tables(blocks: Sequence[Block]) -> list[Block]:
-    """Split tables that are wider than a page."""
     printed: list[Block] = []
     for block in blocks:
         if isinstance(block, TableBlock):

@@ -93,13 +93,7 @@ def no_assessment(run: AssessedRun) -> Notice:
 
 
 class PairedRuns(NamedTuple):
-    """The returned models of two runs on the same test rows.
-
-    Args:
-        first: The baseline run.
-        second: The run whose gain it is.
-        gain: Gain of the second over the first.
-    """
+    """The returned models of two runs on the same test rows, and the gain of the second over the first."""
 
     first: AssessedRun
     second: AssessedRun

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from drfl.core.global_rng import changed_generators, global_states, seed_globals
 from drfl.core.key import Key
@@ -18,6 +18,7 @@ from drfl.federation.requests import Gradients, Losses, Replies
 from drfl.optim.local import LocalSGD
 from drfl.task.task import Task
 from drfl.testing.report import CheckError, require
+from drfl.testing.toy_problem import linear_model
 
 Make = Callable[[ClientData, Task], Federation]
 """(the clients' data, the task) → a fresh federation of these clients."""
@@ -77,13 +78,7 @@ def _labelled(rng: np.random.Generator, n: int, shift: float) -> tuple[np.ndarra
 
 def task(dtype: torch.dtype = torch.float64) -> Task:
     """Make a linear model of three classes with fixed parameters."""
-    # nn.Linear draws its weights from the global generator, which must stay as it was.
-    with torch.random.fork_rng(devices=[]):
-        model = nn.Linear(2, 3).to(dtype)
-    with torch.no_grad():
-        for p in model.parameters():
-            p.copy_(torch.linspace(-0.7, 0.9, p.numel(), dtype=dtype).view_as(p))
-    return Task(model)
+    return Task(linear_model(2, 3, -0.7, 0.9, bias=True, dtype=dtype))
 
 
 def by_client(reply: Replies | Losses | Gradients, part: Tensor, cohort: Sequence[int]) -> Tensor:

@@ -24,6 +24,7 @@ from drfl.testing.federation_checks import (
     shifts,
 )
 from drfl.testing.report import CheckError, require
+from drfl.testing.toy_problem import linear_model
 
 KEYS = 150
 """Number of keys for estimating a frequency or a mean."""
@@ -145,11 +146,7 @@ def _coded() -> ClientData:
 
 def _coded_task() -> Task:
     """Make the model w·x with w = 1 and itself as loss, so that loss and gradient are the mean of the samples."""
-    with torch.random.fork_rng(devices=[]):
-        model = nn.Linear(1, 1, bias=False, dtype=torch.float64)
-    with torch.no_grad():
-        model.weight.fill_(1.0)
-    return Task(model, _itself, Metric("itself", _itself, per_sample=True))
+    return Task(linear_model(1, 1, 1, 1), _itself, Metric("itself", _itself, per_sample=True))
 
 
 def _itself(outputs: Tensor, targets: Tensor) -> Tensor:

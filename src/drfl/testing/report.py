@@ -108,12 +108,6 @@ def examine(
 ) -> Report:
     """Run all checks, even if some of them fail.
 
-    Args:
-        name: Name of the subject, for the report.
-        subject: Argument of the checks.
-        checks: Functions that raise :class:`CheckError` or :class:`NotApplicable`, or return.
-        waive: Names of checks to skip, with the reason.
-
     Raises:
         InputError: If a waived check does not exist.
     """

@@ -63,7 +63,7 @@ def least_squares(sizes: Sequence[int] = SIZES, d: int = 3, seed: int = 0) -> Qu
     functions = LeastSquares(A, b)
     eigenvalues = torch.linalg.eigvalsh(functions.hessians)
     return Quadratic(
-        "least_squares", functions, data, partial(_linear, d), half_squared_error, closeness,
+        "least_squares", functions, data, partial(linear_model, d, 1, -1, 1), half_squared_error, closeness,
         float(eigenvalues.max()), float(eigenvalues.min()),
     )  # fmt: skip
 
@@ -93,11 +93,15 @@ class Classification:
         return Simulation(data, Task(model), engine=Loop() if engine is None else engine)
 
 
-def _linear(d: int) -> nn.Module:
+def linear_model(
+    inputs: int, outputs: int, low: float, high: float, *, bias: bool = False, dtype: torch.dtype = torch.float64
+) -> nn.Linear:
+    """Make a linear model whose parameters are evenly spaced from ``low`` to ``high``."""
     with torch.random.fork_rng(devices=[]):  # the layer draws its weights from the global generator
-        model = nn.Linear(d, 1, bias=False, dtype=torch.float64)
+        model = nn.Linear(inputs, outputs, bias=bias, dtype=dtype)
     with torch.no_grad():
-        model.weight.copy_(torch.linspace(-1, 1, d, dtype=torch.float64))
+        for p in model.parameters():
+            p.copy_(torch.linspace(low, high, p.numel(), dtype=dtype).view_as(p))
     return model
 
 

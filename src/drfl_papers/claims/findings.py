@@ -266,10 +266,6 @@ def decide_as_worded(
 ) -> tuple[list[Finding], list[SettingOutcome]]:
     """Test a claim that needs all its findings in a setting at once.
 
-    Args:
-        found: All findings of the claim.
-        setting: Maps a finding to the claim's setting that it belongs to.
-
     Returns:
         The findings and the settings. All leads are significant in the settings in which the claim as worded is.
     """

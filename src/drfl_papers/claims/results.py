@@ -70,6 +70,5 @@ class StoredResults:
         return places
 
     def _broken(self, result: str, setting: str, method: str) -> frozenset[int]:
-        """Return the seeds at which a method's run failed."""
         rows = self.of(result, "cells.csv", setting, method)
         return frozenset(int(row["seed"]) for row in rows if row["stopped"] in FAILURES)

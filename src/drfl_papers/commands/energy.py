@@ -224,7 +224,6 @@ def energy_command(options: EnergyOptions) -> int:
 
 
 def _check_contradictions(options: EnergyOptions) -> None:
-    """Refuse options that others would override."""
     values = {**vars(options), **options.settings}
 
     def refuse(names: Sequence[str], why: str) -> None:

@@ -165,7 +165,6 @@ def from_runs(directories: Iterable[Path], target: float) -> tuple[list[Measurem
 
 
 def _algorithm_table(run: RunRecord) -> dict[str, object]:
-    """Return the algorithm's own table of the configuration."""
     # The configuration names the class of a user's algorithm with its file.
     return nested_table(nested_table(run.config, "algorithms"), str(run.config.get("algorithm", run.algorithm)))
 

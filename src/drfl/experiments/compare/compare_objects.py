@@ -195,7 +195,6 @@ def _show_progress(
 
 
 def _describe_end(outcome: Outcome, done: int, ready: PreparedComparison) -> str:
-    """Describe a run that ended in one line."""
     head = f"[{done}/{len(ready.design.cells)}] {outcome.algorithm}, seed {outcome.seed}: "
     if outcome.metrics is None:
         return f"{head}{outcome.stopped}: {outcome.reason}"

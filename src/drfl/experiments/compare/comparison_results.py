@@ -104,12 +104,7 @@ def _escaped(cell: str | Bold, escape: Callable[[str], str], bold: str) -> str:
 
 
 class Predicted(NamedTuple):
-    """Predictions of another tool at a seed.
-
-    Args:
-        outcome: The outcome that a run with these predictions would have.
-        record: The same as a report reads it.
-    """
+    """Predictions of another tool at a seed: the outcome that a run with them would have, and its record."""
 
     outcome: Outcome
     record: RunRecord

@@ -37,16 +37,7 @@ VALIDATION = 0.2
 
 
 class Setup(NamedTuple):
-    """Clients, task and simulation at one seed, which all algorithms have in common.
-
-    Args:
-        partition: The assignment of samples to clients; None if the data came divided.
-        data: The clients' samples.
-        task: The model and its loss.
-        fed: The simulation.
-        origin: Origin of model and loss.
-        selection: How runs select their model and stop.
-    """
+    """Clients, task and simulation at one seed; ``partition`` is None if the data came divided."""
 
     partition: Partition | None
     data: ClientData

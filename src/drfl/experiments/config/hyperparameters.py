@@ -200,7 +200,6 @@ def has_parameter(algorithm: str, name: str) -> bool:
 
 
 def _local_of(algorithm: str) -> LocalSGD:
-    """Return the algorithm's default local solver."""
     field = next(field for field in _fields(algorithm) if field.name == "local")
     return typing.cast(Callable[[], LocalSGD], field.default_factory)()
 

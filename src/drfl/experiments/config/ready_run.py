@@ -76,21 +76,7 @@ F_co = TypeVar("F_co", bound=Federation, covariant=True)
 
 @dataclass(frozen=True, kw_only=True)
 class ReadyRun(Generic[C_co, F_co]):
-    """A run that is ready to start.
-
-    Args:
-        settings: The settings of the run.
-        about: The description of the run for its files.
-        data: The clients, with their samples if they are in this process.
-        task: The model and its loss.
-        fed: The federation.
-        algorithm: The algorithm with its wrappers.
-        first: The state before the first round.
-        origin: Origin of model and loss.
-        selection: How the run selects its model and stops.
-        partition: The assignment of samples to clients; None if the data came divided, or only the sites know it.
-        certify: Makes the certificates; None if there are none.
-    """
+    """A run that is ready to start; ``partition`` is None if the data came divided, or only the sites know it."""
 
     settings: RunSettings
     about: AboutRun

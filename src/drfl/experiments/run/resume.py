@@ -19,6 +19,7 @@ from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.run.artifacts import FREE, decisive_settings, versions
 from drfl.experiments.run.manifest import CHECKPOINT, CONFIG, Kind, check_signatures
 from drfl.experiments.run.run_directory import ClaimedFolder, check_free, check_manifest
+from drfl.report.groups import flatten
 from drfl.training.checkpoint import Checkpoints, DamagedError, ResumePoint, read_key, resume_point
 from drfl.training.checkpoint.record import first_fault
 from drfl.training.run_state import CheckpointWriter
@@ -102,7 +103,7 @@ def check_same(job: Running, kept: Mapping[str, object]) -> list[Notice]:
 def check_settings(job: Running, kept: Mapping[str, object]) -> None:
     """Check that a run has the :func:`decisive_settings` that were stored, apart from :data:`ROUNDING`."""
     # Flatten, so that a message names the one key that differs.
-    own, stored = _flat(decisive_settings(job)), _flat({k: v for k, v in kept.items() if k not in FREE})
+    own, stored = flatten(decisive_settings(job)), flatten({k: v for k, v in kept.items() if k not in FREE})
     # evaluate_every often follows from rounds, which is then the option to name.
     for name in sorted({*own, *stored} - {*ROUNDING}, key=lambda name: (name == "evaluate_every", name)):
         if own.get(name) != stored.get(name) and name.startswith(FILES):
@@ -119,13 +120,6 @@ def check_settings(job: Running, kept: Mapping[str, object]) -> None:
                 code="other-run",
                 field=name,
             )
-
-
-def _flat(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    flat: dict[str, object] = {}
-    for name, value in table.items():
-        flat.update(_flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value})
-    return flat
 
 
 def _value_text(values: Mapping[str, object], name: str) -> str:

@@ -32,13 +32,7 @@ Changes = Mapping[str, object]
 
 
 class SweepRun(NamedTuple):
-    """One run of a sweep.
-
-    Args:
-        name: The name of its sub-folder, which depends on everything that determines its result.
-        config: Its configuration.
-        changes: The settings that the study varies.
-    """
+    """One run of a sweep. The name of its sub-folder depends on everything that determines its result."""
 
     name: str
     config: Config
@@ -125,7 +119,6 @@ def read_study(
 
 
 def _tables(content: Mapping[str, object]) -> list[dict[str, object]]:
-    """Return the tables that vary settings."""
     entries = content.get(LIST)
     return [
         table

@@ -146,15 +146,9 @@ class TrialStore:
 
 
 class EndedTrial(NamedTuple):
-    """A finished trial, and the progress of the search.
+    """A finished trial, the best score of its algorithm so far, and the progress of the search over all algorithms.
 
-    Args:
-        algorithm: The algorithm's name.
-        trial: The trial.
-        best: The best score of the algorithm so far.
-        finished: The number of finished trials of all algorithms, including those of earlier calls.
-        total: The number of all trials.
-        share: The finished share of the cost of the trials that had to run, in [0, 1].
+    ``finished`` includes the trials of earlier calls, and ``share`` is that of the cost of the trials that had to run.
     """
 
     algorithm: str
