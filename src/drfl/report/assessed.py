@@ -58,12 +58,7 @@ def assessment_of(
 
 
 def worst_interval(run: RunRecord, measure: Measure | None = None, alpha: float = 0.05) -> tuple[float, float] | None:
-    """Compute the interval of the worst client's true value only, which is fast; None as in :func:`assessment_of`.
-
-    Args:
-        run: The run.
-        measure: One of its measures; None = its score.
-        alpha: Probability that the interval misses.
+    """Compute only the interval of the worst client's true value, which is fast; None as in :func:`assessment_of`.
 
     Raises:
         InputError: If clients.csv holds impossible numbers.

@@ -75,10 +75,6 @@ def rank_algorithms(groups: Sequence[Group], lost: Sequence[str] = ()) -> Rankin
 
     References such as Pooled do not compete, and neither do algorithms with runs that failed or returned the initial
     model: they happen to work at their other seeds.
-
-    Args:
-        groups: The algorithms.
-        lost: Algorithms without any result, see :func:`drfl.report.groups.lost_algorithms`.
     """
     from drfl.assessment.scope import Reach, Redrawn, population_low
     from drfl.assessment.seeds import seed_difference  # this import loads scipy

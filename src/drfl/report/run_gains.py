@@ -55,14 +55,7 @@ def assess_record(
     auc_interval: AucInterval = "delong",
     equality: bool = True,
 ) -> AssessedRun:
-    """Assess a run by one of its measures, or by its score.
-
-    Args:
-        record: The run.
-        measure: One of its measures; None = its score.
-        level: Confidence level of intervals and sets.
-        auc_interval: See :func:`drfl.assessment.clients.assess_clients`.
-        equality: Whether to compare the clients with equally good ones, which takes seconds for a thousand clients.
+    """Assess a run by one of its measures, or by its score; see :func:`drfl.report.assessed.assessment_of`.
 
     Raises:
         InputError: If a file of the run is damaged.
