@@ -94,6 +94,35 @@ def test_values_that_a_function_uses_count(make):
     assert described(make(0.1)) != described(make(0.2))
 
 
+MODULE = """
+CALLS = 0
+SEEN = []
+
+def scaled(outputs):
+    return (SCALE + len(loss.__name__)) * outputs
+
+def loss(outputs, targets):
+    global CALLS
+    CALLS += 1
+    SEEN.append(targets)
+    return [scaled(each) for each in outputs]
+"""
+
+
+def of_module(text: str, **values: object) -> str:
+    names = {"__name__": "mine", **values}
+    exec(text, names)
+    return described(names["loss"])
+
+
+def test_constants_and_functions_of_the_module_count_but_not_what_changes_during_a_run():
+    first = of_module(MODULE, SCALE=0.1)
+    assert of_module(MODULE.replace("[]", "[1]").replace("CALLS = 0", "CALLS = 5"), SCALE=0.1, OTHER=1) == first
+    assert of_module(MODULE, SCALE=0.2) != first
+    assert of_module(MODULE.replace("* outputs", "/ outputs"), SCALE=0.1) != first
+    assert of_module(MODULE, SCALE=torch.ones(2)) != of_module(MODULE, SCALE=torch.zeros(2))
+
+
 def test_plain_functions_are_described_by_their_code():
     digest = hashlib.sha256(repr(_content(plain.__code__)).encode()).hexdigest()[:12]
     assert described(plain) == f"{__name__}.plain {digest}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import hashlib
 import inspect
@@ -17,6 +18,9 @@ from drfl.core.short_repr import stable_repr
 
 PACKAGES = ("drfl", "torch")
 """Packages whose code is described by its name, because the versions of a run are stored anyway."""
+
+CONSTANTS = (bool, int, float, complex, str, bytes, tuple, frozenset, np.ndarray, Tensor)
+"""Types of values outside functions that are part of the code that reads them."""
 
 
 def described(thing: object, known: frozenset[int] = frozenset()) -> str:
@@ -85,9 +89,10 @@ def is_of_package(kind: object) -> bool:
 
 
 def code_of(function: object, known: frozenset[int] = frozenset()) -> str:
-    """Return a digest of a function's code, its default values and the variables of enclosing functions that it uses.
+    """Return a digest of a function's code, its default values and the variables that it reads.
 
-    It is equal for equal code at any place and in any layout. For other objects it is the name of their type.
+    These are variables of enclosing functions, and constants and functions of its own module. The digest is
+    equal for equal code at any place and in any layout. For other objects it is the name of their type.
     """
     # The arguments of a partial do not count.
     while isinstance(function, functools.partial):
@@ -111,7 +116,34 @@ def _values(function: object, known: frozenset[int]) -> list[str]:
     for cell in getattr(function, "__closure__", None) or ():
         with suppress(ValueError):  # the variable has no value yet
             values.append(cell.cell_contents)
+    if isinstance(function, FunctionType):
+        values += sorted(_outside(function).items())
     return [value_text(value, known) for value in values]
+
+
+def _outside(function: FunctionType) -> dict[str, object]:
+    """Return the constants of its module that a function reads, and the code of functions there that it calls.
+
+    Other packages do not count, nor do objects that may change during a run, such as a list of messages.
+    """
+    found, waiting = dict[str, object](), [function]
+    while waiting:
+        reader = waiting.pop()
+        for name in (_globals_of(reader.__code__) & reader.__globals__.keys()) - found.keys():
+            value = reader.__globals__[name]
+            if isinstance(value, FunctionType) and value.__module__ == function.__module__:
+                found[name] = _content(value.__code__)
+                waiting.append(value)
+            elif isinstance(value, CONSTANTS):
+                found[name] = value
+    return found
+
+
+def _globals_of(code: CodeType) -> set[str]:
+    """Return the names outside all functions that code reads and does not set."""
+    steps = list(dis.get_instructions(code))
+    read, written = ({s.argval for s in steps if s.opname == f"{what}_GLOBAL"} for what in ("LOAD", "STORE"))
+    return read.union(*(_globals_of(inner) for inner in code.co_consts if isinstance(inner, CodeType))) - written
 
 
 def _content(code: CodeType) -> tuple[object, ...]:
