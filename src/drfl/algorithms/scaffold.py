@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from drfl.algorithms.drift import sum_rows, sum_updates
-from drfl.algorithms.fedavg import uniform_weights
+from drfl.algorithms.fedavg import EqualWeights
 from drfl.core import checks
 from drfl.core.errors import InputError
 from drfl.core.key import Key
@@ -35,7 +35,7 @@ class SCAFFOLDState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SCAFFOLD:
+class SCAFFOLD(EqualWeights):
     """SCAFFOLD (Karimireddy et al. 2020, Algorithm 1) with option II for the control variates.
 
     Minimises the mean of all f_i without client drift. The control variates estimate the clients' gradients, and each
@@ -88,10 +88,6 @@ class SCAFFOLD:
         sampling.size(self.m, fed.n)
         self.local.steps_of(fed.sizes, torch.arange(fed.n))  # raises if local epochs are set but n_i is unknown
         return SCAFFOLDState(fed.w0, torch.zeros_like(fed.w0), fed.client_table())
-
-    def weights(self, fed: Federation) -> Tensor:
-        """Return equal weights, (N,) float64."""
-        return uniform_weights(fed.n)
 
     def round(self, state: SCAFFOLDState, fed: Federation, key: Key) -> tuple[SCAFFOLDState, Info]:
         """Run one round of Algorithm 1."""

@@ -1,6 +1,10 @@
-"""Escape CSV cells that a spreadsheet would evaluate as formulas."""
+"""Write CSV whose cells a spreadsheet would not evaluate as formulas."""
 
 from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """Characters that begin a formula in spreadsheets."""
@@ -31,3 +35,12 @@ def _is_formula(cell: str) -> bool:
     except ValueError:
         return True
     return False
+
+
+def csv_text(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """Return CSV text with plain line ends, in which no spreadsheet sees formulas; see :mod:`drfl.core.csv_cells`."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([escape_formula(cell) for cell in header])
+    writer.writerows([escape_formula(cell) for cell in row] for row in rows)
+    return text.getvalue()

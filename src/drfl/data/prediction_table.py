@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from drfl.core.csv_cells import escape_formula
+from drfl.core.csv_cells import csv_text
 from drfl.core.errors import InputError, Notice, listing, unknown
 from drfl.data.checks.columns import SEVERAL
 from drfl.data.model import Model
@@ -100,13 +98,7 @@ def predictions_csv(
     for name in kept:
         if name in found or name == "row":
             raise InputError(f"{path}: rename the column '{name}'", code="duplicate-name", field=name)
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    # A spreadsheet would run a cell that begins like a formula.
-    writer.writerow(map(escape_formula, ("row", *kept, *found)))
     # Texts must not change, because people join tables by them. A number is written like a level, without ".0".
     kept_columns = [table.frame[name].astype(object).where(table.frame[name].notna(), "") for name in kept]
     cells = [[cell if isinstance(cell, str) else level_text(cell) for cell in column] for column in kept_columns]
-    for row, values in enumerate(zip(*cells, *found.values(), strict=True), start=1):
-        writer.writerow((row, *map(escape_formula, values)))
-    return text.getvalue()
+    return csv_text(("row", *kept, *found), zip(range(1, len(table.frame) + 1), *cells, *found.values(), strict=True))

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from drfl.core.key import Key
-from drfl.task.training_noise import draw_seeds
 
 
 @dataclass(frozen=True)
@@ -139,11 +138,6 @@ class Batches(NamedTuple):
     counts: Tensor
     by_step: Tensor | None = None
     seeds: Tensor | None = None
-
-    def with_seeds(self, clients: Tensor, steps: int, key: Key, first: int = 0) -> Batches:
-        """Return the same samples with seeds, see :func:`drfl.task.training_noise.draw_seeds`."""
-        T = steps if self.by_step is None else self.by_step.shape[1]
-        return self._replace(seeds=draw_seeds((clients + first).tolist(), T, self.counts, key))
 
     def step_rows(self, step: int) -> Tensor:
         """Return (k, B): the rows of the pool for a step, counted from 0."""

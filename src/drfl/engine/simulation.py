@@ -55,6 +55,7 @@ from drfl.optim.local import LocalSGD
 from drfl.task.client_model import ClientModel
 from drfl.task.measure import Rows
 from drfl.task.task import Task
+from drfl.task.training_noise import draw_seeds
 
 PRECISIONS = {"full": None, "bf16": torch.bfloat16}
 """Types for the matrix products of local steps, by their names on the command line."""
@@ -295,7 +296,9 @@ class Simulation(Federation):
         batches = draw_batches(self._rows, request.cohort, steps, batch, request.key, self._first)
         if isinstance(request, TrainRequest):
             if self._train.task.noisy:
-                batches = batches.with_seeds(request.cohort, steps, request.key.fold("noise"), self._first)
+                T = steps if batches.by_step is None else batches.by_step.shape[1]
+                clients = (request.cohort + self._first).tolist()
+                batches = batches._replace(seeds=draw_seeds(clients, T, batches.counts, request.key.fold("noise")))
             return batches, steps
         masses = self._train.masses
         if masses is None or not bool((none := self._train.counted(batches.step_rows(0), batches.real) == 0).any()):

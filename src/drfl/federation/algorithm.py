@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -175,23 +175,6 @@ class Robust(Protocol):
     def ambiguity(self) -> AmbiguitySet | None:
         """Ambiguity set Λ with its regulariser ψ; None for a wrapper of an algorithm without one."""
         ...
-
-
-@runtime_checkable
-class Sized(Protocol):
-    """An algorithm with a cohort size."""
-
-    @property
-    def m(self) -> int | None:
-        """Cohort size; None = the default, see :func:`default_cohort`."""
-        ...
-
-
-@runtime_checkable
-class WithoutAverage(Protocol):
-    """An algorithm without an averaged solution, because its global model is not affine in the local models."""
-
-    no_average: ClassVar[bool]
 
 
 @runtime_checkable

@@ -46,7 +46,7 @@ from torch import Tensor
 from drfl.core import checks
 from drfl.core.errors import InputError, unknown
 from drfl.engine import ENGINES
-from drfl.federation.algorithm import Algorithm, Sized, Wrapping
+from drfl.federation.algorithm import Algorithm, Wrapping
 from drfl.flower.claims import agree
 from drfl.flower.deployed_federation import FlowerFederation
 from drfl.flower.messages import ModelRecipe
@@ -159,9 +159,8 @@ class DrflStrategy(Strategy):
         layout, w0 = flatten_arrays(initial_arrays)
         log(INFO, "Starting %s: %d rounds, %d parameters", type(self).__name__, num_rounds, layout.d)
         self.summary()
-        size = self._core.m if isinstance(self._core, Sized) else None
         # The sites that are online at the start are the clients of the whole run, so there must be enough for a cohort.
-        least = max(self.min_available_nodes, size or 0)
+        least = max(self.min_available_nodes, getattr(self._core, "m", None) or 0)
         nodes = gather_sites(grid, least, self.wait, min(timeout, NAME_TIMEOUT))
         # Sort by name, because node IDs change from start to start: client i keeps its site, and so its random draws.
         members = dict(enumerate(sorted(nodes.values(), key=lambda member: member.name)))

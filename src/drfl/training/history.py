@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from drfl.core.csv_cells import escape_formula
+from drfl.core.csv_cells import csv_text
 from drfl.core.errors import Notice, listing, unknown
 from drfl.core.html_table import html_table
 from drfl.federation.federation import Evaluation
@@ -353,12 +351,3 @@ def certificate_cells(certificate: Certificate | None) -> list[str]:
     if certificate is None:
         return ["nan"] * len(CERTIFICATE_COLUMNS)
     return [f"{getattr(certificate, name):.{GAP_DIGITS}f}" for name in CERTIFICATE_COLUMNS]
-
-
-def csv_text(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """Return CSV text with plain line ends, in which no spreadsheet sees formulas; see :mod:`drfl.core.csv_cells`."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([escape_formula(cell) for cell in header])
-    writer.writerows([escape_formula(cell) for cell in row] for row in rows)
-    return text.getvalue()

@@ -34,11 +34,6 @@ def run_identity(algorithm: Algorithm, fed: Federation, settings: Mapping[str, o
     }
 
 
-def full_identity(algorithm: Algorithm, fed: Federation, settings: Mapping[str, object]) -> dict[str, object]:
-    """Describe a run like :func:`run_identity`, with a digest of the clients' rows."""
-    return run_identity(algorithm, fed, settings) | {"data": fed.data_digest()}
-
-
 def _fields(name: str, thing: object) -> dict[str, object]:
     if not dataclasses.is_dataclass(thing) or isinstance(thing, type):
         return {name: value_text(thing)}

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, Protocol
 from torch import Tensor
 
 from drfl.core.errors import InputError
-from drfl.federation.algorithm import Algorithm, Info, Personal, S, State, WithoutAverage, core_of, mixture_of
+from drfl.federation.algorithm import Algorithm, Info, Personal, S, State, core_of, mixture_of
 from drfl.federation.federation import Federation, WrappedFederation
 from drfl.federation.user_algorithm import begin
 from drfl.task.metrics import ACCURACY, Measure
@@ -97,14 +97,6 @@ class CheckpointFolder(CheckpointWriter, Protocol):
         ...
 
 
-class RunView(WrappedFederation):
-    """A federation with the settings of one run: whether clients send averages, and the folder for tables."""
-
-    def __init__(self, fed: Federation, averaged: bool, table_dir: str | None) -> None:
-        super().__init__(fed)
-        self.averaged, self.table_dir = averaged, table_dir or fed.table_dir
-
-
 def first(
     algorithm: Algorithm[S],
     fed: Federation,
@@ -131,8 +123,8 @@ def first(
             no averaged solution.
     """
     core = core_of(algorithm)
-    # With a server optimiser the global model is not an affine function of the local models either.
-    if averaged and (isinstance(core, WithoutAverage) or getattr(core, "server", None) is not None):
+    # The global model is not an affine function of the local models, also with a server optimiser.
+    if averaged and (hasattr(core, "no_average") or getattr(core, "server", None) is not None):
         raise no_average(algorithm)
     state = begin(algorithm, view_of(fed, averaged, table_dir))
     lam = mixture_of(algorithm, state, fed)
@@ -147,7 +139,11 @@ def first(
 
 def view_of(fed: Federation, averaged: bool, table_dir: str | None) -> Federation:
     """Return the federation with the settings of a run."""
-    return RunView(fed, averaged, table_dir) if averaged or table_dir is not None else fed
+    if not averaged and table_dir is None:
+        return fed
+    view = WrappedFederation(fed)
+    view.averaged, view.table_dir = averaged, table_dir or fed.table_dir
+    return view
 
 
 def no_average(algorithm: Algorithm[S]) -> InputError:

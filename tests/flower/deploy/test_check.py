@@ -20,6 +20,7 @@ from drfl.data.tables.schema import Column, TableSchema
 from drfl.flower.deploy import check, check_network, flower_cli
 from drfl.flower.deploy.init import DeploymentPlan, write
 from drfl.flower.deploy.paths import Address, DeploymentFolder, SiteFolder, find_folder
+from drfl.flower.settings import read_server
 
 HTTP = b"HTTP/1.1 404 Not Found\r\n\r\n"
 
@@ -220,20 +221,20 @@ def test_broken_server_toml_is_one_problem(copy):
 
 def test_probe_rows_of_the_server_are_loaded(copy):
     folder, path = DeploymentFolder(copy), copy / "server.toml"
-    assert list(check.check_probes(folder)) == []
+    assert list(check.check_probes(folder, read_server(folder.settings))) == []
     (copy / "rows.csv").write_text("age,sick\n61,1\n47,0\n58,1\n")
     text = path.read_text().replace('public_key = "', 'probe = {csv = "rows.csv", target = "sick"}\npublic_key = "')
     path.write_text(text)
     with refused("invalid-value", None, "job.aggregator"):
-        list(check.check_probes(folder))
+        list(check.check_probes(folder, read_server(folder.settings)))
     text = text.replace("\n[job]", '\n[job]\naggregator = "probe"', 1)
     path.write_text(text)
-    (found,) = check.check_probes(folder)
+    (found,) = check.check_probes(folder, read_server(folder.settings))
     assert found.ok
     assert "3 of a, 3 of b" in found.text
     path.write_text(text.replace("rows.csv", "none.csv", 1))
     with refused("file-not-found", str(copy / "none.csv"), "none.csv"):
-        list(check.check_probes(folder))
+        list(check.check_probes(folder, read_server(folder.settings)))
 
 
 def test_other_folders_are_not_deployments(tmp_path):
@@ -350,7 +351,7 @@ def test_files_of_a_sites_policy_are_checked(copy, monkeypatch):
 
 def test_schema_of_the_server_is_read(copy):
     folder, path = DeploymentFolder(copy), copy / "server.toml"
-    assert list(check.check_schema(folder)) == []
+    assert list(check.check_schema(folder, read_server(folder.settings))) == []
     path.write_text('schema = "nix.toml"\n' + path.read_text())
     found = [one for one in check.check_deployment(folder) if one.subject == "schema"]
     assert [one.ok for one in found] == [False]

@@ -91,7 +91,7 @@ def test_changed_log_is_not_used(tmp_path):
 
 def test_check_prints_the_proposal_and_requests_of_a_run(tmp_path):
     folder = deployed(tmp_path / "fl", a=5, b=7, c=6)
-    found = list(check.check_limits(folder))
+    found = list(check.check_limits(folder, read_server(folder.settings)))
     assert all(one.ok and isinstance(one.text, Notice) for one in found)
     assert [one.text.code for one in found] == ["unprotected-sites", "proposed-limits", "requests-of-a-run"]
     assert tomllib.loads("\n".join(found[1].details))["sites"][1]["rows"] == 14
@@ -99,7 +99,7 @@ def test_check_prints_the_proposal_and_requests_of_a_run(tmp_path):
     numbers = (job.rounds, job.max_requests, 7, 7 * job.rounds, job.max_fit_requests, 2 * job.max_fit_requests)
     assert quotes(found[2].text.replace(",", ""), *map(str, numbers))
     call(["deploy", "check", str(folder.root), "--write"])
-    assert [one.subject for one in check.check_limits(folder)] == ["limits", "requests"]
+    assert [one.subject for one in check.check_limits(folder, read_server(folder.settings))] == ["limits", "requests"]
 
 
 @pytest.mark.parametrize(

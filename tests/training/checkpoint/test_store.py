@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -130,11 +131,11 @@ def test_full_disk_stops_the_run_and_keeps_the_last_checkpoint(tmp_path, monkeyp
     kept(tmp_path)
     before = newest(tmp_path).folder
 
-    def full(path, data):
-        path.write_bytes(data[: len(data) // 2])
+    def full(handle):
+        os.ftruncate(handle, os.fstat(handle).st_size // 2)
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr(store, "_put", full)
+    monkeypatch.setattr(store, "os", SimpleNamespace(**{**vars(os), "fsync": full}))
     with refused("cannot-write", str(tmp_path), "2", "No space left", "4", kind=DrflError):
         kept(tmp_path)
     assert newest(tmp_path).folder == before

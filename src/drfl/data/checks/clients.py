@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from drfl.core.errors import Notice, listing
-from drfl.data.checks.raw_table import FEW
+from drfl.data.checks.raw_table import FEW, warning
 from drfl.data.client_data import ClientData
 from drfl.data.tables.columns import folded
 
@@ -99,9 +99,7 @@ def label_warnings(data: ClientData) -> list[Notice]:
         return []
     unknown = data.test_targets.isnan().flatten(1).cpu()
     everywhere = torch.stack([unknown[rows.cpu()].all(0) for rows in data.test])  # (N, L)
-    where = [(k, i) for i, k in everywhere.nonzero().tolist()]
-    if not where:
-        return []
-    cases = [f"label {k} at {data.names[i]}" for k, i in where]
-    text = f"labels without a known value in any test row: {listing(cases, 'case')}; metrics of the client exclude them"
-    return [Notice(text, "unknown-label", data.names[where[0][1]] if len({i for _, i in where}) == 1 else None)]
+    where = [(k, data.names[i]) for i, k in everywhere.nonzero().tolist()]
+    cases, names = [f"label {k} at {name}" for k, name in where], [name for _, name in where]
+    problem = "labels without a known value in any test row"
+    return warning("unknown-label", problem, cases, names, "case", "metrics of the client exclude them")

