@@ -134,8 +134,8 @@ def check(
 ) -> int:
     """Check tables against a schema, and list every problem.
 
-    The exit code is 0 if there are no problems, and 2 otherwise. With --strict, drfl also checks tables without problems
-    for likely errors, and prints these as warnings.
+    The exit code is 0 if there are no problems, and 2 otherwise. With --strict, drfl also checks tables without
+    problems for likely errors, and prints these as warnings.
     """
     with signals.raise_on_signal():
         from drfl.core.errors import complete_listings

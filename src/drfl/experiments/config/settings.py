@@ -105,7 +105,9 @@ class DataFields:
     drop: Annotated[tuple[str, ...] | None, Setting("Column to exclude, such as a name; repeatable", DATA)] = None
     patient: Annotated[
         str | None,
-        Setting("Column that identifies the patient; splits and intervals keep a patient's rows together", DATA, common=True),
+        Setting(
+            "Column that identifies the patient; splits and intervals keep a patient's rows together", DATA, common=True
+        ),
     ] = None
     min_rows: Annotated[int | None, Ge(1), Setting("Exclude clients with fewer rows", DATA, none="none")] = None
     strict: Annotated[
