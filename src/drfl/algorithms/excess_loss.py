@@ -68,7 +68,9 @@ def excess(
         for client, w in zip(up.clients, up.w, strict=True):
             f = fed.losses(client[None], w, key.fold("loss"))
             if not bool(torch.isfinite(f.values).all()):
-                raise NonFiniteError(f"the loss of the own model of {fed.name_of(int(client))} is {float(f.values):g}")
+                raise NonFiniteError(
+                    f"the loss of {fed.name_of(int(client))}'s own model is {float(f.values):g}, not a finite number"
+                )
             values[f.clients], known[f.clients] = f.values, True
         references = References(values, known)
     reports = select_rows(reports, references.known[reports.clients])

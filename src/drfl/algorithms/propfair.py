@@ -63,7 +63,7 @@ class PropFair(FixedWeights):
         checks.positive("epsilon", self.epsilon)
         if self.epsilon > self.baseline:
             raise InputError(
-                f"epsilon must be at most baseline, {self.baseline}, got {self.epsilon}",
+                f"epsilon must be at most the baseline, {self.baseline}, got {self.epsilon}",
                 code="out-of-range",
                 field="epsilon",
             )

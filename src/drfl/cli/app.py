@@ -193,10 +193,10 @@ def run(options: o.RunOptions) -> int:
 @app.command(cls=Command, rich_help_panel=TRAIN)
 @o.command(o.FitOptions)
 def fit(options: o.FitOptions) -> int:
-    """Choose and train the best algorithm for the worst client.
+    """Choose an algorithm for the worst client, and train one model with it.
 
-    drfl trains six candidates, and compares them on a fifth of the training rows that it holds out.
-    It keeps FedAvg unless another one serves the worst client better, and trains the choice on all rows.
+    drfl holds out a fifth of the training rows, trains six candidates on the others and compares them on these rows.
+    It chooses FedAvg unless another one serves the worst client better, and trains the chosen one on all rows.
     """
     from drfl.cli.fit import fit_command
 
@@ -222,8 +222,8 @@ def compare(options: o.CompareOptions) -> int:
 def sweep(options: o.SweepOptions) -> int:
     """Train with every combination of some settings.
 
-    The tables grid and list of the file give the values of any setting. All runs share one pool of processes.
-    The runs end in one table and one report. Finished runs are never repeated.
+    The tables 'grid' and 'list' of STUDY name the settings and their values. Finished runs are never repeated.
+    All runs share one pool of processes, one table and one report.
     """
     from drfl.cli.sweep import sweep_command
 
@@ -247,7 +247,7 @@ def assess(options: o.AssessOptions) -> int:
     """Estimate the worst client's score, with confidence intervals.
 
     The output names the clients that could be the worst.
-    Further runs are compared with the first: on the same test rows, and over seeds.
+    With several runs, drfl compares the first with each of the others, on the same test rows and over seeds.
     """
     from drfl.cli.assess import assess_command
 
@@ -271,7 +271,7 @@ def predict(
     missing: data.Missing = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file")] = False,
 ) -> int:
-    """Predict the rows of a table with a trained model.
+    """Predict the target for each row of a table with a trained model.
 
     The result has a row for each row of the table, with its identifiers and the probability of each class.
     """
@@ -303,7 +303,7 @@ def evaluate(
 ) -> int:
     """Test a trained model on new rows with targets, client by client.
 
-    All rows of the tables are test rows, so they must not be rows of the training.
+    All rows of the tables are test rows, so they must not contain rows that the model was trained on.
     """
     with signals.raise_on_signal():
         from drfl.assessment.clients import auc_interval_of
@@ -336,7 +336,7 @@ def tune(options: o.TuneOptions) -> int:
     """Choose hyperparameters by their score on validation data.
 
     Every algorithm gets the same number of trials.
-    Finished trials are stored: after an interruption the same command continues.
+    Finished trials are stored. After an interruption, run the same command to continue.
     """
     from drfl.cli.tune import tune_command
 

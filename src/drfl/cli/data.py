@@ -69,8 +69,8 @@ def describe(
 ) -> int:
     """Show each client's columns and all problems, and propose a schema.
 
-    Check the schema before you ship it to other sites: types, levels, codes for missing values, units and ranges. With
-    --strict, the exit code is 2 if there are problems or warnings, and without it if no file could be read.
+    Before you send the schema to other sites, check its types, levels, codes for missing values, units and ranges.
+    The exit code is 2 if no file could be read, and with --strict also if there are problems or warnings.
     """
     with signals.raise_on_signal():
         from drfl.core.errors import InputError, complete_listings, unknown
@@ -134,8 +134,8 @@ def check(
 ) -> int:
     """Check tables against a schema, and list every problem.
 
-    The exit code is 0 if there is none, and 2 otherwise. With --strict, tables without problems are also checked for
-    likely errors, which are printed as warnings.
+    The exit code is 0 if there are no problems, and 2 otherwise. With --strict, drfl also checks tables without
+    problems for likely errors, and prints these as warnings.
     """
     with signals.raise_on_signal():
         from drfl.core.errors import complete_listings

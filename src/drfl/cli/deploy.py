@@ -188,7 +188,7 @@ def fit(
 ) -> int:
     """Train several algorithms, choose one on the sites' validation rows, and train it on all training rows.
 
-    The rounds of each run are those in server.toml. A fit that was stopped continues.
+    The rounds of each run are those in server.toml. If a fit was stopped, the command continues it.
     The exit code is 0 only if the fit completed.
     """
     with signals.raise_on_signal():
@@ -210,8 +210,8 @@ def evaluate(
 ) -> int:
     """Test models at all sites, without training.
 
-    The table has the intervals of a run's evaluation. Further models are compared with the first, row by row at
-    each site. Sites with a score column in their policy test it too. The exit code is 1 if a site did not answer.
+    The table has the same intervals as a run's evaluation. Further models are compared with the first, row by row
+    at each site. Sites also test the score column in their policy. The exit code is 1 if a site did not answer.
     """
     with signals.raise_on_signal():
         folder = _deployment(directory)
@@ -242,8 +242,8 @@ def deliver(
 ) -> int:
     """Send a model to all sites, signed with the server's key.
 
-    A run does so at its end. Use this command for sites that were offline, or for another model.
-    The exit code is 1 if a site did not receive it.
+    Every run delivers its model at its end. Use this command for sites that were offline, or for another model.
+    The exit code is 1 if a site did not receive the model.
     """
     with signals.raise_on_signal():
         folder = _deployment(directory)
@@ -299,7 +299,7 @@ def add_site(
 ) -> int:
     """Add a site: its folder, its keys, its registration and its table in server.toml.
 
-    The SuperLink must be running, and no run may be in progress. Repeat a call that was interrupted.
+    The SuperLink must be running, and no run may be in progress. If the command is interrupted, run it again.
     """
     with signals.raise_on_signal():
         folder = _deployment(directory)
@@ -319,7 +319,7 @@ def add_site(
 def remove_site(directory: Place, site: SiteName) -> int:
     """Revoke the key of a site, and remove the site from server.toml.
 
-    The SuperLink must be running, and no run may be in progress. Repeat a call that was interrupted.
+    The SuperLink must be running, and no run may be in progress. If the command is interrupted, run it again.
     """
     with signals.raise_on_signal():
         folder = _deployment(directory)

@@ -128,7 +128,7 @@ def rollback(
 ) -> int:
     """Return to the previous model, at a site.
 
-    The present model is kept. Run the command again to return to it.
+    The site keeps the current model. Run the command again to return to it.
     """
     with signals.raise_on_signal():
         from drfl.data.model_store import site_store

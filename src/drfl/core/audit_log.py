@@ -408,7 +408,7 @@ def _parsed(line: bytes) -> tuple[Record, Head]:
     # A line has exactly one valid form. Otherwise two readers could see different records in it, for example if a name
     # appears twice.
     if line != (body[:-1] + SIGNATURE + signature.encode() + b'"}' if "signature" in record else body):
-        raise ValueError("it does not have the form in which drfl writes lines")
+        raise ValueError("its format is not that of a line that drfl writes")
     head = Head(n, _digest(body), by or "", signature)
     if _HEAD.fullmatch(str(head)) is None:
         raise ValueError("its signature has the wrong form")

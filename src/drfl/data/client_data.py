@@ -477,7 +477,7 @@ class ClientData:
         units = None if patients is None else convert.patients_of_rows(patients, names, sizes)
         if units is not None and test is not None:
             raise InputError(
-                "patients and test are both given: give all rows as train, which drfl divides by patient",
+                "patients and test are both given: give all rows as train, and drfl divides them by patient",
                 code="conflicting-options",
                 field="patients",
             )

@@ -80,7 +80,7 @@ def load_model(
         shapes = {name: (value.shape, value.dtype) for name, value in content.weights.items()}
         if any(shapes.get(name) != (value.shape, value.dtype) for name, value in own.items()):
             raise InputError(
-                f"the personal model of client '{client}' does not fit {file}: they are of different fits",
+                f"the personal model of client '{client}' does not fit {file}: they come from different fits",
                 code="damaged-file",
                 field="client",
             )
@@ -120,8 +120,8 @@ class Model:
             self.schema = schema if isinstance(schema, TableSchema) else TableSchema.read(schema)
             if self.schema.digest != file.schema_digest:
                 raise InputError(
-                    f"{file.path} was trained with another schema: it has {file.schema_digest[:8] or 'none'}, and this "
-                    f"one is {self.schema.digest[:8]}. Give the schema of the training",
+                    f"{file.path} was trained with another schema ({file.schema_digest[:8] or 'none'}, "
+                    f"not {self.schema.digest[:8]}). Give the schema that was used for training",
                     code="schema-differs",
                     field="schema",
                 )
@@ -298,8 +298,8 @@ class Model:
         if self.standardisation is None and np.isnan(inputs).any():
             row = int(np.isnan(inputs).any(1).argmax())
             raise InputError(
-                f"{table.row_name(row)}: a value is missing, and the model was trained without standardisation, "
-                "which replaces it: fill it",
+                f"{table.row_name(row)}: a value is missing. Fill it, because the model was trained "
+                "without standardisation, which would replace it",
                 code="missing-values",
                 field="rows",
             )

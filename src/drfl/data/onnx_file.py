@@ -60,7 +60,7 @@ def write_onnx(module: nn.Module, output: str, example: Tensor, path: Path) -> N
     found = np.asarray(session.run(None, {"inputs": example.numpy()})[0], dtype=np.float64)
     if np.abs(found - expected).max() > TOLERANCE * max(1.0, float(np.abs(expected).max())):
         raise DrflError(
-            f"onnxruntime computes other results than the model, so {path} was not written",
+            f"onnxruntime does not reproduce the model's outputs, so {path} was not written",
             code="results-differ", field=str(path),
         )  # fmt: skip
     write_bytes(content, path)

@@ -100,7 +100,7 @@ def warm_start(task: Task, clients: InputDescription, path: Path | None) -> Warm
         if before is not None and now is not None and before != now:
             odd = [name for name in (*before, *now) if (name in before) != (name in now)] or list(now)
             names = listing([f"'{name}'" for name in odd], "name")
-            raise _differs(file, f"its {what} are others, or in another order: {names}")
+            raise _differs(file, f"its {what} differ, or are in another order: {names}")
     model = copy.deepcopy(task.model)
     # The file of a run in float64 starts one in float32 too.
     dtype = {name: value.dtype for name, value in model.state_dict().items()}
@@ -132,9 +132,10 @@ def warm_start(task: Task, clients: InputDescription, path: Path | None) -> Warm
                 first.bias.add_(shift.to(first.bias.dtype))
             elif bool(shift.any()):
                 raise InputError(
-                    f"`init_from`: the columns have other means than those of {file.path}, and the model's first layer "
-                    "has no bias for the difference. Use a model with a bias there, or standardise the data by the "
-                    "file: data.standardised(drfl.load_model(path).standardisation)",
+                    f"`init_from`: the columns have other means than those of {file.path}, and the "
+                    "model's first layer has no bias to absorb the difference. Use a model with a bias "
+                    "there, or standardise the data by the file: "
+                    "data.standardised(drfl.load_model(path).standardisation)",
                     code="model-differs",
                     field="init_from",
                 )

@@ -495,7 +495,7 @@ def assess(
         evaluation, measures = tested_predictions(of, data)[0], data.measures
     else:
         raise InputError(
-            "predictions need data: pass the simulation whose test rows they are for",
+            "predictions need data: pass the simulation whose test rows they predict",
             code="missing-option",
             field="data",
         )
@@ -508,7 +508,8 @@ def assess(
         )
     if data is not None and data.n != len(evaluation.samples):
         raise InputError(
-            f"data has {data.n} clients, but {len(evaluation.samples)} were tested: pass the data of the test",
+            f"data has {data.n} clients, but {len(evaluation.samples)} were tested: pass the data on "
+            "which the model was tested",
             code="clients-differ",
             field="data",
         )
@@ -520,8 +521,8 @@ def assess(
     for name, present, tested in pairs:
         if present != tested:
             raise InputError(
-                f"client '{name}' has {present:,} test rows in data, but {tested:,} were tested: pass the data of the "
-                "test",
+                f"client '{name}' has {present:,} test rows in data, but {tested:,} were tested: pass the "
+                "data on which the model was tested",
                 code="clients-differ",
                 field="data",
             )

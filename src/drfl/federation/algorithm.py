@@ -157,7 +157,7 @@ def check_algorithm_type(algorithm: object, name: str = "algorithm") -> None:
         text = f"'{name}' must be an algorithm such as drfl.DRFA(m=10), got an object of type {kind}"
         raise InputError(text, code="wrong-type", field=name)
     if missing:
-        text = f"the algorithm {kind} has no {missing[0]}: see drfl.Algorithm for what it needs"
+        text = f"the algorithm {kind} has no {missing[0]}: see drfl.Algorithm for the required parts"
         raise InputError(text, code="wrong-type", field=name)
     if not hasattr(algorithm, "local"):
         text = f"the algorithm {kind} has no local solver: add the field {LOCAL_FIELD}"

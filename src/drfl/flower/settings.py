@@ -349,9 +349,7 @@ class ServerSettings(AuditSettings):
             raise ValueError("two sites have the same name")
         keyless = [site.name for site in self.sites if site.public_key is None]
         if keyless and not self.insecure:
-            raise ValueError(
-                f"site '{keyless[0]}' has no public_key. Add one, or set insecure = true to try things out"
-            )
+            raise ValueError(f"site '{keyless[0]}' has no public_key. Add one, or set insecure = true for a trial")
         if self.grace is not None and self.job.min_replies is None:
             raise ValueError("grace requires job.min_replies, the number of replies after which it begins")
         unprobed = [site.name for site in self.sites if site.probe is None]

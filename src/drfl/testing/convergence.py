@@ -30,7 +30,7 @@ def converges(subject: Subject) -> None:
     and an algorithm that corrects client drift must still arrive.
     """
     if subject.solves is None:
-        raise NotApplicable("solves was not given, so its limit is unknown")
+        raise NotApplicable("solves was not given, so the algorithm's limit is unknown")
     _require_solved(subject, subject.variant(full_participation=True, full=True), "everybody")
     if subject.solves.sampled:
         half = (subject.n + 1) // 2
@@ -50,7 +50,7 @@ def converges_on_other_sets(subject: Subject) -> None:
     """
     subject.needs("ambiguity")
     if subject.solves is None:
-        raise NotApplicable("solves was not given, so its limit is unknown")
+        raise NotApplicable("solves was not given, so the algorithm's limit is unknown")
     for chosen in OTHER_SETS:
         try:
             _require_solved(subject, subject.variant(full_participation=True, full=True, ambiguity=chosen), f"{chosen}")

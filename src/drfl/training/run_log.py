@@ -429,9 +429,9 @@ def end_notices(algorithm: Algorithm, fed: Federation, result: Result) -> list[N
     references = references_of(result.state)
     if references is not None and not bool(references.known.any()):
         text = (
-            "no client has the loss of its own model, so excess losses did not move λ. The replies with "
-            "own models are missing, or were rejected because of `max_norm`: raise or remove `max_norm`, "
-            "or set reference to none"
+            "no client's loss of its own model is known, so excess losses did not move λ. The replies "
+            "with own models are missing, or were rejected because of `max_norm`: raise or remove "
+            "`max_norm`, or set reference to none"
         )
         notices.append(Notice(text, "no-references", "reference"))
     # The first rounds on divided classes may raise the loss a little. "not after <= limit" also catches NaN.

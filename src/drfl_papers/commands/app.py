@@ -11,8 +11,8 @@ from drfl_papers.commands.options import SEVERAL, BenchOptions, EnergyOptions, R
 def bench(options: BenchOptions) -> int:
     """Rank algorithms on a suite of small jobs.
 
-    The table has paired differences to FedAvg over seeds. Nothing is downloaded.
-    Finished runs are stored: after an interruption, the same command continues.
+    The table shows each algorithm's difference from FedAvg, paired over seeds. Nothing is downloaded.
+    Finished runs are stored. After an interruption, run the same command to continue.
     """
     from drfl_papers.commands.bench import bench_command
 
@@ -25,7 +25,7 @@ def reproduce(options: ReproduceOptions) -> int:
     """Reproduce tables and figures of the papers, or list them.
 
     The results show our numbers beside the paper's.
-    Finished cells are stored: after an interruption, the same command continues.
+    Finished cells are stored. After an interruption, run the same command to continue.
     """
     from drfl_papers.commands.reproduce import reproduce_command
 
@@ -37,7 +37,7 @@ def reproduce(options: ReproduceOptions) -> int:
 def energy(options: EnergyOptions) -> int:
     """Find the number of local steps that needs the least energy.
 
-    drfl compares the energy to reach a target accuracy, per SNR and bandwidth.
+    drfl compares the energy needed to reach a target accuracy, for each SNR and bandwidth.
     """
     from drfl_papers.commands.energy import energy_command
 

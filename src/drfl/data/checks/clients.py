@@ -52,8 +52,8 @@ def _classes(data: ClientData) -> list[Notice]:
     single = [data.names[i] for i in (data.majority == 1).nonzero().flatten().tolist()]
     if single:
         text = (
-            f"all test rows are of one class at {listing(single, 'client')}: a model that always answers this class is "
-            "right there"
+            f"all test rows are of one class at {listing(single, 'client')}: a model that always predicts "
+            "this class is always right there"
         )
         found.append(Notice(text, "one-class-test", single[0] if len(single) == 1 else None))
     if data.targets.ndim == 1 and not data.targets.is_floating_point() and int(data.targets.max()) == 1:

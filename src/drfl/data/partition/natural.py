@@ -114,8 +114,8 @@ def without_small_groups(dataset: Dataset, least: int) -> Dataset:
         # Name the two largest, because two clients are needed.
         largest = " and ".join(f"{count:,}" for count in np.sort(counts)[:-3:-1])
         raise InputError(
-            f"`min_rows` leaves out clients with {few}, and {np.count_nonzero(~small)} of {len(names)} "
-            f"remain. At least two are needed; the largest have {largest} rows",
+            f"`min_rows` excludes clients with {few}, and {np.count_nonzero(~small)} of {len(names)} "
+            f"remain. At least two are needed: lower `min_rows`. The largest clients have {largest} rows",
             code="few-clients",
             field="min_rows",
         )

@@ -319,7 +319,7 @@ class _Cells(NamedTuple):
                 for order in ORDERS
             )
             count = int(counts[1:][self.is_ambiguous].sum())
-            remedy = 'Say which in the schema: add date_order = "DMY" (day first) or "MDY" to the column'
+            remedy = 'Set the order in the schema: add date_order = "DMY" (day first) or "MDY" to the column'
             if owner == "model":
                 remedy = _remedy_for_model(self.column, "ambiguous-date")
             cell = f"{row_name(int(first[k]))}, column '{name}': '{self.texts[k]}'"

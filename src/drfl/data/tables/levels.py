@@ -76,8 +76,8 @@ def level_notices(features: pd.DataFrame, classes: pd.DataFrame, owners: Sequenc
     found = []
     for name, groups in _apart(classes, owners):
         raise InputError(
-            f"column '{name}' has other classes at some clients than at others: {_listed(groups)}. Use "
-            "one spelling for each class, or list all classes in a schema if they differ",
+            f"column '{name}' has different classes at different clients: {_listed(groups)}. Use one "
+            "spelling for each class, or if the classes really differ, list all of them in a schema",
             code="classes-differ",
             field=name,
         )
@@ -152,8 +152,9 @@ def class_notices(table: pd.DataFrame, owners: Sequence[str] | None, *, by_chanc
                 cases.append(f"{own} at {names_here[j]}{lacks}")
         if cases:
             text = (
-                f"column '{name}' has values that one client alone uses: {listing(cases, 'client')}; check whether "
-                "they are other names of the common ones, or codes for missing values, and correct or remove these rows"
+                f"column '{name}' has values that only one client uses: {listing(cases, 'client')}; check "
+                "whether they are other names for common values, or codes for missing values, and "
+                "correct or remove these rows"
             )
             found.append(Notice(text, "class-at-one-client", name))
     return found

@@ -79,8 +79,9 @@ def repeated_ids(frame: pd.DataFrame, owners: Sequence[str] | None, used: Collec
         count = len(np.unique(clients[frame[name].notna().to_numpy()] * (len(column) + 1) + codes))
         if FEWEST < count < len(column) <= MOST_EACH * count:
             text = (
-                f"column '{name}' repeats: {len(column):,} rows have {count:,} values. If it names patients, "
-                f"`patient = '{name}'` keeps the rows of each on one side of the split"
+                f"column '{name}' repeats: {len(column):,} rows have {count:,} values. If it identifies "
+                f"patients, set `patient = '{name}'` to keep the rows of a patient on one side of the "
+                "split"
             )
             found.append(Notice(text, "repeated-id", str(name)))
     return tuple(found)
@@ -109,7 +110,8 @@ def shared_ids(owners: Sequence[str], patients: Sequence[str]) -> tuple[Notice, 
     first, second = names[shared.row[most]], names[shared.col[most]]
     more = f" (pairs of clients that share some: {shared.nnz:,})" if shared.nnz > 1 else ""
     text = (
-        f"{first} and {second} share {int(shared.data[most]):,} identifiers of patients{more}. They count as different "
-        "patients: check whether they are the same people, who may be in training at one client and in test at another"
+        f"{first} and {second} share {int(shared.data[most]):,} identifiers of patients{more}. drfl "
+        "counts them as different patients. Check whether they are the same people, because a patient "
+        "may then be in training at one client and in test at another"
     )
     return (Notice(text, "shared-patients"),)

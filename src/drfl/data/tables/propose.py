@@ -216,8 +216,8 @@ def _written_numbers(name: str, values: _Values) -> list[Notice]:
         )
         if values.share(hits) >= SHARE_OF_NUMBERS:
             text = (
-                f"column '{name}': '{values.texts[hits][0]}' has {what}, so the column is a category and not one of "
-                "numbers: write plain numbers"
+                f"column '{name}': '{values.texts[hits][0]}' has {what}, so drfl reads the column as a "
+                "category, not as numbers: write plain numbers"
             )
             return [Notice(text, "numbers-as-words", name)]
     return []

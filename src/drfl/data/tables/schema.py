@@ -195,7 +195,7 @@ class TableSchema:
             names = [column.name for column in self.columns if column.role == role]
             if len(names) > 1:
                 raise InputError(
-                    f"columns '{names[0]}' and '{names[1]}' both have the role {role}: one column can have it",
+                    f"columns '{names[0]}' and '{names[1]}' both have the role {role}: only one column can have it",
                     code="conflicting-options",
                     field=names[1],
                 )
@@ -208,8 +208,8 @@ class TableSchema:
             both = [level for level in column.levels if level in self.reading.missing]
             if both:
                 raise InputError(
-                    f"column '{column.name}': '{both[0]}' is a level, and the schema says that it means missing in all "
-                    "columns: list it in 'missing' of single columns",
+                    f"column '{column.name}': '{both[0]}' is a level here, but the schema lists it under "
+                    "'missing' for all columns: list it in 'missing' of single columns instead",
                     code="conflicting-options",
                     field=column.name,
                 )

@@ -130,8 +130,8 @@ class Table(NamedTuple):
                     )
                 first, second = (f"{float(reading):.15g}" for reading in found.readings[:2])
                 raise InputError(
-                    f"{place}, column '{name}': '{found.text}' can be {first} or {second}. Say which with "
-                    "`decimal` or `thousands`",
+                    f"{place}, column '{name}': '{found.text}' can be {first} or {second}. Set `decimal` "
+                    "or `thousands`",
                     code="ambiguous-number",
                     field=str(name),
                 )

@@ -56,7 +56,7 @@ def predicted_run(record: RunRecord, frame: pd.DataFrame, label: str, *, trust: 
     # Predictions belong to rows by number, so other rows would give a plausible but wrong score.
     if job.fed.test_rows_digest() != record.summary.get("test_rows"):
         raise InputError(
-            f"the data of {record.label} have changed since it ran, so its test rows are others",
+            f"the data of {record.label} have changed since it ran, so its test rows are no longer the same",
             code="runs-differ",
             field=record.label,
         )

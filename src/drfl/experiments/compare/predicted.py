@@ -138,8 +138,9 @@ def predicted_rows(
     for name, frame in predictions.items():
         if redrawn and SEED not in frame.columns:
             text = (
-                f"{name}: the seeds have different test rows, so a model that was trained on the other rows of one "
-                f"seed has seen test rows of the others: give predictions of a model per seed, in a column '{SEED}'"
+                f"{name}: the seeds have different test rows, so a model that was trained for one seed "
+                "has seen test rows of the others: give the predictions of one model per seed, with a "
+                f"column '{SEED}'"
             )
             warn(Notice(text, "redrawn-test-rows", "predictions"))
     return tuple(row for of_name in rows.values() for row in of_name)

@@ -100,8 +100,8 @@ def find_runs(*patterns: str | Path) -> list[StoredRun]:
         if not isinstance(pattern, str | Path):  # pyright: ignore[reportUnnecessaryIsInstance]
             remedy = "." if not isinstance(pattern, Sequence) else ", such as load_runs('first', 'second')."
             raise InputError(
-                f"expected folders or patterns, got a {type(pattern).__name__}. Pass each folder as an argument of its "
-                f"own{remedy}",
+                f"expected folders or patterns, got a {type(pattern).__name__}. Pass each folder as a "
+                f"separate argument{remedy}",
                 code="wrong-type",
                 field="patterns",
             )
@@ -324,7 +324,7 @@ def comparison_of(runs: Sequence[StoredRun]) -> Comparison:
         cell = label, run.outcome.seed
         if cell in folders:
             raise InputError(
-                f"{folders[cell]} and {run.folder} are the same run, {label} at seed {run.outcome.seed}: give one",
+                f"{folders[cell]} and {run.folder} are the same run, {label} at seed {run.outcome.seed}: give only one",
                 code="given-twice",
                 field=str(run.folder),
             )

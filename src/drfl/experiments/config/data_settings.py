@@ -63,8 +63,8 @@ class DataSettings(StrictSettings, DataFields):
         for name in ("min_rows", "patient"):
             if getattr(self, name) is not None and self.partition != Natural.name:
                 raise InputError(
-                    f"`{name}` needs clients of the data's own, as partition 'natural' makes them, not "
-                    f"'{self.partition}': name them with `group`, or remove `{name}`",
+                    f"`{name}` needs clients that the data define (partition 'natural'), not those of "
+                    f"partition '{self.partition}': name them with `group`, or remove `{name}`",
                     code="unused-option",
                     field=name,
                 )

@@ -107,7 +107,7 @@ def algorithm_class(name: str) -> type[Algorithm]:
     for part in ("init", "round"):
         if not callable(getattr(loaded, part, None)):
             raise InputError(
-                f"algorithm '{name}' has no method '{part}': see drfl.Algorithm for what it needs",
+                f"algorithm '{name}' has no method '{part}': see drfl.Algorithm for the required methods",
                 code="wrong-type",
                 field="algorithm",
             )

@@ -96,7 +96,7 @@ class DataFields:
     group: Annotated[
         str | None,
         Setting(
-            "Column that names each row's client, in --data or adult",
+            "Column of --data, or of the data set adult, that names each row's client",
             DATA,
             none="one client per file; adult: doctorate",
             common=True,
@@ -105,7 +105,9 @@ class DataFields:
     drop: Annotated[tuple[str, ...] | None, Setting("Column to exclude, such as a name; repeatable", DATA)] = None
     patient: Annotated[
         str | None,
-        Setting("Column that names the patient; splits and intervals keep patients whole", DATA, common=True),
+        Setting(
+            "Column that identifies the patient; splits and intervals keep a patient's rows together", DATA, common=True
+        ),
     ] = None
     min_rows: Annotated[int | None, Ge(1), Setting("Exclude clients with fewer rows", DATA, none="none")] = None
     strict: Annotated[
@@ -323,7 +325,7 @@ class RunFields:
         Le(1000),
         Setting("Contact this multiple of the cohort and use the first replies", FAILURES),
     ] = None
-    min_replies: Annotated[int | None, Ge(1), Setting("Replies that a round needs in order to count", FAILURES)] = None
+    min_replies: Annotated[int | None, Ge(1), Setting("Number of replies that a round needs to count", FAILURES)] = None
     repeats: Annotated[
         int | None,
         Ge(1),

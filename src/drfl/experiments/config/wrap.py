@@ -26,8 +26,8 @@ from drfl.resilience import (
 from drfl.task.task import Task
 
 NEEDS_ROWS = (
-    "needs rows like each client's, but the sites' rows stay there: give every site in server.toml a 'probe' of rows "
-    "that the server holds"
+    "needs rows like each client's, but the sites' rows stay at the sites: give every site in "
+    "server.toml a 'probe' of rows that the server holds"
 )
 """Why a probe cannot be used if only the clients have data."""
 

@@ -72,8 +72,8 @@ def check_same(job: Running, kept: Mapping[str, object]) -> list[Notice]:
     for part in ("data", "model"):
         if getattr(current, part) != getattr(stored, part):
             raise InputError(
-                f"the run to resume has {('other data' if part == 'data' else 'another initial model')} of the same "
-                f"name: use what it started with, or {job.settings.new_folder}",
+                f"the run to resume has {('other data' if part == 'data' else 'another initial model')} "
+                f"of the same name: use the original, or {job.settings.new_folder}",
                 code="other-run",
                 field=part,
             )

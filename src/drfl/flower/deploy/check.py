@@ -116,7 +116,8 @@ def check_data(site: SiteFolder) -> Iterator[CheckResult]:
         yield advice("data", Notice(text, "warnings-sent", "warnings"))
     if about.row_key:
         text = (
-            f"the server gets keyed hashes of all rows; the check value of the key, {about.row_key}, must be the same"
+            f"the server gets keyed hashes of all rows; the check value of the key, {about.row_key}, must "
+            "be the same at all sites"
         )
         yield success("shared rows", f"{text} at all sites")
     text = f"suggested for this site in server.toml: rows = {2 * about.train}, classes = {about.classes}"
