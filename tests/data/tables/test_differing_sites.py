@@ -198,6 +198,25 @@ def test_rare_class_at_one_client_is_accepted():
     assert found(frames) == [("class-at-one-client", "ill")]
 
 
+@MOSTLY_DETECTED
+@pytest.mark.parametrize(
+    ("change", "fields"),
+    [
+        (lambda sex: sex.where(sex.index % 9 > 0, "9"), [("class-at-one-client", "sex")]),
+        (lambda sex: sex.where(sex.index % 9 > 0, "unknown"), [("class-at-one-client", "sex")]),
+        (lambda sex: sex.replace("f", "w"), [("class-at-one-client", "sex")]),
+        (lambda sex: sex.where(sex.index != 9, "unknown"), []),
+        (lambda sex: sex.where(sex.index % 9 > 0, "d"), []),
+    ],
+    ids=["9", "unknown", "w", "one", "d"],
+)
+def test_other_words_of_a_feature_at_one_client(change, fields, reading):
+    frames = {site: frame.assign(sex=np.where(frame.index % 2, "f", "m")) for site, frame in tables().items()}
+    assert found(frames, reading=reading) == []
+    frames[ODD]["sex"] = change(frames[ODD].sex)
+    assert [each for each in found(frames, reading=reading) if each[0] != "rare-levels"] == fields
+
+
 def test_class_at_one_of_two_clients_is_accepted():
     frames = {site: frame for site, frame in numbered(tables()).items() if site in SITES[:2]}
     frames[ODD].loc[:20, "ill"] = 2
