@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from tests.support.marks import long_beyond
 from tests.support.refusals import quotes, refused
 
@@ -89,12 +90,24 @@ def test_other_names_of_classes_are_refused(names, code, quoted, reading):
         ClientData.from_frame(whole, group="site", target="ill", reading=MISSING)
 
 
-def test_truth_values_and_numbers_are_not_mixed_with_missing_words():
-    frames = {site: frame.assign(ill=frame.ill == "yes") for site, frame in tables().items()}
-    frames[ODD]["ill"] = frames[ODD].ill.astype(int)
-    with refused("classes-differ", "ill", ODD, "'True'", "'1'"):
-        read(frames, reading=MISSING)
-    assert read(frames).classes == 2
+@MOSTLY_DETECTED
+def test_truth_values_are_0_and_1_of_other_rows(reading):
+    rng = np.random.default_rng(2)
+    numbers = {
+        site: frame.assign(ill=(frame.ill == "yes").astype(int), smoker=rng.integers(0, 2, len(frame)))
+        for site, frame in tables().items()
+    }
+    plain = read(numbers, reading=reading)
+    for mixed in (lambda cells: cells.astype(bool), lambda cells: cells.replace({1: "TRUE"})):
+        frames = {
+            **numbers,
+            ODD: numbers[ODD].assign(**{name: mixed(numbers[ODD][name]) for name in ("ill", "smoker")}),
+        }
+        own = read(frames, reading=reading)
+        assert own.notices == plain.notices == ()
+        assert torch.equal(own.inputs, plain.inputs)
+        assert torch.equal(own.targets, plain.targets)
+        assert describe([Path("in")], "ill").problems == ()
 
 
 @MOSTLY_DETECTED

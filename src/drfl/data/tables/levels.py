@@ -11,7 +11,7 @@ import numpy as np
 from drfl.core.errors import InputError, Notice, listing
 from drfl.core.unicode_form import difference
 from drfl.data.tables.columns import NA_WORDS, RARE
-from drfl.data.tables.conform import amount_of, level_text, stripped
+from drfl.data.tables.conform import amount_of, bits_among, level_text, stripped
 from drfl.data.tables.schema import WITH_LEVELS, TableSchema
 from drfl.data.tables.spelling import plain
 
@@ -42,7 +42,9 @@ MISSING_CODES = {sign * code for code in (9, 99, 999, 9999, 99999) for sign in (
 def words_of(cells: pd.Series, missing: Collection[str] = ()) -> pd.Series:
     """Return the cells of a column as levels are written; None for blank ones and for words that mean "missing"."""
     words = stripped(cells).map(level_text, na_action="ignore")
-    return words.mask(words.isin([*missing]), None)
+    words = words.mask(words.isin([*missing]), None)
+    bits = bits_among(words.dropna().unique())
+    return words.map(lambda word: bits.get(word, word)) if bits else words
 
 
 def check_levels(table: pd.DataFrame, owners: Sequence[str] | None) -> None:

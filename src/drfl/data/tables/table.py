@@ -182,8 +182,8 @@ class Table(NamedTuple):
             if len(known) and numbers.notna().all():
                 frame[name] = numbers.reindex(cells.index)
             # A truth value has no word for "unknown".
-            elif len(known) and known.str.lower().isin(("true", "false")).all() and len(known) == len(cells):
-                frame[name] = known.str.lower() == "true"
+            elif len(known) and known.str.lower().isin(("true", "false", "0", "1")).all() and len(known) == len(cells):
+                frame[name] = known.str.lower().isin(("true", "1"))
         return self._replace(frame=frame)
 
     def with_answers(self, targets: Sequence[str], others: Sequence[str | None] = (), *, strict: bool = True) -> Table:
