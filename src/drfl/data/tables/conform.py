@@ -33,6 +33,9 @@ WHOLE = re.compile(r"\A([-+]?\d+)\.0*\Z")
 TRUTHS = {"true": "True", "false": "False"}
 """Truth values in lower case → as levels are written. Excel and R write TRUE, pandas True."""
 
+EXCEL_DAYS = 20_000, 60_000
+"""Range of the numbers by which Excel stores the dates from 1954 to 2064."""
+
 BITS = {"False": "0", "True": "1"}
 """Truth values → as tables write them that have 0 and 1 in the same column."""
 
@@ -361,7 +364,10 @@ class _Cells(NamedTuple):
                 found[k] = InputError(f"expected a number, found '{texts[k]}'", code="not-a-number", field=name)
             elif column.type == "date":
                 example = {"DMY": "31.3.2021", "MDY": "3/31/2021"}.get(column.date_order or "", "2021-03-31")
+                day = amount_of(texts[k])
                 text = f"expected a date such as {example}, found '{texts[k]}'"
+                if day is not None and EXCEL_DAYS[0] <= day <= EXCEL_DAYS[1]:
+                    text = f"{text}, which is {np.datetime64('1899-12-30') + int(day)} in Excel"
                 found[k] = InputError(text, code="not-a-date", field=name)
             else:
                 levels = listing([f"'{level}'" for level in column.levels], "level", MAX_LISTED)

@@ -44,7 +44,7 @@ def words_of(cells: pd.Series, missing: Collection[str] = ()) -> pd.Series:
     words = stripped(cells).map(level_text, na_action="ignore")
     words = words.mask(words.isin([*missing]), None)
     bits = bits_among(words.dropna().unique())
-    return words.map(lambda word: bits.get(word, word)) if bits else words
+    return words.replace(bits) if bits else words
 
 
 def check_levels(table: pd.DataFrame, owners: Sequence[str] | None) -> None:
