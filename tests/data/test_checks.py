@@ -310,6 +310,83 @@ def test_codes_far_from_a_few_levels_are_reported(highest, code, is_code):
     assert all(f"'level' ({code})" in line for line in found)
 
 
+@pytest.mark.parametrize("code", [9, 99, 77])
+def test_codes_of_one_client_within_the_range_of_others_are_reported(code):
+    def age(g, site, rows):
+        return g.normal(55, 13, rows).round().clip(18, 95)
+
+    def coded(g, site, rows):
+        x = age(g, site, rows)
+        return np.where(g.random(rows) < 0.15, code, x) if site == 2 else np.where(x == code, 50, x)
+
+    (line,) = data_warnings(table_of({"age": coded, "bp": normal(130, 15)}))
+    assert about([line]) == [("missing-code", "age")]
+    assert f"'age' at site 2 ({code})" in line
+    everywhere = table_of({"age": lambda g, site, rows: np.where(g.random(rows) < 0.15, 77, age(g, site, rows))})
+    assert data_warnings(everywhere) == ()
+    assert data_warnings(table_of({"age": age, "bp": normal(130, 15)})) == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "shown"),
+    [
+        (lambda x: x + 1, "values-differ", "'smoker' at site 2 (1 and 2; 0 and 1 elsewhere)"),
+        (lambda x: 2 * x - 1, "values-differ", "'smoker' at site 2 (-1 and 1; 0 and 1 elsewhere)"),
+        (lambda x: np.where(np.arange(len(x)) % 10, x, -1), "missing-code", "'smoker' at site 2 (-1)"),
+    ],
+)
+@pytest.mark.parametrize("standardised", [False, True])
+def test_other_codes_for_two_values_at_one_client_are_reported(change, code, shown, standardised):
+    data = table_of({"smoker": at_site_2(lambda g, site, rows: g.integers(0, 2, rows), change), "age": normal(60, 9)})
+    (line,) = data_warnings(data.standardised() if standardised else data)
+    assert about([line]) == [(code, "smoker")]
+    assert shown in line
+
+
+def test_rare_values_of_a_column_of_zeros_are_chance():
+    def faint(g, site, rows):
+        return np.where(np.arange(rows) == 3, 1 + site % 2, 0) if site else np.zeros(rows)
+
+    assert data_warnings(table_of({"pixel": faint, "age": normal(60, 9)})) == ()
+
+
+@pytest.mark.parametrize("standardised", [False, True])
+def test_sums_in_the_last_row_are_reported(standardised):
+    def with_sum(make):
+        return at_site_2(make, lambda x: np.r_[x[:-1], x[:-1].sum()])
+
+    columns = {"age": with_sum(lambda g, site, rows: g.integers(20, 90, rows)), "bp": with_sum(normal(130, 15))}
+    data = table_of({**columns, "x": normal()})
+    found = data_warnings(data.standardised() if standardised else data)
+    assert ("sum-row", "site 2") in about(found)
+    assert "sum-row" not in [code for code, _ in about(data_warnings(table_of({**columns, "bp": normal(130, 15)})))]
+
+
+def test_class_of_a_single_row_is_reported():
+    def labels(g, site, values):
+        return np.where((site == 2) & (np.arange(120) == 7), 103, g.integers(0, 2, 120))
+
+    (line,) = data_warnings(table_of({"age": normal(60, 9)}, labels))
+    assert about([line]) == [("few-of-a-class", "site 2")]
+    assert "'103' at site 2" in line
+
+
+def test_column_that_reveals_the_target_at_one_client_is_reported():
+    columns = {"bp": normal(130, 15), "stay": normal(8, 3)}
+    data = table_of(columns, lambda g, site, x: x["stay"] > 8 if site == 2 else x["bp"] + g.normal(0, 25, 120) > 130)
+    found = [notice for notice in data_warnings(data) if notice.code == "leak"]
+    assert about(found) == [("leak", "stay")]
+    assert "'stay' at site 2 (right in 100.0% of the rows)" in found[0]
+
+
+def test_strong_column_that_is_right_at_one_client_is_no_leak():
+    def died(g, site, x):
+        return x["bp"] + (site != 2) * g.normal(0, 3, 120) > 130
+
+    data = table_of({"bp": normal(130, 15), "age": normal(60, 9)}, died)
+    assert "leak" not in [code for code, _ in about(data_warnings(data))]
+
+
 def test_heavy_tails_are_not_codes():
     data = table_of({"people": lambda g, site, rows: np.where(np.arange(rows) % 50, g.integers(0, 3500, rows), 7300)})
     assert data_warnings(data) == ()

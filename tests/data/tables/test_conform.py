@@ -267,6 +267,16 @@ def test_codes_for_missing_values_are_known_in_all_formats(tmp_path, ending, cod
     np.testing.assert_allclose(inputs[0, [0, 2]], [18262, 36.5])
 
 
+def test_number_of_excel_is_named_as_its_date(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("day,ill\n2021-03-31,no\n43831,yes\n7,yes\n")
+    columns = (Column("day", "date"), Column("ill", "yes/no", levels=("no", "yes"), role="target"))
+    first, second = encode(TableSchema(columns), Table.read(path, ["ill", "day"])).problems
+    assert (first.code, first.field) == ("not-a-date", "day")
+    assert quotes(str(first), "line 3", "43831", "2020-01-01")
+    assert "Excel" not in str(second)
+
+
 def test_date_among_texts_of_a_workbook_can_be_a_code(tmp_path):
     seen = [pd.Timestamp("1900-01-01"), "unknown", *pd.date_range("2020-01-01", periods=22)]
     frame = pd.DataFrame({"seen": pd.Series(seen, dtype=object), "x": [*range(24)], "ill": [0, 1] * 12})

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from tests.support.marks import long_beyond
 from tests.support.refusals import quotes, refused
 
@@ -89,12 +90,24 @@ def test_other_names_of_classes_are_refused(names, code, quoted, reading):
         ClientData.from_frame(whole, group="site", target="ill", reading=MISSING)
 
 
-def test_truth_values_and_numbers_are_not_mixed_with_missing_words():
-    frames = {site: frame.assign(ill=frame.ill == "yes") for site, frame in tables().items()}
-    frames[ODD]["ill"] = frames[ODD].ill.astype(int)
-    with refused("classes-differ", "ill", ODD, "'True'", "'1'"):
-        read(frames, reading=MISSING)
-    assert read(frames).classes == 2
+@MOSTLY_DETECTED
+def test_truth_values_are_0_and_1_of_other_rows(reading):
+    rng = np.random.default_rng(2)
+    numbers = {
+        site: frame.assign(ill=(frame.ill == "yes").astype(int), smoker=rng.integers(0, 2, len(frame)))
+        for site, frame in tables().items()
+    }
+    plain = read(numbers, reading=reading)
+    for mixed in (lambda cells: cells.astype(bool), lambda cells: cells.replace({1: "TRUE"})):
+        frames = {
+            **numbers,
+            ODD: numbers[ODD].assign(**{name: mixed(numbers[ODD][name]) for name in ("ill", "smoker")}),
+        }
+        own = read(frames, reading=reading)
+        assert own.notices == plain.notices == ()
+        assert torch.equal(own.inputs, plain.inputs)
+        assert torch.equal(own.targets, plain.targets)
+        assert describe([Path("in")], "ill").problems == ()
 
 
 @MOSTLY_DETECTED
@@ -196,6 +209,25 @@ def test_rare_class_at_one_client_is_accepted():
     assert found(frames) == []
     frames[ODD].loc[:1, "ill"] = 99
     assert found(frames) == [("class-at-one-client", "ill")]
+
+
+@MOSTLY_DETECTED
+@pytest.mark.parametrize(
+    ("change", "fields"),
+    [
+        (lambda sex: sex.where(sex.index % 9 > 0, "9"), [("class-at-one-client", "sex")]),
+        (lambda sex: sex.where(sex.index % 9 > 0, "unknown"), [("class-at-one-client", "sex")]),
+        (lambda sex: sex.replace("f", "w"), [("class-at-one-client", "sex")]),
+        (lambda sex: sex.where(sex.index != 9, "unknown"), []),
+        (lambda sex: sex.where(sex.index % 9 > 0, "d"), []),
+    ],
+    ids=["9", "unknown", "w", "one", "d"],
+)
+def test_other_words_of_a_feature_at_one_client(change, fields, reading):
+    frames = {site: frame.assign(sex=np.where(frame.index % 2, "f", "m")) for site, frame in tables().items()}
+    assert found(frames, reading=reading) == []
+    frames[ODD]["sex"] = change(frames[ODD].sex)
+    assert [each for each in found(frames, reading=reading) if each[0] != "rare-levels"] == fields
 
 
 def test_class_at_one_of_two_clients_is_accepted():

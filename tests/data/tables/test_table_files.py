@@ -162,6 +162,8 @@ def test_line_numbers_are_those_of_the_file():
         ("--data all.csv --data sites/A.csv --target ill", ("columns-differ", "site")),
         ("--data sites/A.csv --data other/A.csv --target ill", ("duplicate-name", "A")),
         ("--data twice.csv --target ill", ("duplicate-column", "ill")),
+        ("--data sites/A.csv --data headless.csv --target ill", ("columns-differ", "1", "line")),
+        ("--data sites/A.csv --data zeros.csv --target ill", ("duplicate-column", "0", "line")),
         ("--data head.csv --target ill", ("no-rows", "head.csv")),
         ("--target ill", ("unused-option", "target")),
         ("--group site", ("unused-option", "group")),
@@ -176,6 +178,8 @@ def test_mistake_is_a_one_line_error(words, error, folder, capsys):
     Path("bytes.csv").write_bytes(b"\xff\xfe\x00\x00age\n")
     Path("twice.csv").write_text("ill,ill \n1,2\n")
     Path("head.csv").write_text("age,ill\n")
+    Path("headless.csv").write_text("62,m,1\n48,f,0\n")
+    Path("zeros.csv").write_text("0,m,0\n48,f,1\n")
     write(Path("other/A.csv"), ROWS, ["age", "sex", "ill"])
     check_refusal(f"run {words} --out r --rounds 1".split(), *error)
     out, err = capsys.readouterr()

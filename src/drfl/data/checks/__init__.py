@@ -6,7 +6,7 @@ from drfl.core.errors import Notice
 from drfl.data.checks.clients import client_warnings, label_warnings, unlabelled_rows
 from drfl.data.checks.columns import column_warnings
 from drfl.data.checks.raw_table import RawTable
-from drfl.data.checks.rows import copy_warnings, near_copy_warnings
+from drfl.data.checks.rows import copy_warnings, near_copy_warnings, sum_warnings
 from drfl.data.checks.targets import target_warnings
 from drfl.data.client_data import ClientData
 
@@ -32,6 +32,7 @@ def data_warnings(data: ClientData, by_class: bool = False) -> tuple[Notice, ...
     found = [*data.notices, *client_warnings(data, by_class), *unlabelled_rows(data), *label_warnings(data)]
     table = RawTable.of(data)
     if table is not None:
+        found += sum_warnings(table)
         found += column_warnings(table, data.standardisation is None, by_class, data.schema)
         # Copies are near-copies too, and one warning about them is enough.
         found += copy_warnings(table) or near_copy_warnings(table)

@@ -7,7 +7,7 @@ import torch
 from drfl.core.errors import Notice, listing
 from drfl.data.checks.raw_table import FEW, warning
 from drfl.data.client_data import ClientData
-from drfl.data.tables.columns import folded
+from drfl.data.tables.columns import CATEGORIES, folded
 
 FEW_OF_A_CLASS = 10
 """With fewer rows of a class, a client's rates for that class are very uncertain."""
@@ -56,6 +56,7 @@ def _classes(data: ClientData) -> list[Notice]:
             "this class is always right there"
         )
         found.append(Notice(text, "one-class-test", single[0] if len(single) == 1 else None))
+    found += _lone_classes(data)
     if data.targets.ndim == 1 and not data.targets.is_floating_point() and int(data.targets.max()) == 1:
         few = []
         for i, (train, test) in enumerate(zip(data.train, data.test, strict=True)):
@@ -75,6 +76,24 @@ def _classes(data: ClientData) -> list[Notice]:
             )
             found.append(Notice(text, "few-of-a-class", few[0][1] if len(few) == 1 else None))
     return found
+
+
+def _lone_classes(data: ClientData) -> list[Notice]:
+    """Warn of classes of a table that occur in a single row."""
+    names = data.classes or ()
+    if data.columns is None or not 2 < len(names) <= CATEGORIES:
+        return []
+    parts = [(data.targets, data.train), (data.test_targets, data.test), (data.targets, data.validation or ())]
+    counts = torch.zeros(data.n, len(names), dtype=torch.int64)
+    for targets, lists in parts:
+        for i, rows in enumerate(lists):
+            counts[i] += torch.bincount(targets[rows].clamp(min=0), minlength=len(names)).cpu()
+    lone = [
+        (names[k], data.names[int(counts[:, k].argmax())]) for k in (counts.sum(0) == 1).nonzero().flatten().tolist()
+    ]
+    cases, clients = [f"'{name}' at {client}" for name, client in lone], [client for _, client in lone]
+    advice = "correct or remove these rows, because no model can learn such a class"
+    return warning("few-of-a-class", "classes with a single row", cases, clients, "class", advice)
 
 
 def unlabelled_rows(data: ClientData) -> list[Notice]:

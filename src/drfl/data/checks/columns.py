@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from drfl.core.errors import Notice, listing
 from drfl.data.checks.raw_table import SAMPLE, RawTable, column_warning, plain_name, warning
+from drfl.data.tables.columns import RARE
 from drfl.data.tables.schema import TableSchema
 
 FAR = 1e4
@@ -73,6 +75,12 @@ CODES = (-9.0, -99.0, -999.0, -9999.0, -1.0, 99.0, 999.0, 9999.0, 99999.0, 0.0)
 USUAL_CODE = re.compile(r"-?(9*[789]|8+|7+|66|([1-6])\2{2,})")
 """Whole numbers that often represent missing values: 7, 88, 998, 9999, 1111, also with a minus sign."""
 
+SPIKES = (7.0, 8.0, 9.0, 77.0, 88.0, 99.0, 777.0, 888.0, 999.0)
+"""Numbers that represent missing values at one client, even if they are within the range of the column."""
+
+SPIKE = 4
+"""A number is a spike if it is this many times as frequent as its neighbours at the client."""
+
 GAP = 3.0
 """A repeated number looks like a code if its gap to all others exceeds this multiple of their range."""
 
@@ -88,6 +96,9 @@ DATES = tuple(
 FREQUENT = 0.05
 """One of these dates within the range of the others is a code if at least this share of a client's rows has it."""
 
+CHANCE = 1e-3
+"""Probability below which a client's values are not chance."""
+
 SEVERAL = 10
 """A column with more distinct values is treated as a quantity, not as a code of a few levels."""
 
@@ -96,7 +107,7 @@ def column_warnings(table: RawTable, raw: bool, by_class: bool, schema: TableSch
     """Warn of columns that are likely to be wrong; raw ones are trained on without standardisation."""
     found = [*outliers(table), *(_unscaled(table) if raw else ()), *_identifiers(table)]
     if len(table.large) and not by_class:
-        found += [*_constant(table), *_blank(table, schema), *_swapped(table)]
+        found += [*_constant(table), *_blank(table, schema), *_swapped(table), *_other_codes(table)]
     coded = codes(table, by_class)
     # The option `missing` applies to all columns, and the number may be a valid value of another one.
     advice = "remove these rows, or add the number to 'missing' of the column in a schema"
@@ -188,7 +199,14 @@ def _constant(table: RawTable) -> list[Notice]:
     spread = np.stack([np.ptp(values[table.rows[i]], axis=0) for i in table.large])
     if table.known is not None:  # a column that a client does not measure is not constant there
         spread[np.stack([~table.known[table.rows[i]].any(0) for i in table.large])] = np.inf
-    cases = [(k, f" at {table.names[table.large[j]]}") for j, k in np.argwhere((spread == 0) & several)]
+    cases = []
+    for j, k in np.argwhere((spread == 0) & several):
+        rows = table.rows[table.large[j]]
+        is_same = values[:, k] == values[rows[0], k]
+        # A column that is nearly always 0 may be 0 in all rows of a client by chance.
+        share = (is_same.sum() - len(rows)) / max(1, len(values) - len(rows))
+        if share ** len(rows) < CHANCE:
+            cases.append((k, f" at {table.names[table.large[j]]}"))
     advice = "check whether they are measured there"
     return column_warning(table, "constant-column", "columns that vary elsewhere are constant", cases, "case", advice)
 
@@ -235,6 +253,29 @@ def _swapped(table: RawTable) -> list[Notice]:
     )
 
 
+def _other_codes(table: RawTable) -> list[Notice]:
+    """Warn of columns with two values that some clients code as 0 and 1, and others as 1 and 2, or as −1 and 1."""
+    whole, cases = table.values.round(), list[tuple[int, str]]()
+    is_code = (np.abs(table.values - whole) <= table.resolution) & (whole >= -1) & (whole <= 2)
+    for k in np.flatnonzero(is_code.all(0) & (np.ptp(whole, axis=0) > 1)).tolist():
+        kinds = dict[int, tuple[int, ...]]()
+        for i in table.large.tolist():
+            values, counts = np.unique(table.values_at(i, k).round(), return_counts=True)
+            # In a column that is nearly always 0, the other value is chance.
+            kinds[i] = tuple(values.astype(int)) if len(values) > 2 or counts.min() >= RARE else ()
+        pairs = Counter(kind for kind in kinds.values() if len(kind) == 2)
+        if len(pairs) < 2 or max(map(len, kinds.values())) > 2:
+            continue
+        (usual, _), *others = pairs.most_common()
+        for kind, _ in others:
+            at = listing([table.names[i] for i in kinds if kinds[i] == kind], "client")
+            cases.append((k, f" at {at} ({kind[0]} and {kind[1]}; {usual[0]} and {usual[1]} elsewhere)"))
+    advice = "use the same values everywhere"
+    return column_warning(
+        table, "values-differ", "some clients use other numbers for two values", cases, "case", advice
+    )
+
+
 def code_warning(table: RawTable, coded: Sequence[tuple[int, float, str]], advice: str) -> list[Notice]:
     """Warn of a case that :func:`codes` has found."""
     cases = [(k, f"{where} ({table.shown(k, value)})") for k, value, where in coded]
@@ -251,14 +292,15 @@ def codes(table: RawTable, by_class: bool, *, zero: bool = True) -> list[tuple[i
         by_class: Whether a partition gave the rows to clients by class.
         zero: Whether 0 may be a code of all clients; otherwise, only if one client alone has it.
     """
-    found = []
+    found, several = [], table.n > 1 and not by_class
     # In coarser columns, whose numbers are rounded, a code cannot be distinguished from its neighbours.
     for k in np.flatnonzero(table.resolution < COARSE).tolist():
         if k in table.dates:
             continue
         column = table.values[:, k]
         listed = [code for code in CODES if _is_listed_code(table, k, code, by_class, zero=zero)]
-        for code in dict.fromkeys([*listed, *_far_codes(column, table.resolution[k], by_class)]):
+        spikes = [code for code in SPIKES if _is_spike(table, k, code)] if several else []
+        for code in dict.fromkeys([*listed, *_far_codes(column, table.resolution[k], by_class), *spikes]):
             hits = np.abs(column - code) <= table.resolution[k]
             found.append((k, code, _at_holders(table, hits)))
     for k in sorted(table.dates):
@@ -330,7 +372,10 @@ def _is_listed_code(table: RawTable, k: int, code: float, by_class: bool, *, zer
         return False
     rest = np.unique(column[~hits])
     if len(rest) <= SEVERAL:
-        return False
+        # Columns of −1, 0 and 1 are common, but not at a single client.
+        is_odd = code == -1 and not by_class and bool(np.isin(rest.round(), (0, 1)).all())
+        holder = _holder(table, hits) if is_odd else None
+        return holder is not None and len(np.unique(table.values_at(holder, k))) > len(rest)
     if code < 0:
         return bool(rest[0] >= 0) and (code <= -9 or not by_class)
     if code > 0:
@@ -341,11 +386,29 @@ def _is_listed_code(table: RawTable, k: int, code: float, by_class: bool, *, zer
     apart = rest[0] >= 10 * np.median(np.diff(rest)) and rest[0] >= 0.25 * np.median(rest)
     if (zero and apart) or by_class or table.n == 1:
         return bool(zero and apart)
+    return _holder(table, hits) is not None
+
+
+def _holder(table: RawTable, hits: np.ndarray) -> int | None:
+    """Return the client that alone has a number, given the rows (n,) with it; None if chance explains it."""
     shares = np.array([hits[rows].mean() for rows in table.rows])
     (holders,) = shares.nonzero()
-    others = np.concatenate([rows for i, rows in enumerate(table.rows) if i not in holders] or [np.zeros(0, int)])
-    # If all clients had the holder's share, the others would have this many zeros.
-    return len(holders) == 1 and bool(shares[holders[0]] * len(others) >= 8)
+    if len(holders) != 1:
+        return None
+    others = sum(len(rows) for i, rows in enumerate(table.rows) if i != holders[0])
+    # If all clients had the holder's share, the others would have this many rows with the number.
+    return int(holders[0]) if shares[holders[0]] * others >= 8 else None
+
+
+def _is_spike(table: RawTable, k: int, code: float) -> bool:
+    """Return whether a client alone has a number, and far more often than the nearest numbers of a column."""
+    hits = np.abs(table.values[:, k] - code) <= table.resolution[k]
+    holder = _holder(table, hits) if int(hits.sum()) >= SPIKE else None
+    if holder is None:
+        return False
+    values, counts = np.unique(table.values_at(holder, k), return_counts=True)
+    near = np.argsort(np.abs(values - code))
+    return len(values) > SEVERAL and bool(counts[near[0]] > SPIKE * counts[near[1:SPIKE]].max())
 
 
 def odd_medians(table: RawTable) -> Iterator[tuple[int, int, str]]:

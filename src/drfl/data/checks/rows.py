@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from drfl.core.errors import Notice
+from drfl.core.errors import Notice, listing
 from drfl.core.key import Key
 from drfl.data.checks.raw_table import FEW, RawTable, warning
 
@@ -25,6 +25,25 @@ MOST_ROWS = 2500
 
 MOST_CLIENTS = 100
 """Number of clients that are searched for near-copies."""
+
+
+def sum_warnings(table: RawTable) -> list[Notice]:
+    """Warn of clients whose last row has the sums of the rows above it."""
+    cases, names = [], []
+    for name, rows in zip(table.names, table.rows, strict=True):
+        above, last = table.values[rows[:-1]], table.values[rows[-1]]
+        if len(above) < 2:
+            continue
+        if table.known is not None:
+            above = np.where(table.known[rows[:-1]], above, 0.0)
+        # A sum of rounded values is as inexact as all of them.
+        is_sum = np.abs(last - above.sum(0)) <= table.resolution * len(rows) + 1e-9 * np.abs(last)
+        columns = np.flatnonzero(is_sum & (np.abs(last) > 2 * np.abs(above).max(0)))
+        if len(columns) > 1:
+            sums = [f"{table.columns[k]} {last[k]:g}" for k in columns]
+            cases.append(f"{name} ({listing(sums, 'column', 2)})")
+            names.append(name)
+    return warning("sum-row", "last rows that are sums of the rows above", cases, names, "client", "remove these rows")
 
 
 def copy_warnings(table: RawTable) -> list[Notice]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 
 from drfl.core.errors import Notice
+from drfl.data.checks.clients import FEW_OF_A_CLASS
 from drfl.data.checks.columns import code_warning, codes, odd_medians, outliers
 from drfl.data.checks.raw_table import FEW, RawTable, plain_name, warning
 from drfl.data.client_data import ClientData
@@ -25,7 +28,10 @@ GROUPS, MOST_CLASSES = 1000, 20
 """Maximum number of groups of neighbouring values, and of classes, for a rule of several thresholds."""
 
 COLUMNS, CLIENTS = 300, 100
-"""Maximum number of columns and of clients for checking whether targets have an opposite meaning."""
+"""Maximum number of columns and of clients for checks of single clients' targets."""
+
+ENOUGH = 5 * VALUES
+"""Minimum number of rows of a client for a rule of its own, which chance could make right in fewer rows."""
 
 RIDGE = 1e-2
 """Regularisation of the linear models that compare clients."""
@@ -38,6 +44,8 @@ def target_warnings(data: ClientData, table: RawTable | None) -> list[Notice]:
     is_real, found = data.targets.is_floating_point(), list[Notice]()
     if data.targets.ndim == 1:
         odd = _giving_away_numbers(table) if is_real else _giving_away_classes(table, data.schema)
+        if not is_real:
+            odd += _giving_away_at_one_client(table, data.schema, {name for name, _ in odd})
         advice = "exclude a column that is known only after the target"
         cases, names = [f"{name}{text}" for name, text in odd], [plain_name(name) for name, _ in odd]
         found = warning("leak", "columns that nearly determine the target", cases, names, "column", advice)
@@ -55,14 +63,45 @@ def target_warnings(data: ClientData, table: RawTable | None) -> list[Notice]:
 
 
 def _giving_away_classes(table: RawTable, schema: TableSchema | None) -> list[tuple[str, str]]:
-    rows = np.concatenate(table.rows)
+    odd = _rules(table, schema, np.concatenate(table.rows), NEARLY)
+    return [(name, f" ({how}right in {right:.1%} of the rows)") for name, how, right in odd]
+
+
+def _giving_away_at_one_client(
+    table: RawTable, schema: TableSchema | None, known: Collection[str]
+) -> list[tuple[str, str]]:
+    """List columns, except the known ones, that determine the target at one client, and are far from it elsewhere."""
+    large = [int(i) for i in table.large if len(table.rows[i]) >= ENOUGH]
+    if not 1 < table.n <= CLIENTS or len(table.columns) > COLUMNS:
+        return []
+    odd = []
+    for i in large:
+        counts = np.sort(np.bincount(table.targets[table.rows[i]].astype(int).clip(0)))
+        # With few rows of other classes, chance or the usual class makes a rule right.
+        if len(counts) < 2 or counts[-2] < FEW_OF_A_CLASS:
+            continue
+        least = 1 - 0.1 * counts[-2] / counts.sum()
+        own = [each for each in _rules(table, schema, table.rows[i], max(NEARLY, least)) if each[0] not in known]
+        if own:
+            others = np.concatenate([rows for j, rows in enumerate(table.rows) if j != i])
+            fair = {name for name, _, _ in _rules(table, schema, others, 0.0)}
+            odd += [
+                (name, f" at {table.names[i]} ({how}right in {right:.1%} of the rows)")
+                for name, how, right in own
+                if name not in fair
+            ]
+    return odd
+
+
+def _rules(table: RawTable, schema: TableSchema | None, rows: np.ndarray, least: float) -> list[tuple[str, str, float]]:
+    """List columns with a rule that is right in at least this share of the rows, how it works, and the share."""
     rows = rows[table.targets[rows] >= 0]  # losses may ignore negative labels
     if len(rows) < FEW:
         return []
     targets = table.targets[rows].astype(int)
     usual = np.bincount(targets).max() / len(targets)
     # Halfway from the share of the usual class to 1: a rule that is hardly better than the usual class does not leak.
-    least = max(NEARLY, (1 + usual) / 2)
+    least = max(least, (1 + usual) / 2)
     if usual == 1:
         return []
     # The columns of the table that are indicators of a category of few levels.
@@ -94,7 +133,7 @@ def _giving_away_classes(table: RawTable, schema: TableSchema | None) -> list[tu
         right = _rule(levels, targets)
         if right >= least:
             odd.append((name, "", right))
-    return [(name, f" ({how}right in {right:.1%} of the rows)") for name, how, right in odd]
+    return odd
 
 
 def _rule(values: np.ndarray, targets: np.ndarray) -> float:

@@ -65,5 +65,5 @@ def column_notices(
         found += [each for each in column_warnings(table, raw=False, by_class=False) if each.code in CODES]
     compared = pd.DataFrame({name: each for name, each in words.items() if name in texts})
     found += level_notices(compared, compared.iloc[:, :0], owners)
-    # A value may well occur at a single client, unless this client seems to code others differently.
-    return (*found, *class_notices(pd.DataFrame(words), owners, by_chance=False))
+    numbers = pd.DataFrame({name: each for name, each in words.items() if name not in texts})
+    return (*found, *class_notices(numbers, owners, by_chance=False))

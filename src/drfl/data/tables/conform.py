@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import numpy as np
@@ -32,6 +32,12 @@ WHOLE = re.compile(r"\A([-+]?\d+)\.0*\Z")
 
 TRUTHS = {"true": "True", "false": "False"}
 """Truth values in lower case → as levels are written. Excel and R write TRUE, pandas True."""
+
+EXCEL_DAYS = 20_000, 60_000
+"""Range of the numbers by which Excel stores the dates from 1954 to 2064."""
+
+BITS = {"False": "0", "True": "1"}
+"""Truth values → as tables write them that have 0 and 1 in the same column."""
 
 
 Owner = Literal["schema", "model"]
@@ -229,7 +235,11 @@ class _Cells(NamedTuple):
         if is_number:
             amounts = np.asarray(different, dtype=np.float64)
         else:
-            amounts = np.asarray(pd.to_numeric(pd.Series([*texts], dtype=object), errors="coerce"), dtype=np.float64)
+            plain = [level_text(text) for text in texts]
+            # A proposed schema calls a column whole numbers that has 0 and 1 in one file and truth values in another.
+            are_bits = column.type == "whole number" and {*plain} - {*column.missing} <= {*BITS, *BITS.values()}
+            written = [BITS.get(text, text) for text in plain] if are_bits else [*texts]
+            amounts = np.asarray(pd.to_numeric(pd.Series(written, dtype=object), errors="coerce"), dtype=np.float64)
         # -9 in a file of numbers is the code "-9", and so is -9.0.
         is_code = np.isin(amounts, amounts_in(cells, column.missing))
         if not is_number:
@@ -354,7 +364,10 @@ class _Cells(NamedTuple):
                 found[k] = InputError(f"expected a number, found '{texts[k]}'", code="not-a-number", field=name)
             elif column.type == "date":
                 example = {"DMY": "31.3.2021", "MDY": "3/31/2021"}.get(column.date_order or "", "2021-03-31")
+                day = amount_of(texts[k])
                 text = f"expected a date such as {example}, found '{texts[k]}'"
+                if day is not None and EXCEL_DAYS[0] <= day <= EXCEL_DAYS[1]:
+                    text = f"{text}, which is {np.datetime64('1899-12-30') + int(day)} in Excel"
                 found[k] = InputError(text, code="not-a-date", field=name)
             else:
                 levels = listing([f"'{level}'" for level in column.levels], "level", MAX_LISTED)
@@ -414,6 +427,12 @@ def level_text(value: object) -> str:
     """Return a value as the text of a level: 1.0 is the level "1", TRUE is the level "True", and " a " is "a"."""
     text = str(value).strip()
     return TRUTHS.get(text.lower()) or WHOLE.sub(r"\1", text)
+
+
+def bits_among(levels: Iterable[str]) -> dict[str, str]:
+    """Return 0 and 1 for the truth values among levels; empty if the levels are no mixture of both."""
+    own = {*levels}
+    return BITS if own & {*BITS} and own & {*BITS.values()} and own <= {*BITS, *BITS.values()} else {}
 
 
 def amount_of(value: object) -> float | None:

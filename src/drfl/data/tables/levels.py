@@ -10,8 +10,8 @@ import numpy as np
 
 from drfl.core.errors import InputError, Notice, listing
 from drfl.core.unicode_form import difference
-from drfl.data.tables.columns import NA_WORDS
-from drfl.data.tables.conform import amount_of, level_text, stripped
+from drfl.data.tables.columns import NA_WORDS, RARE
+from drfl.data.tables.conform import amount_of, bits_among, level_text, stripped
 from drfl.data.tables.schema import WITH_LEVELS, TableSchema
 from drfl.data.tables.spelling import plain
 
@@ -42,7 +42,9 @@ MISSING_CODES = {sign * code for code in (9, 99, 999, 9999, 99999) for sign in (
 def words_of(cells: pd.Series, missing: Collection[str] = ()) -> pd.Series:
     """Return the cells of a column as levels are written; None for blank ones and for words that mean "missing"."""
     words = stripped(cells).map(level_text, na_action="ignore")
-    return words.mask(words.isin([*missing]), None)
+    words = words.mask(words.isin([*missing]), None)
+    bits = bits_among(words.dropna().unique())
+    return words.replace(bits) if bits else words
 
 
 def check_levels(table: pd.DataFrame, owners: Sequence[str] | None) -> None:
@@ -89,8 +91,9 @@ def level_notices(features: pd.DataFrame, classes: pd.DataFrame, owners: Sequenc
     if len(set(owners)) < 3:
         return found
     # A typing error nearly equals a value that its client lacks and several others have.
-    names, typos = np.array(owners) if features.shape[1] else np.array([]), []
+    names, typos = np.array(owners) if features.shape[1] else np.array([]), dict[str, list[str]]()
     for name, (values, codes) in _text_columns(features).items():
+        typos[name] = []
         holders = [set(names[codes == k].tolist()) for k in range(len(values))]
         for k, value in enumerate(values):
             if len(holders[k]) > 1 or len(value) < 5:  # short words are often alike
@@ -98,18 +101,21 @@ def level_notices(features: pd.DataFrame, classes: pd.DataFrame, owners: Sequenc
             common = [values[j] for j in range(len(values)) if len(holders[j]) > 1 and not holders[k] & holders[j]]
             near = difflib.get_close_matches(value, common, n=1, cutoff=CLOSE)
             if near:
-                typos.append(f"'{value}' in column '{name}' at {next(iter(holders[k]))}, like '{near[0]}'")
-    if typos:
-        text = f"values that look like typing errors: {listing(typos, 'value')}; correct them"
+                typos[name].append(f"'{value}' in column '{name}' at {next(iter(holders[k]))}, like '{near[0]}'")
+    cases = [case for own in typos.values() for case in own]
+    if cases:
+        text = f"values that look like typing errors: {listing(cases, 'value')}; correct them"
         found.append(Notice(text, "similar-values"))
-    return found
+    # A value may well occur at a single client, unless this client seems to code others differently.
+    return found + class_notices(features[[name for name, own in typos.items() if not own]], owners, by_chance=False)
 
 
 def class_notices(table: pd.DataFrame, owners: Sequence[str] | None, *, by_chance: bool = True) -> list[Notice]:
     """Warn of classes that a single client has, and that it seems to code differently from all other clients.
 
     The other clients must have the same classes as each other. The client lacks one of them, the class looks like a
-    code for a missing value, or, ``by_chance``, the class is too frequent to be absent elsewhere by chance.
+    code for a missing value, or, ``by_chance``, the class is too frequent to be absent elsewhere by chance. Without
+    ``by_chance``, such a code must have several rows.
     """
     import pandas as pd
 
@@ -143,6 +149,7 @@ def class_notices(table: pd.DataFrame, owners: Sequence[str] | None, *, by_chanc
                     is_missing = values[k].strip().casefold() in MISSING_WORDS
                 else:  # unless it is the next number of the others
                     is_missing = amount in MISSING_CODES and amount - 1 not in amounts
+                is_missing &= by_chance or counts[j, k] >= RARE
                 is_rare = by_chance and (total / counts.sum()) ** counts[j, k] < CHANCE
                 if len(lacking) or is_missing or is_rare:
                     few.append(k)

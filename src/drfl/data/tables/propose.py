@@ -20,7 +20,7 @@ from drfl.data.tables.columns import (
     frame_row,
     levels_of,
 )
-from drfl.data.tables.conform import level_text, stripped
+from drfl.data.tables.conform import bits_among, level_text, stripped
 from drfl.data.tables.schema import Column, TableSchema
 from drfl.data.tables.table import Table, text_names
 from drfl.data.tables.text_form import DETECT, ReadOptions
@@ -150,9 +150,9 @@ class _Values(NamedTuple):
             texts = np.array([str(number).removesuffix(".0") for number in numbers.tolist()], dtype=object)
             return cls(texts, counts, int(cells.isna().sum()), np.where(np.isfinite(numbers), numbers, np.nan))
         plain = stripped(cells)
-        texts, counts = np.unique(
-            np.array([level_text(text) for text in plain.dropna()], dtype=object), return_counts=True
-        )
+        levels = [level_text(text) for text in plain.dropna()]
+        bits = bits_among(levels)
+        texts, counts = np.unique(np.array([bits.get(text, text) for text in levels], dtype=object), return_counts=True)
         numbers = pd.to_numeric(pd.Series(texts, dtype=object), errors="coerce").to_numpy(dtype=np.float64)
         return cls(texts, counts, int(plain.isna().sum()), np.where(np.isfinite(numbers), numbers, np.nan))
 

@@ -15,7 +15,7 @@ from drfl.core.errors import InputError, listing, unknown
 from drfl.core.files import check_expansion, open_file, read_csv, read_parquet, reading
 from drfl.data.tables.columns import NA_WORDS, SHARE_OF_NUMBERS, RowName, row_names_of
 from drfl.data.tables.conditions import Condition, text_columns, used_columns
-from drfl.data.tables.conform import amounts_in, answers_of, stripped
+from drfl.data.tables.conform import amount_of, amounts_in, answers_of, stripped
 from drfl.data.tables.npz_arrays import named_arrays
 from drfl.data.tables.schema import TableSchema
 from drfl.data.tables.table_paths import check_format, is_arrays, workbook
@@ -182,8 +182,8 @@ class Table(NamedTuple):
             if len(known) and numbers.notna().all():
                 frame[name] = numbers.reindex(cells.index)
             # A truth value has no word for "unknown".
-            elif len(known) and known.str.lower().isin(("true", "false")).all() and len(known) == len(cells):
-                frame[name] = known.str.lower() == "true"
+            elif len(known) and known.str.lower().isin(("true", "false", "0", "1")).all() and len(known) == len(cells):
+                frame[name] = known.str.lower().isin(("true", "1"))
         return self._replace(frame=frame)
 
     def with_answers(self, targets: Sequence[str], others: Sequence[str | None] = (), *, strict: bool = True) -> Table:
@@ -284,11 +284,18 @@ def _line_names_of(place: str, form: TextForm) -> RowName:
     return name
 
 
+def header_hint(name: str) -> str:
+    """Return a hint for a column whose name is a number; empty for others."""
+    return "" if amount_of(name) is None else ". The first line must have the names of the columns"
+
+
 def check_unique(names: Sequence[str], place: str) -> None:
     """Check that a table has no two columns with one name."""
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"{place}: column '{twice}' occurs twice", code="duplicate-column", field=twice)
+        raise InputError(
+            f"{place}: column '{twice}' occurs twice{header_hint(twice)}", code="duplicate-column", field=twice
+        )
 
 
 def _with_blanks(frame: pd.DataFrame, words: Sequence[str]) -> pd.DataFrame:

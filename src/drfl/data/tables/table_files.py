@@ -35,7 +35,7 @@ from drfl.data.tables.npz_arrays import TableRows, is_table, read_arrays
 from drfl.data.tables.patients import NAMES, check_spelling, names_in, repeated_ids, shared_ids
 from drfl.data.tables.propose import inferred_schema, propose
 from drfl.data.tables.schema import TableSchema
-from drfl.data.tables.table import Table
+from drfl.data.tables.table import Table, header_hint
 from drfl.data.tables.table_paths import check_stems, files_of, is_arrays, label_of_files, name_of, unread_notices
 from drfl.data.tables.targets import check_values, check_varies, encoded
 from drfl.data.tables.text_form import DETECT, ReadOptions
@@ -287,7 +287,7 @@ def _check_columns(tables: Sequence[Table], columns: Columns) -> None:
             hint = suggestion(odd, more if odd in lacking else lacking)
             raise InputError(
                 f"column '{odd}' is in only one of {place} and {table.place}{f'. {hint} Give' if hint else ': give'} "
-                "both the same columns, or exclude it with `drop`",
+                f"both the same columns, or exclude it with `drop`{header_hint(odd)}",
                 code="columns-differ",
                 field=odd,
             )
