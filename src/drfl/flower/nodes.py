@@ -98,7 +98,8 @@ def error_reason(reply: Message) -> str:
     # Flower formats the type and text of the app's exception in this way. The last line has the reason.
     match = re.fullmatch(r"<class '([^']*)'>:<'(.*)'>", text, flags=re.DOTALL)
     if match is not None:
-        text = f"{match[1].rpartition('.')[2]}: {match[2]}"
+        kind = "" if match[1].startswith("drfl.") else f"{match[1].rpartition('.')[2]}: "
+        text = f"{kind}{match[2]}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return printable(lines[-1], MOST_SHOWN) if lines else "no reason given"
 
