@@ -245,8 +245,8 @@ def query_identities(
 ) -> dict[int, JoinedSite]:
     """Ask nodes for their descriptions of themselves.
 
-    The head of the audit log is sent with the requests. ``names`` are the names of the nodes' sites by node ID, as far as
-    they are known.
+    The head of the audit log is sent with the requests. ``names`` are the names of the nodes' sites by node ID, if they
+    are known.
 
     Returns:
         The descriptions by node ID. Nodes without a valid answer are missing and logged.
