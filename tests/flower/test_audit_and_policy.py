@@ -8,6 +8,7 @@ import re
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,9 +22,11 @@ from drfl.algorithms import DRDM
 from drfl.core import audit_log
 from drfl.core.audit_log import FIRST, AuditLog, read
 from drfl.core.errors import DrflError, InputError
+from drfl.flower.client_app import site_of
+from drfl.flower.closing import AuditedRun
 from drfl.flower.deploy.audit_one_log import check_records, check_site_requests
 from drfl.flower.messages import Ask, LossWork
-from drfl.flower.nodes import NameRoster, gather_members
+from drfl.flower.nodes import KeyRoster, NameRoster, gather_members
 from drfl.flower.records import write
 from drfl.flower.settings import ServerSettings, SiteSettings, validate
 from drfl.flower.site_policy import RefusedError, SitePolicy
@@ -277,6 +280,32 @@ def test_site_answers_nothing_before_approval(tmp_path, caplog):
     told = [record for record in caplog.records if getattr(record.msg, "code", None) == "run-not-approved"]
     assert len(told) == 1  # asked several times, logged once
     assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize("line", ["# 17", "17 18", "117", "171", "no"])
+def test_only_a_line_with_nothing_but_the_number_approves_a_run(tmp_path, line):
+    policy = SitePolicy(approved=Path("approved"))
+    (tmp_path / "approved").write_text(f"16\n{line}\n")
+    with refused("request-refused", kind=RefusedError):
+        policy.check_run(17, tmp_path)
+    (tmp_path / "approved").write_text(f"16\n{line}\n 17 \r\n")
+    policy.check_run(17, tmp_path)
+
+
+def test_log_names_the_sites_that_cannot_describe_themselves_or_close_the_log(tmp_path, caplog):
+    roster = KeyRoster(tuple("abcd"), tuple(name.encode() for name in "abcd"))
+    nowhere = SimpleNamespace(node_config={"site": str(tmp_path / "site.toml")})
+    grid = grid_of(load=lambda context: site_of(nowhere))
+    grid.keys = dict(enumerate(roster.keys, start=1))
+    with refused("sites-missing", None, "d"):
+        gather_members(grid, roster, 1.0, 1.0)
+    audit = AuditLog(tmp_path / "log", "server", "server")
+    record = AuditedRun(audit, grid, roster, 5.0)
+    record.start()
+    record.close("failed")
+    texts = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert [text[0] for text in texts] == [*"abcd", *"abcd"]
+    assert all("(file-not-found)" in text and "<class" not in text for text in texts)
 
 
 def test_server_waits_for_approval(tmp_path):

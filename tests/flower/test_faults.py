@@ -299,7 +299,8 @@ def test_impossible_test_result_is_rejected(found, caplog):
 @pytest.mark.parametrize(
     ("told", "line"),
     [
-        ("<class 'drfl.flower.client_app.HungError'>:<'it took 10 s'>", "HungError: it took 10 s"),
+        ("<class 'drfl.flower.client_app.HungError'>:<'it took 10 s'>", "it took 10 s"),
+        ("<class 'builtins.TimeoutError'>:<'it took 10 s'>", "TimeoutError: it took 10 s"),
         ("<class 'KeyError'>:<''a''>", "KeyError: 'a'"),
         pytest.param("one\n  two \n", "two", marks=pytest.mark.long),
         pytest.param(" \n", "no reason given", marks=pytest.mark.long),

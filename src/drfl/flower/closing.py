@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 from drfl.core.audit_log import AuditLog
 from drfl.core.errors import DrflError
 from drfl.flower.client_app import CLOSING, QUERY
-from drfl.flower.nodes import Roster, exchange_once
+from drfl.flower.nodes import Roster, error_reason, exchange_once
 from drfl.flower.records import MOST_FIELDS, ProtocolError, payload_size, read_head, rejection_reason, write_head
 
 LOG = logging.getLogger("drfl.flower")
@@ -68,6 +68,8 @@ class AuditedRun:
             for node, (_, reply, problem) in exchange_once(self.grid, requests, end):
                 name = self.roster.names[nodes[node]]
                 try:
+                    if reply is not None and reply.has_error():
+                        raise ProtocolError(error_reason(reply))
                     if reply is None or not reply.has_content():
                         raise ProtocolError(problem or "it gave no answer")
                     # Check the size before parsing, because a site may send anything.

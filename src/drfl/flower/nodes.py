@@ -98,7 +98,8 @@ def error_reason(reply: Message) -> str:
     # Flower formats the type and text of the app's exception in this way. The last line has the reason.
     match = re.fullmatch(r"<class '([^']*)'>:<'(.*)'>", text, flags=re.DOTALL)
     if match is not None:
-        text = f"{match[1].rpartition('.')[2]}: {match[2]}"
+        kind = "" if match[1].startswith("drfl.") else f"{match[1].rpartition('.')[2]}: "
+        text = f"{kind}{match[2]}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return printable(lines[-1], MOST_SHOWN) if lines else "no reason given"
 
@@ -240,10 +241,12 @@ def query_identities(
     timeout: float,
     audit: AuditLog | None = None,
     holdout: HoldOut | None = None,
+    names: Mapping[int, str] | None = None,
 ) -> dict[int, JoinedSite]:
     """Ask nodes for their descriptions of themselves.
 
-    The head of the audit log is sent with the requests.
+    The head of the audit log is sent with the requests. ``names`` are the names of the nodes' sites by node ID, if they
+    are known.
 
     Returns:
         The descriptions by node ID. Nodes without a valid answer are missing and logged.
@@ -251,6 +254,7 @@ def query_identities(
     end, pause = time.monotonic() + timeout, PAUSE
     members: dict[int, JoinedSite] = {}
     pending, unapproved = list(nodes), set[int]()
+    labels = {node: f"node {node}" for node in pending} | dict(names or {})
     # With this head, every site holds a proof of the log before its first request.
     head = None if audit is None else audit.head()
     while pending and time.monotonic() < end:
@@ -263,14 +267,14 @@ def query_identities(
                 again.append(node)
             elif reply is not None and reply.has_error() and UNAPPROVED in (reply.error.reason or ""):
                 if node not in unapproved:
-                    LOG.warning(Notice(f"node {node}: the run {UNAPPROVED}", "run-not-approved", f"node {node}"))
+                    LOG.warning(Notice(f"{labels[node]}: the run {UNAPPROVED}", "run-not-approved", labels[node]))
                 unapproved.add(node)
                 again.append(node)
             else:
                 try:
                     members[node] = member_of(reply, problem)
                 except Exception as error:  # an error of a single node must not end the run
-                    LOG.warning(Notice(f"node {node}: {rejection_reason(error)}", "node-rejected", f"node {node}"))
+                    LOG.warning(Notice(f"{labels[node]}: {rejection_reason(error)}", "node-rejected", labels[node]))
         pending = again
         # Flower lost the message or the reply, or the run is not approved yet: ask again at intervals that double.
         if pending:
@@ -288,9 +292,7 @@ def member_of(reply: Message | None, problem: str = "") -> JoinedSite:
     if reply is None:
         raise ProtocolError(f"its description is rejected: {problem}")
     if reply.has_error():
-        raise ProtocolError(
-            f"cannot describe itself: {printable(reply.error.reason or f'error {reply.error.code}', MOST_SHOWN)}"
-        )
+        raise ProtocolError(f"cannot describe itself: {error_reason(reply)}")
     # Check the size before parsing, because a site may send anything.
     if not reply.has_content() or payload_size(reply.content) > MOST_IDENTITY_BYTES:
         raise ProtocolError("its description is rejected: it is empty or too long")
@@ -339,7 +341,8 @@ def gather_members(
             reported = missing
         time.sleep(PAUSE)
     # Every site is needed: the clients' weights and shares have one entry per site, which stays fixed in a run.
-    answers = query_identities(grid, [node.id for node in nodes.values()], timeout, audit, holdout)
+    names = {node.id: roster.names[client] for client, node in nodes.items()}
+    answers = query_identities(grid, list(names), timeout, audit, holdout, names)
     silent = [roster.names[client] for client, node in nodes.items() if node.id not in answers]
     if silent:
         raise InputError(

@@ -94,7 +94,8 @@ class SitePolicy(BaseModel):
             return
         path = folder / self.approved
         # Read the file for every request, because a person may approve the run or withdraw approval at any time.
-        if str(run) not in (read_text(path).split() if path.exists() else []):
+        # Compare whole lines, so that a line such as "# 123" withdraws approval.
+        if str(run) not in (map(str.strip, read_text(path).splitlines()) if path.exists() else []):
             raise RefusedError(f"run {run} {UNAPPROVED}")
 
     def check_code(self, files: Iterable[tuple[str, str]], folder: Path) -> None:

@@ -349,6 +349,34 @@ def test_files_of_a_sites_policy_are_checked(copy, monkeypatch):
     assert site_problems(root, monkeypatch) == []
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "subject", "named"),
+    [
+        ('audit = "audit.jsonl"', 'audit = "logs/audit.jsonl"', "audit", "logs/audit.jsonl"),
+        ('key = "', 'key = "lost-', "audit", "lost-"),
+        ('audit = "audit', 'previous_key = "old"\naudit = "audit', "audit", "old"),
+        ("\n[data]", '\npolicy.models = "site.toml/models"\n[data]', "policy.models", "site.toml/models"),
+        ('out = "runs', 'out = "README.md/runs', "out", "README.md/runs/DATE"),
+    ],
+)
+def test_files_that_a_run_needs_are_checked(copy, monkeypatch, old, new, subject, named):
+    monkeypatch.setattr(check_network, "check_connection", lambda address, authority: iter(()))
+    monkeypatch.setattr(check, "check_online", lambda *_: iter(()))
+    ends = [
+        (copy / "server.toml", lambda: check.check_deployment(DeploymentFolder(copy))),
+        (copy / "sites/a/site.toml", lambda: check.check_site(SiteFolder(copy / "sites/a"))),
+    ]
+    for path, run in ends:
+        text = path.read_text()
+        if old not in text:
+            continue
+        path.write_text(text.replace(old, new, 1))
+        (found,) = [text for text in problems(run()) if text.startswith(f"{subject}: ")]
+        assert named in found
+        path.write_text(text)
+        assert [text for text in problems(run()) if text.startswith(f"{subject}: ")] == []
+
+
 def test_schema_of_the_server_is_read(copy):
     folder, path = DeploymentFolder(copy), copy / "server.toml"
     assert list(check.check_schema(folder, read_server(folder.settings))) == []

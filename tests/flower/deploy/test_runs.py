@@ -180,7 +180,7 @@ def test_run_continues_after_the_superlink_has_gone(flwr, copy, monkeypatch, cap
     assert call(["deploy", "follow", str(copy), "7"]) == 1
     told = capsys.readouterr().err.splitlines()
     assert len(told) == 2
-    assert quotes(told[0], str(copy / "start-superlink.sh"))
+    assert quotes(told[0], str(copy / "start-superlink.sh"), f"drfl deploy check {copy}")
     assert f"drfl deploy run {copy}" in told[1]
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from drfl.core.audit_signatures import read_public_key
+from drfl.core.audit_signatures import read_public_key, read_signing_key
 from drfl.core.errors import DrflError, InputError, Notice
 from drfl.core.files import read_text, read_toml, sha256_of
 from drfl.flower.deploy import check_network
@@ -35,7 +36,7 @@ from drfl.flower.deploy.paths import Address, DeploymentFolder, SiteFolder, Site
 
 if TYPE_CHECKING:
     from drfl.data import ClientData
-    from drfl.flower.settings import ServerSettings, SiteSettings
+    from drfl.flower.settings import AuditSettings, ServerSettings, SiteSettings
 
 
 REVEALING_ROWS = 2
@@ -59,6 +60,9 @@ def check_settings(site: SiteFolder) -> Iterator[CheckResult]:
                 f"names site {settings.name}, but {public} names site {owner[0].strip()}; correct the name, or use the "
                 f"key of {settings.name}",
             )
+    models = None if policy.receive_models == "none" else ("policy.models", folder / policy.models)
+    # The check of the site's own key reports that key itself.
+    yield from run_check("audit", lambda: check_files(settings, folder, models, checked=folder / site.key.name))
     if settings.server_key is not None:
         yield from run_check("server_key", lambda: check_server_key(folder / str(settings.server_key)))
     if policy.shared_rows_key is not None and (folder / policy.shared_rows_key).exists():
@@ -69,6 +73,27 @@ def check_settings(site: SiteFolder) -> Iterator[CheckResult]:
         elif sha256_of(folder / name) != digest:
             yield problem("policy.code", f"'{name}' is not the approved file; read it, then correct its SHA-256")
     yield from run_check("data", lambda: check_data(site))
+
+
+def check_files(
+    settings: AuditSettings, folder: Path, results: tuple[str, Path] | None, checked: Path | None = None
+) -> Iterator[CheckResult]:
+    """Check that results and the audit log can be written, and the log's keys be read; yield nothing if so.
+
+    ``results`` are the name of a setting and its folder, which need not exist. The key ``checked`` is not read.
+    """
+    if results is not None:
+        name, path = results
+        place = next(each for each in (path, *path.parents) if each.exists())
+        if not place.is_dir() or not os.access(place, os.W_OK):
+            text = f"cannot write to {path}, because {place} is not a folder that this user can write to"
+            yield problem(name, f"{text}; correct the setting, or the user's access")
+    log = None if settings.audit is None else folder / settings.audit
+    if log is not None and not os.access(log if log.exists() else log.parent, os.W_OK):
+        yield problem("audit", f"cannot write to {log}; make its folder, or give this user access")
+    for key in (settings.key, settings.previous_key):
+        if key is not None and folder / key != checked:
+            read_signing_key(folder / key)
 
 
 def check_server_key(path: Path) -> Iterator[CheckResult]:
@@ -216,6 +241,7 @@ def check_server_settings(folder: DeploymentFolder) -> Iterator[CheckResult]:
     from drfl.flower.settings import read_server  # imported here because it imports torch
 
     settings = read_server(folder.settings)
+    yield from run_check("audit", lambda: check_files(settings, folder.root, ("out", folder.root / settings.out)))
     yield from run_check("init_from", lambda: check_first_model(folder, settings))
     yield from run_check("schema", lambda: check_schema(folder, settings))
     yield from run_check("probes", lambda: check_probes(folder, settings))

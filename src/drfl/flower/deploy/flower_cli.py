@@ -109,7 +109,10 @@ def run_flwr(home: Path, arguments: Sequence[str]) -> Mapping[str, object]:
         if "certificate file" in reason:
             reason = f"{reason.rstrip('.')}. Run {home.parent / 'make-keys.sh'}"
         elif "SuperLink is unavailable" in reason:  # Flower's remedy is about its own configuration
-            reason = f"the SuperLink does not answer. Start it with {home.parent / 'start-superlink.sh'}"
+            reason = (
+                f"the SuperLink does not answer. Start it with {home.parent / 'start-superlink.sh'}. If it runs, 'drfl "
+                f"deploy check {home.parent}' shows the cause, such as an expired certificate"
+            )
         raise DrflError(reason, code="superlink-failed")
     return answer
 

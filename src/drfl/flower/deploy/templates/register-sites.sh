@@ -30,7 +30,7 @@ try:
 except (ValueError, KeyError, TypeError):
     sys.exit(1)
 ') || {
-    echo "the SuperLink does not answer. Start it with ./start-superlink.sh, then run 'drfl deploy check .'" >&2
+    echo "the SuperLink does not answer. Start it with ./start-superlink.sh. If it runs, 'drfl deploy check .' shows the cause" >&2
     exit 1
 }
 

@@ -43,7 +43,7 @@ the SuperNode of @NAME@ ended with exit code $status. Possible causes, by what F
 - code 2004, soon after a crash: the SuperLink counts the old SuperNode as alive for about a minute. Start it again then
 - code 2004, another SuperNode of this site is running: stop one of them
 - code 2004, otherwise: the site's key was revoked or is not registered. Ask the server's operator
-- CERTIFICATE_VERIFY_FAILED: ca.crt does not fit the SuperLink's certificate. 'drfl deploy check .' shows why
+- CERTIFICATE_VERIFY_FAILED: the SuperLink's certificate does not fit ca.crt, or has expired. 'drfl deploy check .' shows which
 - no error: the site's key was revoked. Ask the server's operator
 END
 fi
