@@ -44,7 +44,8 @@ def test_report_on_runs_and_comparisons(capsys):
         ("none", ("not-a-run", "none")),
         ("foreign", ("file-not-found", "foreign/summary.json")),
         ("several/compare.csv", ("not-a-run", "several/compare.csv")),
-        ("one --out one", ("already-exists", "one")),
+        ("one --out one", ("not-a-file", "one")),
+        ("one --out one --overwrite", ("not-a-file", "one")),
         ("one --out nowhere/r.html", ("folder-not-found", "nowhere")),
         ("", ("usage", None, "missing")),
     ],
@@ -80,7 +81,7 @@ def test_pdf_is_written_alone_or_with_the_page(capsys):
     ("words", "error"),
     [
         ("none --pdf r.pdf", ("not-a-run", "none")),
-        ("one --pdf one", ("already-exists", "one", "--pdf")),
+        ("one --pdf one", ("not-a-file", "one", "--pdf")),
         ("one --pdf nowhere/r.pdf", ("folder-not-found", "nowhere")),
         ("one --pdf r.pdf --out r.pdf", ("conflicting-options", "pdf", "--out", "--pdf", "r.pdf")),
     ],

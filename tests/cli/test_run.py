@@ -302,11 +302,12 @@ def test_help_names_every_partition(capsys):
     assert [name for name in PARTITIONS if name not in printed] == []
 
 
-def test_options_override_the_file(tmp_path):
+def test_options_override_the_file(tmp_path, capsys):
     (tmp_path / "job.toml").write_text(
         "rounds = 9\nclients = 6\nseed = 3\n[algorithms.dualdrdm]\nmu = 2.0\nsteps = 1\n"
     )
     assert call(["run", "job.toml", "--rounds", "1", "--param", "gamma=0.5", "--batch", "full", "--out", "a"]) == 0
+    assert ", 1 round\n" in capsys.readouterr().out
     config = tomllib.loads((tmp_path / "a/config.toml").read_text())
     table = config["algorithms"]["DualDRDM"]
     assert (config["rounds"], config["seed"], config["clients"]) == (1, 3, 6)

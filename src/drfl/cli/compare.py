@@ -48,6 +48,7 @@ from drfl.experiments.run.resume import check_folder
 from drfl.experiments.run.run_warnings import check_strict
 from drfl.experiments.run.runner import StopSignal, parse_seeds
 from drfl.experiments.sweep.results import Sweep
+from drfl.report.formatting import plural
 from drfl.task.measure import NOTHING
 from drfl.task.metrics import ACCURACY
 from drfl.training.callbacks import describe
@@ -200,7 +201,7 @@ def print_headings(comparison: Comparison) -> None:
 def comparison_view(comparison: Comparison, name: str = "") -> ScreenTable:
     """Return the table of the score, with the worst fifth of the clients if the terminal is wide enough."""
     settings, score = comparison.settings, comparison.measures[0]
-    length = f"{settings.rounds} rounds"
+    length = plural(settings.rounds, "round")
     if settings.until is not None:
         length = f"until {settings.until}, at most {length}"
     # Means are over the finished seeds, which an interruption may leave fewer than requested.

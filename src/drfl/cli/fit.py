@@ -21,6 +21,7 @@ from drfl.experiments.fit.run_fit import check_finished, evaluate_every, jobs_of
 from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.manifest import is_finished
 from drfl.experiments.run.resume import check_folder
+from drfl.report.formatting import plural
 from drfl.report.read_run import remark_lines
 from drfl.task.measure import NOTHING, number
 from drfl.training.history import Metrics
@@ -97,7 +98,7 @@ def _print(fitted: Fitted) -> None:
         console.out.print(text, markup=False)
     view = ScreenTable(
         "model", f"worst {score.words}", f"average {score.words}", "worst loss", text=("model",),
-        title=f"test rows, {job.data.n} clients, {job.settings.rounds} rounds",
+        title=f"test rows, {job.data.n} clients, {plural(job.settings.rounds, 'round')}",
     )  # fmt: skip
     references = {REFERENCES[key][0]: test for key, test in fitted.references.items()}
     models = {"fit": fitted.result.evaluation}

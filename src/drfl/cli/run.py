@@ -29,6 +29,7 @@ from drfl.experiments.run.run_directory import claim_folder
 from drfl.experiments.run.run_warnings import check_strict, warnings_of
 from drfl.experiments.run.runner import execute, write_results
 from drfl.federation.federation import Evaluation
+from drfl.report.formatting import plural
 from drfl.report.read_run import remark_lines
 from drfl.task.measure import number, undefined_note, undefined_share
 from drfl.training.certificate import Certificate
@@ -114,7 +115,7 @@ def _print(finished: FinishedRun, directory: Path) -> None:
     what = f"{label_of(about.algorithm)} on {about.label}"
     table = ScreenTable(
         "iterate", *headings, *more, text=("iterate",), no_wrap=(UNDEFINED,),
-        title=f"{what}, {finished.job.data.n} clients, {result.rounds} rounds",
+        title=f"{what}, {finished.job.data.n} clients, {plural(result.rounds, 'round')}",
     )  # fmt: skip
     for name, (evaluation, certificate) in rows.items():
         m = Metrics.of(evaluation, score)

@@ -21,8 +21,10 @@ def check_output(path: Path, option: str, *, overwrite: bool, inputs: Sequence[P
         inputs: Files that the command reads, which it never replaces.
 
     Raises:
-        InputError: If the file exists, or its folder does not.
+        InputError: If the file exists, the path is a folder, or its folder does not exist.
     """
+    if path.is_dir():  # `overwrite` would not help
+        raise InputError(f"{path} is a folder: give the name of a file to {option}", code="not-a-file", field=str(path))
     if path.exists() and any(other.exists() and path.samefile(other) for other in inputs):
         raise InputError(
             f"{path} is a file that the command reads, so it is not replaced: give another {option}",
