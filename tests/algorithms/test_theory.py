@@ -272,6 +272,7 @@ def test_smoothness_of_squared_loss_is_exact():
     x = torch.randn(30, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     expected = 2 * float(torch.linalg.matrix_norm(x, 2)) ** 2 / 30
     assert theory.linear_smoothness(x, theory.SQUARED, bias=False) == pytest.approx(expected)
+    assert theory.linear_smoothness(x.numpy(), theory.SQUARED, bias=False) == pytest.approx(expected)
     wide = x.T.contiguous()
     assert theory.linear_smoothness(wide, theory.SQUARED, bias=False) == pytest.approx(expected * 30 / 5)
 

@@ -504,6 +504,25 @@ def test_object_other_than_a_data_frame_is_refused(value):
         ClientData.from_frame(value, group="site", target="y")
 
 
+def test_hugging_face_objects_are_refused_with_the_remedy():
+    class Rows(torch.utils.data.Dataset):
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, k):
+            return {"x": [0.0, 1.0], "label": k % 2, "site": "a"}
+
+        def to_pandas(self):
+            return pd.DataFrame([self[k] for k in range(4)])
+
+    with refused("wrong-type", "train", "site", "to_pandas"):
+        ClientData.from_datasets(Rows(), group="site")
+    with refused("wrong-type", "frame", "to_pandas"):
+        ClientData.from_frame(Rows(), group="site", target="label")
+    with refused("not-a-number", "x", "from_arrays"):
+        ClientData.from_frame(Rows().to_pandas(), group="site", target="label")
+
+
 def test_inputs_and_targets_in_two_lists_are_refused():
     with refused("wrong-type", None, "client-0", "Tensor"):
         ClientData.from_arrays([torch.zeros(4, 2)] * 3, [torch.zeros(4)] * 3)

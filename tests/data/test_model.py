@@ -342,3 +342,23 @@ def test_truth_values_of_the_training_file_match_other_spellings(options, tmp_pa
         for form in ({}, {"dtype": str}):
             frame = pd.read_csv(f"{site}.csv", keep_default_na=False, na_values=[""], **form)
             assert [*map(str, model.predict(frame))] == predictions
+
+
+def test_global_model_of_a_run_with_own_models_is_named(tmp_path, caplog):
+    x = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
+    data = drfl.ClientData.from_arrays({"north": (x, (x[:, 0] > 0).long()), "south": (x, (x[:, 1] > 0).long())})
+    algorithms = {"alone": drfl.LocalOnly(), "one": drfl.FedAvg(m=2)}
+    task = drfl.Task(torch.nn.Linear(4, 2))
+    drfl.compare(algorithms, data, task, rounds=1, seeds=1, out=tmp_path / "c", progress=None)
+    caplog.clear()
+    drfl.load_model(tmp_path / "c" / "one-seed0")
+    assert not caplog.records
+    drfl.load_model(tmp_path / "c" / "alone-seed0")
+    assert [record.msg.code for record in caplog.records] == ["no-personal-models"]
+    for folder, remedy in (("alone-seed0", "write_into"), ("one-seed0", "Fit with")):
+        with refused("no-personal-models", "client", "south", remedy):
+            drfl.load_model(tmp_path / "c" / folder, client="south")
+    (tmp_path / "c" / "alone-seed0" / "summary.json").write_text("of another program")
+    caplog.clear()
+    drfl.load_model(tmp_path / "c" / "alone-seed0")
+    assert not caplog.records

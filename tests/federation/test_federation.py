@@ -184,6 +184,7 @@ def test_bundling_is_detected_by_its_method():
     (torch.tensor([True, False, True]), "wrong-type"),
     (torch.tensor([0, 7]), "out-of-range"),
     (torch.tensor([-1, 0]), "out-of-range"),
+    (torch.tensor([1, 0, 1]), "given-twice"),
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("ask", REQUESTS)
 def test_wrong_cohort_is_refused(ask, cohort, code):

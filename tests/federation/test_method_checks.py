@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pytest
+import torch
 from tests.support.refusals import quotes, refused
+from torch import nn
 
-from drfl.algorithms import CLIENT_SIDE, ClientSide, FedProx
+import drfl
+from drfl.algorithms import CLIENT_SIDE, ClientSide, FedProx, PersonalClientSide
 from drfl.core.errors import first_line
 from drfl.federation.local_method import LocalMethod, has_user_loss
 from drfl.federation.method_checks import HOOKS, NamedTensors, check_class, hook_errors
+
+ONES = torch.ones(3)
+SHARING = {"shared": {"m": ONES}, "message_shapes": {"m": (3,)}, "message": {"m": ONES}, "merge": {"m": ONES}}
 
 
 def method(base=ClientSide, **functions):
@@ -128,3 +134,48 @@ def test_long_reason_is_cut_after_a_word():
     assert len(text) <= 220
     assert text.removeprefix("ValueError: ").split() == ["word"] * 40 + ["…"]
     assert len(first_line(ValueError("x" * 500))) <= 220
+
+
+def returns(value):
+    return lambda self, *arguments: value
+
+
+@pytest.mark.parametrize(
+    ("functions", "code", "field", "quoted"),
+    [
+        ({"state": {"a": 1.0}}, "wrong-type", "state", ()),
+        ({"state": None}, "wrong-type", "state", ()),
+        ({"state": {"a": ONES}, "remember": {"a": torch.ones(4)}}, "wrong-shape", "a", ("remember", "(3,)", "(4,)")),
+        ({"state": {"a": ONES}, "remember": {"b": ONES}}, "wrong-shape", "b", ("remember",)),
+        ({"state": {"a": ONES}, "remember": None}, "wrong-type", "remember", ()),
+        ({"prepare": ONES}, "wrong-type", "prepare", ()),
+        ({**SHARING, "message_shapes": {"m": 3}}, "wrong-type", "message_shapes", ()),
+        ({**SHARING, "message": None}, "wrong-type", "message", ()),
+        ({**SHARING, "message": {}}, "wrong-shape", "m", ("message",)),
+        ({**SHARING, "merge": None}, "wrong-type", "merge", ()),
+        ({**SHARING, "merge": {"q": ONES}}, "wrong-shape", "q", ("merge",)),
+        ({**SHARING, "shared": ONES}, "wrong-type", "shared", ()),
+        ({"direction": ONES}, "wrong-type", "direction", ()),
+        ({"direction": (ONES, {})}, "wrong-shape", "direction", ()),
+        ({"direction": (torch.ones(10), None)}, "wrong-type", "direction", ()),
+        ({"direction": (torch.ones(10), {"b": ONES})}, "unknown-name", "b", ("direction",)),
+        (
+            {"state": {"a": ONES}, "direction": (torch.ones(10), {"a": torch.ones(4)})},
+            "wrong-shape",
+            "a",
+            ("direction",),
+        ),
+        ({"private": None}, "wrong-type", "private", ()),
+        ({"trains": None}, "wrong-type", "trains", ()),
+        ({"own_model": ONES}, "wrong-shape", "own_model", ("(10,)", "(3,)")),
+        ({"own_model": None}, "wrong-shape", "own_model", ()),
+    ],
+)
+@pytest.mark.parametrize("engine", [drfl.Loop(), drfl.Stacked()], ids=repr)
+def test_wrong_return_value_is_refused_with_the_name_of_the_function(functions, code, field, quoted, engine):
+    algorithm = method(PersonalClientSide, **{name: returns(value) for name, value in functions.items()})()
+    x = torch.arange(160.0).view(2, 20, 4) / 160
+    data = drfl.ClientData.from_arrays([(each, torch.arange(20) % 2) for each in x])
+    fed = drfl.Simulation(data, drfl.Task(nn.Linear(4, 2)), engine=engine)
+    with refused(code, field, "Mine", *quoted):
+        drfl.run(replace(algorithm, local=drfl.LocalSGD(steps=2, lr=0.1)), fed, rounds=1)

@@ -255,3 +255,30 @@ def test_sampling_with_replacement_matches_numpy():
         clients, counts = np.unique(Key(seed).generator().choice(len(p), size=9, p=p), return_counts=True)
         assert drawn.clients.tolist() == clients.tolist()
         assert drawn.counts.tolist() == counts.tolist()
+
+
+@pytest.mark.parametrize(
+    ("rule", "code"),
+    [
+        (lambda weights, m, key: torch.tensor([0, 1]), "wrong-type"),
+        (lambda weights, m, key: Cohort([0, 1], [1.0, 1.0]), "wrong-type"),
+        (lambda weights, m, key: Cohort(torch.tensor([0, 5]), torch.ones(2)), "out-of-range"),
+        (lambda weights, m, key: Cohort(torch.tensor([-1, 0]), torch.ones(2)), "out-of-range"),
+        (lambda weights, m, key: Cohort(torch.tensor([0, 0]), torch.ones(2)), "out-of-range"),
+        (lambda weights, m, key: Cohort(torch.tensor([0, 1]), torch.ones(3)), "out-of-range"),
+        (lambda weights, m, key: Cohort(torch.tensor([0, 1]), torch.tensor([1.0, -1.0])), "out-of-range"),
+        (lambda weights, m, key: Cohort(torch.tensor([0, 1]), torch.tensor([1.0, math.nan])), "out-of-range"),
+        (lambda weights, m, key: Cohort(torch.tensor([], dtype=torch.int64), torch.ones(0)), "out-of-range"),
+    ],
+)
+def test_wrong_cohort_of_a_users_function_is_refused(rule, code):
+    with refused(code, "sampling"):
+        sampling.draw(rule, LAM, 2, Key(0))
+
+
+def test_cohort_of_a_users_function_may_have_any_order():
+    cohort = sampling.draw(
+        lambda weights, m, key: Cohort(torch.tensor([3, 0]), torch.tensor([1.0, 2.0])), LAM, 2, Key(0)
+    )
+    well_formed(cohort, len(LAM))
+    assert cohort.weights_of(torch.tensor([0, 3])).tolist() == [2 / 3, 1 / 3]

@@ -263,7 +263,7 @@ def test_invalid_metrics_are_refused(given, error):
         (lambda: metric_of(partial(reference.r2_score, NUMBERS)), ("unsupported-metric", "r2_score")),
         (
             lambda: metric_of(Metric("mine", lambda o, y: 1 / 0)).of(BINARY, TWO),
-            ("user-code-failed", "mine", "ZeroDivisionError"),
+            ("user-code-failed", "mine", "ZeroDivisionError", "test_metrics.py"),
         ),
         (lambda: Metric("mine", lambda o, y: torch.ones(3)).of(BINARY, TWO), ("wrong-shape", "mine", "(3,)", "40")),
         (lambda: METRICS["mae"].of(BINARY, NUMBERS), ("user-code-failed", "mae")),

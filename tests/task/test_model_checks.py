@@ -255,6 +255,14 @@ def test_in_place_loss_or_augmentation_is_refused():
     assert torch.equal(data.targets, before)
 
 
+@pytest.mark.parametrize(
+    "augment", [lambda x: x, nn.Dropout(), lambda x, uniform: x.undefined], ids=["one", "two", "x"]
+)
+def test_failing_augmentation_is_named(augment):
+    with refused("user-code-failed", "augment"):
+        drfl.Simulation(drfl.ClientData.from_arrays(pairs()), drfl.Task(nn.Linear(4, 2), augment=augment))
+
+
 def test_model_in_eval_mode_has_one_mode_and_is_tested_as_in_torch():
     data = drfl.ClientData.from_arrays(pairs())
     model = Of(halved_in_training).eval()

@@ -23,6 +23,7 @@ from drfl.core.errors import DivergedError, InputError, NonFiniteError
 from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.engine import Simulation
+from drfl.experiments.api import assess
 from drfl.federation.algorithm import Info, ambiguity_of, core_of, lam_of, mixture_of
 from drfl.federation.federation import WrappedFederation
 from drfl.federation.local_method import OwnModels
@@ -830,3 +831,25 @@ def test_start_may_have_more_rounds():
     options = {"algorithm": DRFA(m=2, local=LOCAL), "fed": federation()}
     again = run(**options, rounds=5, start=run(**options, rounds=2).end)
     assert torch.equal(again.model, run(**options, rounds=5).model)
+
+
+def test_table_of_clients_has_their_names_and_every_metric():
+    x = torch.randn(30, 4, generator=torch.Generator().manual_seed(0))
+    data = ClientData.from_arrays({"north": (x, (x[:, 0] > 0).long()), "south": (x + 1, (x[:, 1] > 0).long())})
+    torch.manual_seed(0)
+    task = Task(torch.nn.Linear(4, 2), score="log_loss", metrics=("accuracy",))
+    result = run(LocalOnly(local=LOCAL), Simulation(data, task), rounds=2)
+    table = result.to_clients()
+    assert table.columns.tolist() == ["client", "log_loss", "loss", "samples", "lambda", "accuracy"]
+    assert table["client"].tolist() == assess(result).to_frame()["client"].tolist() == ["north", "south"]
+    assert table["samples"].tolist() == [len(rows) for rows in data.test]
+    for i, rows in enumerate(data.test):
+        result.write_into(task.model, client=table["client"][i])
+        with torch.no_grad():
+            outputs, targets = task.model(data.test_inputs[rows]), data.test_targets[rows]
+        assert table["accuracy"][i] == pytest.approx(float((outputs.argmax(1) == targets).double().mean()))
+        assert table["log_loss"][i] == pytest.approx(
+            float(torch.nn.functional.cross_entropy(outputs, targets)), rel=1e-5
+        )
+    with refused("unknown-name", "client", "nort", "north"):
+        result.write_into(task.model, client="nort")

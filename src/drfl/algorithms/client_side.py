@@ -16,7 +16,7 @@ from drfl.federation.algorithm import Info
 from drfl.federation.client_table import ClientTable
 from drfl.federation.federation import Federation
 from drfl.federation.local_method import LocalMethod, Named, OwnModels, flatten, unflatten
-from drfl.federation.method_checks import NamedTensors, hook_errors
+from drfl.federation.method_checks import NamedTensors, hook_errors, tensors_from
 from drfl.optim.server_optimizers import ServerMoments
 from drfl.task.client_model import ClientModel
 
@@ -86,7 +86,7 @@ class ClientSide(Averaging, LocalMethod):
         w, server = super().init(fed)
         fed.layout_of(self)  # raises if the method does not suit the federation and its model
         tensors = self._first_shared(fed)
-        shared = flatten(tensors, {name: tuple(value.shape) for name, value in tensors.items()}, w)
+        shared = flatten(tensors, {name: tuple(value.shape) for name, value in tensors.items()}, w, self, "shared")
         return ClientSideState(w, server, fed.client_store(self), shared if shared.numel() else None)
 
     def round(self, state: ClientSideState, fed: Federation, key: Key) -> tuple[ClientSideState, Info]:
@@ -126,12 +126,13 @@ class ClientSide(Averaging, LocalMethod):
             messages = {} if up.messages is None else unflatten(up.messages, fed.layout_of(self).message)
             with hook_errors(self, "merge"):
                 merged = self.merge(NamedTensors("shared", shared), NamedTensors("messages", messages), a)
-            flat = flatten(merged, {name: tuple(value.shape) for name, value in shared.items()}, flat)
+            shapes = {name: tuple(value.shape) for name, value in shared.items()}
+            flat = flatten(merged, shapes, flat, self, "merge")
         return ClientSideState(w, server, store, flat), Info(D, up.clients, average=model.average)
 
     def _first_shared(self, fed: Federation) -> dict[str, Tensor]:
         with hook_errors(self, "shared"):
-            return {} if fed.model is None else self.shared(fed.model)
+            return {} if fed.model is None else tensors_from(self, "shared", self.shared(fed.model))
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ class DRDM(Regularised):
         m = sampling.size(self.m, N)
         mu = penalty(self.mu, self.local)
 
-        D = self.sampling(lam, m, key.fold("D"))  # D ~ λ
+        D = sampling.draw(self.sampling, lam, m, key.fold("D"))  # D ~ λ
         t = key.fold("t").integer(1, tau)  # t' ~ U{1..τ}
         up = fed.train(D.clients, w, self.local, key.fold("sgd"), prox=mu, shift=h[D.clients].neg_(), snapshot=t)
         if not up.clients.numel():
@@ -203,7 +203,7 @@ class DualDRDM(Regularised):
         (w, lam, h, squares, running, reference), m, tau = state, sampling.size(self.m, fed.n), self.local.tau
         mu = penalty(self.mu, self.local)
 
-        D = self.sampling(lam, m, key.fold("D"))  # D ~ λ
+        D = sampling.draw(self.sampling, lam, m, key.fold("D"))  # D ~ λ
         t = key.fold("t").integer(1, tau)  # t' ~ U{1..τ}
         up = fed.train(D.clients, w, self.local, key.fold("sgd"), prox=mu, shift=h[D.clients].neg_(), snapshot=t)
         if not up.clients.numel():

@@ -85,7 +85,7 @@ class DRFA(SnapshotMethod):
         """Run one round of Algorithm 1, lines 2–17."""
         (w, lam, squares, reference), m, tau = state, sampling.size(self.m, fed.n), self.local.tau
 
-        D = self.sampling(lam, m, key.fold("D"))  # D ~ λ
+        D = sampling.draw(self.sampling, lam, m, key.fold("D"))  # D ~ λ
         t = key.fold("t").integer(1, tau)  # t' ~ U{1..τ}
         # The weights are the multiplicities among the clients that answered.
         answered, model = fed.mean(D, w, self.local, key.fold("sgd"), snapshot=t)
@@ -179,7 +179,7 @@ class DRFAGA:
         """Run one round; w and λ both move from the same (w̄, λ)."""
         (w, lam, squares, reference), N = state, fed.n
 
-        D = self.sampling(lam, sampling.size(self.m, N), key.fold("D"))  # D ~ λ
+        D = sampling.draw(self.sampling, lam, sampling.size(self.m, N), key.fold("D"))  # D ~ λ
         answered, model = fed.mean(D, w, self.local, key.fold("sgd"))
         if model is None:
             return state, Info.without_replies(D)

@@ -321,6 +321,7 @@ def linear_coupling(clients: Sequence[Tensor], slope: float, *, bias: bool = Tru
 
 
 def _inputs(x: Tensor, bias: bool) -> Tensor:
+    x = torch.as_tensor(x)  # inputs may be NumPy arrays
     if x.dim() != 2 or not x.numel():
         raise InputError(
             f"inputs must have shape (n, p) with n ≥ 1 and p ≥ 1, got {tuple(x.shape)}. Flatten each input",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Collection
 from functools import cached_property
@@ -13,16 +14,18 @@ import torch
 from torch import Tensor, nn
 
 from drfl.core import checks, user_code
-from drfl.core.errors import InputError
+from drfl.core.errors import InputError, Notice
 from drfl.data.model_file import ModelFile, Threshold, read_model_file
 from drfl.data.model_store import find_model
-from drfl.data.personal_models import personal_weights
+from drfl.data.personal_models import has_own_models, personal_weights
 from drfl.data.standardisation import Standardisation, Standardise
 from drfl.data.tables.columns import frame_row
 from drfl.data.tables.conform import encode_features
 from drfl.data.tables.schema import Column, TableSchema
 from drfl.data.tables.table import Table, check_unique, plain_columns, text_names
 from drfl.task.architecture import build, check_sizes, load_weights, make_model
+
+LOG = logging.getLogger("drfl")
 
 BATCH = 4096
 """Rows that the module gets at a time."""
@@ -56,7 +59,8 @@ def load_model(
             has none.
 
     Returns:
-        The model. Without its module it can do everything except predict.
+        The model. Without its module it can do everything except predict. A warning is logged if it is the global model
+        of a run that tested its clients' own models.
 
     Raises:
         InputError: If the file cannot be read, was not written by drfl, is damaged or has a newer format; if the module
@@ -85,6 +89,9 @@ def load_model(
                 field="client",
             )
         content = content._replace(weights={**content.weights, **own})
+    elif has_own_models(file):
+        text = f"{file} is a global model, but the run tested its clients' own models, which it does not store"
+        LOG.warning(Notice(text, "no-personal-models", str(file)))
     return Model(content, module, of_site if schema is None else schema, trusted)
 
 

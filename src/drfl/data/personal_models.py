@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from torch import Tensor
@@ -19,6 +20,16 @@ def personal_clients(model: Path) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.rpartition("/")[0] for name in _tensors(model)))
 
 
+def has_own_models(model: Path) -> bool:
+    """Return whether a model file is that of a run that tested its clients' own models, which it does not store."""
+    document = None
+    # The file beside the model may be another program's.
+    with suppress(InputError):
+        document = read_json(model.parent / "summary.json")
+    has_models = (model.parent / DECISION).exists()
+    return not has_models and isinstance(document, dict) and document.get("own_models") is True
+
+
 def personal_weights(model: Path, client: str) -> dict[str, Tensor]:
     """Return the parameters of a client's personal model; empty if the client uses the global model.
 
@@ -32,6 +43,13 @@ def personal_weights(model: Path, client: str) -> dict[str, Tensor]:
     file = model.parent / DECISION
     document = read_json(file) if model.name == RETURNED and file.is_file() else None
     clients = document.get("personal") if isinstance(document, dict) else None
+    if has_own_models(model):
+        raise InputError(
+            f"the run of {model} does not store its clients' own models. Write that of client '{client}' with "
+            "result.write_into(module, client=…) after drfl.run in Python, or fit with `personalise`",
+            code="no-personal-models",
+            field="client",
+        )
     if not isinstance(clients, dict):
         raise InputError(
             f"{model} has no personal models, so it is the same for client '{client}' and all others. Fit with "

@@ -28,7 +28,7 @@ from drfl.federation.local_method import (
     StepContext,
     flatten,
 )
-from drfl.federation.method_checks import hook_errors, names_from
+from drfl.federation.method_checks import hook_errors, names_from, tensors_from
 from drfl.federation.requests import MethodWork, TrainRequest
 from drfl.optim.local_optimizers import SAM, LocalOptimizer
 from drfl.task.client_model import ClientModel
@@ -83,7 +83,8 @@ def train(
     if _overrides(method, "prepare"):
         with hook_errors(method, "prepare"):
             for client in clients:
-                client.prepared = dict(method.prepare(client.model(client.start), client.data, client.context()))
+                prepared = method.prepare(client.model(client.start), client.data, client.context())
+                client.prepared = tensors_from(method, "prepare", prepared)
     models = Models.empty(request)
     ends: dict[int, dict[str, Tensor]] = {}
     vectorise &= type(method) not in _serial.get(problem.task, ())
@@ -103,10 +104,12 @@ def train(
         model, context = client.model(models.w[j]), client.context()
         if messages is not None:
             with hook_errors(method, "message"):
-                messages[j] = flatten(method.message(model, client.data, context), layout.message, w)
+                message = method.message(model, client.data, context)
+                messages[j] = flatten(message, layout.message, w, method, "message")
         if states is not None:
             with hook_errors(method, "remember"):
-                states[j] = layout.row(models.w[j], client.state | method.remember(model, client.data, context))
+                new = tensors_from(method, "remember", method.remember(model, client.data, context))
+                states[j] = layout.row(models.w[j], client.state | new, method)
     if bool(layout.private.any()):
         # Private parameters stay at a client. With the server's numbers in their place, the models can be averaged.
         mask = layout.private.to(w.device)
@@ -156,7 +159,16 @@ def own_model(problem: PooledData, work: MethodWork, w: Tensor, row: Tensor | No
     received = ClientModel.of(problem.task, w)
     start, state = work.layout.load(row, work.method, w, received)
     with hook_errors(work.method, "own_model"), torch.no_grad():
-        return work.method.own_model(received.at(start), StepContext(received, state, dict(work.context))).detach()
+        own: object = work.method.own_model(received.at(start), StepContext(received, state, dict(work.context)))
+        if not (isinstance(own, Tensor) and own.shape == w.shape):
+            got = f"shape {tuple(own.shape)}" if isinstance(own, Tensor) else f"an object of type {type(own).__name__}"
+            raise InputError(
+                f"{type(work.method).__name__}.own_model must return a vector of shape {tuple(w.shape)}, such as "
+                f"model.vector, got {got}",
+                code="wrong-shape",
+                field="own_model",
+            )
+        return own.detach()
 
 
 def _overrides(method: LocalMethod, name: str) -> bool:
@@ -395,7 +407,25 @@ class _Gradient:
             g: Tensor, loss: Tensor, state: Mapping[str, Tensor], per_client: Mapping[str, Tensor]
         ) -> tuple[Tensor, dict[str, Tensor]]:
             context = StepContext(self._received, state, {**self._context, **per_client})
-            direction, new = self._method.direction(g, loss, context)
+            result: object = self._method.direction(g, loss, context)
+            if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], Tensor)):
+                raise InputError(
+                    f"{type(self._method).__name__}.direction must return a vector and a dictionary of new values, "
+                    f"such as (gradient, {{}}), got an object of type {type(result).__name__}",
+                    code="wrong-type",
+                    field="direction",
+                )
+            direction, new = result[0], tensors_from(self._method, "direction", result[1])
+            known = {**self._context, **per_client, **state}
+            for name, value in new.items():
+                if name not in known or value.shape != known[name].shape:
+                    raise InputError(
+                        f"{type(self._method).__name__}.direction returned '{name}' of shape {tuple(value.shape)}, but "
+                        f"must return new values of tensors of the context: "
+                        f"{', '.join(f'{each} {tuple(known[each].shape)}' for each in known) or 'it has none'}",
+                        code="wrong-shape" if name in known else "unknown-name",
+                        field=name,
+                    )
             if direction.shape != g.shape:
                 raise InputError(
                     f"{type(self._method).__name__}.direction must return a vector of shape {tuple(g.shape)}, got "
@@ -403,7 +433,7 @@ class _Gradient:
                     code="wrong-shape",
                     field="direction",
                 )
-            return direction, dict(new)
+            return direction, new
 
         with torch.no_grad():
             if self._vectorised:

@@ -427,8 +427,8 @@ def assess(
         of: A run's result; an evaluation of accuracy, such as from :meth:`drfl.Simulation.evaluate`; the result of
             :func:`fit`; the folder of a run or a fit; or another tool's predictions of the test rows of a simulation,
             see the page on trained models.
-        data: The clients' data, for their names and for whether they share test rows; a folder and the result of a fit
-            know both. For predictions, the simulation.
+        data: The clients' data, for whether they share test rows, and for the names of the clients of an evaluation; a
+            folder and the result of a fit know both. For predictions, the simulation.
         measure: A metric that was measured; None = the score.
         level: The level of intervals and sets, in (0, 1).
         auc_interval: "delong", or "distribution-free", which is valid for every distribution of the outputs and any
@@ -527,6 +527,7 @@ def assess(
                 field="data",
             )
     names, independent = (None, True) if data is None else (data.names, not data.shares_test_rows)
+    names = of.names if names is None and isinstance(of, Result) else names
     patients = None if data is None or data.patients is None else data.patient_counts(data.test).tolist()
     return assess_evaluation(
         evaluation,

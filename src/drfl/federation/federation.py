@@ -307,6 +307,13 @@ class Federation(ABC):
                 code="out-of-range",
                 field="cohort",
             )
+        if len(cohort.unique()) < len(cohort):
+            raise InputError(
+                f"a cohort must have each client once, got {cohort.tolist()!s:.60}. Give clients that were drawn "
+                "several times a larger weight, as drfl.sampling.with_replacement does.",
+                code="given-twice",
+                field="cohort",
+            )
         self.check_model(request.w)
         if not isinstance(request.key, Key):
             raise InputError(

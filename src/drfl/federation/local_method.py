@@ -12,7 +12,7 @@ from torch import Tensor
 
 from drfl.core.errors import InputError
 from drfl.federation.client_table import ClientTable
-from drfl.federation.method_checks import NamedTensors, check_class, hook_errors, is_of_user, names_from
+from drfl.federation.method_checks import NamedTensors, check_class, hook_errors, is_of_user, names_from, tensors_from
 from drfl.task.client_model import PASS, ClientModel
 
 Named = Mapping[str, Tensor]
@@ -231,9 +231,17 @@ class MethodLayout(NamedTuple):
             private = set(names_from(method, "private", method.private(model)))
         trained = set(names_from(method, "trained", method.trained))
         with hook_errors(method, "state"):
-            state = method.state(model)
+            state = tensors_from(method, "state", method.state(model))
         with hook_errors(method, "message_shapes"):
             message = dict(method.message_shapes(model))
+        for name, shape in message.items():
+            if not isinstance(shape, tuple):
+                raise InputError(
+                    f"{type(method).__name__}.message_shapes must return a shape such as (3,) for '{name}', got "
+                    f"{shape!r:.60}",
+                    code="wrong-type",
+                    field="message_shapes",
+                )
         wrong = sorted(private - set(model.names)) + sorted(trained - state.keys())
         if wrong:
             raise InputError(
@@ -280,29 +288,32 @@ class MethodLayout(NamedTuple):
             w[self.private.to(w.device)] = row[1:count]
         return w, unflatten(row[count:], self.state)
 
-    def row(self, w: Tensor, state: Named) -> Tensor:
-        """Return the row that stores a client's private parameters and its state."""
-        return torch.cat([w.new_ones(1), w[self.private.to(w.device)], flatten(state, self.state, w)])
+    def row(self, w: Tensor, state: Named, method: LocalMethod) -> Tensor:
+        """Return the row that stores a client's private parameters and its state, after ``remember`` of a method."""
+        stored = flatten(state, self.state, w, method, "remember")
+        return torch.cat([w.new_ones(1), w[self.private.to(w.device)], stored])
 
 
-def flatten(tensors: Named, shapes: Shapes, like: Tensor) -> Tensor:
-    """Return tensors as one vector of the type of ``like``, in the order of ``shapes``.
+def flatten(tensors: Named, shapes: Shapes, like: Tensor, method: LocalMethod, hook: str) -> Tensor:
+    """Return tensors from a function of a method as one vector of the type of ``like``, in the order of ``shapes``.
 
     Raises:
         InputError: If a tensor is missing or has another shape.
     """
+    tensors = tensors_from(method, hook, tensors)
     # A tensor that the method did not declare would be lost, so it is an error like a missing one.
     for name in shapes.keys() ^ tensors.keys():
         raise InputError(
-            f"a tensor '{name}' is {'missing' if name in shapes else 'not expected'}: the method must return "
-            f"{', '.join(shapes) or 'none'}",
+            f"{type(method).__name__}.{hook} must return the tensors {', '.join(shapes) or 'none'}, but '{name}' is "
+            f"{'missing' if name in shapes else 'not one of them'}",
             code="wrong-shape",
             field=name,
         )
     for name, shape in shapes.items():
         if tuple(tensors[name].shape) != tuple(shape):
             raise InputError(
-                f"tensor '{name}' has shape {tuple(tensors[name].shape)}, but the method declared {tuple(shape)}",
+                f"{type(method).__name__}.{hook} must return '{name}' of shape {tuple(shape)}, got "
+                f"{tuple(tensors[name].shape)}",
                 code="wrong-shape",
                 field=name,
             )

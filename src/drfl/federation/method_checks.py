@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache
@@ -68,7 +68,7 @@ def names_from(method: object, place: str, names: Collection[str]) -> Collection
     """Return the names that a user's method declares, and reject a text, whose letters would be taken for names.
 
     Raises:
-        InputError: If they are a text.
+        InputError: If they are a text, or no collection.
     """
     if isinstance(names, str):
         raise InputError(
@@ -77,7 +77,28 @@ def names_from(method: object, place: str, names: Collection[str]) -> Collection
             code="wrong-type",
             field=place,
         )
+    if not isinstance(names, Iterable):
+        raise InputError(
+            f"{type(method).__name__}.{place} must be a collection of names, got {names!r:.60}",
+            code="wrong-type",
+            field=place,
+        )
     return names
+
+
+def tensors_from(method: object, hook: str, value: object) -> dict[str, Tensor]:
+    """Return the tensors by name that a user's function has returned.
+
+    Raises:
+        InputError: If it has returned something else.
+    """
+    if not (isinstance(value, Mapping) and all(isinstance(each, Tensor) for each in value.values())):
+        raise InputError(
+            f"{type(method).__name__}.{hook} must return a dictionary of tensors by name, got {value!r:.60}",
+            code="wrong-type",
+            field=hook,
+        )
+    return dict(value)
 
 
 @cache

@@ -163,6 +163,37 @@ def check_sampling(sampling: object) -> None:
         )
 
 
+def draw(sampling: Sampling, weights: Tensor, m: int, key: Key) -> Cohort:
+    """Draw a cohort, and check it if the function is a user's.
+
+    Raises:
+        InputError: If a user's function returns something else than a cohort of the clients.
+    """
+    cohort: object = sampling(weights, m, key)
+    if getattr(sampling, "__module__", None) == __name__ and isinstance(cohort, Cohort):
+        return cohort
+    name, n = getattr(sampling, "__name__", type(sampling).__name__), len(weights)
+    expected = "drfl.sampling.Cohort(clients, counts), with distinct clients in"
+    if not (isinstance(cohort, Cohort) and all(isinstance(part, Tensor) and part.dim() == 1 for part in cohort)):
+        raise InputError(
+            f"the sampling function {name} must return {expected} 0..{n - 1}, got {cohort!r:.60}",
+            code="wrong-type",
+            field="sampling",
+        )
+    clients, counts = cohort.clients.long(), cohort.counts.double()
+    distinct = clients.unique()
+    is_valid = len(counts) == len(clients) == len(distinct) > 0 and distinct[0] >= 0 and distinct[-1] < n
+    if not (is_valid and 0 <= float(counts.min()) <= float(counts.max()) < math.inf):
+        raise InputError(
+            f"the sampling function {name} must return {expected} 0..{n - 1} and one count of at least 0 per client, "
+            f"got clients {clients.tolist()!s:.60} and counts {counts.tolist()!s:.60}",
+            code="out-of-range",
+            field="sampling",
+        )
+    order = clients.argsort()
+    return Cohort(clients[order], counts[order])
+
+
 def size(m: int | None, n: int) -> int:
     """Return the cohort size m or its default.
 

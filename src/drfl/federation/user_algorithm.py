@@ -8,7 +8,8 @@ from torch import Tensor
 from drfl.ambiguity.ambiguity_set import on_simplex
 from drfl.core.errors import InputError, NonFiniteError
 from drfl.core.key import Key
-from drfl.federation.algorithm import Algorithm, Info, S, ambiguity_of, lam_of, parts_of
+from drfl.federation import sampling
+from drfl.federation.algorithm import Algorithm, Info, S, ambiguity_of, core_of, lam_of, parts_of
 from drfl.federation.federation import Federation
 from drfl.federation.method_checks import hook_errors, is_of_user
 
@@ -90,7 +91,10 @@ def play(algorithm: Algorithm[S], state: S, fed: Federation, key: Key) -> tuple[
 
 def _has_user_code(algorithm: Algorithm) -> bool:
     parts = (algorithm, ambiguity_of(algorithm))
-    return any(is_of_user(type(part)) for part in parts if part is not None)
+    # The sampling function may be an object, such as a functools.partial, whose class is not the user's.
+    rule = getattr(core_of(algorithm), "sampling", sampling.with_replacement)
+    is_drfls = str(getattr(rule, "__module__", "")).partition(".")[0] == "drfl"
+    return not is_drfls or any(is_of_user(type(part)) for part in parts if part is not None)
 
 
 def _check_model(algorithm: object, hook: str, state: object, like: Tensor) -> None:

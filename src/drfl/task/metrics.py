@@ -17,6 +17,7 @@ from torch import Tensor
 from drfl.core.errors import InputError, unknown
 from drfl.task.losses import equals
 from drfl.task.measure import NAME, Measure, Rows
+from drfl.task.model_checks import place_of
 
 MetricFn = Callable[[Tensor, Tensor], Tensor | float]
 """Function of a client's outputs (n, …) and targets (n, …) that returns a number, or one value per sample."""
@@ -201,8 +202,8 @@ class Metric(Measure):
             raise
         except Exception as error:
             raise InputError(
-                f"metric '{self.name}' failed for outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)}: "
-                f"{type(error).__name__}: {' '.join(str(error).split())}",
+                f"metric '{self.name}' failed for outputs {tuple(outputs.shape)} and targets {tuple(targets.shape)}"
+                f"{place_of(error)}: {type(error).__name__}: {' '.join(str(error).split())}",
                 code="user-code-failed",
                 field=self.name,
             ) from error

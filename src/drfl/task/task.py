@@ -329,6 +329,18 @@ class Task:
                 if self.noisy:
                     four, version = x[:4], x._version
                     seeds = torch.arange(len(four), device=x.device)
+                    try:
+                        self.augmented(four, seeds)
+                    except (InputError, torch.OutOfMemoryError):
+                        raise
+                    except Exception as error:
+                        raise InputError(
+                            f"augment failed for inputs {tuple(four.shape)} {x.dtype}{place_of(error)}: "
+                            f"{first_line(error)}. It must be a function of the inputs and of uniform: def "
+                            "augment(x, uniform).",
+                            code="user-code-failed",
+                            field="augment",
+                        ) from error
                     self.outputs(trained, four, seeds)
                     if x._version != version:
                         raise InputError(

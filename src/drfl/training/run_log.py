@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from drfl.core import checks
-from drfl.core.errors import InputError, Notice, listing
+from drfl.core.errors import InputError, Notice, listing, unknown
 from drfl.core.html_table import html_table
 from drfl.core.key import Key
 from drfl.core.run_end import FEW_ROUNDS, Marks, StopReason, late_rollbacks
@@ -40,6 +40,7 @@ from drfl.training.step_size import StepSize, with_step_size
 from drfl.training.step_size_controller import FIRST, RISE
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
     from drfl.task.layout import Layout
@@ -71,6 +72,7 @@ class Result(NamedTuple):
         fallback: The earlier model that the safeguard returned instead of the last one; None if it did not.
         layout: Names and shapes of the parameters in ``model``; None if the federation does not know them.
         ignored: The target that the loss ignores, such as -100; None if it ignores none or is not known.
+        names: (N,) names of the clients; () if the federation does not know them.
     """
 
     model: Tensor
@@ -89,6 +91,7 @@ class Result(NamedTuple):
     fallback: Fallback | None = None
     layout: Layout | None = None
     ignored: float | None = None
+    names: tuple[str, ...] = ()
 
     @property
     def state(self) -> State:
@@ -159,12 +162,22 @@ class Result(NamedTuple):
         rows = {name: Metrics.of(evaluation, score).as_dict(score.name) for name, evaluation in evaluations}
         return html_table(repr(self), pd.DataFrame.from_dict(rows, orient="index").rename_axis("").reset_index())
 
-    def write_into(self: Self, module: torch.nn.Module, client: int | None = None) -> None:
+    def to_clients(self) -> pd.DataFrame:
+        """Return the test results of ``model``, one row per client, with every metric and the client weights λ."""
+        import pandas as pd
+
+        tests, (score, *others) = self.evaluation, self.history.measures
+        columns = {score.name: tests.score, "loss": tests.loss, "samples": tests.samples, "lambda": self.lam}
+        columns |= {metric.name: values for metric, values in zip(others, tests.others, strict=True)}
+        names = self.names or [f"client-{i}" for i in range(len(tests.score))]
+        return pd.DataFrame({"client": names, **{name: values.cpu().numpy() for name, values in columns.items()}})
+
+    def write_into(self: Self, module: torch.nn.Module, client: int | str | None = None) -> None:
         """Write the returned model, or a client's personal model, into a module of the architecture that was trained.
 
         Args:
             module: The module, which ``torch.compile`` may have wrapped.
-            client: Number of the client, if the clients have personal models in a simulation; None = ``model``.
+            client: Name or number of the client, if the clients have personal models in a simulation; None = ``model``.
 
         Raises:
             InputError: If it is not a module, or one with other parameters, or the clients have personal models and
@@ -186,7 +199,7 @@ class Result(NamedTuple):
                 )
         layout.load(module, self._model_of(client))
 
-    def _model_of(self: Self, client: int | None) -> Tensor:
+    def _model_of(self: Self, client: int | str | None) -> Tensor:
         if client is None and self.personal is None:
             return self.model
         if isinstance(self.personal, OwnModels):
@@ -198,7 +211,11 @@ class Result(NamedTuple):
         if client is None:
             text = "each client has its own model. Name the client: result.write_into(module, client=0)"
             raise InputError(text, code="missing-option", field="client")
-        if not checks.is_integer(client) or not 0 <= client < self.personal.n:
+        if isinstance(client, str) and self.names:
+            if client not in self.names:
+                raise unknown("client", client, self.names)
+            client = self.names.index(client)
+        if isinstance(client, str) or not checks.is_integer(client) or not 0 <= client < self.personal.n:
             text = f"client must be an integer from 0 to {self.personal.n - 1}, got {client!r}"
             raise InputError(text, code="out-of-range", field="client")
         return self.personal[torch.tensor([client])][0]
@@ -340,7 +357,7 @@ class RunLog:
             model, lam, history, *tested, end, returned, stopped, stopped_on,
             selection=self._outcome(progress), personal=self.personal, fallback=earlier,
             layout=None if self.fed.model is None else self.fed.model.task.layout,
-            ignored=None if self.fed.model is None else self.fed.model.task.criterion.ignored,
+            ignored=None if self.fed.model is None else self.fed.model.task.criterion.ignored, names=self.fed.names,
         )  # fmt: skip
         average = progress.average
         if average is None:

@@ -200,7 +200,8 @@ def named_columns(frame: pd.DataFrame) -> pd.DataFrame:
 
     if not isinstance(frame, pd.DataFrame):
         kind = f"{type(frame).__module__}.{type(frame).__name__}".removeprefix("builtins.")
-        text = f"expected a data frame of pandas, got {kind}. Read a file with pandas.read_csv"
+        remedy = "Pass its to_pandas()" if hasattr(frame, "to_pandas") else "Read a file with pandas.read_csv"
+        text = f"expected a data frame of pandas, got {kind}. {remedy}"
         raise InputError(text, code="wrong-type", field="frame")
     if not len(frame):
         raise InputError("the table has no rows. Each client needs at least two", code="no-rows")
@@ -374,6 +375,13 @@ def feature_matrix(
     for name in features:
         column = frame[name]
         # pandas counts complex numbers as numeric.
+        if isinstance(column.iloc[0], list | np.ndarray):
+            raise InputError(
+                f"{what.removesuffix('s')} column '{name}' has arrays. Stack them, as in "
+                f"numpy.stack(frame['{name}']), and pass the arrays of each client to drfl.ClientData.from_arrays",
+                code="not-a-number",
+                field=name,
+            )
         if not is_numeric_dtype(column) or is_complex_dtype(column):
             raise InputError(
                 f"{what.removesuffix('s')} column '{name}' is neither numeric nor text ({column.dtype}). Convert it, "

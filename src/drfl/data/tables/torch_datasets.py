@@ -19,6 +19,12 @@ from drfl.data.tables.convert import Pair, check_not_ragged, with_text_names
 from drfl.task.input_fields import has_fields, tensor_of
 
 Item = tuple[object, ...]
+
+REMEDY = (
+    "Convert Hugging Face data with to_pandas() for from_frame, or pass with_format('torch') columns to from_arrays"
+)
+"""Remedy if the items are dictionaries."""
+
 TorchDatasets = Mapping[str, TorchDataset[Item]] | Sequence[TorchDataset[Item]]
 
 
@@ -55,6 +61,13 @@ def divide(dataset: TorchDataset[Item], group: int | str) -> dict[str, Subset[It
     rows: dict[object, list[int]] = {}
     for k in range(length):
         item = dataset[k] if array is None else (None, None, array[k])
+        if isinstance(item, Mapping):
+            raise InputError(
+                f"the dataset must have items (x, y, metadata), got a dict with keys {', '.join(map(str, item))}. "
+                f"{REMEDY}",
+                code="wrong-type",
+                field="train",
+            )
         try:
             data: Any = item[2]
             if not isinstance(data, Mapping):  # one value, or a vector of them
@@ -121,10 +134,7 @@ def stack(name: str, dataset: TorchDataset[Item]) -> Pair:
 def _item(item: Item) -> tuple[dict[str | int | None, Tensor], Tensor]:
     """Return the inputs of an item by name, by number for a tuple, or by None for one tensor; and its target."""
     if isinstance(item, Mapping):
-        raise ValueError(
-            f"items must be (x, y), got a dict with keys {', '.join(map(str, item))}. Convert Hugging Face data with "
-            "to_pandas() for from_frame, or pass with_format('torch') columns to from_arrays"
-        )
+        raise ValueError(f"items must be (x, y), got a dict with keys {', '.join(map(str, item))}. {REMEDY}")
     if not isinstance(item, tuple | list) or len(item) not in (2, 3):
         size = f" of {len(item)}" if isinstance(item, tuple | list) else ""
         raise ValueError(f"items must be (x, y) or (x, y, metadata), got an object of type {type(item).__name__}{size}")
