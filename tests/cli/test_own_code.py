@@ -289,7 +289,7 @@ def test_own_ambiguity_set_is_recorded_and_its_run_repeats(folder, text):
 
 def test_own_ambiguity_set_limits_the_client_weights(folder):
     (folder / "job.toml").write_text('clients = 4\n[algorithms.DRFA]\nambiguity = "mine.py:Floor:share=1"\n')
-    words = "compare job.toml --algorithms DRFA,FedAvg --rounds 2 --seeds 2 --jobs 2 --out c"
+    words = "compare job.toml --algorithms DRFA,FedAvg --rounds 2 --seeds 2 --out c"
     assert call(words.split()) == 0
     last = (folder / "c" / "DRFA-seed1" / "lambda.csv").read_text().splitlines()[-1].split(",")[1:]
     assert [float(x) for x in last] == pytest.approx([0.25] * 4, abs=1e-6)

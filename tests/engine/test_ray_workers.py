@@ -139,7 +139,10 @@ def test_invalid_address_is_refused(address):
         Cluster(address).connected()
 
 
-@pytest.mark.parametrize(("says", "told"), [(None, "timed out"), (b"SSH-2.0-x\r\n", "HOST:PORT"), (b"", "HOST:PORT")])
+@pytest.mark.parametrize(
+    ("says", "told"),
+    [pytest.param(None, "timed out", marks=pytest.mark.long), (b"SSH-2.0-x\r\n", "HOST:PORT"), (b"", "HOST:PORT")],
+)
 def test_other_server_at_the_address_is_refused(says, told, monkeypatch):
     monkeypatch.setattr(ray_cluster, "PATIENCE", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -202,7 +202,7 @@ def test_seeds_belong_to_a_client():
     [
         (lambda x, u: x[:, :1], ("wrong-shape", "augment", "torch.float64", "(4, 1, 6, 6)")),
         (lambda x, u: x.float(), ("wrong-shape", "augment", "torch.float32")),
-        (lambda x, u: x.nosuch, ("model-data-mismatch", "model", "nosuch")),
+        (lambda x, u: x.nosuch, ("user-code-failed", "augment", "nosuch")),
     ],
 )
 def test_faulty_augmentation_is_refused_before_training(augment, error):

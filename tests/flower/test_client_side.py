@@ -210,6 +210,7 @@ def test_site_that_lost_its_state_starts_from_the_global_model(tmp_path, caplog)
     assert lost.loss[0] != shared.loss[0]
 
 
+@pytest.mark.long
 def test_site_that_misses_the_last_test_of_own_models_has_no_result(tmp_path):
     _, fed = pair(tmp_path)
     grid, algorithm = fed._transport.grid, CLIENT_SIDE["Ditto"](m=3, local=LOCAL)

@@ -135,6 +135,7 @@ def test_portfolio_is_judged_as_in_a_simulation(tmp_path):
     assert job.max_requests < max(grid.count.values()) <= job.max_fit_requests
 
 
+@pytest.mark.long
 def test_three_sites_choose_the_member_of_a_simulation_with_its_p_values(two_members, tmp_path, monkeypatch):
     fitted = []
 

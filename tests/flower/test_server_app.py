@@ -227,6 +227,7 @@ class Leaving(InProcessGrid):
         return super().push_messages(messages)
 
 
+@pytest.mark.long
 def test_site_that_misses_the_last_test_has_no_result_in_any_file(tmp_path, caplog):
     out = server_app.serve(grid_of(grid=Leaving), settings(tmp_path))
     with (out / "clients.csv").open(newline="") as file:

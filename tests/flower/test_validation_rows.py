@@ -54,7 +54,7 @@ def simulated(more, rounds):
 @pytest.mark.parametrize(
     ("more", "stopped"),
     [
-        ({"select": "worst"}, "rounds"),
+        pytest.param({"select": "worst"}, "rounds", marks=pytest.mark.long),
         pytest.param({"select": "loss", "validation": 0.4}, "rounds", marks=pytest.mark.long),
         ({"patience": 1}, "patience"),
         ({"until": "avg_loss=100"}, "target"),

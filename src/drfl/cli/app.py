@@ -193,7 +193,7 @@ def run(options: o.RunOptions) -> int:
 @app.command(cls=Command, rich_help_panel=TRAIN)
 @o.command(o.FitOptions)
 def fit(options: o.FitOptions) -> int:
-    """Choose an algorithm for the worst client, and train one model with it.
+    """Choose an algorithm and train one model for the worst client.
 
     drfl holds out a fifth of the training rows, trains six candidates on the others and compares them on these rows.
     It chooses FedAvg unless another one serves the worst client better, and trains the chosen one on all rows.

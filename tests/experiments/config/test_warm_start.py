@@ -100,6 +100,7 @@ def test_initial_model_that_may_have_seen_test_rows_gives_a_warning(tmp_path, mo
     assert codes("after", "c.toml", "--init-from", "training") == [SEEN]
 
 
+@pytest.mark.long
 def test_python_warns_of_an_initial_model_that_may_have_seen_test_rows(tmp_path):
     spec = drfl.data_spec(dataset="digits", partition="iid", clients=3)
     task = drfl.Task(drfl.models.linear(spec.for_seed(0).shape, 10))

@@ -102,6 +102,7 @@ with Processes(1, "call") as workers:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("by", ["file", "stdin"])
 def test_script_that_a_worker_cannot_import_is_the_cause(by, tmp_path):
     path = os.pathsep.join([str(Path(__file__).parents[3]), os.environ.get("PYTHONPATH", "")])

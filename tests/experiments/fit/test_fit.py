@@ -113,6 +113,7 @@ def test_candidate_no_better_than_the_initial_model_is_excluded(monkeypatch):
     assert "initial model" in first.excluded
 
 
+@pytest.mark.long
 def test_candidates_are_not_compared_with_a_model_from_a_file(monkeypatch, tmp_path):
     # FedAvg cannot improve on its own best model, and the other member makes it worse.
     worse = Member("worse", "FedAvg", {"lr": 50.0})
