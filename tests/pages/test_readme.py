@@ -22,7 +22,8 @@ def test_example_for_own_data_runs(capsys):
     (code,) = blocks("python")
     names: dict[str, object] = {}
     exec(code, names)
-    assert "worst_score=" in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in lines] == ["accuracy", "A", "B", "C"]
     layout = names["drfl"].Layout.of(names["model"])  # pyright: ignore
     assert layout.flatten(names["model"]).equal(names["result"].model)  # pyright: ignore
 
