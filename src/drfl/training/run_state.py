@@ -148,8 +148,10 @@ def view_of(fed: Federation, averaged: bool, table_dir: str | None) -> Federatio
 
 def no_average(algorithm: Algorithm[S]) -> InputError:
     """Return the error for a run that requests an averaged solution which its algorithm does not have."""
+    core = core_of(algorithm)
     return InputError(
-        f"{type(core_of(algorithm)).__name__} has no averaged solution: remove `averaged`",
+        f"{type(core).__name__}{' with `server`' * (getattr(core, 'server', None) is not None)} has no averaged "
+        "solution: remove `averaged`",
         code="no-average",
         field="averaged",
     )
