@@ -58,10 +58,11 @@ class Moments:
             known = ~x.isnan()
             # Differences from the first row make the variance of a constant column exactly 0.
             if bool(known.all()):
-                difference = x - x[0]
+                first = x[0].clone()
+                difference = x.sub_(first)  # in place, because of the memory for large chunks
                 mean = difference.mean(0)
-                variance = (difference - mean).square().mean(0)
-                parts.append(Moments(len(x), (x[0] + mean).cpu(), variance.cpu()))
+                variance = difference.sub_(mean).square_().mean(0)
+                parts.append(Moments(len(x), (first + mean).cpu(), variance.cpu()))
                 continue
             # With missing values, they are differences from the first known value of each column.
             counts = known.sum(0).double()

@@ -35,7 +35,6 @@ def read():
     ("a", "b"),
     [
         ("Yes", "yes"),
-        pytest.param("yes", "yes ", marks=pytest.mark.long),
         pytest.param("non-smoker", "non_smoker", marks=pytest.mark.long),
         ("non smoker", "nonsmoker"),
         pytest.param(">50K", ">50K.", marks=pytest.mark.long),
