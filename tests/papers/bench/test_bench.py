@@ -196,7 +196,7 @@ def test_algorithm_from_a_users_file(tmp_path, monkeypatch, capsys):
     (tmp_path / "mine.py").write_text(
         "import dataclasses\nimport drfl\n@dataclasses.dataclass(frozen=True)\nclass Mine(drfl.FedAvg):\n    m: int = 2"
     )
-    assert bench_command(options(tmp_path / "out", names="mine.py:Mine", suite_jobs="hospitals,hospitals")) == 0
+    assert bench_command(options(tmp_path / "out", names="mine.py:Mine", suite_jobs="hospitals")) == 0
     assert json.loads(capsys.readouterr().out)["ranking"] == ["Mine"]
     assert [path.name for path in (tmp_path / "out").iterdir() if path.is_dir()] == ["hospitals"]
 
