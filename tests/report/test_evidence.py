@@ -58,10 +58,11 @@ def test_every_configuration_is_compared_with_the_first(runs):
     labels = [group.label for group in found.groups]
     alone = f"LocalOnly ({OWN_MODELS})"
     assert labels[1:3] == ["DualDRDM", alone]
-    assert [(row.first, row.second) for row in found.by_rows] == [(labels[0], label) for label in labels[1:]]
+    pairs = [(pair.first.record.algorithm, pair.second.record.algorithm) for pair in found.by_rows]
+    assert pairs == [(labels[0], label) for label in labels[1:]]
     direct = gain_of_folders(runs[0], runs[2])
     assert found.by_rows[0].gain.worst == direct.worst
-    assert [row.second for row in found.over_local] == [label for label in labels if label != alone]
+    assert [pair.second.record.algorithm for pair in found.over_local] == [label for label in labels if label != alone]
     assert [(row.second, row.verdict) for row in found.over_seeds] == [(n, "not decided") for n in labels[1:3]]
     assert all(one.answer for one in compose(found).sections if one.name != "training")
 

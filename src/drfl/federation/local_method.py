@@ -302,7 +302,7 @@ def flatten(tensors: Named, shapes: Shapes, like: Tensor, method: LocalMethod, h
     """
     tensors = tensors_from(method, hook, tensors)
     # A tensor that the method did not declare would be lost, so it is an error like a missing one.
-    for name in shapes.keys() ^ tensors.keys():
+    for name in (*(tensors.keys() - shapes.keys()), *(shapes.keys() - tensors.keys())):
         raise InputError(
             f"{type(method).__name__}.{hook} must return the tensors {', '.join(shapes) or 'none'}, but '{name}' is "
             f"{'missing' if name in shapes else 'not one of them'}",

@@ -73,7 +73,12 @@ def cost(rounds: int, parameters: Mapping[str, object], clients: int) -> float:
 
 
 def run_cell(cell: Cell, data_dir: Path | None) -> Record:
-    """Run a training cell in this process.
+    """Run a training cell in this process; see :func:`train`."""
+    return train(cell.job, data_dir)
+
+
+def train(job: Mapping[str, object], data_dir: Path | None) -> Record:
+    """Run the job of a training cell.
 
     Returns:
         ``stopped`` ("rounds", "target", "diverged" or "refused"), ``reason``, ``rounds``, ``rows`` (a row per evaluated
@@ -82,17 +87,17 @@ def run_cell(cell: Cell, data_dir: Path | None) -> Record:
         halved the step size that it had chosen), ``rollbacks`` and ``effective_rounds`` (see
         :class:`drfl.training.run_log.Result`), ``parameters``, ``seconds``, ``versions``.
     """
-    config = config_from_job(cell.job, data_dir)
+    config = config_from_job(job, data_dir)
     return run_job(build(config, load_latest(config)))
 
 
 def config_from_job(job: Mapping[str, object], data_dir: Path | None) -> Config:
-    """Return the configuration of a cell's job, see :func:`run_cell`."""
+    """Return the configuration of a cell's job, see :func:`train`."""
     return load_config(None, {**job, "threads": 1, **({"data_dir": data_dir} if data_dir else {})})
 
 
 def run_job(ready: Job) -> Record:
-    """Run a job, and return its record; see :func:`run_cell`."""
+    """Run a job, and return its record; see :func:`train`."""
     head: Record = {"parameters": dict(ready.about.parameters), "versions": versions()}
     participation, start = Participation(), time.perf_counter()
     try:

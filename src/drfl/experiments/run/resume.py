@@ -19,7 +19,6 @@ from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.run.artifacts import FREE, decisive_settings, versions
 from drfl.experiments.run.manifest import CHECKPOINT, CONFIG, Kind, check_signatures
 from drfl.experiments.run.run_directory import ClaimedFolder, check_free, check_manifest
-from drfl.report.groups import flatten
 from drfl.training.checkpoint import Checkpoints, DamagedError, ResumePoint, read_key, resume_point
 from drfl.training.checkpoint.record import first_fault
 from drfl.training.run_state import CheckpointWriter
@@ -102,6 +101,8 @@ def check_same(job: Running, kept: Mapping[str, object]) -> list[Notice]:
 
 def check_settings(job: Running, kept: Mapping[str, object]) -> None:
     """Check that a run has the :func:`decisive_settings` that were stored, apart from :data:`ROUNDING`."""
+    from drfl.report.groups import flatten  # imported here because it imports pandas
+
     # Flatten, so that a message names the one key that differs.
     own, stored = flatten(decisive_settings(job)), flatten({k: v for k, v in kept.items() if k not in FREE})
     # evaluate_every often follows from rounds, which is then the option to name.
