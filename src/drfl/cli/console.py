@@ -15,7 +15,6 @@ from drfl.core import screen
 from drfl.core.errors import Notice
 from drfl.core.files import read_json
 from drfl.core.screen import Screen
-from drfl.experiments.compare.stored_runs import failed_in
 from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.manifest import Kind, failure_of, interruption, runs_in
 from drfl.experiments.run.run_directory import tidy
@@ -149,6 +148,8 @@ def runs_to_read(paths: Sequence[Path]) -> tuple[list[Path], list[FailedRun]]:
     Raises:
         InputError: If a folder has no finished run, or cannot be read.
     """
+    from drfl.experiments.compare.stored_runs import failed_in  # imported here because it imports pandas
+
     # By their resolved paths, because patterns may overlap.
     folders = {folder.resolve(): folder for path in paths for folder in runs_in(path)}
     failed = {run.folder.resolve(): run.failed for path in paths for run in failed_in(path)}
