@@ -30,9 +30,9 @@ from typing import Any
 import assessment_power
 import kept
 import script
+from drfl.core.csv_cells import csv_text
 from drfl.core.key import Key
 from drfl.experiments.run.artifacts import json_text, versions
-from drfl.training.history import csv_text
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "evidence" / "results" / "assessment_coverage"

@@ -18,8 +18,8 @@ import numpy as np
 import script
 from drfl.assessment.differences import worst_gain
 from drfl.assessment.worst import could_be_worst
+from drfl.core.csv_cells import csv_text
 from drfl.core.key import Key
-from drfl.training.history import csv_text
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt

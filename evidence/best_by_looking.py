@@ -19,10 +19,10 @@ from scipy.stats import binomtest
 
 import script
 from drfl.assessment.seeds import LEVEL, holm_family, seed_difference, verdict
+from drfl.core.csv_cells import csv_text
 from drfl.core.key import Key
 from drfl.experiments.run.artifacts import versions
 from drfl.report.compared import verdicts_on_best
-from drfl.training.history import csv_text
 
 RESULTS = Path(__file__).parent / "results" / "best_by_looking"
 SEEDS, ALGORITHMS = (5, 10), (2, 3, 5, 14)

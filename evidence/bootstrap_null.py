@@ -24,9 +24,9 @@ from scipy.stats import binomtest
 
 import script
 from drfl.assessment.seeds import FLIPS_FROM, LEVEL, seed_difference
+from drfl.core.csv_cells import csv_text
 from drfl.core.key import Key
 from drfl.experiments.run.artifacts import versions
-from drfl.training.history import csv_text
 
 STORED = Path(__file__).parent / "results"
 RESULTS = STORED / "bootstrap_null"

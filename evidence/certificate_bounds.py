@@ -13,12 +13,12 @@ from pathlib import Path
 import torch
 
 import script
+from drfl.core.csv_cells import csv_text
 from drfl.core.key import Key
 from drfl.experiments.config.build import build
 from drfl.experiments.config.config import load_config
 from drfl.testing import Recording
 from drfl.training.certificate import Certifier, OneGradient
-from drfl.training.history import csv_text
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "digits_certificate"

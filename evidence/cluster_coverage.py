@@ -38,10 +38,10 @@ from benchmarks.tables import markdown, paragraph
 
 from drfl.assessment.clients import interval, scores_of
 from drfl.assessment.seeds import LEVEL
+from drfl.core.csv_cells import csv_text
 from drfl.core.key import Key
 from drfl.experiments.run.artifacts import versions
 from drfl.task.metrics import ACCURACY, METRICS
-from drfl.training.history import csv_text
 from evidence import script
 
 RESULTS = Path(__file__).parent / "results" / "cluster_coverage"

@@ -28,11 +28,12 @@ from typing import Any, NamedTuple
 import tomli_w
 
 import script
+from drfl.core.csv_cells import csv_text
 from drfl.experiments.execution.training_cells import run_cell
 from drfl.experiments.tuning.configured import prepare
 from drfl.experiments.tuning.job import changes_of, resolve
 from drfl.experiments.tuning.search import Search
-from drfl.training.history import DIGITS, csv_text
+from drfl.training.history import DIGITS
 from drfl_papers.specification import PAPERS
 
 ROOT = Path(__file__).parents[1]

@@ -33,11 +33,11 @@ import pandas as pd
 
 import drfl
 import script
+from drfl.core.csv_cells import csv_text
 from drfl.core.errors import InputError
 from drfl.core.key import Key
 from drfl.data import ClientData, data_warnings
 from drfl.experiments.run.artifacts import versions
-from drfl.training.history import csv_text
 
 RESULTS = Path(__file__).parent / "results" / "data_errors"
 HERE = Path(__file__).parent / "data_errors"

@@ -19,8 +19,8 @@ import pandas as pd
 
 import script
 from drfl.assessment.seeds import holm_family, seed_difference, verdict
+from drfl.core.csv_cells import csv_text
 from drfl.experiments.assess.assess_runs import gain_of_folders
-from drfl.training.history import csv_text
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "digits_demo"

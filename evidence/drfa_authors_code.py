@@ -23,12 +23,12 @@ import torch
 import script
 from drfa_authors_numpy import Round, probabilities
 from drfa_authors_numpy import run as numpy_run
+from drfl.core.csv_cells import csv_text
 from drfl.data import Dataset, load
 from drfl.experiments.config.build import build
 from drfl.experiments.config.config import load_config
 from drfl.experiments.run.artifacts import versions
 from drfl.experiments.run.measures import Interval
-from drfl.training.history import csv_text
 from drfl.training.loop import run
 from drfl_papers.specification import load_job
 

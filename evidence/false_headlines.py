@@ -46,6 +46,7 @@ from benchmarks.tables import markdown
 
 from drfl.assessment.scope import Reach
 from drfl.assessment.seeds import seed_difference
+from drfl.core.csv_cells import csv_text
 from drfl.core.key import Key
 from drfl.data.row_scores import RowScores
 from drfl.experiments.run.artifacts import versions
@@ -53,7 +54,6 @@ from drfl.report.compared import Ranking, rank_algorithms, verdicts_on_best
 from drfl.report.groups import group_runs
 from drfl.report.read_run import FailedRun, RunRecord
 from drfl.task.measure import PLAIN
-from drfl.training.history import csv_text
 from evidence import script
 
 RESULTS = Path(__file__).parent / "results" / "false_headlines"

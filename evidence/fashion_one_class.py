@@ -16,11 +16,12 @@ from pathlib import Path
 import torch
 
 import script
+from drfl.core.csv_cells import csv_text
 from drfl.data import load
 from drfl.experiments.config.build import build
 from drfl.experiments.config.config import load_config
 from drfl.experiments.run.artifacts import versions
-from drfl.training.history import Metrics, csv_text
+from drfl.training.history import Metrics
 from drfl.training.loop import run
 from drfl.training.run_state import RunState
 

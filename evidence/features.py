@@ -31,13 +31,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.tables import markdown
 
+from drfl.core.csv_cells import csv_text
 from drfl.core.key import Key
 from drfl.data import Dataset, load
 from drfl.data.features.featurise import featurise, standardise
 from drfl.data.features.pretraining import load_backbone
 from drfl.data.features.recipe import Recipe
 from drfl.experiments.run.artifacts import versions
-from drfl.training.history import csv_text
 from evidence import script
 
 RESULTS = Path(__file__).parent / "results" / "features"

@@ -36,9 +36,9 @@ from drfl.assessment.row_moments import RowMoments
 from drfl.assessment.scores import BinaryScores
 from drfl.assessment.seeds import LEVEL
 from drfl.assessment.worst import worst_score
+from drfl.core.csv_cells import csv_text
 from drfl.core.key import Key
 from drfl.experiments.run.artifacts import versions
-from drfl.training.history import csv_text
 
 RESULTS = Path(__file__).parent / "results" / "fit_null"
 CASES = script.sized(2000, 20)

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 import torch
 
-from drfl.training.history import csv_text
+from drfl.core.csv_cells import csv_text
 
 C = TypeVar("C")
 Key = tuple[str, ...]

@@ -37,12 +37,13 @@ import promise_tables
 import script
 from drfl import Key, LocalSGD, Simulation, run
 from drfl.algorithms import ALGORITHMS
+from drfl.core.csv_cells import csv_text
 from drfl.core.errors import DivergedError
 from drfl.data import ClientData
 from drfl.data.validation_split import held_out_training
 from drfl.experiments.run.artifacts import versions
 from drfl.training import step_size
-from drfl.training.history import Metrics, csv_text
+from drfl.training.history import Metrics
 
 RESULTS = Path(__file__).parent / "results" / "promise"
 NAMES = script.sized(

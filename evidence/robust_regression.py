@@ -23,13 +23,13 @@ from torch import Tensor
 import script
 from drfl.algorithms import DRDM, DRFA, SCAFFOLD, DRFAProx, DualDRDM, ScaffPD
 from drfl.ambiguity import ChiSquare, Simplex
+from drfl.core.csv_cells import csv_text
 from drfl.core.key import Key
 from drfl.experiments.run.artifacts import versions
 from drfl.federation import sampling
 from drfl.federation.algorithm import Algorithm
 from drfl.optim.local import LocalSGD
 from drfl.testing.problems import Problem, robust_regression
-from drfl.training.history import csv_text
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt

@@ -23,6 +23,7 @@ from pathlib import Path
 import torch
 
 import script
+from drfl.core.csv_cells import csv_text
 from drfl.experiments.config.build import build
 from drfl.experiments.config.config import Config
 from drfl.experiments.run.artifacts import versions
@@ -32,7 +33,6 @@ from drfl.experiments.run.runner import execute
 from drfl.resilience import Memory
 from drfl.testing.attacks import ScaledUpdates, SignFlip
 from drfl.training.checkpoint import newest
-from drfl.training.history import csv_text
 from drfl.training.run_state import RunState
 
 RESULTS = Path(__file__).parent / "results" / "soak"

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import cast
 
 import script
+from drfl.core.csv_cells import csv_text
 from drfl.experiments.execution.training_cells import train
-from drfl.training.history import csv_text
 from drfl_papers.plan import Scale, plan
 from drfl_papers.specification import load_spec
 

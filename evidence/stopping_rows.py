@@ -37,10 +37,10 @@ from benchmarks.tables import markdown, paragraph
 
 from drfl.assessment.assess_evaluation import worst_of
 from drfl.assessment.clients import scores_of
+from drfl.core.csv_cells import csv_text
 from drfl.core.key import Key
 from drfl.experiments.run.artifacts import versions
 from drfl.task.metrics import ACCURACY
-from drfl.training.history import csv_text
 from evidence import script
 
 RESULTS = Path(__file__).parent / "results" / "stopping_rows"

@@ -29,10 +29,10 @@ from tests.support.run_files import different, results_in
 
 import script
 from drfl.cli.app import call
+from drfl.core.csv_cells import csv_text
 from drfl.experiments.run.artifacts import versions
 from drfl.training.callbacks import Progress
 from drfl.training.checkpoint import newest
-from drfl.training.history import csv_text
 
 RESULTS = Path(__file__).parent / "results" / "survival"
 ALGORITHMS = script.sized(("FedAvg", "SCAFFOLD", "DRFA", "ScaffPD", "DualDRDM"), ("DualDRDM",))

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import torch
 
+from drfl.core.csv_cells import csv_text
 from drfl.core.errors import DivergedError
 from drfl.data import Dataset, load
 from drfl.experiments.config.build import build
 from drfl.experiments.config.config import load_config
-from drfl.training.history import csv_text
 from drfl.training.loop import run
 
 HERE = Path(__file__).parent

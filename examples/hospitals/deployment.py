@@ -30,6 +30,7 @@ from torch import Tensor
 
 import drfl
 from drfl.assessment.clients import Assessment
+from drfl.core.csv_cells import csv_text
 from drfl.core.errors import DrflError
 from drfl.data import load
 from drfl.experiments.config.build import Job, build
@@ -37,7 +38,6 @@ from drfl.experiments.config.config import Config
 from drfl.experiments.config.run_settings import engine_of
 from drfl.experiments.run.artifacts import versions
 from drfl.flower.settings import SIMULATION_KEYS
-from drfl.training.history import csv_text
 from drfl.training.loop import Result, run
 
 sys.path.append(str(HERE.parents[1] / "scripts"))

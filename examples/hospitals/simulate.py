@@ -22,6 +22,7 @@ from scoring import BINS, scores
 from site_table import BASELINE, COLUMNS, DIFFERENCES, INTERVALS, Site, cells, differences, intervals, table
 from torch import Tensor
 
+from drfl.core.csv_cells import csv_text
 from drfl.core.errors import DrflError
 from drfl.core.key import Key
 from drfl.data import ClientData, Dataset, load
@@ -31,7 +32,6 @@ from drfl.experiments.run.artifacts import json_text, versions
 from drfl.experiments.run.runner import parse_seeds
 from drfl.federation.algorithm import personal_models
 from drfl.federation.client_table import ClientTable
-from drfl.training.history import csv_text
 from drfl.training.loop import run
 
 HERE = Path(__file__).parent

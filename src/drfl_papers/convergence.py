@@ -11,11 +11,11 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
+from drfl.core.csv_cells import csv_text
 from drfl.core.run_end import failures_text
 from drfl.experiments.run.measures import signed_text
 from drfl.task.measure import NOTHING
 from drfl.training import figure_style
-from drfl.training.history import csv_text
 from drfl_papers import plots
 from drfl_papers.plan import CollectedRuns
 from drfl_papers.plots import marker_positions, title

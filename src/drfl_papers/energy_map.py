@@ -14,12 +14,13 @@ from statistics import fmean
 
 import torch
 
+from drfl.core.csv_cells import csv_text
 from drfl.core.errors import InputError
 from drfl.data import DATASETS
 from drfl.task.measure import NOTHING
 from drfl.task.models import LOSSES, MODELS
 from drfl.task.task import Task
-from drfl.training.history import LEDGER_COLUMNS, csv_text
+from drfl.training.history import LEDGER_COLUMNS
 from drfl_papers.energy import (
     Channel,
     LinkConditions,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from statistics import fmean
 
-from drfl.training.history import ACCURACY_COLUMNS, DIGITS, csv_text
+from drfl.core.csv_cells import csv_text
+from drfl.training.history import ACCURACY_COLUMNS, DIGITS
 from drfl_papers import paired_tests, tables
 from drfl_papers.cost_tables import MEGA
 from drfl_papers.plan import Plan

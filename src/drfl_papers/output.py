@@ -6,11 +6,12 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
+from drfl.core.csv_cells import csv_text
 from drfl.core.errors import unknown
 from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.measures import Interval, column
 from drfl.training import figure_style
-from drfl.training.history import ACCURACY_COLUMNS, DIGITS, LEDGER_COLUMNS, csv_text
+from drfl.training.history import ACCURACY_COLUMNS, DIGITS, LEDGER_COLUMNS
 from drfl_papers import (
     convergence,
     cost_tables,

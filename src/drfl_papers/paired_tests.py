@@ -12,9 +12,10 @@ from statistics import fmean
 from typing import NamedTuple
 
 from drfl.assessment.seeds import FLIPS_FROM, LEVEL, T_FROM, SeedDifference, holm_family, seed_difference, verdict
+from drfl.core.csv_cells import csv_text
 from drfl.experiments.run.measures import column, signed_text
 from drfl.task.measure import NOTHING
-from drfl.training.history import DIGITS, csv_text
+from drfl.training.history import DIGITS
 from drfl_papers.plan import Plan
 from drfl_papers.records import Runs, finals
 from drfl_papers.specification import Specification

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from drfl.core.csv_cells import csv_text
 from drfl.core.errors import unknown
 from drfl.experiments.run.measures import Interval, column
 from drfl.training.figure_style import legend, look, panels_of
-from drfl.training.history import ACCURACY_COLUMNS, DIGITS, csv_text
+from drfl.training.history import ACCURACY_COLUMNS, DIGITS
 from drfl_papers.plan import CollectedRuns
 from drfl_papers.records import Run, finals, runs
 from drfl_papers.specification import Panel

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from drfl.core.csv_cells import csv_text
 from drfl.experiments.run.measures import Interval, column
 from drfl.task.measure import NOTHING
-from drfl.training.history import csv_text
 from drfl_papers.plan import CollectedRuns
 from drfl_papers.records import Run, runs
 from drfl_papers.specification import Energy, Specification, TargetLevel

@@ -10,10 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drfl.core.csv_cells import escape_formula, unescape_formula
+from drfl.core.csv_cells import csv_text, escape_formula, unescape_formula
 from drfl.federation.federation import Evaluation
 from drfl.training.certificate import Certificate
-from drfl.training.history import History, Metrics, Row, csv_text
+from drfl.training.history import History, Metrics, Row
 
 LEDGER = {"bytes_up": 5, "bytes_down": 6, "messages": 9, "gradient_evaluations": 7, "loss_evaluations": 8}
 

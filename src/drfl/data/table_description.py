@@ -20,7 +20,7 @@ from drfl.data.partition.natural import split_groups
 from drfl.data.partition.splitting import as_tensors, too_few
 from drfl.data.tables.columns import Columns, check_forms
 from drfl.data.tables.condition_columns import condition_notices
-from drfl.data.tables.conform import SchemaRows, encode, level_text, stripped, target_tensor
+from drfl.data.tables.conform import BITS, SchemaRows, encode, level_text, stripped, target_tensor
 from drfl.data.tables.levels import check_levels, level_notices, words_of
 from drfl.data.tables.patients import check_spelling, numbered
 from drfl.data.tables.propose import propose
@@ -302,7 +302,10 @@ def _site(schema: TableSchema, frame: pd.DataFrame, name: str, patients: int | N
             continue
         bounds = None
         if column.type in NUMBERS:
-            numbers = pd.to_numeric(known, errors="coerce").dropna()
+            numbers = pd.to_numeric(known, errors="coerce")
+            if column.type == "whole number":  # in which truth values are 0 and 1
+                numbers = numbers.fillna(known[numbers.isna()].map(level_text).map(BITS).astype(float))
+            numbers = numbers.dropna()
             bounds = (f"{numbers.min():g}", f"{numbers.max():g}") if len(numbers) else None
         else:
             days = days_of(known, column.date_order).values

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from drfl.core.csv_cells import csv_text
 from drfl.core.errors import DrflError
 from drfl.core.files import sha256_of
 from drfl.experiments.run.artifacts import exact_text, json_text, sum_columns
@@ -22,7 +23,7 @@ from drfl.flower.model_description import DescribedModel
 from drfl.flower.possible_tests import are_possible_pairs, is_possible
 from drfl.task.measure import Rows
 from drfl.task.metrics import Metric
-from drfl.training.history import DIGITS, Metrics, csv_text
+from drfl.training.history import DIGITS, Metrics
 
 if TYPE_CHECKING:
     from drfl.assessment.gains import GainAssessment

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from drfl.core.csv_cells import csv_text
 from drfl.experiments.run.artifacts import exact_text
 from drfl.report.run_gains import CLASSES, PAIRED_COLUMNS
 from drfl.task.measure import Measure, Rows
-from drfl.training.history import csv_text
 from drfl.training.loop import Result
 
 COLUMNS = ("client", "measure", "class", *PAIRED_COLUMNS)

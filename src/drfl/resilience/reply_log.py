@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import torch
 
+from drfl.core.csv_cells import csv_text
 from drfl.core.errors import DrflError, InputError
 from drfl.core.files import read_bytes
 from drfl.core.key import Key
@@ -27,7 +28,6 @@ from drfl.federation.federation import Federation, WrappedFederation
 from drfl.federation.requests import R, Request, select_rows
 from drfl.federation.user_algorithm import play
 from drfl.resilience.wrappers import S, WrappedAlgorithm
-from drfl.training.history import csv_text
 from drfl.training.run_state import RunState
 
 COLUMNS = ("round", "kind", "key", "clients", "number")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from drfl.core.csv_cells import csv_text
 from drfl.core.errors import InputError
-from drfl.training.history import csv_text
 from drfl_papers.claims import verdicts
 from drfl_papers.claims.findings import (
     OPPOSITE,

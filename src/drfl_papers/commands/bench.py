@@ -7,6 +7,7 @@ from pathlib import Path
 
 from drfl.cli import console
 from drfl.core import checks
+from drfl.core.csv_cells import csv_text
 from drfl.core.errors import InputError, unknown
 from drfl.core.screen import ScreenTable
 from drfl.core.user_code import label_of
@@ -15,7 +16,6 @@ from drfl.experiments.config.hyperparameters import Value, algorithm_name, has_p
 from drfl.experiments.run.artifacts import json_text, versions
 from drfl.experiments.run.run_directory import check_free, claim_folder, fill_folder
 from drfl.federation.algorithm import Algorithm
-from drfl.training.history import csv_text
 from drfl_papers.bench.ranking import BASELINE, rank, ranking, run_suite
 from drfl_papers.bench.suite import SUITE
 from drfl_papers.commands.options import BenchOptions

@@ -8,11 +8,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from drfl.core.csv_cells import csv_text
 from drfl.core.errors import InputError
 from drfl.core.files import read_text
 from drfl.report.read_run import RunRecord, load_run, nested_table
 from drfl.task.measure import PLAIN, undefined_note
-from drfl.training.history import csv_text
 from drfl.training.model_selection import TEST
 from drfl_papers.energy.planner import Measurement
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from drfl.core.csv_cells import csv_text
 from drfl.task.measure import NOTHING
 from drfl.training import figure_style
-from drfl.training.history import csv_text
 from drfl_papers.energy.channel import LinkConditions
 from drfl_papers.energy.planner import LocalStepsPlan, PlannedSteps, StepsCandidate
 

@@ -107,7 +107,9 @@ def test_truth_values_are_0_and_1_of_other_rows(reading):
         assert own.notices == plain.notices == ()
         assert torch.equal(own.inputs, plain.inputs)
         assert torch.equal(own.targets, plain.targets)
-        assert describe([Path("in")], "ill").problems == ()
+        described = describe([Path("in")], "ill")
+        assert described.problems == ()
+        assert {site.columns["smoker"].range for site in described.sites} == {("0", "1")}
 
 
 @MOSTLY_DETECTED

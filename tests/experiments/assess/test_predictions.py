@@ -17,8 +17,8 @@ from torch import nn
 
 import drfl
 from drfl.cli.app import call
+from drfl.core.csv_cells import csv_text
 from drfl.experiments.assess.predictions import read_predictions
-from drfl.training.history import csv_text
 
 OWN = ["--data", "t.csv", "--target", "ill", "--group", "site", "--rounds", "3"]
 METRICS = ["--metric", "auc", "--metric", "log-loss", "--metric", "sensitivity", "--metric", "calibration-error"]

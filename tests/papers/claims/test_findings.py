@@ -7,7 +7,7 @@ import math
 import pytest
 from scipy.stats import binomtest, ttest_1samp
 
-from drfl.training.history import csv_text
+from drfl.core.csv_cells import csv_text
 from drfl_papers.claims import findings
 from drfl_papers.claims.findings import NOT_SIGNIFICANT, OPPOSITE, SIGNIFICANT, UNDECIDED, Place, lead_of, sign_test_p
 from drfl_papers.claims.measures import LastModel, ToLevel

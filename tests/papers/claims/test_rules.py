@@ -8,7 +8,7 @@ import io
 import pytest
 from tests.support.refusals import refused
 
-from drfl.training.history import csv_text
+from drfl.core.csv_cells import csv_text
 from drfl_papers.claims.decide import claims_csv, decide, findings_csv, load
 from drfl_papers.claims.results import StoredResults
 

@@ -79,7 +79,7 @@ SPIKES = (7.0, 8.0, 9.0, 77.0, 88.0, 99.0, 777.0, 888.0, 999.0)
 """Numbers that represent missing values at one client, even if they are within the range of the column."""
 
 SPIKE = 4
-"""A number is a spike if it is this many times as frequent as its neighbours at the client."""
+"""A number is a spike if it has at least as many rows, and is this many times as frequent as the three nearest ones."""
 
 GAP = 3.0
 """A repeated number looks like a code if its gap to all others exceeds this multiple of their range."""
@@ -407,8 +407,8 @@ def _is_spike(table: RawTable, k: int, code: float) -> bool:
     if holder is None:
         return False
     values, counts = np.unique(table.values_at(holder, k), return_counts=True)
-    near = np.argsort(np.abs(values - code))
-    return len(values) > SEVERAL and bool(counts[near[0]] > SPIKE * counts[near[1:SPIKE]].max())
+    itself, *nearest = np.argsort(np.abs(values - code))[:4]
+    return len(values) > SEVERAL and bool(counts[itself] > SPIKE * counts[nearest].max())
 
 
 def odd_medians(table: RawTable) -> Iterator[tuple[int, int, str]]:

@@ -71,11 +71,10 @@ def _giving_away_at_one_client(
     table: RawTable, schema: TableSchema | None, known: Collection[str]
 ) -> list[tuple[str, str]]:
     """List columns, except the known ones, that determine the target at one client, and are far from it elsewhere."""
-    large = [int(i) for i in table.large if len(table.rows[i]) >= ENOUGH]
     if not 1 < table.n <= CLIENTS or len(table.columns) > COLUMNS:
         return []
     odd = []
-    for i in large:
+    for i in (int(i) for i in table.large if len(table.rows[i]) >= ENOUGH):
         counts = np.sort(np.bincount(table.targets[table.rows[i]].astype(int).clip(0)))
         # With few rows of other classes, chance or the usual class makes a rule right.
         if len(counts) < 2 or counts[-2] < FEW_OF_A_CLASS:

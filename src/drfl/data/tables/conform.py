@@ -235,11 +235,13 @@ class _Cells(NamedTuple):
         if is_number:
             amounts = np.asarray(different, dtype=np.float64)
         else:
-            plain = [level_text(text) for text in texts]
-            # A proposed schema calls a column whole numbers that has 0 and 1 in one file and truth values in another.
-            are_bits = column.type == "whole number" and {*plain} - {*column.missing} <= {*BITS, *BITS.values()}
-            written = [BITS.get(text, text) for text in plain] if are_bits else [*texts]
-            amounts = np.asarray(pd.to_numeric(pd.Series(written, dtype=object), errors="coerce"), dtype=np.float64)
+            written = texts
+            if column.type == "whole number":
+                # A proposed schema calls a column that if it has 0 and 1 in one file and truth values in another.
+                plain = [level_text(text) for text in texts]
+                if {*plain} - {*column.missing} <= {*BITS, *BITS.values()}:
+                    written = [BITS.get(text, text) for text in plain]
+            amounts = np.asarray(pd.to_numeric(pd.Series([*written], dtype=object), errors="coerce"), dtype=np.float64)
         # -9 in a file of numbers is the code "-9", and so is -9.0.
         is_code = np.isin(amounts, amounts_in(cells, column.missing))
         if not is_number:

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from drfl.core.csv_cells import unescape_formula
+from drfl.core.csv_cells import csv_text, unescape_formula
 from drfl.core.errors import Notice
 from drfl.core.files import read_csv, read_results
 from drfl.core.run_end import (
@@ -53,7 +53,6 @@ from drfl.training.history import (
     Metrics,
     certificate_cells,
     columns_of,
-    csv_text,
     other_columns,
     undefined_notices,
 )

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from drfl.core.csv_cells import csv_text
 from drfl.core.hashing import digest_of
 from drfl.core.user_code import label_of
 from drfl.data import ClientData
@@ -39,7 +40,6 @@ from drfl.training.history import (
     GAP_DIGITS,
     LAMBDA_CLIENTS,
     Metrics,
-    csv_text,
     undefined_counts,
     undefined_names,
 )

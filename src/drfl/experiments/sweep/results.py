@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from drfl.core.csv_cells import csv_text
 from drfl.core.errors import InputError, Notice
 from drfl.experiments.compare.comparison_results import Comparison, markdown
 from drfl.experiments.compare.outcomes import Outcome
@@ -18,7 +19,6 @@ from drfl.experiments.config.algorithm_settings import COMMON
 from drfl.experiments.config.config import Config
 from drfl.experiments.run.artifacts import json_text, versions
 from drfl.experiments.sweep.study import SweepRun, SweepStudy
-from drfl.training.history import csv_text
 
 if TYPE_CHECKING:
     import pandas as pd

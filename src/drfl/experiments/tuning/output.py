@@ -10,6 +10,7 @@ from types import MappingProxyType
 import tomli_w
 
 from drfl.core.atomic_files import atomic_write
+from drfl.core.csv_cells import csv_text
 from drfl.core.errors import InputError
 from drfl.core.output_files import writing_into
 from drfl.core.run_end import FAILURES
@@ -21,7 +22,7 @@ from drfl.experiments.tuning.run_searches import FILE
 from drfl.experiments.tuning.search import Search
 from drfl.experiments.tuning.suggestion import Trial, import_optuna
 from drfl.task.measure import undefined_share
-from drfl.training.history import DIGITS, csv_text
+from drfl.training.history import DIGITS
 
 TRIALS = "trials.csv"
 
