@@ -3,7 +3,9 @@
     python evidence/fit_jobs.py --data-dir DIR --adult FILE [--jobs NAME,…] [--first SEED] [--seeds N] [--smoke]
 
 Jobs whose names begin with "bench " are those of `drfl bench`, with its 50 rounds: a seed redraws their partition and
-test rows as well. In the others a seed redraws the initial model, the cohorts and the minibatches.
+test rows as well. In those that begin with "redrawn " a seed redraws which rows of a client are test rows. In the
+others a seed redraws only the initial model, the cohorts and the minibatches, so chance in the test rows never averages
+out.
 
 At each seed the fit chooses a member from validation rows. Then every member is trained on all training rows, from the
 same initial model, and tested on the test rows. results/fit_jobs/runs.csv has a row per job, seed and model: the
@@ -14,9 +16,12 @@ the p-value of the choice and the test results.
 results/fit_jobs/table.md has the means over the seeds, and paired 95 % t-intervals of differences between the choice
 and the member that is the best in hindsight (by its mean over the seeds), FedAvg, the initial model and local training,
 and between the choice with personal models and local training. A difference is marked if it is significant after Holm's
-correction over all jobs and all comparisons but the first. A last table compares other rules of the choice, from
-the stored validation losses and p-values, separately for the seeds on which the present rule was chosen and for the
-later ones. The last five of JOBS were added later and have the seeds 5 to 9 (``--first 5 --seeds 5``).
+correction over all jobs and all comparisons but the first. The first pair of these tables has new test rows at each
+seed, and later seeds than those on which the rule was chosen. The last pair has the same test rows at each seed. The
+tables between them compare other rules of the choice, from the stored validation losses and p-values.
+
+Jobs of JOBS have the seeds 0 to 9; from fashion-one-class on they were added later and have the seeds 5 to 9
+(``--first 5 --seeds 5``). Redrawn jobs have the seeds 10 to 14 (``--first 10 --seeds 5``).
 
 FILE is adult.csv of the PyPI package ``fairness`` 0.1.8. The script appends rows and skips the seeds that it has.
 """
@@ -41,6 +46,7 @@ import kept
 import script
 from drfl.assessment.seeds import holm
 from drfl.core.errors import DivergedError
+from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.experiments.fit.fitted import Fitted
 from drfl.experiments.fit.members import PORTFOLIO, REFERENCES, FitJobs
@@ -59,6 +65,7 @@ JOBS = (
     "mnist-swapped-labels", *(f"bench {job.name}" for job in bench.SUITE),
     "fashion-one-class", "fashion-upside-down", "fashion-label-noise", "mnist-dirichlet", "mnist-sizes-100",
 )  # fmt: skip
+REDRAWN = tuple(f"redrawn {name}" for name in suite.JOBS)
 BENCH_ROUNDS = script.sized(50, 1)
 COLUMNS = (
     "job", "seed", "model", "chosen", "validation_loss", "average_validation_loss", "p", "worst_percent", "avg_percent",
@@ -90,9 +97,24 @@ def prepared(name: str, seed: int, folders: suite.Folders) -> Prepared:
         job = next(job for job in bench.SUITE if f"bench {job.name}" == name)
         data = job.clients(seed)
         return Prepared(data, bench.task(data, seed), BENCH_ROUNDS, None)
-    job = suite.JOBS[name]
+    job = suite.JOBS[name.removeprefix("redrawn ")]
     data = job.clients(folders)
+    if name in REDRAWN:
+        data = with_other_test_rows(data, seed)
     return Prepared(data, job.task(data, seed), job.rounds, job.m)
+
+
+def with_other_test_rows(data: ClientData, seed: int) -> ClientData:
+    """Redraw which rows of each client are its test rows; their number stays."""
+    inputs, targets = torch.cat([data.inputs, data.test_inputs]), torch.cat([data.targets, data.test_targets])
+    train, test = list[torch.Tensor](), list[torch.Tensor]()
+    for i in range(data.n):
+        rows = torch.cat([data.train[i], len(data.inputs) + data.test[i]])
+        order = Key(seed).fold("test rows", i).generator().permutation(len(rows))
+        shuffled = rows[torch.from_numpy(order)]
+        train.append(shuffled[: len(data.train[i])])
+        test.append(shuffled[len(data.train[i]) :])
+    return ClientData(inputs, targets, tuple(train), inputs, targets, tuple(test), data.names)
 
 
 def tested(evaluation: Evaluation) -> list[str]:
@@ -203,7 +225,10 @@ def means(jobs: list[Measured]) -> str:
     return "\n".join(lines)
 
 
-PARTS = {"Seeds 0 to 4, on which the rule was chosen": range(5), "Seeds 5 to 9": range(5, 10)}
+PARTS = {
+    "Seeds 0 to 4, on which the rule was chosen": range(5), "Seeds 5 to 9": range(5, 10),
+    "Redrawn test rows": range(10, 20),
+}  # fmt: skip
 """Seeds for which rules are compared."""
 
 COMPARED = {
@@ -267,24 +292,42 @@ def rules(rows: kept.Rows, names: list[str], seeds: Container[int]) -> str:
     return "\n".join(lines)
 
 
-def table(rows: kept.Rows) -> str:
-    """The contents of table.md."""
-    jobs = [Measured(rows, job) for job in dict.fromkeys(key[0] for key in rows)]
-    parts = ["Accuracy of the worst client in %, and in brackets its loss; means over the seeds.", means(jobs)]
-    jobs = [job for job in jobs if len(job.chosen) > 1]
+SAME_ROWS = "Jobs with the same test rows at each seed, all seeds:"
+
+
+def all_differences(jobs: list[Measured]) -> list[str]:
+    """The tables of differences by accuracy and by loss, with their titles."""
+    parts = list[str]()
     for place, title in ((WORST, "Accuracy of the worst client, points"), (LOSS, "Loss of the worst client")):
         lines, level = differences(jobs, place)
         note = f"The first interval contains 0 on {level} of {len(jobs)} jobs."
         parts += [f"{title}: the choice minus another model, with the 95 % t-interval. {note}", lines]
-    if jobs:
+    return parts
+
+
+def table(rows: kept.Rows) -> str:
+    """The contents of table.md."""
+    names = list(dict.fromkeys(key[0] for key in rows))
+    parts = ["Accuracy of the worst client in %, and in brackets its loss; means over the seeds."]
+    parts.append(means([Measured(rows, name) for name in names]))
+    later = [Measured(rows, name, seeds=range(5, 20)) for name in names if name.startswith(("bench ", "redrawn "))]
+    if later := [job for job in later if len(job.chosen) > 1]:
+        parts += all_differences(later)
+    counted = {
+        title: [name for name in names if len(Measured(rows, name, seeds=seeds).chosen) > 1]
+        for title, seeds in PARTS.items()
+    }
+    if any(counted.values()):
         parts.append(
             "Other rules. Level with the best: the 95 % t-interval of the difference to the best member contains 0. "
             "Worse than FedAvg: that of the difference to FedAvg excludes 0, without correction."
         )
-    for title, seeds in PARTS.items() if jobs else ():
-        counted = [job.job for job in jobs if sum(int(seed) in seeds for seed in job.chosen) > 1]
-        if counted:
-            parts += [f"{title}:", rules(rows, counted, seeds)]
+    for title, compared in counted.items():
+        if compared:
+            parts += [f"{title}:", rules(rows, compared, PARTS[title])]
+    same = [Measured(rows, name) for name in names if not name.startswith(("bench ", "redrawn "))]
+    if same := [job for job in same if len(job.chosen) > 1]:
+        parts += [SAME_ROWS, *all_differences(same)]
     return "\n\n".join(parts) + "\n"
 
 

@@ -362,9 +362,9 @@ def oscillating() -> str:
 
 
 def fits() -> str:
-    """Table of `drfl fit` compared with other models on each job, see fit_jobs.py."""
+    """Tables of `drfl fit` compared with other models on later seeds, and of other rules, see fit_jobs.py."""
     paragraphs = (RESULTS.parent / "fit_jobs/table.md").read_text(encoding="utf-8").strip().split("\n\n")
-    return "\n\n".join(paragraphs[2:])
+    return "\n\n".join(paragraphs[2 : paragraphs.index("Jobs with the same test rows at each seed, all seeds:")])
 
 
 def text() -> str:
