@@ -22,7 +22,7 @@ from drfl.experiments.run.manifest import is_finished
 
 DIGITS = [
     "--partition", "iid", "--clients", "2", "--engine", "loop", "--steps", "2", "--threads", "1", "--budget", "4",
-    "--checkpoint-every", "1",
+    "--checkpoint-every", "1", "--lr", "0.1",
 ]  # fmt: skip
 
 
