@@ -149,7 +149,7 @@ def test_resumed_fit_has_the_same_bytes(step, tmp_path, capsys):
 
 @pytest.mark.long
 def test_killed_and_resumed_fit_has_the_same_bytes(tmp_path):
-    job = [*DIGITS, "--budget", "40"]
+    job = [*DIGITS, "--budget", "20"]
     command = [sys.executable, "-m", "drfl", "fit", *job, "--out", "a"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
