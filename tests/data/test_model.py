@@ -278,7 +278,14 @@ def test_code_named_in_a_file_is_not_executed(tmp_path, monkeypatch):
     Path("mine.py").write_text(text + "    return Net(*shape, classes)\n")
     own = ["--dataset", "heart-disease", "--model", "mine.py:net"]
     assert call(["run", *own, "--rounds", "2", "--out", "r"]) == 0
-    Path("ran").unlink()
+
+    def forget():
+        """Forget the code that has been executed, as in a new process."""
+        Path("ran").unlink()
+        for name in [name for name in sys.modules if name.startswith("drfl_user_")]:
+            del sys.modules[name]
+
+    forget()
     path, x = "r/model.safetensors", [[63, 1, 145, 233, 1, 150, 0, 2.3, 1, 2]] * 5
     model = drfl.load_model(path)
     with refused("untrusted-code", "module"):
@@ -287,8 +294,10 @@ def test_code_named_in_a_file_is_not_executed(tmp_path, monkeypatch):
     with refused("untrusted-code", "module"):
         drfl.load_model(path, trusted=["0" * 64]).predict(x)
     assert not Path("ran").exists()
-    named, by_digest = drfl.load_model(path, "mine.py:net"), drfl.load_model(path, trusted=[digest])
-    assert by_digest.predict(x).tolist() == named.predict(x).tolist()
+    named = drfl.load_model(path, "mine.py:net").predict(x).tolist()
+    forget()  # fails unless the code was executed
+    assert drfl.load_model(path, trusted=[digest]).predict(x).tolist() == named
+    forget()
     Path("mine.py").write_text(text + "    return Net(*shape, classes)  # changed\n")
     with refused("untrusted-code", "model"):
         drfl.load_model(path, trusted=[digest])
