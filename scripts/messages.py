@@ -123,9 +123,12 @@ class Module:
         """Each node's parent; the nodes are in the order of ``ast.walk``."""
         nodes, found = [self.tree], {}
         for node in nodes:
-            children = [child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr_context)]
-            found.update(dict.fromkeys(children, node))
-            nodes += children
+            for name in node._fields:
+                value = getattr(node, name)
+                for child in value if isinstance(value, list) else [value]:
+                    if isinstance(child, ast.AST) and not isinstance(child, ast.expr_context):
+                        found[child] = node
+                        nodes.append(child)
         return found
 
     @cached_property

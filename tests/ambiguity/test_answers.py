@@ -15,7 +15,7 @@ from tests.support.marks import crossed, long_except
 
 from drfl.ambiguity import AMBIGUITY_SETS
 
-EACH = 1000
+EACH = 300
 """Vectors per set, divided among its tested parameters."""
 LENGTHS = {1: 0.02, 2: 0.23, 3: 0.25, 10: 0.3, 50: 0.2}
 """The share of vectors by number of entries."""

@@ -43,7 +43,7 @@ def test_error_lists_failed_checks():
             return super().project(v) / 2
 
     with pytest.raises(ConformanceError, match=r"answers_are_mixtures: project .* 0\.5"):
-        check_ambiguity(Halved(0.3))
+        check_ambiguity(Halved(0.3), draws=50)
 
 
 @pytest.mark.long
@@ -52,7 +52,11 @@ def test_crash_counts_as_failure():
         def contains(self, lam, tolerance=1e-9):
             raise RuntimeError("out of order")
 
-    (note,) = {str(note).split(": ", 1)[1] for note in examine_ambiguity(Broken()).failed if "raised" in note.sentence}
+    (note,) = {
+        str(note).split(": ", 1)[1]
+        for note in examine_ambiguity(Broken(), draws=50).failed
+        if "raised" in note.sentence
+    }
     assert note == "raised RuntimeError: out of order"
 
 
@@ -63,8 +67,8 @@ def test_checks_can_be_waived():
             return onto_simplex(v.detach().double())
 
     reason = {"nonfinite_input_is_refused": "its losses are clipped before"}
-    assert [note.check for note in examine_ambiguity(Loose()).failed] == ["nonfinite_input_is_refused"]
-    assert check_ambiguity(Loose(), waive=reason).waived[0].sentence == reason["nonfinite_input_is_refused"]
+    assert [note.check for note in examine_ambiguity(Loose(), draws=50).failed] == ["nonfinite_input_is_refused"]
+    assert check_ambiguity(Loose(), draws=50, waive=reason).waived[0].sentence == reason["nonfinite_input_is_refused"]
     with refused("unknown-name", "check", "no_such_check"):
         check_ambiguity(Simplex(), waive={"no_such_check": "typo"})
 

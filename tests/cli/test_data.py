@@ -14,7 +14,7 @@ from tests.support.refusals import check_refusal, quotes
 import drfl
 from drfl.cli.app import call
 from drfl.core.errors import complete_listings, listing
-from drfl.data.tables.schema import TableSchema
+from drfl.data.tables.schema import Column, TableSchema
 from drfl.experiments.config.build import build
 from drfl.experiments.config.config import load_config
 
@@ -174,7 +174,11 @@ def test_every_problem_is_listed_on_its_own_line(capsys):
     ],
 )
 def test_mistake_is_a_one_line_error(words, error, capsys):
-    describe("--out", "s.toml")
+    columns = (
+        Column("age", "number"), Column("sex", "yes/no", levels=("f", "m")), Column("dose", "number", missing=("",)),
+        Column("ill", "yes/no", levels=("no", "yes"), role="target"),
+    )  # fmt: skip
+    TableSchema(columns).write("s.toml")
     np.savez("a.npz", inputs=np.ones((4, 2)), ill=np.arange(4) % 2)
     refused(words, *error)
 

@@ -22,7 +22,7 @@ from drfl.experiments.run.manifest import is_finished
 
 DIGITS = [
     "--partition", "iid", "--clients", "2", "--engine", "loop", "--steps", "2", "--threads", "1", "--budget", "4",
-    "--checkpoint-every", "1",
+    "--checkpoint-every", "1", "--lr", "0.1",
 ]  # fmt: skip
 
 
@@ -149,7 +149,7 @@ def test_resumed_fit_has_the_same_bytes(step, tmp_path, capsys):
 
 @pytest.mark.long
 def test_killed_and_resumed_fit_has_the_same_bytes(tmp_path):
-    job = [*DIGITS, "--budget", "40"]
+    job = [*DIGITS, "--budget", "20"]
     command = [sys.executable, "-m", "drfl", "fit", *job, "--out", "a"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None

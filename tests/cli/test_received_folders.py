@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import tomli_w
-from tests.support.marks import long_except
+from tests.support.marks import crossed, long_except
 from tests.support.refusals import refused
 
 from drfl.cli.app import call
@@ -143,8 +143,9 @@ def test_honest_folder_needs_no_trust_option(home, capsys):
     assert call(["run", "both/Same-seed0/config.toml", "--out", "again"]) == 0
 
 
-@pytest.mark.parametrize("key", ["model", "loss", "score", "algorithm", "metrics"])
-@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize(
+    ("key", "recorded"), crossed(["model", "loss", "score", "algorithm", "metrics"], [False, True])
+)
 def test_code_in_the_folder_is_not_loaded(home, key, recorded, capsys):
     digest = evil(home, "run/evil.py")
     value = ["run/evil.py:X"] if key == "metrics" else "run/evil.py:X"

@@ -16,7 +16,7 @@ from drfl.cli.app import call
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    folder, small = tmp_path_factory.mktemp("made"), "--clients 4 --rounds 1 --steps 1"
+    folder, small = tmp_path_factory.mktemp("made"), "--clients 4 --rounds 1 --steps 1 --param lr=0.1"
     assert call(f"run --algorithm FedAvg {small} --out {folder / 'one'}".split()) == 0
     assert call(f"compare --algorithms DRFA,AFL --seeds 2 {small} --out {folder / 'several'}".split()) == 0
     return folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 
 import pytest
@@ -59,7 +60,12 @@ def source(tmp_path):
 
 @pytest.fixture(scope="module")
 def scan():
-    return Scan()
+    # The trees have millions of objects, none of which is garbage.
+    gc.disable()
+    found = Scan()
+    gc.freeze()
+    gc.enable()
+    return found
 
 
 def codes(scan):

@@ -222,7 +222,6 @@ def test_huge_network_with_missing_weights():
         ["run", "--rounds", "0", "--out"],
         ["compare", "--rounds", "0", "--out"],
         ["run", "--dataset", "mnist", "--data-dir"],
-        ["run", "--dataset", "cifar-10", "--data-dir"],
         ["run", "--features", "entk", "--backbone"],
         ["energy", "--runs"],
         ["tune", "mnist-linear", "--out"],

@@ -28,7 +28,7 @@ def _no_network(monkeypatch):
 @pytest.mark.parametrize("parser", PARSERS.values(), ids=PARSERS)
 def test_bad_input_is_refused_in_one_line(parser, profile, tmp_path):
     how = settings.get_profile(profile)
-    inputs = how.max_examples // (10 if parser.name in SLOW else 2)
+    inputs = how.max_examples // (10 if parser.name in SLOW else 4)
     tally = judge.fuzz(parser, tmp_path, settings(how, max_examples=inputs))
     assert tally.accepted, "an input that is never right tests nothing but the first check"
     assert tally.refused or parser.name in REFUSES_NOTHING

@@ -142,8 +142,8 @@ def test_mistakes_are_one_line_errors(make, error):
 SMALL = ["--clients", "3", "--rounds", "2", "--engine", "loop", "--out", "a"]
 COMMANDS = {
     ("DRFA", "gamma_schedule=exponential:factor=0.9", "gamma=0.1", "lr_schedule=cosine:rounds=9"): "",
-    ("FedNova", "epochs=1", "server=fedadam:lr=0.1"): "",
-    ("FedAvg", "optimizer=sam:rho=0.1"): "",
+    ("FedNova", "epochs=1", "server=fedadam:lr=0.1", "lr=0.1"): "",
+    ("FedAvg", "optimizer=sam:rho=0.1", "lr=0.1"): "",
     ("FedAvg", "lr_schedule=cosin:rounds=9"): "unknown schedule 'cosin'",
     ("FedAvg", "lr_schedule=cosine"): "rounds is missing",
     ("FedAvg", "optimizer=adam"): "optimizer adam needs lr",

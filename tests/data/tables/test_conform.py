@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from tests.support.marks import crossed
 from tests.support.refusals import quotes, refused
 
 from drfl.data import ClientData
@@ -242,8 +243,7 @@ def write(frame, path):
     return path
 
 
-@pytest.mark.parametrize("ending", ["csv", "parquet", "xlsx"])
-@pytest.mark.parametrize("codes", ["columns", "reading"])
+@pytest.mark.parametrize(("ending", "codes"), crossed(["csv", "parquet", "xlsx"], ["columns", "reading"]))
 def test_codes_for_missing_values_are_known_in_all_formats(tmp_path, ending, codes):
     seen = pd.Series(pd.date_range("2020-01-01", periods=40))
     seen[3] = pd.Timestamp("1900-01-01")

@@ -37,11 +37,11 @@ if __name__ == "__main__":  # workers import this file
 """
 
 TRAIN = ["run", "--algorithm", "FedAvg", "--cohort", "2", "--rounds", "2"]
-COMPARE = ["compare", "--algorithms", "FedAvg,DRFA", "--seeds", "1", "--cohort", "2", "--rounds", "2"]
 COMMANDS = {
     "run": TRAIN,
-    "compare": COMPARE,
-    "two processes": [*COMPARE, "--jobs", "2"],
+    "two processes": [
+        *("compare", "--algorithms", "FedAvg,DRFA", "--seeds", "1", "--cohort", "2", "--rounds", "2", "--jobs", "2")
+    ],
     "fit": ["fit", "--budget", "2"],
 }
 
@@ -81,10 +81,10 @@ def train(limit, out, folder, command=TRAIN):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("shape", [(250,), (1, 25, 10)], ids=["table", "images"])
-def test_file_of_2_gb_needs_600_mb(tmp_path, shape):
+@pytest.mark.parametrize(("gigabytes", "shape"), [(2, (250,)), (1, (1, 25, 10))], ids=["table", "images"])
+def test_file_of_gigabytes_needs_600_mb(tmp_path, gigabytes, shape):
     idle = train(0, tmp_path / "idle", write(tmp_path / "small", 1, shape))
-    train(idle + 600_000_000, tmp_path / "run", write(tmp_path / "large", 2000, shape))
+    train(idle + 600_000_000, tmp_path / "run", write(tmp_path / "large", 1000 * gigabytes, shape))
 
 
 @pytest.mark.long
@@ -135,7 +135,6 @@ def test_mapped_files_give_the_same_data(tmp_path):
     ("command", "file"),
     [
         (["run", "--algorithm", "DRDM", "--rounds", "3", "--cohort", "2"], "history.csv"),
-        pytest.param(COMMANDS["compare"], "compare.csv", marks=pytest.mark.long),
         pytest.param(COMMANDS["two processes"], "compare.csv", marks=pytest.mark.long),
         pytest.param(COMMANDS["fit"], "clients.csv", marks=pytest.mark.long),
     ],

@@ -148,23 +148,38 @@ def as_saved_data_set(whole, folder):
     return folder / "whole"
 
 
-@pytest.mark.parametrize(
-    ("write", "with_schema"), crossed([as_npz, as_parquet, as_sheet, as_saved_data_set], [True, False])
-)
-def test_other_formats_give_the_same_tensors_and_split(write, with_schema, tmp_path, monkeypatch):
-    frames = sites(tmp_path)
-    schema = describe([tmp_path / "sites"], "ill").schema
-    schema = replace(schema, columns=(*schema.columns, Column("site", "text", role="client")))
+def built(path, columns):
+    return build(load_config(None, {"data": str(path), **columns})).data
+
+
+@pytest.fixture(scope="module")
+def with_schema(tmp_path_factory):
+    """Return a frame of all sites, the options that name its schema, and the data of its CSV file."""
+    folder = tmp_path_factory.mktemp("with")
+    frames = sites(folder)
+    schema = describe([folder / "sites"], "ill").schema
+    replace(schema, columns=(*schema.columns, Column("site", "text", role="client"))).write(folder / "schema.toml")
     whole = pd.concat([frame.assign(site=name) for name, frame in frames.items()], ignore_index=True)
-    if not with_schema:
-        whole = whole.drop(columns=["creatinine", "seen"])
-    whole.to_csv(tmp_path / "whole.csv", index=False)
-    schema.write(tmp_path / "schema.toml")
-    columns = {"data_schema": str(tmp_path / "schema.toml")} if with_schema else {"target": "ill", "group": "site"}
-    data, same = (
-        build(load_config(None, {"data": str(path), **columns})).data
-        for path in (tmp_path / "whole.csv", write(whole, tmp_path))
-    )
+    whole.to_csv(folder / "whole.csv", index=False)
+    columns = {"data_schema": str(folder / "schema.toml")}
+    return whole, columns, built(folder / "whole.csv", columns)
+
+
+@pytest.fixture(scope="module")
+def without_schema(with_schema, tmp_path_factory):
+    whole = with_schema[0].drop(columns=["creatinine", "seen"])
+    path, columns = tmp_path_factory.mktemp("without") / "whole.csv", {"target": "ill", "group": "site"}
+    whole.to_csv(path, index=False)
+    return whole, columns, built(path, columns)
+
+
+@pytest.mark.parametrize(
+    ("write", "source"),
+    crossed([as_npz, as_parquet, as_sheet, as_saved_data_set], ["with_schema", "without_schema"]),
+)
+def test_other_formats_give_the_same_tensors_and_split(write, source, tmp_path, request):
+    whole, columns, data = request.getfixturevalue(source)
+    same = built(write(whole, tmp_path), columns)
     assert (same.names, same.columns, same.classes) == (data.names, data.columns, data.classes)
     assert torch.equal(same.inputs, data.inputs)
     assert torch.equal(same.targets, data.targets)
@@ -198,9 +213,8 @@ def test_column_order_at_one_site_does_not_matter(tmp_path):
     plain, permuted = (read_tables([tmp_path / name / "sites"], schema=schema) for name in ("plain", "permuted"))
     assert torch.equal(plain.inputs.nan_to_num(-1), permuted.inputs.nan_to_num(-1))
     assert torch.equal(plain.targets, permuted.targets)
-    for name in ("plain", "permuted"):
-        data = read_tables([tmp_path / name / "sites"], "ill", drop=["seen", "creatinine"])
-        assert data.columns == ("age", "sex_m", "stage_II", "stage_III")
+    data = read_tables([tmp_path / "permuted" / "sites"], "ill", drop=["seen", "creatinine"])
+    assert data.columns == ("age", "sex_m", "stage_II", "stage_III")
 
 
 def test_group_names_are_text_in_all_files(tmp_path):
@@ -224,7 +238,9 @@ def flags(folder, blanks=()):
     return folder
 
 
-@pytest.mark.parametrize("blanks", [(), ("pandas",), tuple(WRITTEN)])
+@pytest.mark.parametrize(
+    "blanks", [(), pytest.param(("pandas",), marks=pytest.mark.long), tuple(WRITTEN)], ids=["none", "one", "all"]
+)
 def test_truth_values_are_one_column_in_every_spelling(tmp_path, blanks):
     folder = flags(tmp_path / "sites", blanks)
     found = describe([folder], "ill")
@@ -261,7 +277,7 @@ def test_truth_values_are_words_if_another_file_has_other_words(tmp_path):
     assert read.inputs[:, 1].sum() == 60
 
 
-@pytest.mark.parametrize("ending", ["parquet", "xlsx"])
+@pytest.mark.parametrize("ending", ["parquet", pytest.param("xlsx", marks=pytest.mark.long)])
 def test_truth_values_with_blanks_are_equal_in_typed_and_text_files(tmp_path, ending):
     folder = flags(tmp_path / "sites", tuple(WRITTEN))
     schema = describe([folder], "ill").schema
@@ -302,7 +318,7 @@ def test_categories_of_a_file_are_read_as_their_values(tmp_path, reading):
     assert torch.equal(typed.targets, text.targets)
 
 
-@pytest.mark.parametrize("target", ["ill", "smokes"])
+@pytest.mark.parametrize("target", ["ill", pytest.param("smokes", marks=pytest.mark.long)])
 def test_model_of_categories_predicts_as_in_its_run(tmp_path, target):
     frame = categories()
     frame.to_parquet(tmp_path / "a.parquet")

@@ -397,8 +397,8 @@ def test_missing_quotation_mark_does_not_join_two_rows():
 
 @pytest.mark.parametrize(
     "note",
-    ["pain", "fever, pain,\nnone, x", "one\na, b, c, d\nend", "one, two\n\na, b, c\r\nend", "a,b,c,d\n" * 4, "\n,,,\n",
-     'he said ""no""\nand left', "a, b\nc, d, e, f\ng, h", "a, b\n1, 2, 3, 4\nc, d, e, 5\ng, h"],
+    ["pain", "fever, pain,\nnone, x", "one\na, b, c, d\nend", "one, two\n\na, b, c\r\nend", "\n,,,\n",
+     'he said ""no""\nand left', "a, b\n1, 2, 3, 4\nc, d, e, 5\ng, h"],
 )  # fmt: skip
 def test_notes_with_line_breaks_are_cells(note):
     rows = [f'{k},{k % 7}.5,"{note}",{k % 2}' for k in range(12)]
@@ -440,7 +440,7 @@ def costs(cells=COSTS, delimiter=";", more="x", first="1"):
 
 
 @pytest.mark.parametrize("delimiter", [";", pytest.param("\t", marks=pytest.mark.long)])
-@pytest.mark.parametrize("cells", [COSTS, [*COSTS, "NA"], [*COSTS, ""], [*COSTS, "0"], [f" {cell} " for cell in COSTS]])
+@pytest.mark.parametrize("cells", [[*COSTS, "NA"], [f" {cell} " for cell in COSTS]])
 def test_column_that_mixes_950_and_1_367_is_ambiguous(delimiter, cells):
     costs(cells, delimiter)
     with refused("ambiguous-number", "cost", "a.csv, line 3", "'1.367'", "1.367", "1367", "`decimal`", "`thousands`"):

@@ -29,10 +29,9 @@ from drfl.task.measure import Measure
 def comparison(tmp_path_factory):
     """Compare two algorithms at two seeds, on the hospitals."""
     out = tmp_path_factory.mktemp("runs") / "comparison"
-    options = (
-        "--dataset heart-disease --rounds 3 --seeds 2 --metric auc --metric f1 --metric brier --metric sensitivity"
-    )
-    assert call(["compare", "--algorithms", "FedAvg,DualDRDM", *options.split(), "--out", str(out)]) == 0
+    metrics = [word for name in ("auc", "f1", "brier", "sensitivity") for word in ("--metric", name)]
+    options = ["--dataset", "heart-disease", "--rounds", "3", "--param", "lr=0.1", "--seeds", "2", *metrics]
+    assert call(["compare", "--algorithms", "FedAvg,DualDRDM", *options, "--out", str(out)]) == 0
     return out
 
 

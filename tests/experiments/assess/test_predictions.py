@@ -20,7 +20,7 @@ from drfl.cli.app import call
 from drfl.core.csv_cells import csv_text
 from drfl.experiments.assess.predictions import read_predictions
 
-OWN = ["--data", "t.csv", "--target", "ill", "--group", "site", "--rounds", "3"]
+OWN = ["--data", "t.csv", "--target", "ill", "--group", "site", "--rounds", "2", "--param", "lr=0.1"]
 METRICS = ["--metric", "auc", "--metric", "log-loss", "--metric", "sensitivity", "--metric", "calibration-error"]
 
 

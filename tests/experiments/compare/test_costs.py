@@ -16,7 +16,8 @@ from drfl.experiments.compare.costs import costs_to_target
 from drfl.report.formatting import size
 from drfl.task.metrics import ACCURACY
 
-SMALL = ["--clients=4", "--rounds=4", "--steps=2", "--engine=loop", "--cohort=2", "--threads=1", "--seeds=3"]
+SMALL = ["--clients=4", "--rounds=4", "--steps=2", "--engine=loop", "--cohort=2", "--threads=1", "--seeds=2",
+         "--param=lr=0.1"]  # fmt: skip
 
 
 def histories():
@@ -75,7 +76,7 @@ def test_latex_table_has_the_named_columns(compared):
         found.to_latex(["worst_acuracy"])
 
 
-@pytest.mark.parametrize("target", ["worst_accuracy", "worst_accuracy=x", "worst_accuracy=nan"])
+@pytest.mark.parametrize("target", ["worst_accuracy", "worst_accuracy=nan"])
 def test_invalid_target_is_refused(target, compared):
     with refused("invalid-format", "target"):
         drfl.load_comparison(compared).costs_to(target)
@@ -103,7 +104,7 @@ def test_command_writes_the_costs_of_failed_runs(tmp_path, monkeypatch):
     )
     arguments = ["compare", *SMALL, "--algorithms", "bad.py:Bad", "--out", "a", "--costs-to", "worst_accuracy=0.1"]
     assert call([*arguments, "--latex", "t.tex"]) == 1
-    assert "0 of 3" in (tmp_path / "t.tex").read_text()
+    assert "0 of 2" in (tmp_path / "t.tex").read_text()
 
 
 @pytest.mark.parametrize(

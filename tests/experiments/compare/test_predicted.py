@@ -14,7 +14,8 @@ from tests.support.refusals import check_refusal, refused
 import drfl
 from drfl.cli.app import call
 
-OWN = ["--data", "t.csv", "--target", "ill", "--group", "site", "--rounds", "2", "--algorithms", "FedAvg,DRFA"]
+OWN = ["--data", "t.csv", "--target", "ill", "--group", "site", "--rounds", "2", "--param", "lr=0.1",
+       "--algorithms", "FedAvg,DRFA"]  # fmt: skip
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ def test_initial_model_that_may_have_seen_test_rows_gives_a_warning(tmp_path, mo
     frame.iloc[:-20].to_csv("t.csv", index=False)
 
     def codes(out, *more, rounds=1):
-        shared = ["run", *ROWS, "--rounds", str(rounds), "--returned", "last", "--out", out]
+        shared = ["run", *ROWS, "--rounds", str(rounds), "--returned", "last", "--lr", "0.1", "--out", out]
         return [code for code in notice_codes([*shared, *more]) if code == SEEN]
 
     def stored(out):

@@ -36,7 +36,9 @@ def task():
 
 
 def fitted(data=None, **options):
-    return drfl.fit(clients() if data is None else data, task(), **{"budget": 6, "progress": None, **options})
+    return drfl.fit(
+        clients() if data is None else data, task(), **{"budget": 3, "lr": 0.3, "progress": None, **options}
+    )
 
 
 def personal(data, **options) -> Personalisation:
@@ -63,11 +65,11 @@ def test_clearly_better_candidate_is_chosen_and_retrained_on_all_rows(monkeypatc
     slow = Member("slow", "FedAvg", {"lr": 1e-4})
     monkeypatch.setattr(fit_module, "PORTFOLIO", (slow, PORTFOLIO[0]))
     data = clients()
-    found = fitted(data)
+    found = fitted(data, lr=None)
     assert found.chosen is PORTFOLIO[0]
     assert found.choice.p[1] < 0.05
     fed = drfl.Simulation(data, task())
-    alone = drfl.run(drfl.FedAvg(), fed, rounds=6)
+    alone = drfl.run(drfl.FedAvg(), fed, rounds=3)
     assert torch.allclose(found.model, alone.model, atol=1e-6)
     assert found.result.evaluation.score.tolist() == alone.evaluation.score.tolist()
     assert found.assessment.values.tolist() == alone.evaluation.score.tolist()
@@ -109,7 +111,7 @@ def test_diverging_candidate_is_excluded_with_a_reason(monkeypatch):
 def test_candidate_no_better_than_the_initial_model_is_excluded(monkeypatch):
     worse = Member("worse", "FedAvg", {"lr": 50.0})
     monkeypatch.setattr(fit_module, "PORTFOLIO", (worse, PORTFOLIO[0]))
-    first, _ = fitted().candidates
+    first, _ = fitted(budget=6, lr=None).candidates
     assert "initial model" in first.excluded
 
 

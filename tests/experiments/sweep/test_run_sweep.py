@@ -28,6 +28,7 @@ from drfl.experiments.sweep.study import read_study
 from drfl.report.groups import group_runs
 
 SMALL = {"clients": 4, "rounds": 3, "steps": 2, "engine": "loop", "cohort": 2}
+FIXED = {**SMALL, "lr": 0.1}
 STUDY = {**SMALL, "grid": {"algorithm": ["FedAvg", "DRFA"], "alpha": [0.3, 1.0], "seed": [0, 1]}}
 QUIET = {"progress": None}
 TOML = """clients = 4
@@ -73,7 +74,7 @@ def test_runs_equal_those_of_comparisons_in_any_pool(tmp_path):
 
 
 def test_refused_points_are_recorded_and_others_run(tmp_path):
-    study = {**SMALL, "algorithm": "FedAvg", "cohort": 3, "grid": {"clients": [2, 4]}}
+    study = {**FIXED, "algorithm": "FedAvg", "cohort": 3, "grid": {"clients": [2, 4]}}
     found = drfl.sweep(study, out=tmp_path / "s", **QUIET)
     assert [outcome.stopped for outcome in found.outcomes] == ["refused", "rounds"]
     frame = drfl.load_runs(tmp_path / "s")
@@ -86,7 +87,7 @@ def test_refused_points_are_recorded_and_others_run(tmp_path):
 
 def test_rows_are_named_only_after_settings_that_vary(tmp_path):
     """A refused run does not have the settings that follow from others, such as alpha of its partition."""
-    study = {**SMALL, "grid": {"algorithm": ["FedAvg"], "cohort": [2, 9]}}
+    study = {**FIXED, "grid": {"algorithm": ["FedAvg"], "cohort": [2, 9]}}
     (found,) = drfl.sweep(study, out=tmp_path / "s", **QUIET).comparisons.values()
     assert found.algorithms == ("FedAvg (m=2)", "FedAvg (m=9)")
 
@@ -238,7 +239,7 @@ def test_data_frame_has_the_used_step_size_and_no_empty_column(tmp_path):
 
 
 def test_load_runs_does_not_read_curves(tmp_path):
-    sweep = drfl.sweep({**SMALL, "algorithm": "FedAvg", "grid": {"seed": [0]}}, out=tmp_path / "s", **QUIET)
+    sweep = drfl.sweep({**FIXED, "algorithm": "FedAvg", "grid": {"seed": [0]}}, out=tmp_path / "s", **QUIET)
     (folder,) = (tmp_path / "s" / run.name for run in sweep.runs)
     (folder / "history.csv").write_text("")
     (folder / "lambda.csv").write_text("")
@@ -251,7 +252,7 @@ def test_load_runs_does_not_read_curves(tmp_path):
 )
 def test_latex_tables_are_named_only_if_there_are_several(values, first, tmp_path):
     name = {"alpha": values} if len(values) > 1 else {"seed": [0]}
-    sweep = drfl.sweep({**SMALL, "algorithm": "FedAvg", "grid": name}, out=tmp_path / "s", **QUIET)
+    sweep = drfl.sweep({**FIXED, "algorithm": "FedAvg", "grid": name}, out=tmp_path / "s", **QUIET)
     assert sweep.to_latex().startswith(first)
     assert sweep.to_latex().count(r"\begin{tabular}") == len(values)
 
@@ -259,7 +260,7 @@ def test_latex_tables_are_named_only_if_there_are_several(values, first, tmp_pat
 @pytest.fixture(scope="module")
 def two_sets(tmp_path_factory):
     sets = ["chi-square:rho=0.1", "chi-square:rho=1.0"]
-    study = {**SMALL, "algorithm": "DRFAProx", "grid": {"ambiguity": sets, "seed": [0, 1]}}
+    study = {**FIXED, "rounds": 1, "algorithm": "DRFAProx", "grid": {"ambiguity": sets, "seed": [0, 1]}}
     return drfl.sweep(study, out=tmp_path_factory.mktemp("sets") / "s", progress=print)
 
 
@@ -296,7 +297,7 @@ def test_labels_are_escaped_in_every_kind_of_table(two_sets):
 
 def test_reports_blame_failed_runs_only_on_their_own_configuration(tmp_path, capsys):
     place = str(tmp_path / "s")
-    study = {**SMALL, "algorithm": "FedAvg", "alpha": 1, "grid": {"cohort": [2, 9]}}
+    study = {**FIXED, "algorithm": "FedAvg", "alpha": 1, "grid": {"cohort": [2, 9]}}
     drfl.sweep(study, out=place, **QUIET)
     assert call(["report", place, place, f"{place}/{cells(place)[0]}", "--out", str(tmp_path / "r.html")]) == 0
     for page in (tmp_path / "r.html", tmp_path / "s" / "report.html"):
@@ -307,7 +308,12 @@ def test_reports_blame_failed_runs_only_on_their_own_configuration(tmp_path, cap
 
 def test_failed_seed_belongs_to_its_configuration(tmp_path):
     """A failed run holds its settings as the folders of finished runs do, with defaults and in their form."""
-    study = {**SMALL, "algorithm": "DRFAProx", "grid": {"ambiguity": ["chi-square:rho=1"], "gamma": [0.1, 0.2]}}
+    study = {
+        **FIXED,
+        "rounds": 1,
+        "algorithm": "DRFAProx",
+        "grid": {"ambiguity": ["chi-square:rho=1"], "gamma": [0.1, 0.2]},
+    }
     study["grid"]["seed"] = [0, 1]
     del study["cohort"]
     found = drfl.sweep(study, out=tmp_path / "s", **QUIET)
@@ -336,7 +342,7 @@ def test_assess_compares_configurations(tmp_path, capsys):
 
 def test_sweep_that_loses_values_is_complete(tmp_path):
     place = tmp_path / "s"
-    study = {**SMALL, "algorithm": "FedAvg", "grid": {"lr": [0.01, 0.05]}}
+    study = {**SMALL, "rounds": 1, "algorithm": "FedAvg", "grid": {"lr": [0.01, 0.05]}}
     drfl.sweep(study, out=place, **QUIET)
     before = cells(place)
     found = drfl.sweep({**study, "grid": {"lr": [0.05]}}, out=place, resume=True, **QUIET)
@@ -351,7 +357,9 @@ def test_sweep_that_loses_values_is_complete(tmp_path):
 
 
 def test_initial_models_are_varied(tmp_path):
-    once = drfl.sweep({**SMALL, "grid": {"algorithm": ["FedAvg"], "seed": [0, 1]}}, out=tmp_path / "a", **QUIET)
+    once = drfl.sweep(
+        {**FIXED, "rounds": 0, "grid": {"algorithm": ["FedAvg"], "seed": [0, 1]}}, out=tmp_path / "a", **QUIET
+    )
     models = [str(once.directory / run.name / "model.safetensors") for run in once.runs]
     assert len(read_study({**SMALL, "grid": {"init_from": models}}, {}).runs) == 2
 

@@ -304,14 +304,13 @@ def _with_blanks(frame: pd.DataFrame, words: Sequence[str]) -> pd.DataFrame:
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
     frame = frame.copy(deep=False)
-    days = days_of(pd.Series(words, dtype=object)).values
     for name in frame.columns:
         cells = frame[name]
         # In a column of numbers, the word "-9" is the number -9.0.
         if is_numeric_dtype(cells) and not is_bool_dtype(cells):
             is_missing = cells.isin(amounts_in(cells, words))
         elif cells.dtype.kind == "M":
-            is_missing = np.isin(since_1970(cells), days)
+            is_missing = np.isin(since_1970(cells), days_of(pd.Series(words, dtype=object)).values)
         elif cells.dtype.kind == "b":
             continue
         else:
