@@ -20,7 +20,7 @@ from drfl.core.key import Key
 from drfl.core.user_code import load
 from drfl.data import ClientData
 from drfl.engine import Loop, Simulation
-from drfl.flower import nodes, server_app
+from drfl.flower import server_app
 from drfl.flower.deployed_federation import FlowerFederation
 from drfl.flower.messages import CodeFile
 from drfl.flower.nodes import NameRoster, gather_members
@@ -72,11 +72,6 @@ class Everything(PersonalClientSide):
     def merge(self, shared, messages, weights):
         return {"mean": weights @ messages["mean"], "rounds": shared["rounds"] + 1}
 """
-
-
-@pytest.fixture(autouse=True)
-def _no_pause(monkeypatch):
-    monkeypatch.setattr(nodes, "PAUSE", 0.01)
 
 
 def task(model=MLP, folder=None):
