@@ -56,7 +56,7 @@ AVERAGED = ("DRFA", "DRDM", "protected")
 
 @pytest.mark.parametrize("name", long_except(["DualDRDM", "protected"], ALGORITHMS))
 def test_all_numbers_equal_the_simulation(name):
-    options = {"rounds": 5, "seed": 3, "averaged": name in AVERAGED, "returned": "best"}
+    options = {"rounds": 3, "seed": 3, "averaged": name in AVERAGED, "returned": "best"}
     a, b = (drfl.run(ALGORITHMS[name], fed, **options) for fed in (simulation(), federation()))
     assert torch.equal(a.state.w, b.state.w)
     assert torch.equal(a.model, b.model)
@@ -85,7 +85,7 @@ def test_repeated_round_equals_the_simulation():
 
 @pytest.mark.parametrize("name", long_except(["ScaffPD"], ["FedAvg", "DRFA", "ScaffPD"]))
 def test_ledger_counts_models_like_a_simulation(name):
-    a, b = (drfl.run(ALGORITHMS[name], fed, rounds=3) for fed in (simulation(), federation()))
+    a, b = (drfl.run(ALGORITHMS[name], fed, rounds=2) for fed in (simulation(), federation()))
     assert a.history.last.ledger == b.history.last.ledger
 
 
