@@ -49,14 +49,14 @@ def of_one(data, i):
 @pytest.mark.parametrize(("engine", "returned"), crossed(ENGINES, ["average", "last"]))
 def test_local_only_equals_fedavg_at_each_client_alone(engine, returned):
     data = clients()
-    found = drfl.run(drfl.LocalOnly(local=LOCAL), simulation(data, engine), rounds=5, returned=returned)
+    found = drfl.run(drfl.LocalOnly(local=LOCAL), simulation(data, engine), rounds=3, returned=returned)
     for i in range(data.n):
         one = simulation(of_one(data, i), engine, first=i)
-        alone = drfl.run(drfl.FedAvg(local=LOCAL), one, rounds=5, returned=returned)
+        alone = drfl.run(drfl.FedAvg(local=LOCAL), one, rounds=3, returned=returned)
         assert float(found.evaluation.score[i]) == float(alone.evaluation.score[0])
         assert float(found.evaluation.loss[i]) == pytest.approx(float(alone.evaluation.loss[0]), rel=1e-6)
     ledger = found.history.last.ledger
-    assert (ledger["bytes_up"], ledger["bytes_down"], ledger["gradient_evaluations"]) == (0, 0, 5 * 4 * 4 * 8)
+    assert (ledger["bytes_up"], ledger["bytes_down"], ledger["gradient_evaluations"]) == (0, 0, 3 * 4 * 4 * 8)
 
 
 class Late(WrappedFederation):
@@ -185,7 +185,7 @@ def test_client_that_diverges_alone_is_rolled_back():
     # Most minibatches lack the rare rows, so the curvature at the start does not show the column.
     data, local = rare_column(), drfl.LocalSGD(steps=10, batch=20)
     fed = drfl.Simulation(data, drfl.Task(nn.Linear(4, 1), loss=nn.MSELoss(reduction="none")))
-    found = drfl.run(Protected(drfl.LocalOnly(local=local)), fed, rounds=60)
+    found = drfl.run(Protected(drfl.LocalOnly(local=local)), fed, rounds=30)
     assert found.rollbacks > 0
     assert bool((found.evaluation.loss < 0.2).all())
     assert (found.history.last.ledger["bytes_up"], found.history.last.ledger["messages"]) == (0, 0)

@@ -79,7 +79,7 @@ def test_limits_with_fixed_client_weights(make, lam, decay, draw):
     local = LocalSGD(steps=6, lr=0.1, batch=None, weight_decay=decay)
     held = KLBall(0.0, prior=lam)
     method = make(m=5, mu=3.0, gamma=0.1, local=local, dual_batch=None, ambiguity=held, sampling=draw)
-    state = run(method, PROBLEM.federation(), rounds=400, evaluate_every=400).state
+    state = run(method, PROBLEM.federation(), rounds=250, evaluate_every=250).state
     near(state.lam.numpy(), lam, 1e-12)
     near(state.w.numpy(), PROBLEM.optimum([0.2] * 5 if make is DRDM else lam, decay), 1e-8)
 

@@ -61,10 +61,10 @@ def test_fixed_points_with_one_and_several_local_steps(samples, tau):
     lam = problem.shares
     drift = {}
     for mu in (0.0, 2.0):
-        w = last(FedProx(mu=mu, local=local), problem.federation(), 300)
+        w = last(FedProx(mu=mu, local=local), problem.federation(), 150)
         near(w, problem.fixed_point(lam, 0.2, tau, mu))
         drift[mu] = np.abs(w - problem.optimum(lam)).max()
-    near(last(FedAvg(local=local), problem.federation(), 300), problem.fixed_point(lam, 0.2, tau))
+    near(last(FedAvg(local=local), problem.federation(), 150), problem.fixed_point(lam, 0.2, tau))
     assert drift[0.0] < 1e-10 if tau == 1 else drift[0.0] > drift[2.0] > 1e-2
 
 

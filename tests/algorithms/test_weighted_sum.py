@@ -105,8 +105,9 @@ def test_updated_sums_equal_sums_over_all_rows(name, dtype, along, reads):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("along", [False, True])
-@pytest.mark.parametrize("name", sorted(set(SETS) - FULL))
+@pytest.mark.parametrize(
+    ("name", "along"), [("floor", True), ("cvar", False), ("chi-square", False), ("chi-square ball", True)]
+)
 def test_rounding_errors_do_not_accumulate_over_thousands_of_rounds(name, along):
     walk = Walk(SETS[name], torch.float64, along=along)
     for _ in range(2 * weighted_sum.REFRESH + 100):

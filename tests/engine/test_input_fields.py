@@ -134,7 +134,7 @@ def test_validation_types_comparison_and_predictions(kind, tmp_path, monkeypatch
     one = drfl.compare(pair, **options, out=tmp_path / "one")
     drfl.compare({"FedAvg": pair["FedAvg"]}, **options, out=tmp_path / "two")
     monkeypatch.setattr(shared_tensors, "LARGE", 1)  # so that worker processes memory-map the pools
-    two = drfl.compare(pair, **options, out=tmp_path / "two", jobs=2, resume=True)
+    two = drfl.compare(pair, **options, out=tmp_path / "two", jobs=2 if kind == "text" else 1, resume=True)
     for name in pair:
         files = [tmp_path / f"{folder}/{name}-seed0/model.safetensors" for folder in ("one", "two")]
         assert files[0].read_bytes() == files[1].read_bytes()

@@ -110,6 +110,7 @@ def test_reports_gradients_and_tests_are_means_over_known_labels(engine, name, b
     assert found == pytest.approx(expected, abs=1e-12)
 
 
+OTHERS = {name: engine for name, engine in ALL_ENGINES.items() if name != "loop"}
 SOLVERS = {
     "one": {"steps": 6, "batch": 1},
     "few": {"steps": 4, "batch": 3, "momentum": 0.7, "weight_decay": 0.1},
@@ -135,11 +136,11 @@ def test_local_steps_follow_the_gradient_by_hand(engine, solver):
         np.testing.assert_allclose(found[j], u, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(("engine", "dtype"), crossed(ALL_ENGINES, {"64": torch.float64, "32": torch.float32}))
+@pytest.mark.parametrize(("engine", "dtype"), crossed(OTHERS, {"64": torch.float64, "32": torch.float32}))
 def test_whole_runs_agree_with_the_loop(engine, dtype):
     algorithm = drfl.DualDRDM(m=3, local=LocalSGD(lr=0.3, steps=3, batch=4), dual_batch=2)
     runs = [
-        drfl.run(algorithm, Simulation(clients(dtype), Task(model(dtype), nn.BCEWithLogitsLoss()), engine=e), rounds=4)
+        drfl.run(algorithm, Simulation(clients(dtype), Task(model(dtype), nn.BCEWithLogitsLoss()), engine=e), rounds=3)
         for e in (Loop(), engine)
     ]
     close = 1e-10 if dtype == torch.float64 else 1e-5

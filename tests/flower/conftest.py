@@ -10,6 +10,7 @@ from flwr.app import ConfigRecord
 from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.engine import Simulation
+from drfl.flower import nodes
 from drfl.flower.client_app import Site, client_app
 from drfl.flower.closing import AuditedRun
 from drfl.flower.deployed_federation import FlowerFederation
@@ -81,6 +82,11 @@ def with_field(content, name, value):
     kept = {name: value for name, value in fields.items() if value is not ...}
     content["message"] = ConfigRecord({**content["message"], "fields": msgspec.msgpack.encode(kept)})
     return content
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch):
+    monkeypatch.setattr(nodes, "PAUSE", 0.01)
 
 
 @pytest.fixture

@@ -19,11 +19,6 @@ from drfl.flower.site_task import task_of
 from .conftest import grid_of, site, with_field
 
 
-@pytest.fixture(autouse=True)
-def _no_pause(monkeypatch):
-    monkeypatch.setattr(nodes, "PAUSE", 0.001)
-
-
 def member(name="a", train=30, classes=3):
     return SiteIdentity(name, (6,), classes, train, 15, "0" * 32)
 

@@ -14,7 +14,7 @@ import drfl
 from drfl.algorithms import ALGORITHMS
 from drfl.core.errors import DivergedError, Notice
 from drfl.data import ClientData
-from drfl.flower import nodes, server_app
+from drfl.flower import server_app
 from drfl.flower.claims import site_warnings
 from drfl.flower.client_app import Site, client_app, identity
 from drfl.flower.in_process import InProcessGrid
@@ -29,11 +29,6 @@ from .test_server_app import settings
 
 AWAY, LEAVES, BACK, ROUNDS = 2, 3, 6, 7
 """The client that is absent after round LEAVES until round BACK."""
-
-
-@pytest.fixture(autouse=True)
-def _no_pause(monkeypatch):
-    monkeypatch.setattr(nodes, "PAUSE", 0.001)
 
 
 def algorithm_of(kind):

@@ -13,7 +13,7 @@ from drfl.core.audit_log import AuditLog
 from drfl.core.audit_signatures import read_signing_key
 from drfl.data.model_file import model_bytes
 from drfl.data.model_store import ModelStore
-from drfl.flower import nodes, server_app
+from drfl.flower import server_app
 from drfl.flower.client_app import client_app
 from drfl.flower.deploy.audit import audit
 from drfl.flower.deploy.audit_keys import SERVER, TrustedKeys
@@ -29,11 +29,6 @@ from .test_server_app import settings
 OLD, NEW, NEWER = (f"2026-11-2{i}T10:00:00.000+00:00" for i in (5, 6, 7))
 ABOUT = {"module": {"class": "drfl.models.linear", "arguments": {"shape": [6], "classes": 3}}, "drfl": "1"}
 TASK = {"kind": "classification", "loss": "cross-entropy", "score": "accuracy"}
-
-
-@pytest.fixture(autouse=True)
-def _no_pause(monkeypatch):
-    monkeypatch.setattr(nodes, "PAUSE", 0.01)
 
 
 def key_in(folder, name="server.key"):

@@ -339,16 +339,16 @@ def lying(folder, lie):
     "lie",
     [
         lambda a: msgspec.structs.replace(a, digest="0" * 32),
-        lambda a: changed(a, "losses", squares=-1.0),
         lambda a: changed(a, "losses", cross=1e9),
-        lambda a: changed(a, "gains", mean=9.0) if a.gains else a,
         *long_beyond(
             0,
             [
+                lambda a: changed(a, "losses", squares=-1.0),
+                lambda a: changed(a, "gains", mean=9.0) if a.gains else a,
                 lambda a: changed(a, "gains", squares=1e9) if a.gains else a,
                 lambda a: changed(a, "gains", mean=float("nan")) if a.gains else a,
             ],
-            ["squares", "not a number"],
+            ["negative squares", "mean", "squares", "not a number"],
         ),
     ],
 )  # fmt: skip

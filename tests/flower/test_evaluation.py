@@ -15,7 +15,7 @@ from drfl.data.model_file import model_bytes
 from drfl.data.standardisation import Standardisation
 from drfl.engine import Loop, Simulation
 from drfl.experiments.assess.assess_runs import gain_of_models
-from drfl.flower import nodes, server_app
+from drfl.flower import server_app
 from drfl.flower.client_app import Site, client_app
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import AnswerTests
@@ -27,11 +27,6 @@ from drfl.task.task import Task
 from .conftest import arrays, clients, grid_of
 from .test_delivery import model, request
 from .test_server_app import settings
-
-
-@pytest.fixture(autouse=True)
-def _no_pause(monkeypatch):
-    monkeypatch.setattr(nodes, "PAUSE", 0.01)
 
 
 def random_model(path, seed, standardisation=None, kind="linear"):

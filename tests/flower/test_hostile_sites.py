@@ -31,7 +31,7 @@ wait = 0.05
 insecure = true
 [job]
 algorithm = "{algorithm}"
-rounds = 3
+rounds = {rounds}
 lr = 0.05
 checkpoint_every = 1
 {more}
@@ -62,6 +62,8 @@ def behaviours():
 
 BEHAVIOURS = behaviours()
 KEPT = ["test sums = []", "answer.more = 'than asked'"]
+# test_messages.py tries further values of each field, with the same rejection.
+SERVED = [name for name, one in BEHAVIOURS.items() if one.first or name in KEPT]
 
 
 class Hostile(InProcessGrid):
@@ -90,20 +92,20 @@ def _no_pause(monkeypatch):
         monkeypatch.setattr(module, "PAUSE", 0.001)
 
 
-def serve(folder, behaviour, algorithm="DualDRDM", more="cohort = 4"):
+def serve(folder, behaviour, algorithm="DualDRDM", more="cohort = 4", rounds=3):
     path = folder / "server.toml"
-    path.write_text(SETTINGS.format(algorithm=algorithm, more=more))
+    path.write_text(SETTINGS.format(algorithm=algorithm, more=more, rounds=rounds))
     grid = grid_of(grid=Hostile)
     grid.behaviour = behaviour
     return server_app.serve(grid, path)
 
 
-@pytest.mark.parametrize("name", long_except(KEPT, BEHAVIOURS))
+@pytest.mark.parametrize("name", long_except(KEPT, SERVED))
 def test_run_ends_with_results_or_a_one_line_error(name, tmp_path, caplog):
     behaviour = BEHAVIOURS[name]
     told = None
     try:
-        out = serve(tmp_path, behaviour)
+        out = serve(tmp_path, behaviour, rounds=2)
     except DrflError as error:
         out, told = None, str(error)
     assert all(len(line) < 500 and line.isprintable() for line in caplog.messages)
@@ -119,7 +121,7 @@ def test_run_ends_with_results_or_a_one_line_error(name, tmp_path, caplog):
     assert record.clients["client"].tolist() == ["a", "b", "c", "d"]
     assert all(math.isfinite(record.final(metric)) for metric in ("avg_accuracy", "worst_accuracy", "worst_loss"))
     summary = json.loads((out / "summary.json").read_text())
-    assert summary["rounds"] == 3
+    assert summary["rounds"] == 2
     assert 0 <= summary["ledger"]["gradient_evaluations"] < 2**50
 
 
@@ -164,7 +166,7 @@ def test_site_cannot_choose_its_name_in_results(tmp_path, caplog):
     members = nodes.gather_members(grid, known, 1.0, 1.0)
     assert members[1].identity.name == "=1+1"
     path = tmp_path / "server.toml"
-    path.write_text(SETTINGS.format(algorithm="FedAvg", more=""))
+    path.write_text(SETTINGS.format(algorithm="FedAvg", more="", rounds=3))
     told = {client: member.identity for client, member in members.items()}
     found = Preparation.of(session_of(grid, known, told, read_server(path), tmp_path))
     assert found.sites.names == ("a", "b", "c", "d")

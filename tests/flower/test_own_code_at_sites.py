@@ -12,7 +12,7 @@ from tests.support.refusals import logged, refused
 
 from drfl.core.errors import DrflError
 from drfl.data.model_file import read_model_file
-from drfl.flower import nodes, server_app
+from drfl.flower import server_app
 from drfl.flower.client_app import client_app
 from drfl.flower.in_process import InProcessGrid
 from drfl.flower.messages import CodeFile, ModelRecipe
@@ -40,11 +40,6 @@ def top_two(outputs, targets):
 """
 HELPER = "width = 4\n"
 JOB = 'model = "own/net.py:net"\nloss = "own/net.py:loss"\nmetrics = ["own/net.py:top_two"]\nengine = "loop"'
-
-
-@pytest.fixture(autouse=True)
-def _no_pause(monkeypatch):
-    monkeypatch.setattr(nodes, "PAUSE", 0.01)
 
 
 def sha(text):

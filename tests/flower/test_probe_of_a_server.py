@@ -17,7 +17,7 @@ from drfl.engine import Loop, Simulation
 from drfl.experiments.config.wrap import wrap_algorithm
 from drfl.federation.requests import TrainRequest
 from drfl.flower import client_app as sites_end
-from drfl.flower import nodes, server_app
+from drfl.flower import server_app
 from drfl.flower.settings import read_server
 from drfl.resilience import Reason
 from drfl.task.models import MODELS
@@ -38,11 +38,6 @@ cohort = 4
 lr = 0.05
 aggregator = "probe:rows=12"
 """
-
-
-@pytest.fixture(autouse=True)
-def _no_pause(monkeypatch):
-    monkeypatch.setattr(nodes, "PAUSE", 0.01)
 
 
 def deployment(folder, *, without=(), change=lambda name, x, y: (x, y), more=""):

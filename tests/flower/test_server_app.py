@@ -24,7 +24,7 @@ from drfl.core.run_end import ON_TEST
 from drfl.data import ClientData
 from drfl.experiments.assess.assess_runs import assess_run
 from drfl.experiments.config.wrap import wrap_algorithm
-from drfl.flower import nodes, server_app, session
+from drfl.flower import server_app, session
 from drfl.flower.client_app import Site, client_app
 from drfl.flower.deployment import Sites
 from drfl.flower.in_process import InProcessGrid
@@ -60,11 +60,6 @@ name = "c"
 [[sites]]
 name = "d"
 """
-
-
-@pytest.fixture(autouse=True)
-def _no_pause(monkeypatch):
-    monkeypatch.setattr(nodes, "PAUSE", 0.01)
 
 
 def settings(folder, rounds=4, more=""):
@@ -466,7 +461,7 @@ def test_second_server_program_does_not_write_to_the_audit_log(tmp_path, monkeyp
 @pytest.mark.long
 def test_requests_per_site_stay_within_the_stated_maximum(tmp_path, algorithm):
     path = settings(tmp_path, rounds=8)
-    path.write_text(path.read_text().replace("DualDRDM", algorithm).replace("lr = 0.05\n", ""))
+    path.write_text(path.read_text().replace("DualDRDM", algorithm))
     if algorithm in FULL_PARTICIPATION:
         path.write_text(path.read_text().replace("cohort = 4\n", ""))
     grid = grid_of()

@@ -14,7 +14,7 @@ from drfl.core.key import Key
 from drfl.data import ClientData
 from drfl.engine import Loop, Simulation
 from drfl.experiments.config.wrap import wrap_algorithm
-from drfl.flower import nodes, server_app
+from drfl.flower import server_app
 from drfl.flower.client_app import Site, client_app, identity
 from drfl.flower.deployed_federation import FlowerFederation
 from drfl.flower.in_process import InProcessGrid
@@ -30,11 +30,6 @@ from drfl.training.loop import run
 
 from .conftest import MODEL, SIZES, clients, grid_of, site
 from .test_server_app import settings
-
-
-@pytest.fixture(autouse=True)
-def _no_pause(monkeypatch):
-    monkeypatch.setattr(nodes, "PAUSE", 0.01)
 
 
 def simulated(more, rounds):

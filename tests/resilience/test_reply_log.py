@@ -60,11 +60,11 @@ def test_replayed_list_gives_the_same_bits(name, tmp_path):
 
 @pytest.mark.parametrize("algorithm", [drfl.DRFA(m=4, local=LOCAL, reference="own"), drfl.LocalOnly(local=LOCAL)])
 def test_requests_to_one_client_each_are_replayed(algorithm, tmp_path):
-    a, file = recorded(tmp_path, algorithm, lambda inner: Faulty(inner, FailureModel(drop=0.2)))
+    a, file = recorded(tmp_path, algorithm, lambda inner: Faulty(inner, FailureModel(drop=0.2)), rounds=4)
     record = read_replies(file)
     assert len({(entry.kind, entry.key) for entry in record}) < len(record)
-    b = drfl.run(Replayed(algorithm, record), simulation(), rounds=6, seed=3)
-    undisturbed = drfl.run(algorithm, simulation(), rounds=6, seed=3)
+    b = drfl.run(Replayed(algorithm, record), simulation(), rounds=4, seed=3)
+    undisturbed = drfl.run(algorithm, simulation(), rounds=4, seed=3)
     assert torch.equal(a.state.w, b.state.w)
     assert torch.equal(a.lam, b.lam)
     assert not torch.equal(a.state.w, undisturbed.state.w)

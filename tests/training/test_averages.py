@@ -68,7 +68,7 @@ def test_average_of_one_round_is_that_round():
     assert not DecayingAverage.start(torch.ones(2), torch.ones(3)).rounds
 
 
-ROUNDS = 4000
+ROUNDS = 2000
 RUNS = {
     "noise": 100 + torch.randn(ROUNDS, 3, generator=torch.Generator().manual_seed(0)),
     "settling": 100 + 1 / torch.arange(1.0, ROUNDS + 1)[:, None],

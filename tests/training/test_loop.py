@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import pickle
@@ -810,6 +811,12 @@ def test_state_that_is_not_finite_is_not_taken_for_changed():
     assert run(algorithm, fed(), rounds=1, averaged=True, callbacks=[lambda progress: None]).rounds == 1
 
 
+@functools.cache
+def four_rounds():
+    options = {"algorithm": FedAvg(m=2, local=LOCAL), "fed": federation(), "rounds": 4, "seed": 0}
+    return options, run(**options)
+
+
 @pytest.mark.parametrize(("other", "field", "quoted"), [
     ({"algorithm": DRFA(m=2, local=LOCAL)}, "algorithm", ("FedAvg", "DRFA")),
     ({"algorithm": FedAvg(m=1, local=LOCAL)}, "algorithm.m", ("2", "1")),
@@ -821,10 +828,9 @@ def test_state_that_is_not_finite_is_not_taken_for_changed():
 ], ids=["algorithm", "m", "seed", "returned", "clients", "model", "rounds"])  # fmt: skip
 @pytest.mark.parametrize("store", [lambda result: result.end, lambda result: pickle.loads(pickle.dumps(result.end))])
 def test_start_of_another_run_is_refused(other, field, quoted, store):
-    options = {"algorithm": FedAvg(m=2, local=LOCAL), "fed": federation(), "rounds": 4, "seed": 0}
-    start = store(run(**options))
+    options, result = four_rounds()
     with refused("out-of-range" if field == "rounds" else "other-run", field, *quoted):
-        run(**options | other, start=start)
+        run(**options | other, start=store(result))
 
 
 def test_start_may_have_more_rounds():

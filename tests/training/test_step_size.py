@@ -89,7 +89,7 @@ def test_step_size_is_exact_in_one_dimension(momentum, weight_decay):
     assert size.losses.tolist() == [10.0] * 3
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("d", [2, 30])
 def test_largest_eigenvalue_of_clients_with_common_axes(d, seed):
     rng = np.random.default_rng(seed)
@@ -313,7 +313,7 @@ def test_false_gradients_of_one_client_have_little_effect(lie, n):
     """The step size changes about twofold at most, and slightly more with three clients, one of which must be
     believed.
     """
-    for seed in range(8):
+    for seed in range(4):
         honest = float(found(fed := regressions(n, seed)).eta)
         eta = float(found(Lying(fed, lie)).eta)
         assert 0.35 < eta / honest < (2.0 if n == 10 else 2.7)
@@ -321,7 +321,7 @@ def test_false_gradients_of_one_client_have_little_effect(lie, n):
 
 @pytest.mark.parametrize(("n", "claim"), crossed([3, 10], [1e-300, 1e-9, 0.0, -5.0, 1e300, math.inf, math.nan]))
 def test_false_losses_of_one_client_have_little_effect(claim, n):
-    for seed in range(8):
+    for seed in range(4):
         honest = float(found(fed := regressions(n, seed)).eta)
         eta = float(found(Lying(fed, loss=lambda f, k: claim)).eta)
         assert 0.45 < eta / honest < 2.2
@@ -707,9 +707,10 @@ class Logarithm(torch.nn.Linear):
         return super().forward(x.log())
 
 
-@pytest.mark.parametrize("lr", [None, 0.1])
-@pytest.mark.parametrize("kind", [FedAvg, DualDRDM])
-@pytest.mark.parametrize(("worst", "named"), [("b", "b"), ("abc", "a")])
+@pytest.mark.parametrize(
+    ("kind", "lr", "worst", "named"),
+    [(FedAvg, None, "b", "b"), (DualDRDM, None, "abc", "a"), (FedAvg, 0.1, "abc", "a")],
+)
 def test_client_whose_loss_is_undefined_at_the_initial_model_is_named(kind, lr, worst, named):
     """Nothing has been trained yet, so neither a step size nor a divergence is to blame."""
     x = torch.rand(3, 40, 5, generator=torch.Generator().manual_seed(0)) + 0.1

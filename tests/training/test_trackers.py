@@ -129,6 +129,7 @@ def test_missing_library_names_the_extra(make, module, monkeypatch):
         make("x")
 
 
+@pytest.mark.long
 def test_impossible_folder_is_a_one_line_error(tmp_path):
     (tmp_path / "file").write_text("")
     with refused("cannot-write", str(tmp_path / "file/tb"), "Not a directory"):

@@ -12,7 +12,7 @@ from drfl.core.files import sha256_of
 from drfl.data import ClientData
 from drfl.data.model_file import read_model_file
 from drfl.experiments.run.manifest import Manifest, is_finished
-from drfl.flower import nodes, server_app
+from drfl.flower import server_app
 from drfl.flower.deploy import dated_folders
 from drfl.flower.deploy.paths import DeploymentFolder
 from drfl.flower.session import read_resolved
@@ -20,11 +20,6 @@ from drfl.flower.site import Site
 
 from ..conftest import clients, grid_of
 from ..test_server_app import Dying, settings
-
-
-@pytest.fixture(autouse=True)
-def _no_pause(monkeypatch):
-    monkeypatch.setattr(nodes, "PAUSE", 0.01)
 
 
 def dated(folder, **job):

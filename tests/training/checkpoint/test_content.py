@@ -79,15 +79,11 @@ def with_tensors(files, change):
     return {**files, STATE: save({name: part.contiguous() for name, part in tensors.items()})}
 
 
-def check_passed_over(folder, fed, files, field, *quoted):
-    """Assert that the checkpoint is refused alone, and skipped if the previous one is valid."""
-    (folder / "one").mkdir(), (folder / "two").mkdir()
+def check_refused(folder, fed, files, field, *quoted):
+    """Assert that the checkpoint is refused if it is the only one."""
     with refused("damaged-checkpoint", field, NEW, *quoted, kind=DamagedError) as caught:
-        point(laid(folder / "one", {NEW: files[NEW]}), fed)
+        point(laid(folder, {NEW: files}), fed)
     assert str(caught.value).isprintable()
-    found = point(laid(folder / "two", files), fed)
-    assert (found.folder.name, found.progress.round) == (OLD, 2)
-    assert [(notice.code, Path(notice.field).name) for notice in found.notices] == [("damaged-checkpoint", NEW)]
 
 
 def put(name, value):
@@ -137,7 +133,7 @@ RECORDS = {
 @pytest.mark.parametrize("name", RECORDS)
 def test_invalid_records_are_refused(name, original, fed, tmp_path):
     change, *named = RECORDS[name]
-    check_passed_over(tmp_path, fed, {**original, NEW: with_record(original[NEW], change)}, *named)
+    check_refused(tmp_path, fed, with_record(original[NEW], change), *named)
 
 
 def changed(name, change):
@@ -228,7 +224,15 @@ TENSORS = {
 @pytest.mark.parametrize("name", TENSORS)
 def test_invalid_tensors_are_refused(name, original, fed, tmp_path):
     change, *named = TENSORS[name]
-    check_passed_over(tmp_path, fed, {**original, NEW: with_tensors(original[NEW], change)}, *named)
+    check_refused(tmp_path, fed, with_tensors(original[NEW], change), *named)
+
+
+@pytest.mark.parametrize("name", ["no JSON", "round is another", "w is missing", "w has NaN", "lam does not add up"])
+def test_invalid_checkpoint_is_skipped_if_the_previous_is_valid(name, original, fed, tmp_path):
+    damage, (change, *_) = (with_record, RECORDS[name]) if name in RECORDS else (with_tensors, TENSORS[name])
+    found = point(laid(tmp_path, {**original, NEW: damage(original[NEW], change)}), fed)
+    assert (found.folder.name, found.progress.round) == (OLD, 2)
+    assert [(notice.code, Path(notice.field).name) for notice in found.notices] == [("damaged-checkpoint", NEW)]
 
 
 @pytest.mark.parametrize(
@@ -241,7 +245,7 @@ def test_mismatched_header_is_refused(shape, field, original, fed, tmp_path):
     header[W]["shape"] = shape
     head = json.dumps(header).encode()
     files = {**original[NEW], STATE: len(head).to_bytes(8, "little") + head + data[8 + length :]}
-    check_passed_over(tmp_path, fed, {**original, NEW: files}, field)
+    check_refused(tmp_path, fed, files, field)
 
 
 @pytest.mark.parametrize("name", ["round-4", "round-00000003", "round-99999999", "round-000000004"])

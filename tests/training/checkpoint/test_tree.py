@@ -100,8 +100,8 @@ def test_wrapper_state_keeps_its_shape(name, around):
     fed = digits()
     algorithm, kept = around(make_algorithm(name, {"m": 6, "steps": 1})), []
     fresh = first(algorithm, fed, averaged=True)
-    run(algorithm, fed, rounds=6, averaged=True, keep=lambda progress, stopping: kept.append(progress))
-    assert len(kept) == 5
+    run(algorithm, fed, rounds=4, averaged=True, keep=lambda progress, stopping: kept.append(progress))
+    assert len(kept) == 3
     for progress in kept:
         assert same(back_from(fresh.state, tensors_of(progress.state)), progress.state)
         assert same(back_from(fresh.average, tensors_of(progress.average)), progress.average)
