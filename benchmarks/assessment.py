@@ -16,8 +16,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -67,8 +65,7 @@ def measure(n: int, sizes: str, kind: str) -> dict[str, float]:
 
 def in_a_process(n: int, sizes: str, kind: str) -> dict[str, float]:
     """Measure one setting in a new process."""
-    command = [sys.executable, __file__, *script.FLAGS, "--one", str(n), sizes, kind]
-    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return json.loads(script.again(__file__, main, ["--one", str(n), sizes, kind]))
 
 
 def main() -> None:

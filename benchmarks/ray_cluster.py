@@ -15,7 +15,6 @@ import json
 import os
 import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -215,12 +214,9 @@ SETTINGS: dict[str, tuple[Callable[..., dict], list[list]]] = script.sized(
 
 def in_a_process(name: str, setting: list) -> dict[str, object]:
     """Measure one setting in a new process."""
-    command = [sys.executable, __file__, *script.FLAGS, "--one", json.dumps([name, setting])]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{name} {setting} failed:\n{done.stderr[-3000:]}")
+    output = script.again(__file__, main, ["--one", json.dumps([name, setting])])
     # Ray also prints messages about lost machines
-    answer = json.loads([line for line in done.stdout.splitlines() if line.startswith("{")][-1])
+    answer = json.loads([line for line in output.splitlines() if line.startswith("{")][-1])
     found = {"setting": setting, **answer, "load": round(os.getloadavg()[0], 2)}
     print(name, found, flush=True)
     return found

@@ -16,8 +16,6 @@ import argparse
 import itertools
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -150,11 +148,7 @@ def measure(setting: dict) -> dict[str, float]:
 
 def in_a_process(setting: dict) -> dict[str, float]:
     """Measure one setting in a new process."""
-    command = [sys.executable, __file__, *script.FLAGS, "--one", json.dumps(setting)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{setting} failed:\n{done.stderr}")
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = json.loads(script.again(__file__, main, ["--one", json.dumps(setting)]).splitlines()[-1])
     shown = {name: setting[name] for name in BASE}
     print(
         " ".join(map(str, shown.values())), f"{1e3 * found['round_s']:.2f} ms, peak {found['peak_mib']} MiB", flush=True

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import contextlib
 import functools
+import importlib
 import json
+import multiprocessing
 import os
 import runpy
 import shutil
+import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import IO, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -53,6 +57,40 @@ def parser(doc: str | None, out: Path, *, data: bool = False) -> argparse.Argume
     if SMOKE:
         os.environ["DRFL_MIRROR"] = "http://127.0.0.1:9"  # nothing is downloaded
     return found
+
+
+def again(file: str, main: Callable[[], object], words: Sequence[str]) -> str:
+    """Run a script with other options in its own process, and return its output.
+
+    With ``--smoke`` the process is a fork of this one, because importing torch takes seconds.
+
+    Args:
+        file: the script.
+        main: its main function.
+        words: the options besides ``--smoke``.
+    """
+    errors = ""
+    if SMOKE:
+        importlib.import_module("torch._dynamo")  # otherwise torch.func loads it in every fork
+        with tempfile.TemporaryFile("w+") as printed:
+            fork = multiprocessing.get_context("fork").Process(target=_forked, args=(file, main, words, printed))
+            fork.start()
+            fork.join()
+            printed.seek(0)
+            code, output = fork.exitcode, printed.read()
+    else:
+        done = subprocess.run([sys.executable, file, *words], capture_output=True, text=True, check=False)
+        code, output, errors = done.returncode, done.stdout, done.stderr
+    if code:
+        raise RuntimeError(f"{file} {' '.join(words)} failed: {errors[-3000:]}")
+    return output
+
+
+def _forked(file: str, main: Callable[[], object], words: Sequence[str], printed: IO[str]) -> None:
+    sys.argv = [file, *FLAGS, *words]
+    with contextlib.redirect_stdout(printed):
+        main()
+    printed.flush()
 
 
 def add_adult(parser: argparse.ArgumentParser) -> None:

@@ -25,6 +25,15 @@ from drfl.experiments.run.manifest import is_finished
 from drfl.report.formatting import duration
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
+SENT = {
+    "run": NUMBERS,
+    "run, no checkpoints": NUMBERS[2:],
+    "compare": NUMBERS[:1],
+    "compare, 2 jobs": NUMBERS[1:],
+    "tune, 2 jobs": NUMBERS[::2],
+    "deployment": NUMBERS[1:],
+}
+"""Kind of job → signals of the test."""
 
 PATIENCE = 300
 """Seconds after which a process counts as hanging."""
@@ -91,9 +100,9 @@ def drfl(*words: str) -> list[str]:
     return [sys.executable, "-m", "drfl", *words]
 
 
-def kinds(quick: bool) -> dict[str, Kind]:
+def kinds() -> dict[str, Kind]:
     """Return the jobs by name; each takes a few seconds."""
-    rounds = ["--rounds", "6" if quick else "40"]
+    rounds = ["--rounds", "40"]
     run = ["run", *SMALL, *rounds, "--evaluate-every", "5", "--out", "out"]
     compare = ["compare", *SMALL, *rounds, "--algorithms", "FedAvg,DRDM", "--seeds", "2", "--out", "out"]
     resumed = ["--resume", "--out", "out"]
@@ -113,6 +122,9 @@ def kinds(quick: bool) -> dict[str, Kind]:
             server, server, {"server.py": SERVER, "server.toml": DEPLOYED.format(more="") + sites}, command=False
         ),
     }  # fmt: skip
+
+
+KINDS = kinds()
 
 
 class Stroke(NamedTuple):
@@ -184,8 +196,8 @@ def started(command: Sequence[str], folder: Path) -> Iterator[subprocess.Popen[b
                 process.wait()
 
 
-def storm(name: str, kind: Kind, count: int, draw: random.Random, root: Path) -> list[Stroke]:
-    """Send signals at random moments until enough of them have interrupted the job, and compare its bytes at every end.
+def storm(name: str, kind: Kind, numbers: Sequence[int], draw: random.Random, root: Path) -> list[Stroke]:
+    """Interrupt the job by these signals in turn, at random moments, and compare its bytes at every end.
 
     A signal after the end of the work does not count.
     """
@@ -199,8 +211,8 @@ def storm(name: str, kind: Kind, count: int, draw: random.Random, root: Path) ->
         assert process.wait(PATIENCE) == 0, (whole / "log").read_text()
     span, undisturbed = time.monotonic() - began, results_in(whole / "out")
     command = kind.start
-    while len(found) < count:
-        number = NUMBERS[len(found) % len(NUMBERS)]
+    while len(found) < len(numbers):
+        number = numbers[len(found)]
         after = draw.uniform(0.0, 0.9 * span)
         before = (folder / "log").stat().st_size if (folder / "log").exists() else 0
         with started(command, folder) as process:
@@ -248,11 +260,9 @@ def test_wall_times_are_ignored_in_comparisons(tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "name", [name for name in kinds(False) if name != "compare"]
-)  # test_compare_resume.py kills it
+@pytest.mark.parametrize("name", SENT)
 def test_every_job_resumes_to_the_same_bytes(name, tmp_path):
     before = semaphores()
-    found = storm(name, kinds(False)[name], len(NUMBERS), random.Random(name), tmp_path)
-    assert [stroke.signal for stroke in found] == [signal.Signals(number).name for number in NUMBERS]
+    found = storm(name, KINDS[name], SENT[name], random.Random(name), tmp_path)
+    assert [stroke.signal for stroke in found] == [signal.Signals(number).name for number in SENT[name]]
     assert semaphores() <= before

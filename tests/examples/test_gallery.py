@@ -12,6 +12,7 @@ import sys
 import matplotlib as mpl
 import pytest
 from matplotlib import pyplot
+from tests.support.marks import long_except
 from tests.support.scripts import ROOT, script
 
 GALLERY = ROOT / "examples" / "gallery"
@@ -36,7 +37,7 @@ def is_picture(path):
 
 
 @pytest.mark.long
-@each
+@pytest.mark.parametrize("path", long_except(["worst_client"], SCRIPTS, [path.stem for path in SCRIPTS]))
 def test_shortened_script_draws_its_picture(path, tmp_path):
     module = script(str(path.relative_to(ROOT)))
     for name in SHORT.keys() & vars(module).keys():
@@ -46,8 +47,8 @@ def test_shortened_script_draws_its_picture(path, tmp_path):
 
 
 @pytest.mark.long
-def test_full_script_draws_its_picture(tmp_path):
-    path = GALLERY / "worst_client.py"
+@each
+def test_full_script_draws_its_picture(path, tmp_path):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
     subprocess.run([sys.executable, path], cwd=tmp_path, env=environment, check=True)
     assert [found.name for found in tmp_path.iterdir()] == [f"{path.stem}.png"]

@@ -100,24 +100,6 @@ def test_each_recipe_has_a_new_file_changes_commands_and_an_example():
         assert {line.split()[0] for line in commands(page)} == {"drfl", "pytest", "make"}, page
 
 
-@pytest.mark.long
-def test_recipes_work_together(tmp_path):
-    """All changes apply, a run with each new part succeeds, and the first page's example prints the shown output."""
-    for page in RECIPES:
-        for block in TITLED.finditer(page.read_text(encoding="utf-8")):
-            if block["language"] == "diff" and not (copied := tmp_path / block["file"]).exists():
-                copied.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(ROOT / block["file"], copied)
-    # With the compiled files, which stay valid as a copy keeps the times.
-    shutil.copytree(ROOT / "src", tmp_path / "src", dirs_exist_ok=True)
-    for folder in ("docs/algorithms", "tests"):
-        (tmp_path / folder).mkdir(parents=True, exist_ok=True)
-    for page in RECIPES:
-        follow(page, tmp_path)
-    lines = [shlex.split(line)[1:] for page in RECIPES for line in commands(page) if line.startswith("drfl ")]
-    play(tmp_path, lines, RECIPES[:1])
-
-
 def test_change_must_match_exactly_once():
     assert changed("a\nb\nc\nb", " a\n+x\n b\n@@\n-c\n") == "a\nx\nb\nb"
     for block in (" b\n+x\n", " d\n+x\n"):
@@ -126,20 +108,21 @@ def test_change_must_match_exactly_once():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("page", RECIPES, ids=lambda page: page.stem)
-def test_repository_passes_its_tests_after_a_recipe(page, tmp_path):
-    """This covers lint, format, import order, the page's example and the tests that it names."""
+def test_repository_passes_its_tests_after_all_recipes(tmp_path):
+    """This covers lint, format, import order, the pages' examples, a run with each part, and the named tests."""
     copy = tmp_path / "copy"
     shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*LARGE))
     shutil.copytree(ROOT / ".github", copy / ".github")
     for folder in ("evidence", "benchmarks"):
         (copy / folder / "results").symlink_to(ROOT / folder / "results")
     shutil.copytree(ROOT / "docs" / "results", copy / "docs" / "results")
-    files = [file for file in follow(page, copy) if file.endswith(".py")]
+    files = [file for page in RECIPES for file in follow(page, copy) if file.endswith(".py")]
     run(copy, "-m", "ruff", "check", *files)
     run(copy, "-m", "ruff", "format", "--check", *files)
     run(copy, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()")
-    play(copy, [], [page])
-    for line in commands(page):
-        if line.startswith("pytest "):
-            assert " passed" in run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", *shlex.split(line)[1:])
+    lines = [shlex.split(line) for page in RECIPES for line in commands(page)]
+    play(copy, [words for program, *words in lines if program == "drfl"], RECIPES)
+    tests = [words for program, *words in lines if program == "pytest"]
+    whole = {path for words in tests if "-k" not in words for path in words}  # several recipes name the same file
+    for words in [*(words for words in tests if "-k" in words), sorted(whole)]:
+        assert " passed" in run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import sys
 from pathlib import Path
 
 import pytest
 from scripts import notebook_pages, tutorials
-from tests.support.marks import long_except
 from tests.support.scripts import ROOT
 
 SHORT = {
@@ -32,28 +29,13 @@ def tagged(cell, tag):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", long_except(["table"], SHORT))
-def test_shortened_tutorial_runs(name, tmp_path, monkeypatch):
-    """Cells that start processes for many seconds run only in the long test."""
-    from IPython.core.interactiveshell import InteractiveShell
-
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("MPLBACKEND", "Agg")
-    with tutorials.copy_of_the_tree() as folder:
-        monkeypatch.chdir(folder)
-        shell = InteractiveShell()
-        for cell in read(name).cells:
-            if cell.cell_type == "code" and not tagged(cell, "long"):
-                source = SHORT[name] if tagged(cell, "parameters") else cell.source
-                shell.run_cell(source, silent=True).raise_error()
-                assert shell.user_ns.get("_exit_code", 0) == 0, source
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("name", SHORT)
-def test_whole_tutorial_runs_and_shows_the_stored_output(name):
-    stored, fresh = read(name), tutorials.executed(read(name))
-    for old, new in zip(stored.cells, fresh.cells, strict=True):
+def test_shortened_tutorial_runs_and_shows_outputs_of_the_stored_kinds(name):
+    stored, fresh = read(name), read(name)
+    for cell in fresh.cells:
+        if tagged(cell, "parameters"):
+            cell.source = SHORT[name]
+    for old, new in zip(stored.cells, tutorials.executed(fresh).cells, strict=True):
         assert kinds(old) == kinds(new), old.source
 
 

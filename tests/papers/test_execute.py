@@ -40,19 +40,14 @@ def test_killed_run_resumes_and_ends_the_same(tmp_path):
     whole = start(tmp_path / "whole")
     assert whole.communicate()[0].split() == ["False"] * 8
     assert whole.returncode == 0
-    known = 0
-    for kills in range(2):
-        killed = start(tmp_path / "killed")
-        for line in killed.stdout:
-            if line.strip() == "False":
-                break  # a new cell is finished
-        killed.kill()
-        killed.wait()
-        killed.stdout.close()
-        assert not (tmp_path / "killed" / "small-table-1").exists()
-        found = len(list((tmp_path / "killed" / CELLS).glob("*.json")))
-        assert found > known, f"nothing was kept by run {kills}"
-        known = found
+    killed = start(tmp_path / "killed")
+    assert killed.stdout.readline() == "False\n"  # a cell is finished
+    killed.kill()
+    killed.wait()
+    killed.stdout.close()
+    assert not (tmp_path / "killed" / "small-table-1").exists()
+    known = len(list((tmp_path / "killed" / CELLS).glob("*.json")))
+    assert known
     last = start(tmp_path / "killed")
     answers = last.communicate()[0].split()
     assert answers.count("True") >= known

@@ -37,13 +37,9 @@ if __name__ == "__main__":  # workers import this file
 """
 
 TRAIN = ["run", "--algorithm", "FedAvg", "--cohort", "2", "--rounds", "2"]
-COMMANDS = {
-    "run": TRAIN,
-    "two processes": [
-        *("compare", "--algorithms", "FedAvg,DRFA", "--seeds", "1", "--cohort", "2", "--rounds", "2", "--jobs", "2")
-    ],
-    "fit": ["fit", "--budget", "2"],
-}
+COMPARE = ["compare", "--algorithms", "FedAvg,DRFA", "--seeds", "1", "--cohort", "2", "--rounds", "2"]
+TWO_PROCESSES = [*COMPARE, "--jobs", "2"]
+FIT = ["fit", "--budget", "2"]
 
 
 def write(folder, megabytes, shape=(250,)):
@@ -80,19 +76,22 @@ def train(limit, out, folder, command=TRAIN):
     return int(done.stdout.rpartition("used ")[2])
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("gigabytes", "shape"), [(2, (250,)), (1, (1, 25, 10))], ids=["table", "images"])
-def test_file_of_gigabytes_needs_600_mb(tmp_path, gigabytes, shape):
-    idle = train(0, tmp_path / "idle", write(tmp_path / "small", 1, shape))
-    train(idle + 600_000_000, tmp_path / "run", write(tmp_path / "large", 1000 * gigabytes, shape))
+@pytest.fixture(scope="module")
+def idle(tmp_path_factory):
+    """Return the memory use of a run with a tiny file."""
+    folder = tmp_path_factory.mktemp("idle")
+    return train(0, folder / "run", write(folder / "small", 1))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("command", COMMANDS)
-def test_no_process_allocates_the_file(command, tmp_path):
-    idle = train(0, tmp_path / "idle", write(tmp_path / "small", 1), COMMANDS[command])
+@pytest.mark.parametrize(
+    ("command", "shape"),
+    [(TRAIN, (250,)), (TRAIN, (1, 25, 10)), (TWO_PROCESSES, (250,)), (FIT, (250,))],
+    ids=["run", "images", "two processes", "fit"],
+)
+def test_no_process_allocates_the_file(command, shape, idle, tmp_path):
     # The limit is below the file's size, so a copy would fail; the rest of a run needs up to 240 MB.
-    train(idle + 290_000_000, tmp_path / "run", write(tmp_path / "large", 300), COMMANDS[command])
+    train(idle + 290_000_000, tmp_path / "run", write(tmp_path / "large", 300, shape), command)
 
 
 def arrays(seed=0, n=60):
@@ -132,19 +131,19 @@ def test_mapped_files_give_the_same_data(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("command", "file"),
+    ("command", "mapped", "file"),
     [
-        (["run", "--algorithm", "DRDM", "--rounds", "3", "--cohort", "2"], "history.csv"),
-        pytest.param(COMMANDS["two processes"], "compare.csv", marks=pytest.mark.long),
-        pytest.param(COMMANDS["fit"], "clients.csv", marks=pytest.mark.long),
+        (["run", "--algorithm", "DRDM", "--rounds", "3", "--cohort", "2"], None, "history.csv"),
+        pytest.param(COMPARE, TWO_PROCESSES, "compare.csv", marks=pytest.mark.long),
+        pytest.param(FIT, None, "clients.csv", marks=pytest.mark.long),
     ],
-    ids=COMMANDS,
+    ids=["run", "compare in two processes", "fit"],
 )
-def test_results_are_identical_to_the_byte(command, file, tmp_path):
+def test_results_are_identical_to_the_byte(command, mapped, file, tmp_path):
     np.savez_compressed(tmp_path / "same.npz", **arrays())
     save(tmp_path / "same", arrays())
-    for name in ("same.npz", "same"):
-        assert call(with_data(command, tmp_path / name, tmp_path / "out" / name)) == 0
+    for name, words in (("same.npz", command), ("same", mapped or command)):
+        assert call(with_data(words, tmp_path / name, tmp_path / "out" / name)) == 0
     first, second = ((tmp_path / "out" / name / file).read_bytes() for name in ("same.npz", "same"))
     assert first == second
 
