@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from scipy.stats import binomtest, ttest_1samp, ttest_ind
@@ -144,6 +146,16 @@ def test_single_row_or_patient_is_not_enough():
     gains = np.linspace(1, 2, 60)
     assert worst_group_p(gains, 0 * gains, rows(1), patients=np.zeros(60, dtype=int)) >= 0.5
     assert worst_group_p(gains, 0 * gains, rows(2, 30), patients=rows(2, 30)) >= 0.5
+
+
+def test_equal_gains_have_the_p_value_of_their_sign_flips():
+    ones = np.ones(10)
+    assert worst_group_p(ones, ones / 2, rows(1, 10)) == pytest.approx(1 / 2**10)
+    # Rounding in the last digit is no spread.
+    assert worst_group_p(0.1 + 0.2 * ones, 0.3 * ones - 0.1, rows(1, 10)) == pytest.approx(1 / 2**10)
+    assert worst_group_p(ones, ones / 2, rows(2, 5)) == pytest.approx(2 / math.comb(10, 5))
+    assert worst_group_p(ones, ones / 2, rows(2, 5), independent=False) == pytest.approx(1 / 2**5)
+    assert worst_group_p(ones, ones, rows(1, 10)) == pytest.approx(0.5)
 
 
 def test_clear_gain_counts_patients():

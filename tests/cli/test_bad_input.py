@@ -156,6 +156,7 @@ def test_messages_name_only_options_that_the_command_has(capsys):
 TOML_MISTAKES = [
     ("rounds = ", ("damaged-file", "job.toml", "TOML")),
     ("round = 3", ("unknown-name", "option", "'rounds'")),
+    ("[grid]\nrounds = [1, 2]", ("unsupported-file", "grid", "'drfl sweep'")),
     ("rounds = 'many'", ("invalid-value", "rounds", "'many'")),
     ("algorithms = 3", ("invalid-value", "algorithms")),
     ("[algorithms]\nDRDM = 3", ("invalid-value", "algorithms")),

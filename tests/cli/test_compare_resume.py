@@ -156,6 +156,20 @@ def test_finished_comparison_is_printed_and_its_files_are_written(tmp_path, caps
     assert "a/report.html" in capsys.readouterr().out
 
 
+def test_run_whose_files_are_missing_runs_again(tmp_path):
+    assert call(["compare", *SMALL, "--rounds", "2", "--out", "a"]) == 0
+    before = results_in(tmp_path / "a")
+    (tmp_path / "a/DRDM-seed1/model.safetensors").unlink()  # no comparison reads it
+    assert "nothing-to-resume" in notice_codes(["compare", "--resume", "--out", "a"])
+    for name in ("compare.csv", "DRDM-seed1/clients.csv"):
+        (tmp_path / "a" / name).unlink()
+        assert "interrupted" in notice_codes(["assess", "a"], exit_code=2 if "/" in name else 0)
+        check_refusal(["compare", "--resume", "--out", "a", "--clients", "2"], "other-run", "clients", "5", "2")
+        assert call(["compare", "--resume", "--out", "a"]) == 0
+        assert "nothing-to-resume" in notice_codes(["compare", "--resume", "--out", "a"])
+    assert different(results_in(tmp_path / "a"), before) == []
+
+
 def test_resumed_comparison_of_failed_runs_has_failed(tmp_path):
     (tmp_path / "bad.py").write_text(
         "import dataclasses\nimport drfl\n@dataclasses.dataclass(frozen=True)\nclass Bad(drfl.FedAvg):\n"

@@ -98,6 +98,7 @@ def test_resuming_another_run_names_the_difference(stop, capsys):
         (["--seed", "4"], "seed", ("0", "4")),
         (["--algorithm", "DRFA"], "algorithm", ("'DualDRDM'", "'DRFA'")),
         (["--rounds", "9"], "rounds", ("6", "9")),
+        (["--clients", "3"], "clients", ("6", "3")),  # fewer than the stored cohort
     ):
         error = refused(["run", "--out", "a", "--resume", *options], capsys)
         assert (error.code, error.field) == ("other-run", field)
@@ -106,6 +107,16 @@ def test_resuming_another_run_names_the_difference(stop, capsys):
     assert call(["run", *SMALL, "--out", "a", "--resume"]) == 0
     error = refused(["run", "--out", "a", "--resume", "--lr", "0.7"], capsys)
     assert (error.field, quotes(str(error), "0.7")) == ("algorithms.DualDRDM.lr", True)
+
+
+def test_missing_results_of_a_finished_run_are_named(tmp_path, capsys):
+    assert call(["run", *SMALL, "--out", "a"]) == 0
+    (tmp_path / "a/report.html").unlink()  # `drfl report` makes it again
+    assert call(["run", "--out", "a", "--resume"]) == 0
+    for name in ("model.safetensors", "clients.csv"):
+        (tmp_path / "a" / name).unlink()
+        error = refused(["run", "--out", "a", "--resume"], capsys)
+        assert (error.code, error.field) == ("file-not-found", f"a/{name}")
 
 
 @pytest.mark.long

@@ -76,6 +76,20 @@ def test_html_is_a_small_escaped_table(result):
     assert re.search(r"\blast iterate\b", result._repr_html_())
 
 
+def test_html_of_a_fit_a_search_and_a_model_is_a_small_table(result, tmp_path):
+    def space(trial):
+        return drfl.FedAvg(m=5, local=drfl.LocalSGD(lr=trial.suggest_float("lr", 0.1, 0.2)))
+
+    fitted = drfl.fit(DATA, TASK, budget=1, progress=None, out=tmp_path / "fit")
+    tuned = drfl.tune(space, DATA, TASK, rounds=1, trials=2, progress=None)
+    model = drfl.load_model(tmp_path / "fit")
+    for thing, rows in ((result.evaluation, 12), (fitted, 6), (tuned, 2), (model, len(model.about["metrics"]))):
+        shown = thing._repr_html_()
+        assert shown.count("<tr") == rows + 1, type(thing)
+        assert len(shown) < 5000
+    assert "and 28 more" in result.evaluation._repr_html_()
+
+
 @pytest.mark.long
 def test_history_is_plotted_and_saved(result, tmp_path):
     figure = result.plot()

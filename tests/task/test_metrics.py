@@ -245,7 +245,7 @@ def test_multi_label_metrics():
         ({"score": "acuracy"}, ("unknown-name", "metric", "'acuracy'", "'accuracy'")),
         ({"score": "auc", "metrics": ("auc",)}, ("given-twice", "metrics", "'auc'")),
         ({"score": nn.Linear}, ("invalid-name", "metric", "drfl.Metric")),
-        ({"metrics": (lambda o, y: 0, lambda o, y: 1)}, ("given-twice", "metrics", "'score'")),
+        ({"metrics": (lambda o, y: 0,)}, ("invalid-name", "metric", "drfl.Metric('name', function)")),
     ],
 )
 def test_invalid_metrics_are_refused(given, error):

@@ -21,11 +21,11 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtr
+from scipy.special import binom, stdtr
 
 from drfl.assessment.row_moments import RowMoments
 from drfl.assessment.scores import Floats
-from drfl.assessment.seeds import LEVEL, holm
+from drfl.assessment.seeds import EQUAL, LEVEL, holm
 
 FEW = 20
 """Clients with fewer validation rows, or patients, are judged together: a mean of few losses decides nothing."""
@@ -83,7 +83,8 @@ def average_loss(losses: RowMoments) -> float:
 def worst_group_p(reference: RowMoments, candidate: RowMoments, gain: RowMoments, *, independent: bool = True) -> float:
     """Compute the p-value of "the candidate's worst group is not better than the reference's".
 
-    It is approximate, because it uses Student's t for losses, which have no bound.
+    It is approximate, because it uses Student's t for losses, which have no bound. Equal values have no t statistic, so
+    their p-value is that of the sign flips of n gains, 1/2ⁿ, or of the permutations of two groups.
 
     Args:
         reference: Losses of the reference in each group.
@@ -92,14 +93,15 @@ def worst_group_p(reference: RowMoments, candidate: RowMoments, gain: RowMoments
         independent: Whether no two groups share a row.
     """
 
-    def p_value(gain: Floats, error: Floats, freedom: Floats) -> Floats:
+    def p_value(gain: Floats, error: Floats, freedom: Floats, least: Floats) -> Floats:
         with np.errstate(divide="ignore", invalid="ignore"):
             # 0/0 is NaN: models that agree in every row provide no evidence.
             t = np.where(gain == 0, 0.0, gain / np.sqrt(error))
-        return stdtr(np.maximum(1.0, freedom), -t)
+        p = stdtr(np.maximum(1.0, freedom), -t)
+        return np.where(error <= (EQUAL * gain) ** 2, np.maximum(p, least), p)
 
     # Group g with the candidate against the same rows with the reference.
-    paired = p_value(gain.mean, gain.error, gain.units - 1)
+    paired = p_value(gain.mean, gain.error, gain.units - 1, 0.5**gain.units)
     if len(paired) == 1 or not independent:
         return float(paired.max())
     # Group g with the candidate (rows) against group h with the reference (columns), by Welch's test.
@@ -108,7 +110,7 @@ def worst_group_p(reference: RowMoments, candidate: RowMoments, gain: RowMoments
     scale = np.maximum(1, gain.units - 1)
     with np.errstate(invalid="ignore"):
         freedom = np.nan_to_num(error**2 / ((b_error**2 / scale)[:, None] + a_error**2 / scale), nan=1.0)
-    others = p_value(a - b[:, None], error, freedom)
+    others = p_value(a - b[:, None], error, freedom, 1 / binom(gain.units[:, None] + gain.units, gain.units))
     np.fill_diagonal(others, 1.0)
     # Bonferroni: half of the level for the paired rows, and half for the other G − 1 groups together.
     return float(np.minimum(1.0, 2 * np.minimum(paired, (len(paired) - 1) * others.min(1))).max())

@@ -44,7 +44,7 @@ from drfl.experiments.config.hyperparameters import algorithm_name
 from drfl.experiments.execution.executor import workers_of_options
 from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.manifest import interruption
-from drfl.experiments.run.resume import check_folder
+from drfl.experiments.run.resume import check_data_settings, check_folder
 from drfl.experiments.run.run_warnings import check_strict
 from drfl.experiments.run.runner import StopSignal, parse_seeds
 from drfl.experiments.sweep.results import Sweep
@@ -67,6 +67,7 @@ def compare_command(options: CompareOptions) -> int:
         check_paper_files(options.latex, options.figure, options.x_axis, overwrite=overwrite)
         config, design, kept = _design(options)
         if out is not None and resume:
+            check_data_settings(config, out)
             design = extended_design(out, design)
     # Loading may download, which needs a clean-up: a signal raises an exception here.
     ready = PreparedComparison.of(design, from_config(config, console.lines(quiet)), kept)

@@ -12,11 +12,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from drfl.cli import signals
 from drfl.core import screen
-from drfl.core.errors import Notice
+from drfl.core.errors import InputError, Notice
 from drfl.core.files import read_json
 from drfl.core.screen import Screen
 from drfl.experiments.run.artifacts import json_text
-from drfl.experiments.run.manifest import Kind, failure_of, interruption, runs_in
+from drfl.experiments.run.manifest import Kind, failure_of, interruption, missing_files, runs_in
 from drfl.experiments.run.run_directory import tidy
 from drfl.experiments.run.run_warnings import EndChecks
 from drfl.experiments.run.runner import StopSignal
@@ -162,8 +162,17 @@ def warn_finished(folder: Path, kind: Kind = "run") -> None:
     """Warn that a folder is finished, so that there is nothing to resume.
 
     Raises:
-        InputError: If the remains of a process that was killed cannot be removed from the folder.
+        InputError: If a file of the results is missing, or the remains of a process that was killed cannot be removed
+            from the folder.
     """
+    missing = missing_files(folder)
+    if missing:
+        raise InputError(
+            f"the {kind} in {folder} is finished, but {missing[0]} is missing: restore it, or start again with "
+            "`overwrite`",
+            code="file-not-found",
+            field=str(folder / missing[0]),
+        )
     tidy(folder, kind)
     warn(Notice(f"{folder} is finished: there is nothing to resume", "nothing-to-resume", str(folder)))
 

@@ -20,7 +20,7 @@ from drfl.experiments.fit.personal import GLOBAL
 from drfl.experiments.fit.run_fit import check_finished, evaluate_every, jobs_of_config, run_fit
 from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.manifest import is_finished
-from drfl.experiments.run.resume import check_folder
+from drfl.experiments.run.resume import check_data_settings, check_folder
 from drfl.report.formatting import plural
 from drfl.report.read_run import remark_lines
 from drfl.task.measure import NOTHING, number
@@ -50,6 +50,8 @@ def fit_command(options: FitOptions) -> int:
         config = config_of(file, overrides(given, None, [member.algorithm for member in PORTFOLIO]))
         if out is not None and resume and is_finished(out) and not given and not options.personalise:
             return console.end_finished(out, "fit", DECISION, quiet)
+        if resume:
+            check_data_settings(config, out)
     # Loading may download, which takes long and needs a clean-up: a signal raises an exception here.
     jobs = jobs_of_config(config, load_data(config, console.lines(quiet)))
     if out is not None and resume and is_finished(out):

@@ -19,6 +19,7 @@ from drfl.experiments.run.artifacts import json_text, summary
 from drfl.experiments.run.finished import FinishedRun
 from drfl.experiments.run.manifest import SUMMARY, interruption, is_finished
 from drfl.experiments.run.resume import (
+    check_data_settings,
     check_folder,
     check_stored_config,
     checkpoint_writer,
@@ -57,6 +58,8 @@ def run_command(options: RunOptions) -> int:
         config = config_of(file, overrides(options.settings, options.param, [str(algorithm)]))
         default = Path("runs") / f"{label_of(config.algorithm)}-{config.data_label}-seed{config.seed}".lower()
         key = key_of(config, out or default)
+        if resume:
+            check_data_settings(config, out)
     # Loading may download, which takes long and needs a clean-up: a signal raises an exception here.
     data = load_data(config, console.lines(quiet))
     with console.interruptible() as watch:

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 LONGEST = 40
 """Maximum number of characters in a cell. Longer cells are truncated."""
 
+MOST = 12
+"""Maximum number of rows of a long table."""
+
 
 def html_table(title: str, frame: pd.DataFrame, more: int = 0) -> str:
     """Render a title and a table as escaped HTML, with cells truncated to :data:`LONGEST` characters.

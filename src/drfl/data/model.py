@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from drfl.core import checks, user_code
 from drfl.core.errors import InputError, Notice
+from drfl.core.html_table import html_table
 from drfl.data.model_file import ModelFile, Threshold, read_model_file
 from drfl.data.model_store import find_model
 from drfl.data.personal_models import has_own_models, personal_weights
@@ -157,6 +158,12 @@ class Model:
 
     def __repr__(self) -> str:
         return f"<Model for {self.kind}, {self._file.path}>"
+
+    def _repr_html_(self) -> str:
+        import pandas as pd
+
+        results = [*self.about.get("metrics", {}).items()]
+        return html_table(repr(self), pd.DataFrame(results, columns=["test results", "value"]))
 
     def _is_trusted(self, trusted: Collection[str]) -> bool:
         """Return whether the code that the file names has trusted digests, in the file and on this machine."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from drfl.core.errors import InputError, Notice, listing
+from drfl.core.html_table import MOST, html_table
 from drfl.core.key import Key
 from drfl.federation.client_table import ClientTable
 from drfl.federation.local_method import LocalMethod, MethodLayout, OwnModels
@@ -72,6 +73,14 @@ class Evaluation(NamedTuple):
         known = self.score[~self.score.isnan()]
         ends = f"{float(known.min()):.3f} to {float(known.max()):.3f}" if known.numel() else "undefined"
         return f"<Evaluation of {len(self.score)} clients: score {ends}, mean loss {float(self.loss.mean()):.3f}>"
+
+    def _repr_html_(self) -> str:
+        import pandas as pd
+
+        order = self.score.argsort()[:MOST].tolist()
+        columns = {"score": self.score, "loss": self.loss, "samples": self.samples}
+        rows = {"client": order, **{name: values[order].tolist() for name, values in columns.items()}}
+        return html_table(repr(self), pd.DataFrame(rows), len(self.score) - MOST)
 
 
 @dataclass

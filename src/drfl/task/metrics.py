@@ -576,16 +576,16 @@ def is_of_classes(function: MetricFn) -> bool:
     return function in OF_CLASSES or (known is not None and not _takes_outputs(known))
 
 
-def metric_of(given: Metric | MetricFn | str) -> Metric:
+def metric_of(given: Metric | MetricFn | str, unnamed: str = "") -> Metric:
     """Convert a metric, a name or a function to :class:`Metric`.
 
     Args:
         given: A metric, the name of one of :data:`METRICS`, or a function. A function or a partial of one is named
-            after the function ("score" if it is a lambda). Larger values are better, unless :class:`Metric` knows
-            otherwise.
+            after the function. Larger values are better, unless :class:`Metric` knows otherwise.
+        unnamed: The name of a lambda; "" refuses it.
 
     Raises:
-        InputError: If the name is unknown, or the name of the function cannot be used in files.
+        InputError: If the name is unknown, or the function has no name, like a lambda, or one that files cannot use.
     """
     if isinstance(given, Metric):
         return given
@@ -599,8 +599,8 @@ def metric_of(given: Metric | MetricFn | str) -> Metric:
         return Metric("accuracy", given, percent=True, per_sample=True, rows=Rows.BINARY)
     function = given.func if isinstance(given, functools.partial) else given
     name = getattr(function, "__name__", type(function).__name__)
-    if name == "<lambda>":
-        return Metric("score", given)
+    if name == "<lambda>" and unnamed:
+        return Metric(unnamed, given)
     if isinstance(function, type) or NAME.fullmatch(str(name)) is None:
         raise InputError(
             f"metric name '{name}' cannot be used in files. Choose a name with drfl.Metric('name', function).",

@@ -145,7 +145,8 @@ class Task:
         score = default_score(self.loss) if self.score is None else self.score
         others = tuple(self.metrics) if isinstance(self.metrics, list | tuple) else (self.metrics,)
         object.__setattr__(self, "metrics", others)
-        measures = tuple(metric_of(metric) for metric in (score, *others))
+        # Only the score needs no name of its own.
+        measures = (metric_of(score, unnamed="score"), *map(metric_of, others))
         check_distinct(measures)
         object.__setattr__(self, "measures", measures)
 

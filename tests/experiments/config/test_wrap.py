@@ -144,7 +144,7 @@ def test_failures_are_texts_or_numbers(given):
 @pytest.mark.parametrize(
     ("options", "code", "field", "quoted"),
     [
-        (["--guard", "clap"], "unknown-name", "guard", ("clap", "clip")),
+        (["--guard", "clap"], "unknown-name", "guard", ("clap", "clip", "none")),
         (["--guard", "clip"], "invalid-format", "guard", ("bound",)),
         (["--guard", "trim:f=1.5"], "invalid-format", "guard", ("1.5",)),
         (["--guard", "robust", "--guard", "none"], "conflicting-options", "guards", ("none",)),

@@ -102,6 +102,7 @@ def test_invalid_changes_are_refused(texts, error):
         (b"\xff", ("damaged-file", None, "TOML")),
         (b"rounds = -1", ("invalid-value", "rounds")),
         (b"dataset = 'mnits'", ("unknown-name", "dataset", "'mnist'")),
+        (b"[grid]\nlr = [0.1, 0.2]", ("unsupported-file", "grid", "'drfl sweep'")),
         (b"colour = 1", ("unknown-name", "option", "'colour'")),
         (b"algorithms = 3", ("invalid-value", "algorithms", "[algorithms.FedAvg]")),
         (b"algorithms = ['DRFA']", ("invalid-value", "algorithms", "[algorithms.FedAvg]")),

@@ -50,6 +50,19 @@ def tuned(own=space, data=None, learned=None, **options):
     return drfl.tune(own, data or clients(), learned or task(), **{**settings, **options})
 
 
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_trial_that_cannot_start_is_refused_and_reported(jobs):
+    def of_cohort(trial):
+        return space(trial, m=trial.suggest_categorical("m", [9, 2]))  # of three clients
+
+    lines = list[str]()
+    found = tuned(of_cohort, trials=5, jobs=jobs, progress=lines.append)
+    ends = {trial.table["m"]: trial.stopped for trial in found.trials}
+    assert ends == {2: ("rounds",), 9: ("refused",)}
+    assert found.best_params["m"] == 2
+    assert any("refused" in line and "m=9" in line for line in lines)
+
+
 @pytest.mark.long
 def test_best_algorithm_is_chosen_on_validation_rows():
     found = tuned(seeds=2)

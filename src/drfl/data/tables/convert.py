@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -326,7 +327,7 @@ def encode_frame(frame: pd.DataFrame, roles: Columns, features: Sequence[str] | 
     ``roles`` names the client and the target, and ``features`` the features; None means all other columns.
     """
     import pandas as pd
-    from pandas.api.types import infer_dtype, is_numeric_dtype
+    from pandas.api.types import is_numeric_dtype
 
     names = feature_columns(frame, roles, features)
     for name in names:
@@ -336,7 +337,7 @@ def encode_frame(frame: pd.DataFrame, roles: Columns, features: Sequence[str] | 
     words, texts = dict[str, pd.Series](), list[str]()
     for name in names:
         is_category = isinstance(chosen[name].dtype, pd.CategoricalDtype)
-        if is_category or (not is_numeric_dtype(chosen[name]) and infer_dtype(chosen[name]) in ("string", "boolean")):
+        if is_category or (not is_numeric_dtype(chosen[name]) and _has_words(chosen[name])):
             words[name] = chosen[name].astype(object).map(level_text)
             texts += [] if is_category else [name]
             if not is_category and pd.to_numeric(words[name], errors="coerce").notna().all():
@@ -360,6 +361,16 @@ def encode_frame(frame: pd.DataFrame, roles: Columns, features: Sequence[str] | 
     kind: TaskName = "classification" if classes is not None else "multi-label" if are_labels else "regression"
     schema = inferred_schema(chosen, roles.targets, roles._replace(task=kind), classes)
     return FrameRows(tuple(names), feature_matrix(inputs, names), y, classes, schema, tuple(notices))
+
+
+def _has_words(column: pd.Series) -> bool:
+    """Return whether a column holds texts and truth values, maybe among numbers, which are names then as in a file."""
+    from pandas.api.types import infer_dtype
+
+    kind = infer_dtype(column)
+    if kind in ("mixed", "mixed-integer"):
+        return all(isinstance(value, str | Real | np.bool_) for value in column)
+    return kind in ("string", "boolean")
 
 
 def feature_matrix(

@@ -14,7 +14,7 @@ from drfl.experiments.config.ready_run import Job
 from drfl.experiments.execution import records
 from drfl.experiments.execution.executor import POLL_INTERVAL, Executor
 from drfl.experiments.run.artifacts import run_files, write_run
-from drfl.experiments.run.manifest import is_finished
+from drfl.experiments.run.manifest import is_readable
 from drfl.experiments.run.resume import checkpoint_writer, key_of, load_resume_point
 from drfl.experiments.run.run_directory import ClaimedFolder, claim_folder, fill_folder, tidy
 from drfl.experiments.run.runner import StopSignal, execute
@@ -72,7 +72,7 @@ def recall_outcome(claim: ClaimedFolder, name: str, algorithm: str, seed: int) -
     except ValidationError:
         return None
     # A failed run has a record but no folder of results.
-    whole = outcome.metrics is None or is_finished(folder)
+    whole = outcome.metrics is None or is_readable(folder)
     if not whole or (outcome.algorithm, outcome.seed) != (label_of(algorithm), seed):
         return None
     tidy(folder)

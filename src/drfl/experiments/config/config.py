@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from drfl.ambiguity.by_name import reference_in
 from drfl.core import user_code
 from drfl.core.atomic_files import is_file
-from drfl.core.errors import InputError, unknown
+from drfl.core.errors import InputError, suggestion
 from drfl.core.files import read_json, read_toml
 from drfl.data.tables.hugging_face_names import hub_name
 from drfl.experiments.config.about_run import AboutRun
@@ -67,6 +67,9 @@ class Config(DataSettings, TaskSettings, AlgorithmSettings, RunSettings):
         """Return the same configuration with another algorithm and seed."""
         return self.model_copy(update={"algorithm": algorithm, "seed": seed})
 
+
+STUDY_TABLES = GRID, LIST = "grid", "list"
+"""The tables of a study, see :mod:`drfl.experiments.sweep.study`."""
 
 NAMED_SEPARATELY = ("algorithm", "algorithms", "files", *COMMON)
 """Keys that other fields of :class:`AboutRun` hold, so they are not among its settings."""
@@ -141,8 +144,16 @@ def config_of(file: Mapping[str, object], overrides: Mapping[str, object], algor
     if is_hub(pinned) and values["dataset"] == hub_name(str(pinned)).label:  # keep the revision that the file pins
         values["dataset"] = pinned
     for name in values:
+        if name in STUDY_TABLES:
+            raise InputError(
+                f"`{name}` is a table of a study, not an option: give this file to 'drfl sweep'",
+                code="unsupported-file",
+                field=name,
+            )
         if name not in Config.model_fields:
-            raise unknown("option", name, Config.model_fields)
+            # There are too many to list.
+            hint = " ".join(filter(None, [suggestion(name, [*Config.model_fields]), "See 'drfl run --help-all'"]))
+            raise InputError(f"unknown option '{name}'. {hint}", code="unknown-name", field="option")
     return Config.checked(values)
 
 

@@ -71,17 +71,19 @@ def guards_of(given: object) -> tuple[Guard | ProbeAudit, ...]:
         return ()
     guards: list[Guard | ProbeAudit] = []
     for guard in each:
-        if isinstance(guard, str) and guard.strip().lower() == "none":
-            raise InputError(
-                "`guards` has 'none' and other guards. Remove one of them", code="conflicting-options", field="guards"
-            )
         if isinstance(guard, str):
-            guards.append(from_text("guard", KNOWN, guard))
+            guards.append(from_text("guard", {**KNOWN, "none": _not_alone}, guard))
         elif isinstance(guard, ProbeAudit) or _has_method(guard, "judge"):
             guards.append(cast("Guard", guard))
         else:
             raise wrong_type_error("guard", guard, "drfl.resilience.RobustClip()", "robust:k=3")
     return tuple(guards)
+
+
+def _not_alone() -> Guard:
+    raise InputError(
+        "`guards` has 'none' and other guards. Remove one of them", code="conflicting-options", field="guards"
+    )
 
 
 def guard_texts(guards: tuple[Guard | ProbeAudit, ...]) -> list[str] | None:

@@ -67,7 +67,7 @@ class Executor(Protocol):
 
 
 class LocalExecutor(Executor):
-    """Makes calls in this process as soon as they are submitted. Errors are raised by ``submit``."""
+    """Makes calls in this process as soon as they are submitted. ``submit`` raises errors other than InputError."""
 
     def __init__(self, what: object) -> None:
         self._what = what
@@ -75,7 +75,10 @@ class LocalExecutor(Executor):
     def submit(self, function: Callable[..., T], *arguments: object) -> Future[T]:
         """See :class:`Executor`."""
         future: Future[T] = Future()
-        future.set_result(function(self._what, StopSignal(), *arguments))
+        try:
+            future.set_result(function(self._what, StopSignal(), *arguments))
+        except InputError as error:  # of this call alone
+            future.set_exception(error)
         return future
 
     def share(self, thing: T) -> Shared[T]:

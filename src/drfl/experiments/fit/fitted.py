@@ -15,6 +15,7 @@ from drfl.assessment.assess_evaluation import assess_evaluation, worst_interval
 from drfl.assessment.choice import Choice
 from drfl.assessment.row_moments import RowMoments
 from drfl.assessment.seeds import LEVEL
+from drfl.core.html_table import html_table
 from drfl.data import ClientData
 from drfl.experiments.fit.members import Member
 from drfl.experiments.fit.personal import Personalisation
@@ -222,6 +223,9 @@ class Fitted:
         names = (f"worst_{score.name}", f"avg_{score.name}", "worst_loss", "avg_loss")
         ends = {f"worst_{score.name}_low": low, f"worst_{score.name}_high": high}
         return dict(round_metrics({**{name: metrics[name] for name in names}, **ends}))
+
+    def _repr_html_(self) -> str:
+        return html_table(repr(self), self.to_frame())
 
     def __repr__(self) -> str:
         score, test = self.finished.job.fed.measures[0], Metrics.of(self.result.evaluation, self.result.history.score)

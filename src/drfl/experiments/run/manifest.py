@@ -23,7 +23,7 @@ from drfl.core.files import read_json
 from drfl.core.run_end import has_ended
 from drfl.data.personal_models import DECISION, PERSONAL
 from drfl.experiments.config.config import MANIFEST as NAME
-from drfl.report.read_run import FILES, REMEDY
+from drfl.report.read_run import FILES, REMEDY, REPORT
 from drfl.training.checkpoint import read_signed, sign, store
 from drfl.training.checkpoint.record import first_fault
 
@@ -84,6 +84,8 @@ _SWEEP = ("config.toml", "summary.json", "sweep.csv", "outcomes.json", "table.md
 _COMPARISON = ("config.toml", "summary.json", "compare.csv", "outcomes.json", "table.md", "report.html", PREDICTIONS)
 FIT = (DECISION, PERSONAL)
 """The files that a fit adds to those of a run."""
+READ = ("config.toml", "summary.json", "history.csv", "lambda.csv", "clients.csv")
+"""The files of a run that comparisons and reports read; models and scores of single rows may be deleted."""
 _PLAN = ("measurements.csv", "plan.csv", "plan.md", "summary.json", "heatmap.png", "heatmap.svg")
 
 KINDS: Mapping[Kind, Names] = {
@@ -200,8 +202,20 @@ def is_finished(folder: Path) -> bool:
     if summary is None or manifest is None:
         return False
     if manifest.kind in WITH_CELLS:
-        return _missing_cells(folder, manifest) == []
+        return not missing_files(folder) and not _missing_cells(folder, manifest)
     return manifest.kind not in ("run", "fit") or has_ended(summary)
+
+
+def missing_files(folder: Path) -> list[str]:
+    """Return the results that a folder lacks according to its manifest, except for a report."""
+    manifest = read_manifest(folder)
+    listed = () if manifest is None else manifest.files
+    return [name for name in listed if name != REPORT and not is_file(folder / name)]
+
+
+def is_readable(run: Path) -> bool:
+    """Return whether a run is finished and has the files that comparisons and reports read."""
+    return is_finished(run) and not {*READ}.intersection(missing_files(run))
 
 
 def failure_of(folder: Path) -> Notice | None:
@@ -217,12 +231,17 @@ def current_cells(folder: Path, manifest: Manifest) -> list[str]:
 
 
 def _missing_cells(folder: Path, manifest: Manifest) -> list[str]:
-    """Return the runs of a comparison or a sweep that are not among its outcomes."""
+    """Return the runs of a comparison or a sweep that are not among its outcomes, or whose files are missing."""
     outcomes = (_json(folder / OUTCOMES) or {}).get("outcomes")
     known = [item for item in outcomes if isinstance(item, dict)] if isinstance(outcomes, list) else []
     # The file may hold anything. An entry that is not an outcome matches no cell.
-    ended = {item.get("run") or f"{item.get('algorithm')}-seed{item.get('seed')}" for item in known}
-    return [cell for cell in current_cells(folder, manifest) if cell not in ended]
+    ended = {str(item.get("run") or f"{item.get('algorithm')}-seed{item.get('seed')}"): item for item in known}
+    return [
+        cell
+        for cell in current_cells(folder, manifest)
+        # A failed run has an outcome without metrics, and no files.
+        if cell not in ended or (ended[cell].get("metrics") is not None and not is_readable(folder / cell))
+    ]
 
 
 def _json(path: Path) -> dict[str, object] | None:
@@ -243,7 +262,7 @@ def interruption(folder: Path) -> Notice | None:
     if manifest is not None and kind in WITH_CELLS:
         # A comparison writes a summary even if some of its runs are missing.
         missing, total = len(_missing_cells(folder, manifest)), len(current_cells(folder, manifest))
-        how = f"was interrupted: {missing} of {total} runs are missing"
+        how = f"lacks {missing} of {total} runs" if missing else f"lacks {missing_files(folder)[0]}"
     elif has_ended(summary):
         how = "has older results, and newer work in the same folder is unfinished"
     else:

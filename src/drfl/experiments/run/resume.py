@@ -14,6 +14,8 @@ from drfl.core.files import read_toml
 from drfl.core.short_repr import BRIEF
 from drfl.core.user_code import block_folder
 from drfl.experiments.config.about_run import run_toml
+from drfl.experiments.config.config import Config
+from drfl.experiments.config.data_settings import DataSettings
 from drfl.experiments.config.ready_run import Running
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.run.artifacts import FREE, decisive_settings, versions
@@ -101,23 +103,41 @@ def check_same(job: Running, kept: Mapping[str, object]) -> list[Notice]:
 
 def check_settings(job: Running, kept: Mapping[str, object]) -> None:
     """Check that a run has the :func:`decisive_settings` that were stored, apart from :data:`ROUNDING`."""
+    _check_equal(decisive_settings(job), {k: v for k, v in kept.items() if k not in FREE}, job.settings.new_folder)
+
+
+def check_data_settings(config: Config, directory: Path | None) -> None:
+    """Check, before data are loaded, that work to resume has the same settings of data and clients.
+
+    Otherwise an error could name a setting that follows from them, such as the stored cohort for another number of
+    clients.
+    """
+    path = None if directory is None else _config_in(directory)
+    if path is not None:
+        kept = read_toml(path, follow=False, remedy="start again with `overwrite`")
+        names = kept.keys() & DataSettings.model_fields.keys() - {*FREE}
+        own = {name: value for name, value in config.description.items() if name in names}
+        _check_equal(own, {name: kept[name] for name in own}, config.new_folder)
+
+
+def _check_equal(current: Mapping[str, object], kept: Mapping[str, object], new_folder: str) -> None:
     from drfl.report.groups import flatten  # imported here because it imports pandas
 
     # Flatten, so that a message names the one key that differs.
-    own, stored = flatten(decisive_settings(job)), flatten({k: v for k, v in kept.items() if k not in FREE})
+    own, stored = flatten(current), flatten(kept)
     # evaluate_every often follows from rounds, which is then the option to name.
     for name in sorted({*own, *stored} - {*ROUNDING}, key=lambda name: (name == "evaluate_every", name)):
         if own.get(name) != stored.get(name) and name.startswith(FILES):
             raise InputError(
                 f"{name.removeprefix(FILES)} has changed since the run to resume started: restore it, or "
-                f"{job.settings.new_folder} to start again",
+                f"{new_folder} to start again",
                 code="other-run",
                 field=name.removeprefix(FILES),
             )
         if own.get(name) != stored.get(name):
             raise InputError(
                 f"the run to resume has {name} = {_value_text(stored, name)}, not {_value_text(own, name)}: give the "
-                f"same options, or {job.settings.new_folder}",
+                f"same options, or {new_folder}",
                 code="other-run",
                 field=name,
             )

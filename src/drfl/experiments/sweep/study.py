@@ -14,15 +14,12 @@ from drfl.core import user_code
 from drfl.core.errors import InputError, unknown
 from drfl.core.user_code import label_of
 from drfl.experiments.config.algorithm_settings import COMMON
-from drfl.experiments.config.config import Config, code_references, config_of, read_file, results_folder
+from drfl.experiments.config.config import GRID, LIST, Config, code_references, config_of, read_file, results_folder
 from drfl.experiments.config.hyperparameters import KNOWN, algorithm_name, defaults_of, has_parameter
 from drfl.experiments.execution.cells import Cell
 from drfl.experiments.execution.training_cells import cost_of, job_from_config
 from drfl.experiments.run.runner import parse_seeds
 from drfl.report.groups import NO_EFFECT
-
-GRID, LIST = "grid", "list"
-"""The keys of a study that an ordinary configuration lacks."""
 
 MOST_RUNS = 100_000
 """More runs are probably a typing error."""

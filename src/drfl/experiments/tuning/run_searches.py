@@ -149,6 +149,7 @@ class EndedTrial(NamedTuple):
     """A finished trial, the best score of its algorithm so far, and the progress of the search over all algorithms.
 
     ``finished`` includes the trials of earlier calls, and ``share`` is that of the cost of the trials that had to run.
+    ``reason`` is why a run was refused.
     """
 
     algorithm: str
@@ -157,11 +158,12 @@ class EndedTrial(NamedTuple):
     finished: int
     total: int
     share: float
+    reason: str = ""
 
     def line(self, column: MetricColumn) -> str:
         """Describe the trial in one line."""
         broken = sorted({how for how in self.trial.stopped if how in FAILURES})
-        fate = f", {' and '.join(broken)} at some seeds" if broken else ""
+        fate = f", {' and '.join(broken)} at some seeds{': ' if self.reason else ''}{self.reason}" if broken else ""
         fate += f", {RESET}: {listing(self.trial.set_back, 'run')}" if self.trial.set_back else ""
         score, best = (f"{column.text(value)} {column.unit}".rstrip() for value in (self.trial.score, self.best))
         name = label_of(self.algorithm)
@@ -175,6 +177,11 @@ class _Running:
     point: SearchPoint
     cells: list[Cell]
     records: dict[str, Record] = field(default_factory=dict)
+
+
+def _refused(error: InputError) -> Record:
+    """Return the record of a run that cannot start at a point of the space, such as a cohort of too many clients."""
+    return {"stopped": "refused", "reason": str(error), "rounds": 0, "rows": [], "accuracy": [], "samples": []}
 
 
 MakePool = Callable[[], CellPool]
@@ -196,7 +203,7 @@ def run(
         The trials by algorithm, in order.
 
     Raises:
-        InputError: If the folder holds another search, or a run cannot start.
+        InputError: If the folder holds another search.
         DrflError: If a worker died, or the folder cannot be written to.
         StoppedError: If a signal asked to stop. Finished trials and runs are stored.
     """
@@ -238,7 +245,11 @@ class _Loop:
             self._go_on(algorithm)
         for future in iterate_completed(self._futures, self._watch):
             algorithm, cell = self._futures.pop(future)
-            self._running[algorithm].records[cell.key] = future.result()
+            try:
+                record = future.result()
+            except InputError as error:
+                record = _refused(error)
+            self._running[algorithm].records[cell.key] = record
             self._go_on(algorithm)
 
     def _go_on(self, algorithm: str) -> None:
@@ -250,7 +261,11 @@ class _Loop:
                     return
                 # The point depends only on earlier trials, which are all stored.
                 point = self._search.next_point(algorithm, self._trials[algorithm])
-                running = self._running[algorithm] = _Running(point, self._search.cells(algorithm, point.table))
+                try:
+                    running = _Running(point, self._search.cells(algorithm, point.table))
+                except InputError as error:
+                    running = _Running(point, [], {str(seed): _refused(error) for seed in self._search.seeds})
+                self._running[algorithm] = running
                 missing = list[Cell]()
                 for cell in running.cells:
                     # Reuse the runs of an interrupted trial.
@@ -261,8 +276,9 @@ class _Loop:
                         missing.append(cell)
                 for cell in missing:
                     self._futures[self._pool.submit(cell, self._folder)] = algorithm, cell
-            elif len(running.records) == len(running.cells):
-                records = [running.records[cell.key] for cell in running.cells]
+            elif len(running.records) == self._search.repeats:
+                order = [cell.key for cell in running.cells] or [*running.records]
+                records = [running.records[key] for key in order]
                 tested = [pair for pair in map(self._search.criterion.undefined, records) if pair[1]]
                 trials = self._trials[algorithm]
                 trial = Trial(
@@ -287,6 +303,8 @@ class _Loop:
                 total = self._search.trials * len(self._trials)
                 finished = sum(map(len, self._trials.values()))
                 best = self._search.best(trials).score
-                self._ended(EndedTrial(algorithm, trial, best, finished, total, self._spent / self._whole))
+                share = self._spent / self._whole
+                reason = next((str(r["reason"]) for r in records if self._search.criterion.end(r) == "refused"), "")
+                self._ended(EndedTrial(algorithm, trial, best, finished, total, share, reason))
             else:
                 return

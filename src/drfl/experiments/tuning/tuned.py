@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from drfl.core.html_table import MOST, html_table
 from drfl.experiments.config.hyperparameters import Value
 from drfl.experiments.tuning.confirmation import Confirmation, headline
 from drfl.experiments.tuning.criterion import Criterion
@@ -70,6 +71,9 @@ class Tuned(NamedTuple):
         for k, seed in enumerate(self.seeds):
             columns[f"seed{seed}"] = [t.scores[k] if t.stopped[k] == "rounds" else math.nan for t in self.trials]
         return pd.DataFrame(columns)
+
+    def _repr_html_(self) -> str:
+        return html_table(repr(self), self.to_frame().head(MOST), len(self.trials) - MOST)
 
     def __repr__(self) -> str:
         parameters = ", ".join(
