@@ -122,7 +122,7 @@ def test_minibatches_of_clients_of_unequal_size(kind, engine):
 @pytest.mark.long
 @every_kind
 def test_validation_types_comparison_and_predictions(kind, tmp_path, monkeypatch):
-    """Cover validation rows, float64, a comparison resumed in two processes, and predictions from the model file."""
+    """Cover validation rows, float64, a resumed comparison (of text in two processes), and predictions of the file."""
     _, test, data, task = setting(kind)
     held = data.with_validation(0.3)
     assert held.fields == data.fields

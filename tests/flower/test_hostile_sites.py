@@ -62,7 +62,7 @@ def behaviours():
 
 BEHAVIOURS = behaviours()
 KEPT = ["test sums = []", "answer.more = 'than asked'"]
-# test_messages.py tries further values of each field, with the same rejection.
+# test_messages.py, test_sums.py and test_faults.py try further values of each field, without a run.
 SERVED = [name for name, one in BEHAVIOURS.items() if one.first or name in KEPT]
 
 
