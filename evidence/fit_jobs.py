@@ -21,7 +21,8 @@ seed, and later seeds than those on which the rule was chosen. The last pair has
 tables between them compare other rules of the choice, from the stored validation losses and p-values.
 
 Jobs of JOBS have the seeds 0 to 9; from fashion-one-class on they were added later and have the seeds 5 to 9
-(``--first 5 --seeds 5``). Redrawn jobs have the seeds 10 to 14 (``--first 10 --seeds 5``).
+(``--first 5 --seeds 5``). Redrawn jobs have the seeds 10 to 14 (``--jobs "redrawn hospitals,…"
+--first 10 --seeds 5``).
 
 FILE is adult.csv of the PyPI package ``fairness`` 0.1.8. The script appends rows and skips the seeds that it has.
 """
@@ -57,7 +58,7 @@ from drfl.federation.federation import Evaluation
 from drfl.task.task import Task
 from drfl.training.history import Metrics
 from drfl_papers.bench import suite as bench
-from promise_tables import interval
+from promise_tables import SAME_ROWS, interval
 
 RESULTS = Path(__file__).parent / "results" / "fit_jobs"
 JOBS = (
@@ -105,7 +106,7 @@ def prepared(name: str, seed: int, folders: suite.Folders) -> Prepared:
 
 
 def with_other_test_rows(data: ClientData, seed: int) -> ClientData:
-    """Redraw which rows of each client are its test rows; their number stays."""
+    """Redraw which rows of each client are its test rows. Their number stays, and so does the standardisation."""
     inputs, targets = torch.cat([data.inputs, data.test_inputs]), torch.cat([data.targets, data.test_targets])
     train, test = list[torch.Tensor](), list[torch.Tensor]()
     for i in range(data.n):
@@ -290,9 +291,6 @@ def rules(rows: kept.Rows, names: list[str], seeds: Container[int]) -> str:
             cells += [f"{level} of {len(jobs)}", ", ".join(worse) or "none"]
         lines.append(f"| {rule} | {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-SAME_ROWS = "Jobs with the same test rows at each seed, all seeds:"
 
 
 def all_differences(jobs: list[Measured]) -> list[str]:

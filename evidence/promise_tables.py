@@ -361,10 +361,14 @@ def oscillating() -> str:
     return markdown(head, lines, text=2)
 
 
+SAME_ROWS = "Jobs with the same test rows at each seed, all seeds:"
+"""Title above the tables of table.md of fit_jobs.py that the page omits."""
+
+
 def fits() -> str:
     """Tables of `drfl fit` compared with other models on later seeds, and of other rules, see fit_jobs.py."""
     paragraphs = (RESULTS.parent / "fit_jobs/table.md").read_text(encoding="utf-8").strip().split("\n\n")
-    return "\n\n".join(paragraphs[2 : paragraphs.index("Jobs with the same test rows at each seed, all seeds:")])
+    return "\n\n".join(paragraphs[2 : paragraphs.index(SAME_ROWS)])
 
 
 def text() -> str:

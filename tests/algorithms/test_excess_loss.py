@@ -50,7 +50,7 @@ def subject(name):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("name", "check"), crossed(["AFL", "DRFAGA", "ScaffPD", "DualDRDM"], ALGORITHM_CHECKS))
+@pytest.mark.parametrize(("name", "check"), crossed(DUAL, ALGORITHM_CHECKS))
 def test_dual_algorithms_pass_the_conformance_suite_with_own_reference(name, check):
     said = verdict(check, subject(name))
     assert said is None or isinstance(said, NotApplicable), str(said)

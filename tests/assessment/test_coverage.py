@@ -77,7 +77,7 @@ def test_invalid_methods_are_detected(setting, way):
 @pytest.mark.parametrize("part", range(4))
 def test_statements_hold_on_all_settings(part):
     cases = [case for case in settings.OURS if case.demanded and case.setting not in settings.LARGE][part::4]
-    found = [tallied(c.setting, c.ways, min(50, c.federations // 200), Key(1)) for c in cases]
+    found = [tallied(c.setting, c.ways, min(100, c.federations // 100), Key(1)) for c in cases]
     assert rejected([tally for tallies in found for tally in tallies]) == []
 
 

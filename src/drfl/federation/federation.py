@@ -77,7 +77,7 @@ class Evaluation(NamedTuple):
     def _repr_html_(self) -> str:
         import pandas as pd
 
-        order = self.score.argsort()[:MOST].tolist()
+        order = self.loss.argsort(descending=True)[:MOST].tolist()
         columns = {"score": self.score, "loss": self.loss, "samples": self.samples}
         rows = {"client": order, **{name: values[order].tolist() for name, values in columns.items()}}
         return html_table(repr(self), pd.DataFrame(rows), len(self.score) - MOST)
