@@ -16,7 +16,7 @@ from tests.support.problems import SIZES, federation
 from tests.support.refusals import refused
 from torch import Tensor
 
-from drfl.algorithms import AFL, DRDM, DRFA, SCAFFOLD, DualDRDM, FedAvg, ScaffPD
+from drfl.algorithms import AFL, DRDM, DRFA, SCAFFOLD, Ditto, DualDRDM, FedAvg, FedDyn, FedProx, ScaffPD
 from drfl.core.errors import DivergedError, DrflError, RunWarning
 from drfl.core.key import Key
 from drfl.core.run_end import Marks
@@ -87,6 +87,29 @@ def test_step_size_is_exact_in_one_dimension(momentum, weight_decay):
     assert float(size.eta) == pytest.approx((1 - momentum) / (3.0 + weight_decay), rel=1e-10)
     assert (int(size.client), int(size.lowered)) == (1, 0)
     assert size.losses.tolist() == [10.0] * 3
+
+
+@pytest.mark.parametrize("kind", [FedProx, FedDyn, DRDM, DualDRDM])
+def test_proximal_term_adds_to_the_curvature(kind):
+    fed = quadratics([[[0.5]], [[3.0]], [[2.0]]], [[1.0], [-0.3], [0.1]])
+    algorithm = kind(mu=9.0, local=LocalSGD(momentum=0.5, weight_decay=0.25))
+    assert float(find(algorithm, fed, fed.w0, KEY, is_checked=False).eta) == pytest.approx(0.5 / 12.25)
+    # Local steps of 1/L̂ would diverge, and the clients would return to an earlier model.
+    algorithm = kind(mu=9.0, m=3, local=LocalSGD(steps=10))
+    assert run(algorithm, fed, rounds=9, check_data=False).rollbacks == 0
+
+
+@pytest.mark.parametrize("lam", [1.0, 100.0])
+def test_own_models_of_ditto_do_not_diverge(lam):
+    x = torch.randn(90, 2, generator=torch.Generator().manual_seed(0)) * 0.1
+    data = ClientData.from_arrays({name: (x + i, (x[:, 0] > 0).long()) for i, name in enumerate("abc")})
+    fed = Simulation(data, Task(torch.nn.Linear(2, 2)), engine=Loop())
+    result = run(Ditto(lam=lam), fed, rounds=20)  # a warning would fail
+    assert float(result.step_size.eta) < 1 / lam
+    assert result.evaluation.loss.max() < result.history.rows[0].metrics.worst_loss
+    with pytest.warns(RunWarning) as warned:
+        run(Ditto(lam=lam, local=LocalSGD(lr=2.5 / lam)), fed, rounds=20)
+    assert [w.message.code for w in warned] == ["loss-rose"]
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -53,6 +53,11 @@ class Ditto(PersonalClientSide):
     def __post_init__(self) -> None:
         checks.non_negative("lam", self.lam)
 
+    @property
+    def proximal_weight(self) -> float:
+        """Weight of the proximal term, see :func:`drfl.federation.algorithm.proximal_weight`."""
+        return self.lam
+
     def state(self, model: ClientModel) -> dict[str, Tensor]:
         """Return the start value of the client's own model v_k: the global model."""
         return {"v": model.vector}

@@ -58,6 +58,11 @@ class Regularised(SnapshotMethod):
         check_penalty(self.mu)
         refuse_optimizer(type(self).__name__, self.local, "its h_i need w − w_i to be a sum of gradients")
 
+    @property
+    def proximal_weight(self) -> float:
+        """μ, see :func:`drfl.federation.algorithm.proximal_weight`. The default is small compared with 1/η."""
+        return self.mu or 0.0
+
 
 @dataclass(frozen=True)
 class DRDM(Regularised):

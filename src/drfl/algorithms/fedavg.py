@@ -179,6 +179,11 @@ class FedProx(Averaging):
     def __post_init__(self) -> None:
         checks.non_negative("mu", self.mu)
 
+    @property
+    def proximal_weight(self) -> float:
+        """Weight of the proximal term, see :func:`drfl.federation.algorithm.proximal_weight`."""
+        return self.mu
+
     def round(self, state: FedAvgState, fed: Federation, key: Key) -> tuple[FedAvgState, Info]:
         """Train a uniform cohort with the proximal term and average the replies."""
         D = sampling.uniform(fed.n, sampling.size(self.m, fed.n), key.fold("D"))

@@ -72,6 +72,11 @@ class FedDyn(EqualWeights):
         if self.mu is None:
             refuse_epochs("FedDyn", self.local, "without mu, its penalty is set from a fixed number of local steps")
 
+    @property
+    def proximal_weight(self) -> float:
+        """μ, see :func:`drfl.federation.algorithm.proximal_weight`. The default is small compared with 1/η."""
+        return self.mu or 0.0
+
     def init(self, fed: Federation) -> FedDynState:
         """Return the state with the initial model and zero gradients."""
         sampling.size(self.m, fed.n)

@@ -225,6 +225,14 @@ def is_separate(algorithm: Algorithm) -> bool:
     return bool(getattr(core_of(algorithm), "separate", False))
 
 
+def proximal_weight(algorithm: Algorithm) -> float:
+    """Return μ if the local steps minimise a loss plus (μ/2)·‖u − w‖², else 0.
+
+    An algorithm states this with an attribute ``proximal_weight``. It adds to the curvature of the loss.
+    """
+    return float(getattr(core_of(algorithm), "proximal_weight", 0.0))
+
+
 def is_isolated(algorithm: Algorithm) -> bool:
     """Return whether every client trains alone and sends nothing, so that no client affects another one.
 

@@ -29,7 +29,7 @@ from drfl.federation.algorithm import (
 )
 from drfl.federation.client_table import ClientTable
 from drfl.federation.federation import Evaluation, Federation, Part
-from drfl.federation.local_method import OwnModels
+from drfl.federation.local_method import LocalMethod, OwnModels
 from drfl.training.averages import Average
 from drfl.training.certificate import Certificate, Certifier
 from drfl.training.history import History, Metrics, Row, columns_of, others_of, smaller_is_better, undefined_counts
@@ -453,7 +453,7 @@ def end_notices(algorithm: Algorithm, fed: Federation, result: Result) -> list[N
         notices.append(Notice(text, "no-references", "reference"))
     # The first rounds on divided classes may raise the loss a little. "not after <= limit" also catches NaN.
     slack = RISE if result.rounds < FIRST else 0.0
-    if isinstance(core, Personal) and not is_separate(core):
+    if isinstance(core, Personal) and not isinstance(core, LocalMethod) and not is_separate(core):
         slack = math.inf  # the initial model is already fine-tuned, and may fit the clients as well as any other
     size = result.step_size
     remedy = "lower or remove lr" if size is None else f"set lr below {float(size.eta):.3g}, which drfl chose"

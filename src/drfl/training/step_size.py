@@ -12,7 +12,7 @@ from torch import Tensor
 from drfl.core.errors import InputError
 from drfl.core.key import Key
 from drfl.federation import sampling
-from drfl.federation.algorithm import Algorithm, S, Wrapping, is_isolated
+from drfl.federation.algorithm import Algorithm, S, Wrapping, is_isolated, proximal_weight
 from drfl.federation.federation import DataChecked, Federation
 from drfl.federation.requests import Gradients, select_rows
 from drfl.optim.local import LocalSGD
@@ -225,7 +225,7 @@ def find(algorithm: Algorithm, fed: Federation, w: Tensor, key: Key, *, is_check
     capped at twice the second largest, so a malicious client hardly changes η.
 
     Args:
-        algorithm: The algorithm; the weight decay of its local solver adds to the curvature.
+        algorithm: The algorithm; its weight decay and its proximal term add to the curvature.
         fed: The clients, of which at most :data:`CLIENTS` are asked; all report their loss if each trains alone.
         w: (d,) the initial model.
         key: Key of the draws.
@@ -325,7 +325,8 @@ def largest_curvature(
 
 def _step(algorithm: Algorithm, curvature: Tensor) -> Tensor:
     # Over many steps momentum multiplies the step size by 1/(1 − β).
-    return (1 - algorithm.local.momentum) / (curvature + algorithm.local.weight_decay)
+    curvature = curvature + algorithm.local.weight_decay + proximal_weight(algorithm)
+    return (1 - algorithm.local.momentum) / curvature
 
 
 def check_losses(fed: Federation, clients: Tensor, losses: Tensor) -> None:
