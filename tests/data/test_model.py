@@ -345,21 +345,58 @@ def test_truth_values_of_the_training_file_match_other_spellings(options, tmp_pa
             assert [*map(str, model.predict(frame))] == predictions
 
 
-def test_global_model_of_a_run_with_own_models_is_named(tmp_path, caplog):
+class Tied(torch.nn.Module):
+    """Two layers with the same weight, and a frozen one."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.last = (torch.nn.Linear(4, 4) for _ in range(3))
+        self.second.weight = self.first.weight
+        self.last.weight.requires_grad_(False)
+
+    def forward(self, x):
+        return self.last(self.second(self.first(x).tanh()))[:, :2]
+
+
+@pytest.mark.parametrize("algorithm", [drfl.LocalOnly(), drfl.Ditto(m=2), drfl.FedRep(m=2), drfl.FineTuned(m=2)])
+def test_run_stores_the_own_models_of_its_clients(tmp_path, caplog, algorithm):
     x = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
-    data = drfl.ClientData.from_arrays({"north": (x, (x[:, 0] > 0).long()), "south": (x, (x[:, 1] > 0).long())})
-    algorithms = {"alone": drfl.LocalOnly(), "one": drfl.FedAvg(m=2)}
-    task = drfl.Task(torch.nn.Linear(4, 2))
-    drfl.compare(algorithms, data, task, rounds=1, seeds=1, out=tmp_path / "c", progress=None)
+    data = drfl.ClientData.from_arrays({"a/b": (x, (x[:, 0] > 0).long()), "south": (x, (x[:, 1] > 0).long())})
+    algorithms = {"own": algorithm, "one": drfl.FedAvg(m=2)}
+    drfl.compare(algorithms, data, drfl.Task(Tied()), rounds=3, seeds=1, out=tmp_path / "c", progress=None)
     caplog.clear()
     drfl.load_model(tmp_path / "c" / "one-seed0")
     assert not caplog.records
-    drfl.load_model(tmp_path / "c" / "alone-seed0")
+    run = tmp_path / "c" / "own-seed0"
+    drfl.load_model(run)
     assert [record.msg.code for record in caplog.records] == ["no-personal-models"]
-    for folder, remedy in (("alone-seed0", "write_into"), ("one-seed0", "Fit with")):
-        with refused("no-personal-models", "client", "south", remedy):
-            drfl.load_model(tmp_path / "c" / folder, client="south")
-    (tmp_path / "c" / "alone-seed0" / "summary.json").write_text("of another program")
+    tests = pd.read_csv(run / "clients.csv")
+    for i, client in enumerate(data.names):
+        logits = drfl.load_model(run, Tied(), client=client).to_torch()(data.test_inputs[data.test[i]])
+        targets = data.test_targets[data.test[i]]
+        assert (logits.argmax(1) == targets).double().mean() == pytest.approx(tests["accuracy"][i])
+        assert torch.nn.functional.cross_entropy(logits, targets).item() == pytest.approx(tests["loss"][i], rel=1e-4)
+    for folder, code, remedy in (
+        ("own-seed0", "unknown-name", "south"),
+        ("one-seed0", "no-personal-models", "Fit with"),
+    ):
+        with refused(code, "client", "nort", remedy):
+            drfl.load_model(tmp_path / "c" / folder, client="nort")
+    (run / "personal.safetensors").unlink()
+    with refused("no-personal-models", "client", "south", "write_into"):
+        drfl.load_model(run, client="south")
+    (run / "summary.json").write_text("of another program")
     caplog.clear()
-    drfl.load_model(tmp_path / "c" / "alone-seed0")
+    drfl.load_model(run)
     assert not caplog.records
+
+
+def test_run_does_not_store_own_models_that_are_too_large(tmp_path, monkeypatch):
+    monkeypatch.setattr("drfl.experiments.run.artifacts.MOST_BYTES", 79)
+    x = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
+    data = drfl.ClientData.from_arrays({"a": (x, (x[:, 0] > 0).long()), "b": (x, (x[:, 1] > 0).long())})
+    task = drfl.Task(torch.nn.Linear(4, 2))  # 10 parameters, so 80 bytes for two clients
+    drfl.compare({"LocalOnly": drfl.LocalOnly()}, data, task, rounds=1, seeds=1, out=tmp_path / "c", progress=None)
+    assert not (tmp_path / "c" / "LocalOnly-seed0" / "personal.safetensors").exists()
+    with refused("no-personal-models", "client", "b", "MiB"):
+        drfl.load_model(tmp_path / "c", client="b")

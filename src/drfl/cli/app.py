@@ -262,7 +262,7 @@ def predict(
     out: Annotated[Path, typer.Option(help="CSV file to write")] = Path("predictions.csv"),
     schema: model.Schema = None,
     reference: model.Reference = None,
-    client: Annotated[str | None, typer.Option(help="Client of a fit whose personal model to use")] = None,
+    client: Annotated[str | None, typer.Option(help="Client whose personal model to use")] = None,
     keep: Annotated[list[str] | None, typer.Option(help="Column of the table to keep; repeatable")] = None,
     delimiter: data.Delimiter = None,
     decimal: data.Decimal = None,
@@ -292,6 +292,9 @@ def evaluate(
     measure: Annotated[str | None, typer.Option(help="Metric to assess (default: the score of the training)")] = None,
     level: Annotated[float, typer.Option(help="Confidence level of intervals and sets")] = 0.95,
     auc_interval: Annotated[str, typer.Option(help="Intervals of the AUC: delong or distribution-free")] = "delong",
+    personal: Annotated[
+        bool, typer.Option("--personal", help="Test clients that have a personal model with that model")
+    ] = False,
     schema: model.Schema = None,
     reference: model.Reference = None,
     delimiter: data.Delimiter = None,
@@ -308,21 +311,32 @@ def evaluate(
     with signals.raise_on_signal():
         from drfl.assessment.clients import auc_interval_of
         from drfl.cli.assess import MOST, content_of, print_assessment
-        from drfl.data.model import load_model
+        from drfl.core.errors import listing
+        from drfl.data.model import load_model, load_models
         from drfl.data.model_store import find_model
-        from drfl.data.personal_models import advice_of
+        from drfl.data.personal_models import personal_clients
         from drfl.data.tables.text_form import ReadOptions
         from drfl.experiments.assess.labelled_table import evaluate_tables
         from drfl.experiments.run.artifacts import json_text
 
+        tested, own = (
+            load_models(path, reference, schema=schema)
+            if personal
+            else (load_model(path, reference, schema=schema), {})
+        )
         found = evaluate_tables(
-            load_model(path, reference, schema=schema), tables, group=group, measure=measure, level=level,
-            auc_interval=auc_interval_of(auc_interval),
+            tested, tables, group=group, measure=measure, level=level,
+            auc_interval=auc_interval_of(auc_interval), own=own,
             reading=ReadOptions(delimiter, decimal, thousands, encoding, tuple(missing or ())),
         )  # fmt: skip
         beside = ["The intervals are valid only if the model was not trained on these rows."]
-        if (advice := advice_of(find_model(path).file)) is not None:
-            beside.append(f"The global model was tested; {advice}.")
+        if personal:
+            with_own = [f"'{name}'" for name in found.names if name in own]
+            named = listing(with_own, "client") if with_own else "no client"
+            others = "" if len(with_own) == len(found.names) else "; the global model for the others"
+            beside.append(f"Personal models were tested for {named}{others}.")
+        elif personal_clients(find_model(path).file):
+            beside.append("The global model was tested; add --personal to test clients with their personal models.")
         if as_json:
             print(json_text(content_of(found, beside)))
         else:

@@ -10,6 +10,7 @@ from drfl.cli.to_config import named_code, overrides
 from drfl.core.run_end import OWN_MODELS, RESET
 from drfl.core.screen import ScreenTable
 from drfl.core.user_code import label_of
+from drfl.data.personal_models import PERSONAL
 from drfl.experiments.compare.comparison_results import UNDEFINED, score_columns
 from drfl.experiments.config.about_run import run_toml
 from drfl.experiments.config.build import build
@@ -133,7 +134,8 @@ def _print(finished: FinishedRun, directory: Path) -> None:
     console.out.print(table)
     line, more = finished.interval_line(), "" if result.stopped_on == "test" else "; for details: drfl assess"
     intervals = [] if line is None else [f"{line}{more}"]
-    own = [OWN_MODELS] if finished.is_personal else []
+    stored = f"{PERSONAL} has them" if (directory / PERSONAL).exists() else "they are not stored"
+    own = [f"{OWN_MODELS}: {stored}, and model.safetensors has the global one"] if finished.is_personal else []
     for text in (*own, *intervals, *remark_lines(finished.reading_aids)):
         console.out.print(text, markup=False)
     for name, (_, certificate) in rows.items():

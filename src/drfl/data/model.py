@@ -18,7 +18,7 @@ from drfl.core.errors import InputError, Notice
 from drfl.core.html_table import html_table
 from drfl.data.model_file import ModelFile, Threshold, read_model_file
 from drfl.data.model_store import find_model
-from drfl.data.personal_models import has_own_models, personal_weights
+from drfl.data.personal_models import has_own_models, no_personal_models, personal_clients, personal_weights
 from drfl.data.standardisation import Standardisation, Standardise
 from drfl.data.tables.columns import frame_row
 from drfl.data.tables.conform import encode_features
@@ -56,8 +56,8 @@ def load_model(
             deployment.
         trusted: SHA-256 digests of Python files. The code that the model file names is loaded if the file has these
             digests, and the code on this machine has them too.
-        client: Name of a client of a fit with personal models. Its personal model is loaded, or the global model if it
-            has none.
+        client: Name of a client of a fit or a run with personal models. Its personal model is loaded, or the global
+            model if the fit gave it none.
 
     Returns:
         The model. Without its module it can do everything except predict. A warning is logged if it is the global model
@@ -65,7 +65,7 @@ def load_model(
 
     Raises:
         InputError: If the file cannot be read, was not written by drfl, is damaged or has a newer format; if the module
-            has other names, shapes or types; if the schema has another digest; or if the fit has no such client.
+            has other names, shapes or types; if the schema has another digest; or if there is no such client.
 
     Example:
         >>> import drfl, tempfile
@@ -91,9 +91,26 @@ def load_model(
             )
         content = content._replace(weights={**content.weights, **own})
     elif has_own_models(file):
-        text = f"{file} is a global model, but the run tested its clients' own models, which it does not store"
+        remedy = "load one with `client`" if personal_clients(file) else "which are not stored"
+        text = f"{file} is a global model, but the run tested its clients' own models: {remedy}"
         LOG.warning(Notice(text, "no-personal-models", str(file)))
     return Model(content, module, of_site if schema is None else schema, trusted)
+
+
+def load_models(
+    path: str | Path, reference: str | None = None, *, schema: TableSchema | str | Path | None = None
+) -> tuple[Model, dict[str, Model]]:
+    """Load the global model of a run or a fit, and the personal models beside it by client; see :func:`load_model`.
+
+    Raises:
+        InputError: If there are no personal models.
+    """
+    file, of_site = find_model(Path(path))
+    clients = personal_clients(file)
+    if not clients:
+        raise no_personal_models(file, "personal")
+    one = Model(read_model_file(file), reference, of_site if schema is None else schema)
+    return one, {client: load_model(path, reference, schema=schema, client=client) for client in clients}
 
 
 class Model:

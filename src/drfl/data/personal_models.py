@@ -1,7 +1,8 @@
-"""The personal models that a fit writes beside its global model, in a separate file."""
+"""The personal models of clients that a fit or a run writes beside its global model, in a separate file."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,16 +13,19 @@ from drfl.core.files import read_json, read_tensors, reading
 from drfl.data.model_store import RETURNED
 
 PERSONAL, DECISION = "personal.safetensors", "fit.json"
-"""The file of the personal models, with the parameters as CLIENT/PARAMETER, and that of the clients' names."""
+"""The file of the personal models, with the parameters as CLIENT/PARAMETER, and that of the clients' names in a fit."""
+
+MOST_BYTES = 2**28
+"""Size of all personal models of a run above which the run does not store them."""
 
 
 def personal_clients(model: Path) -> tuple[str, ...]:
-    """Return the clients that have a personal model beside the model file of a fit."""
-    return tuple(dict.fromkeys(name.rpartition("/")[0] for name in _tensors(model)))
+    """Return the clients that have a personal model beside a model file."""
+    return _clients(_tensors(model))
 
 
 def has_own_models(model: Path) -> bool:
-    """Return whether a model file is that of a run that tested its clients' own models, which it does not store."""
+    """Return whether a model file is that of a run that tested its clients' own models."""
     document = None
     # The file beside the model may be another program's.
     with suppress(InputError):
@@ -31,45 +35,59 @@ def has_own_models(model: Path) -> bool:
 
 
 def personal_weights(model: Path, client: str) -> dict[str, Tensor]:
-    """Return the parameters of a client's personal model; empty if the client uses the global model.
+    """Return the parameters of a client's personal model; empty if the client of a fit uses the global model.
 
     Args:
-        model: The model file of the fit.
+        model: The model file of the fit or the run.
         client: Name of the client.
 
     Raises:
-        InputError: If the model is not one of a fit with personal models, or the fit had no client of this name.
+        InputError: If there are no personal models beside the model, or no client of this name.
     """
-    file = model.parent / DECISION
-    document = read_json(file) if model.name == RETURNED and file.is_file() else None
-    clients = document.get("personal") if isinstance(document, dict) else None
+    tensors, file = _tensors(model), model.parent / DECISION
     if has_own_models(model):
-        raise InputError(
-            f"the run of {model} does not store its clients' own models. Write that of client '{client}' with "
-            "result.write_into(module, client=…) after drfl.run in Python, or fit with `personalise`",
-            code="no-personal-models",
-            field="client",
-        )
-    if not isinstance(clients, dict):
-        raise InputError(
-            f"{model} has no personal models, so it is the same for client '{client}' and all others. Fit with "
-            "`personalise`, or omit `client`",
-            code="no-personal-models",
-            field="client",
-        )
+        file, clients = model.parent / PERSONAL, _clients(tensors)
+    else:
+        document = read_json(file) if model.name == RETURNED and file.is_file() else None
+        clients = document.get("personal") if isinstance(document, dict) else None
+    if not clients or not isinstance(clients, dict | tuple):
+        raise no_personal_models(model, "client")
     if client not in clients:
         raise unknown("client", client, clients, field="client", place=f"in {file}")
-    own = {name: value for name, value in _tensors(model).items() if name.rpartition("/")[0] == client}
+    own = {name: value for name, value in tensors.items() if name.rpartition("/")[0] == client}
     return {name.rpartition("/")[2]: value for name, value in own.items()}
 
 
+def no_personal_models(model: Path, field: str) -> InputError:
+    """Return the error for a model without personal models; ``field`` names the setting that asks for them."""
+    if has_own_models(model):
+        text = (
+            f"{model} has no personal models beside it, because they take more than {MOST_BYTES >> 20} MiB or were "
+            "removed. In Python, write a client's model with result.write_into(module, client=…) after drfl.run"
+        )
+    else:
+        text = (
+            f"{model} has no personal models, so it is the same for all clients. Fit with `personalise`, or omit "
+            f"`{field}`"
+        )
+    return InputError(text, code="no-personal-models", field=field)
+
+
 def advice_of(model: Path) -> str | None:
-    """Return which clients have a personal model, and how to use it; None if there is none."""
-    clients = personal_clients(model)
+    """Return which clients have a personal model, and how to use it.
+
+    Returns:
+        None if there is none, or if a warning names them when the model is loaded.
+    """
+    clients = () if has_own_models(model) else personal_clients(model)
     if not clients:
         return None
     named = listing([f"'{client}'" for client in clients], "client")
     return f"{model.parent / PERSONAL} has personal models of {named}: use one with `drfl predict … --client NAME`"
+
+
+def _clients(tensors: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.rpartition("/")[0] for name in tensors))
 
 
 def _tensors(model: Path) -> dict[str, Tensor]:

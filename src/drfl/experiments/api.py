@@ -549,6 +549,7 @@ def evaluate(
     measure: str | None = None,
     level: float = 0.95,
     auc_interval: AucInterval = "delong",
+    personal: bool = False,
 ) -> Assessment:
     """Test a trained model on new rows with targets, client by client, as ``drfl evaluate`` does.
 
@@ -562,10 +563,13 @@ def evaluate(
         measure: Name of a metric. None = the score of the training, or the mean absolute error in regression.
         level: Confidence level of intervals and sets, in (0, 1).
         auc_interval: See :func:`drfl.assess`.
+        personal: Test each client that has a personal model with that model, and the others with the global one.
+            ``model`` must be a path.
 
     Raises:
         InputError: If the model has no schema or does not describe its module, a table does not conform to the schema,
-            the metric is unknown, or it has no value for a single row.
+            the metric is unknown, it has no value for a single row, or ``personal`` is true and there are no personal
+            models.
 
     Example:
         >>> import drfl, tempfile, pandas as pd
@@ -578,11 +582,19 @@ def evaluate(
         >>> drfl.evaluate(f"{out}/FedAvg-seed0", new).names
         ('a', 'b', 'c')
     """
-    from drfl.data.model import Model, load_model
+    from drfl.data.model import Model, load_model, load_models
     from drfl.experiments.assess.labelled_table import evaluate_tables
 
-    model = model if isinstance(model, Model) else load_model(model)
-    return evaluate_tables(model, tables, group=group, measure=measure, level=level, auc_interval=auc_interval)
+    if personal and isinstance(model, Model):
+        text = "with `personal`, the model must be the path of a run or a fit, which has the personal models"
+        raise InputError(text, code="wrong-type", field="model")
+    if isinstance(model, Model):
+        tested, own = model, {}
+    else:
+        tested, own = load_models(model) if personal else (load_model(model), {})
+    return evaluate_tables(
+        tested, tables, group=group, measure=measure, level=level, auc_interval=auc_interval, own=own
+    )
 
 
 def assess_gain(

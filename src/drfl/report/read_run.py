@@ -43,8 +43,8 @@ TEST_ROWS, REPORT = "test-rows.safetensors", "report.html"
 
 FILES = (
     "config.toml", "summary.json", "history.csv", "timing.csv", "lambda.csv", "clients.csv", "partition.json",
-    "model.safetensors", "model-last.safetensors", "model-averaged.safetensors", TEST_ROWS, REPORT,
-    "traffic.json", "replies.csv", "paired.csv", "delivery.json",
+    "model.safetensors", "model-last.safetensors", "model-averaged.safetensors", "personal.safetensors",
+    TEST_ROWS, REPORT, "traffic.json", "replies.csv", "paired.csv", "delivery.json",
 )  # fmt: skip
 """Files that a run may leave."""
 

@@ -73,6 +73,41 @@ def test_truth_values_are_labels_of_several_targets(tmp_path):
     assert found.values == pytest.approx(by_site(frame, right))
 
 
+def test_clients_are_tested_with_their_personal_models(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    data = drfl.ClientData.from_frame(rows(0).drop(columns="dose"), group="site", target="ill")
+    task = drfl.Task(drfl.models.linear((2,), 2))
+    drfl.compare({"own": drfl.LocalOnly()}, data, task, rounds=5, seeds=1, out="a", progress=None)
+    new = rows(1)
+    new["site"] = new["site"].replace("west", "new")
+    found = drfl.evaluate("a", new, personal=True)
+    models = {name: drfl.load_model("a", client=name) for name in ("north", "south")} | {"new": drfl.load_model("a")}
+    expected = [
+        float((models[name].predict(new[new["site"] == name]) == new[new["site"] == name]["ill"]).mean())
+        for name in found.names
+    ]
+    assert found.values == pytest.approx(expected)
+    assert found.values.tolist() != drfl.evaluate("a", new).values.tolist()
+    new.to_csv("new.csv", index=False)
+    assert call(["evaluate", "a", "new.csv", "--personal"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "for 'north', 'south'; the global model for the others" in printed
+    assert call(["evaluate", "a", "new.csv"]) == 0
+    assert "add --personal" in " ".join(capsys.readouterr().out.split())
+    with refused("wrong-type", "model", "path"):
+        drfl.evaluate(drfl.load_model("a"), new, personal=True)
+
+
+def test_models_without_personal_ones_are_refused(runs, tmp_path, monkeypatch):
+    with refused("no-personal-models", "personal", "Fit with"):
+        drfl.evaluate(runs["ill"], rows(1), personal=True)
+    monkeypatch.chdir(tmp_path)
+    rows(1).to_csv("new.csv", index=False)
+    check_refusal(
+        ["evaluate", str(runs["ill"]), "new.csv", "--personal"], "no-personal-models", "personal", "--personal"
+    )
+
+
 @pytest.mark.parametrize("measure", ["auc", "sensitivity"])
 def test_other_metrics_equal_those_of_scikit_learn(runs, measure):
     model, new = drfl.load_model(runs["ill"]), rows(1)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -56,9 +57,13 @@ def evaluate_tables(
     measure: str | None,
     level: float,
     auc_interval: AucInterval,
+    own: Mapping[str, Model] = MappingProxyType({}),
     reading: ReadOptions = DETECT,
 ) -> Assessment:
-    """Test a model on all rows of tables; see :func:`drfl.evaluate`. ``reading`` defines how to read files."""
+    """Test a model on all rows of tables; see :func:`drfl.evaluate`.
+
+    ``own`` has the personal models of clients, and ``reading`` defines how to read files.
+    """
     schema = model.schema
     if schema is None:
         raise InputError(
@@ -92,7 +97,11 @@ def evaluate_tables(
     for problem in (each for part in parts for each in part.problems if each.field in answers):
         raise problem
     targets = target_tensor(schema, np.concatenate([part.targets for part in parts]))[0]
+    clients = np.array(owners, dtype=object).astype(str)
     outputs = torch.from_numpy(np.concatenate([model.outputs(table) for table in read]))
+    for name in {*clients} & {*own}:
+        of_all = np.concatenate([own[name].outputs(table) for table in read])
+        outputs[clients == name] = torch.from_numpy(of_all[clients == name])
     if schema.task == "classification" and (outputs.ndim == 1 or outputs.shape[1] == 1):
         outputs = outputs.reshape(-1, 1)
         outputs = torch.cat([torch.zeros_like(outputs), outputs], 1)
@@ -104,7 +113,7 @@ def evaluate_tables(
     task = Task(GivenOutputs(), LOSSES[schema.task](), score)
     if task.measures[0].rows is Rows.RATE:
         outputs[:, 1] -= model.threshold.log_odds  # rates are at ½
-    names, client = np.unique(np.array(owners, dtype=object).astype(str), return_inverse=True)
+    names, client = np.unique(clients, return_inverse=True)
     of_client = tuple(torch.from_numpy(np.flatnonzero(client == k)) for k in range(len(names)))
     patients = patients_of_tables(read, schema.patient)
     data = ClientData(

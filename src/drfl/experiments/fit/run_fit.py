@@ -8,8 +8,6 @@ from functools import partial
 from pathlib import Path
 
 import tomli_w
-import torch
-from safetensors.torch import save
 
 from drfl.core.errors import InputError
 from drfl.core.files import read_json, read_toml
@@ -27,7 +25,7 @@ from drfl.experiments.fit.fitted import Fitted
 from drfl.experiments.fit.members import PORTFOLIO, FitJobs, FitRuns, Member, reference, with_member
 from drfl.experiments.fit.personal import GLOBAL, personalise
 from drfl.experiments.fit.steps import Show, Steps
-from drfl.experiments.run.artifacts import decisive_settings, json_text
+from drfl.experiments.run.artifacts import decisive_settings, json_text, personal_bytes
 from drfl.experiments.run.manifest import CONFIG
 from drfl.experiments.run.resume import check_settings
 from drfl.experiments.run.run_directory import claim_folder
@@ -120,8 +118,9 @@ def run_fit(
         steps.claim = claim
         fitted = replace(fit_jobs(jobs, judge, steps, personalise=choose_models), directory=claim.directory)
         more = fit_files(fitted)
-        if fitted.personal is not None and set(fitted.personal.used) != {GLOBAL}:
-            more[PERSONAL] = personal_bytes(fitted)
+        own = [] if fitted.personal is None else [i for i, used in enumerate(fitted.personal.used) if used != GLOBAL]
+        if fitted.personal is not None and own:
+            more[PERSONAL] = personal_bytes(fitted.finished.job, fitted.personal.models, own)
         write_results(fitted.finished, claim, more)
     return fitted
 
@@ -164,15 +163,3 @@ def check_finished(folder: Path, jobs: FitJobs, given: Collection[str], *, perso
 def fit_files(fitted: Fitted) -> dict[str, str | bytes]:
     """Return the file that a fit adds to those of its final run, text by name."""
     return {DECISION: json_text(fitted.summary(), indent=2) + "\n"}
-
-
-def personal_bytes(fitted: Fitted) -> bytes:
-    """Return the file of the personal models: parameters as CLIENT/PARAMETER, for the clients that have one."""
-    personal, job, tensors = fitted.personal, fitted.finished.job, {}
-    assert personal is not None
-    for i, (client, used) in enumerate(zip(job.data.names, personal.used, strict=True)):
-        if used != GLOBAL:
-            views = job.task.layout.views(personal.models[torch.tensor([i])][0])
-            # Copy, because safetensors rejects tensors that share memory.
-            tensors |= {f"{client}/{name}": view.contiguous().clone() for name, view in views.items()}
-    return save(tensors)

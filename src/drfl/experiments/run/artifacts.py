@@ -11,6 +11,8 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import torch
+from safetensors.torch import save
 from torch import Tensor
 
 from drfl.core.csv_cells import csv_text
@@ -19,12 +21,14 @@ from drfl.core.user_code import label_of
 from drfl.data import ClientData
 from drfl.data.dataset import TaskName
 from drfl.data.model_file import Threshold, model_bytes
+from drfl.data.personal_models import MOST_BYTES, PERSONAL
 from drfl.data.warm_start import start_notices
 from drfl.engine import Simulation
 from drfl.experiments.config.about_run import run_toml
 from drfl.experiments.config.ready_run import Running
 from drfl.experiments.run.finished import FinishedRun
 from drfl.federation.algorithm import State, flagged
+from drfl.federation.client_table import ClientTable
 from drfl.report import test_rows
 from drfl.report.groups import NO_EFFECT
 from drfl.report.read_run import TEST_ROWS
@@ -33,6 +37,7 @@ from drfl.resilience.wrappers import WrapperState
 from drfl.task.architecture import describe
 from drfl.task.losses import REGRESSION, REGRESSION_FUNCTIONS
 from drfl.task.measure import SUM_COLUMNS, WHOLE_SUMS, Measure
+from drfl.task.task import Task
 from drfl.training.certificate import Certificate
 from drfl.training.history import (
     CERTIFICATE_COLUMNS,
@@ -105,18 +110,10 @@ def run_files(finished: FinishedRun) -> Iterator[tuple[str, bytes]]:
             # Clients at which the score is undefined are counted, but no metric includes them.
             undefined = undefined_counts(evaluation)[0]
             outcome["metrics"] = {"clients": len(evaluation.score), "undefined": undefined, **defined}
-        # The state_dict() at w comes from the task's own model, because a copy would duplicate its frozen part, which
-        # may be large.
-        before = job.task.w0
-        job.task.layout.load(job.task.model, w)
-        try:
-            state = {key: value.detach().cpu().clone() for key, value in job.task.model.state_dict().items()}
-        finally:
-            job.task.layout.load(job.task.model, before)
         yield (
             f"{name}.safetensors",
             model_bytes(
-                state,
+                _state_dict(job.task, w),
                 {**about, **outcome},
                 schema=job.data.schema,
                 standardisation=job.data.standardisation,
@@ -124,10 +121,41 @@ def run_files(finished: FinishedRun) -> Iterator[tuple[str, bytes]]:
                 fields=job.data.fields,
             ),
         )
+    own = result.personal
+    if isinstance(own, ClientTable) and own.n * result.model.nbytes <= MOST_BYTES:
+        yield PERSONAL, personal_bytes(job, own, range(own.n))
     if isinstance(job.fed, Simulation):
         # Comparisons of runs pair the values of single rows. A deployment has none.
         scores = job.fed.row_scores(result.model if result.personal is None else result.personal)
         yield TEST_ROWS, test_rows.content(scores._replace(data=data))
+
+
+def personal_bytes(job: Running, models: ClientTable, clients: Sequence[int]) -> bytes:
+    """Return the file of personal models of some clients: parameters as CLIENT/PARAMETER.
+
+    Args:
+        job: The run.
+        models: (N, d) The models of all clients.
+        clients: The clients whose models to write.
+    """
+    # A tied parameter has several names in the state_dict(), and each of them is needed to load it.
+    trained = [name for name, p in job.task.model.named_parameters(remove_duplicate=False) if p.requires_grad]
+    tensors = dict[str, Tensor]()
+    for i in clients:
+        state = _state_dict(job.task, models[torch.tensor([i])][0])
+        tensors |= {f"{job.data.names[i]}/{name}": state[name] for name in trained}
+    return save(tensors)
+
+
+def _state_dict(task: Task, w: Tensor) -> dict[str, Tensor]:
+    """Return a copy of the model's state_dict() at w (d,)."""
+    # It comes from the task's own model, because a copy would duplicate its frozen part, which may be large.
+    before = task.w0
+    task.layout.load(task.model, w)
+    try:
+        return {key: value.detach().cpu().clone() for key, value in task.model.state_dict().items()}
+    finally:
+        task.layout.load(task.model, before)
 
 
 def summary(finished: FinishedRun) -> dict[str, object]:

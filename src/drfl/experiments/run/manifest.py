@@ -21,7 +21,7 @@ from drfl.core.atomic_files import atomic_write, is_file, is_folder, remove_know
 from drfl.core.errors import InputError, Notice
 from drfl.core.files import read_json
 from drfl.core.run_end import has_ended
-from drfl.data.personal_models import DECISION, PERSONAL
+from drfl.data.personal_models import DECISION
 from drfl.experiments.config.config import MANIFEST as NAME
 from drfl.report.read_run import FILES, REMEDY, REPORT
 from drfl.training.checkpoint import read_signed, sign, store
@@ -82,8 +82,6 @@ _TABLES = (
 )
 _SWEEP = ("config.toml", "summary.json", "sweep.csv", "outcomes.json", "table.md", "report.html")
 _COMPARISON = ("config.toml", "summary.json", "compare.csv", "outcomes.json", "table.md", "report.html", PREDICTIONS)
-FIT = (DECISION, PERSONAL)
-"""The files that a fit adds to those of a run."""
 READ = ("config.toml", "summary.json", "history.csv", "lambda.csv", "clients.csv")
 """The files of a run that comparisons and reports read; models and scores of single rows may be deleted."""
 _PLAN = ("measurements.csv", "plan.csv", "plan.md", "summary.json", "heatmap.png", "heatmap.svg")
@@ -92,7 +90,7 @@ KINDS: Mapping[Kind, Names] = {
     "run": _names(FILES),
     "comparison": _names(_COMPARISON, cells=CELL),
     "sweep": _names(_SWEEP, cells=SWEEP_CELL),
-    "fit": _names((*FILES, *FIT)),
+    "fit": _names((*FILES, DECISION)),
     "reproduction": _names(_TABLES, r"figure(?:-[0-9]+)?\.(?:png|svg)"),
     "plan": _names(_PLAN),
     "search": _names(("study.db", "trials.csv"), r".+\.toml"),
