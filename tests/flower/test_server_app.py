@@ -281,7 +281,7 @@ def test_resuming_with_changed_site_data_is_refused(tmp_path):
     data = sites["b"].data
     object.__setattr__(data, "inputs", data.inputs + 1)
     grid = InProcessGrid(client_app(lambda context: sites[context.node_config["name"]]), [{"name": n} for n in "abcd"])
-    with refused("other-run", "data"):
+    with refused("other-run", "data", "'b'"):
         server_app.serve(grid, settings(tmp_path))
 
 

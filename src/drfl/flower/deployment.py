@@ -124,6 +124,11 @@ class Deployment(ReadyRun[Sites, FlowerFederation]):
 
     replies: ReplyLog
 
+    @property
+    def site_digests(self) -> dict[str, str]:
+        """Digest of each site's data by name."""
+        return {name: member.digest for name, member in zip(self.data.names, self.data.members, strict=True)}
+
 
 @dataclass(frozen=True)
 class Preparation:

@@ -99,6 +99,11 @@ class ReadyRun(Generic[C_co, F_co]):
         named = "\n".join((*self.data.names, *layout.names, *map(str, layout.shapes), *fields))
         return {"data": digest_of(self.data.tensors(), named), "model": digest_of([self.task.w0], named)}
 
+    @property
+    def site_digests(self) -> dict[str, str]:
+        """Digest of each site's data by name, if the data are at sites."""
+        return {}
+
 
 Job = ReadyRun[ClientData, Simulation]
 """A run in this process."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from drfl.core.errors import InputError, Notice
+from drfl.core.errors import InputError, Notice, listing
 from drfl.core.files import read_toml
 from drfl.core.short_repr import BRIEF
 from drfl.core.user_code import block_folder
@@ -42,6 +42,7 @@ class RunIdentity(BaseModel):
 
     config: dict[str, Any]
     data: str
+    sites: dict[str, str]
     model: str
     task: dict[str, str]
     versions: dict[Word, Word]
@@ -50,7 +51,8 @@ class RunIdentity(BaseModel):
 def identity(job: Running) -> dict[str, object]:
     """Return the configuration, digests of data and initial model, the task in words, and versions, as plain values."""
     task = job.fed.describe_task()
-    return {"config": decisive_settings(job), **job.digests, "task": task, "versions": versions()}
+    about = {"config": decisive_settings(job), **job.digests, "sites": job.site_digests}
+    return {**about, "task": task, "versions": versions()}
 
 
 def check_same(job: Running, kept: Mapping[str, object]) -> list[Notice]:
@@ -70,6 +72,14 @@ def check_same(job: Running, kept: Mapping[str, object]) -> list[Notice]:
     # Compare settings first, because their message is more specific than that of a digest.
     check_settings(job, stored.config)
     current = RunIdentity.model_validate(identity(job))
+    changed = [f"'{name}'" for name, digest in current.sites.items() if stored.sites.get(name, digest) != digest]
+    if changed:
+        raise InputError(
+            f"the data have changed since the run to resume started, at {listing(changed, 'site')}: restore them, or "
+            f"{job.settings.new_folder}",
+            code="other-run",
+            field="data",
+        )
     for part in ("data", "model"):
         if getattr(current, part) != getattr(stored, part):
             raise InputError(
