@@ -376,19 +376,13 @@ def test_run_stores_the_own_models_of_its_clients(tmp_path, caplog, algorithm):
         targets = data.test_targets[data.test[i]]
         assert (logits.argmax(1) == targets).double().mean() == pytest.approx(tests["accuracy"][i])
         assert torch.nn.functional.cross_entropy(logits, targets).item() == pytest.approx(tests["loss"][i], rel=1e-4)
-    for folder, code, remedy in (
-        ("own-seed0", "unknown-name", "south"),
-        ("one-seed0", "no-personal-models", "Fit with"),
-    ):
-        with refused(code, "client", "nort", remedy):
-            drfl.load_model(tmp_path / "c" / folder, client="nort")
+    with refused("unknown-name", "client", "south"):
+        drfl.load_model(run, client="sout")
+    with refused("no-personal-models", "client", "Fit with"):
+        drfl.load_model(tmp_path / "c" / "one-seed0", client="south")
     (run / "personal.safetensors").unlink()
-    with refused("no-personal-models", "client", "south", "write_into"):
+    with refused("no-personal-models", "client", "write_into"):
         drfl.load_model(run, client="south")
-    (run / "summary.json").write_text("of another program")
-    caplog.clear()
-    drfl.load_model(run)
-    assert not caplog.records
 
 
 def test_run_does_not_store_own_models_that_are_too_large(tmp_path, monkeypatch):
@@ -398,5 +392,5 @@ def test_run_does_not_store_own_models_that_are_too_large(tmp_path, monkeypatch)
     task = drfl.Task(torch.nn.Linear(4, 2))  # 10 parameters, so 80 bytes for two clients
     drfl.compare({"LocalOnly": drfl.LocalOnly()}, data, task, rounds=1, seeds=1, out=tmp_path / "c", progress=None)
     assert not (tmp_path / "c" / "LocalOnly-seed0" / "personal.safetensors").exists()
-    with refused("no-personal-models", "client", "b", "MiB"):
+    with refused("no-personal-models", "client", "MiB"):
         drfl.load_model(tmp_path / "c", client="b")

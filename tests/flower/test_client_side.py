@@ -9,8 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import pandas as pd
 import pytest
 import torch
+from safetensors.torch import load as load_tensors
 from tests.support.marks import long_except
 from tests.support.refusals import refused
 
@@ -29,7 +31,6 @@ from drfl.flower.site_policy import SitePolicy
 from drfl.flower.site_task import task_of
 from drfl.flower.transport import Deadline
 from drfl.optim.local import LocalSGD
-from drfl.task.task import Task
 from drfl.training.checkpoint import Checkpoints
 
 from .conftest import MODEL, clients, grid_of, site
@@ -409,12 +410,43 @@ def test_deployment_with_fedbn(tmp_path):
     assert all(list((tmp_path / "drfl-clients" / name).glob("*.safetensors")) for name in "abc")
 
 
-@pytest.mark.long
-def test_deployment_tests_each_site_with_its_own_model(tmp_path, monkeypatch):
-    sites = {name: site(name, folder=tmp_path) for name in "abc"}
+@pytest.mark.parametrize("name", ["Ditto", "FedRep"])
+def test_site_predicts_with_its_own_model(name, tmp_path, caplog):
+    policy = SitePolicy(receive_models="any")
+    sites = {each: site(each, folder=tmp_path / each, policy=policy) for each in "abc"}
+    grid = grid_of("abc", lambda context: sites[context.node_config["name"]])
     path = tmp_path / "server.toml"
-    path.write_text(SETTINGS)
-    out = server_app.serve(grid_of("abc", lambda context: sites[context.node_config["name"]]), path)
-    assert {"summary.json", "clients.csv", "model.safetensors", "report.html"} <= {p.name for p in Path(out).iterdir()}
-    assert {p.name for p in (tmp_path / "drfl-clients").iterdir()} == {"a", "b", "c"}
-    assert isinstance(task(), Task)
+    path.write_text(
+        SETTINGS.replace("Ditto", name).replace("[job]", "deliver = true\n[job]").replace("lr = 0.05", "lr = 1e-3")
+    )
+    out = server_app.serve(grid, path)
+    tests = pd.read_csv(Path(out) / "clients.csv", index_col="client")
+    assert not (Path(out) / "personal.safetensors").exists()
+    for each, part in sites.items():
+        models = tmp_path / each / "models"
+        caplog.clear()
+        drfl.load_model(models)
+        assert [record.msg.code for record in caplog.records] == ["no-personal-models"]
+        rows = part.data.test[0]
+        logits = drfl.load_model(models, client=each).to_torch()(part.data.test_inputs[rows])
+        loss = torch.nn.functional.cross_entropy(logits, part.data.test_targets[rows])
+        assert loss.item() == pytest.approx(tests["loss"][each], rel=1e-4)
+        with refused("unknown-name", "client"):
+            drfl.load_model(models, client="x")
+        (own,) = models.glob("own-*")
+        assert stat.S_IMODE(own.stat().st_mode) == 0o600
+
+
+def test_own_model_belongs_to_one_global_model(tmp_path):
+    states, own, shared = (
+        SiteStates(tmp_path, "a"),
+        {"w": torch.ones(2)},
+        {"w": torch.zeros(2), "buffer": torch.ones(1)},
+    )
+    assert states.own_model_of(shared) is None
+    states.keep_own_model(own, {"w": shared["w"]})
+    assert load_tensors(states.own_model_of(shared))["a/w"].tolist() == [1.0, 1.0]
+    assert states.own_model_of({**shared, "w": torch.ones(2)}) is None
+    assert states.own_model_of({"v": torch.zeros(2)}) is None
+    (states.folder / "own.safetensors").write_bytes(b"damaged")
+    assert states.own_model_of(shared) is None

@@ -68,7 +68,7 @@ def predict_command(
     if client is not None:
         which = "personal" if client in personal_clients(file) else "global"
         say(f"used the {which} model for client '{client}'")
-    elif (advice := advice_of(file)) is not None:
+    elif (advice := advice_of(file, model.about)) is not None:
         say(f"used the global model; {advice}")
     return 0
 
@@ -98,7 +98,7 @@ def show(
             say(section)
             for line in lines:
                 say(f"  {line}")
-        if (advice := advice_of(file)) is not None:
+        if (advice := advice_of(file, model.about)) is not None:
             say(f"this is the global model; {advice}")
     return 0
 

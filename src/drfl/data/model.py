@@ -81,7 +81,7 @@ def load_model(
     file, of_site = find_model(Path(path))
     content = read_model_file(file)
     if client is not None:
-        own = personal_weights(file, client)
+        own = personal_weights(file, content.about, client)
         shapes = {name: (value.shape, value.dtype) for name, value in content.weights.items()}
         if any(shapes.get(name) != (value.shape, value.dtype) for name, value in own.items()):
             raise InputError(
@@ -90,7 +90,7 @@ def load_model(
                 field="client",
             )
         content = content._replace(weights={**content.weights, **own})
-    elif has_own_models(file):
+    elif has_own_models(content.about):
         remedy = "load one with `client`" if personal_clients(file) else "which are not stored"
         text = f"{file} is a global model, but the run tested its clients' own models: {remedy}"
         LOG.warning(Notice(text, "no-personal-models", str(file)))
@@ -106,10 +106,10 @@ def load_models(
         InputError: If there are no personal models.
     """
     file, of_site = find_model(Path(path))
-    clients = personal_clients(file)
+    clients, content = personal_clients(file), read_model_file(file)
     if not clients:
-        raise no_personal_models(file, "personal")
-    one = Model(read_model_file(file), reference, of_site if schema is None else schema)
+        raise no_personal_models(file, content.about, "personal")
+    one = Model(content, reference, of_site if schema is None else schema)
     return one, {client: load_model(path, reference, schema=schema, client=client) for client in clients}
 
 

@@ -37,6 +37,11 @@ class StoredModel:
         return f"model-{self.sha256[:16]}{SUFFIX}"
 
 
+def own_file(model: str) -> str:
+    """Return the name of the file with the site's own model that belongs to a model file."""
+    return f"own-{model.removeprefix('model-')}"
+
+
 class ModelPlace(NamedTuple):
     """A model file, and the schema of the site's table at a site that has one."""
 
@@ -100,8 +105,11 @@ class ModelStore:
             )
         return self._intact(current)
 
-    def add(self, content: bytes, signed: str) -> bool:
-        """Make a model the current one, keep the one before as the previous one, and return whether it is new."""
+    def add(self, content: bytes, signed: str, own: bytes | None = None) -> bool:
+        """Make a model the current one, keep the one before as the previous one, and return whether it is new.
+
+        ``own`` is the content of the file with the site's own model that belongs to it; None if there is none.
+        """
         digest = hashlib.sha256(content).hexdigest()
         with self._locked():
             current, previous, newest = self._read()
@@ -117,10 +125,12 @@ class ModelStore:
                     )
                 model, previous = StoredModel(digest, signed, datetime.now(UTC).isoformat(timespec="seconds")), current
             # Write through to the disk: after a power cut the index must not name an incomplete file.
-            with atomic_write(self.folder / model.file) as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+            files = {model.file: content, **({} if own is None else {own_file(model.file): own})}
+            for name, written in files.items():
+                with atomic_write(self.folder / name, private=written is own) as file:
+                    file.write(written)
+                    file.flush()
+                    os.fsync(file.fileno())
             # After a new delivery of the current model, deliveries that were recorded before it are refused.
             self._write(model, previous, max(signed, newest))
         return model is not current
@@ -173,8 +183,10 @@ class ModelStore:
             os.fsync(file.fileno())
         # The index no longer names older models, nor parts that a killed process left.
         files = {model.file for model in names.values() if model is not None}
+        files |= {own_file(name) for name in files}
         for path in self.folder.glob("*"):
-            if path.name.removesuffix(".part").lstrip(".").startswith("model-") and path.name not in files:
+            is_model = path.name.removesuffix(".part").lstrip(".").startswith(("model-", "own-"))
+            if is_model and path.name not in files:
                 with suppress(OSError):
                     path.unlink()
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from torch import Tensor
 
 from drfl.core.errors import InputError, listing, unknown
 from drfl.core.files import read_json, read_tensors, reading
-from drfl.data.model_store import RETURNED
+from drfl.data.model_store import RETURNED, own_file
 
 PERSONAL, DECISION = "personal.safetensors", "fit.json"
 """The file of the personal models, with the parameters as CLIENT/PARAMETER, and that of the clients' names in a fit."""
@@ -19,51 +18,55 @@ MOST_BYTES = 2**28
 """Size of all personal models of a run above which the run does not store them."""
 
 
+def personal_file(model: Path) -> Path:
+    """Return the file of the personal models beside a model file, which need not exist."""
+    if model.name == RETURNED:
+        return model.parent / PERSONAL
+    return model.with_name(own_file(model.name))
+
+
 def personal_clients(model: Path) -> tuple[str, ...]:
     """Return the clients that have a personal model beside a model file."""
     return _clients(_tensors(model))
 
 
-def has_own_models(model: Path) -> bool:
-    """Return whether a model file is that of a run that tested its clients' own models."""
-    document = None
-    # The file beside the model may be another program's.
-    with suppress(InputError):
-        document = read_json(model.parent / "summary.json")
-    has_models = (model.parent / DECISION).exists()
-    return not has_models and isinstance(document, dict) and document.get("own_models") is True
+def has_own_models(about: Mapping[str, object]) -> bool:
+    """Return whether a model file with this description is that of a run that tested its clients' own models."""
+    return about.get("own_models") is True
 
 
-def personal_weights(model: Path, client: str) -> dict[str, Tensor]:
+def personal_weights(model: Path, about: Mapping[str, object], client: str) -> dict[str, Tensor]:
     """Return the parameters of a client's personal model; empty if the client of a fit uses the global model.
 
     Args:
         model: The model file of the fit or the run.
+        about: The description in it.
         client: Name of the client.
 
     Raises:
         InputError: If there are no personal models beside the model, or no client of this name.
     """
     tensors, file = _tensors(model), model.parent / DECISION
-    if has_own_models(model):
-        file, clients = model.parent / PERSONAL, _clients(tensors)
+    if has_own_models(about):
+        file, clients = personal_file(model), _clients(tensors)
     else:
         document = read_json(file) if model.name == RETURNED and file.is_file() else None
         clients = document.get("personal") if isinstance(document, dict) else None
     if not clients or not isinstance(clients, dict | tuple):
-        raise no_personal_models(model, "client")
+        raise no_personal_models(model, about, "client")
     if client not in clients:
         raise unknown("client", client, clients, field="client", place=f"in {file}")
     own = {name: value for name, value in tensors.items() if name.rpartition("/")[0] == client}
     return {name.rpartition("/")[2]: value for name, value in own.items()}
 
 
-def no_personal_models(model: Path, field: str) -> InputError:
+def no_personal_models(model: Path, about: Mapping[str, object], field: str) -> InputError:
     """Return the error for a model without personal models; ``field`` names the setting that asks for them."""
-    if has_own_models(model):
+    if has_own_models(about):
         text = (
-            f"{model} has no personal models beside it, because they take more than {MOST_BYTES >> 20} MiB or were "
-            "removed. In Python, write a client's model with result.write_into(module, client=…) after drfl.run"
+            f"{model} has no personal models beside it: a run stores those of all clients if they take at most "
+            f"{MOST_BYTES >> 20} MiB, and a site its own one. In Python, write a client's model with "
+            "result.write_into(module, client=…) after drfl.run"
         )
     else:
         text = (
@@ -73,17 +76,17 @@ def no_personal_models(model: Path, field: str) -> InputError:
     return InputError(text, code="no-personal-models", field=field)
 
 
-def advice_of(model: Path) -> str | None:
+def advice_of(model: Path, about: Mapping[str, object]) -> str | None:
     """Return which clients have a personal model, and how to use it.
 
     Returns:
         None if there is none, or if a warning names them when the model is loaded.
     """
-    clients = () if has_own_models(model) else personal_clients(model)
+    clients = () if has_own_models(about) else personal_clients(model)
     if not clients:
         return None
     named = listing([f"'{client}'" for client in clients], "client")
-    return f"{model.parent / PERSONAL} has personal models of {named}: use one with `drfl predict … --client NAME`"
+    return f"{personal_file(model)} has personal models of {named}: use one with `drfl predict … --client NAME`"
 
 
 def _clients(tensors: Iterable[str]) -> tuple[str, ...]:
@@ -91,8 +94,8 @@ def _clients(tensors: Iterable[str]) -> tuple[str, ...]:
 
 
 def _tensors(model: Path) -> dict[str, Tensor]:
-    file = model.parent / PERSONAL
-    if model.name != RETURNED or not file.is_file():
+    file = personal_file(model)
+    if not file.is_file():
         return {}
     tensors, _ = read_tensors(file, problem="is not a file of personal models")
     with reading(file, "is not a file of personal models"):

@@ -345,6 +345,7 @@ class FlowerFederation(Federation):
                 start=start,
                 context=context,
                 own=own is not None,
+                keep=own is not None and own.is_last,
             )
             questions[client] = PendingRequest(ask, part)
         exchanged = self._transport.exchange(questions, wait_for_all=wait_for_all, wait_for_online=wait_for_online)

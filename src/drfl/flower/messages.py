@@ -257,6 +257,7 @@ class Ask(Message, frozen=True):
         start: (d,) parameters from which the client starts; None for ``w``.
         context: The tensors of the method.
         own: Whether to test the client's own model instead of ``w``.
+        keep: Whether the site keeps this own model, because the run has ended.
     """
 
     client: Index
@@ -273,6 +274,7 @@ class Ask(Message, frozen=True):
     start: Tensor | None = None
     context: Annotated[tuple[SentTensor, ...], Meta(max_length=MOST_TENSORS)] = ()
     own: bool = False
+    keep: bool = False
 
     def __post_init__(self) -> None:
         for name, vector in (("shift", self.shift), ("second model", self.also), ("start model", self.start)):
@@ -282,6 +284,8 @@ class Ask(Message, frozen=True):
             raise ValueError("there is a second model, but no test is requested")
         if self.own and (self.method is None or not self.test or self.work is not None or self.also is not None):
             raise ValueError("a test of an own model needs a method and nothing else")
+        if self.keep and not self.own:
+            raise ValueError("an own model to keep needs a test of it")
         if self.method is not None and not self.own and not isinstance(self.work, TrainWork):
             raise ValueError("a method needs work")
 

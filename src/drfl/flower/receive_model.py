@@ -10,9 +10,11 @@ from pathlib import Path
 from drfl.core.audit_signatures import is_signed
 from drfl.data.model_file import read_model_file
 from drfl.data.model_store import SUFFIX, ModelStore
+from drfl.data.personal_models import has_own_models
 from drfl.flower.messages import Delivery, Receipt, SiteIdentity
 from drfl.flower.model_description import describe_model
 from drfl.flower.site import Site
+from drfl.flower.site_methods import SiteStates
 from drfl.flower.site_policy import RefusedError
 
 LOG = logging.getLogger("drfl.flower")
@@ -51,9 +53,13 @@ def receive_model(site: Site, delivery: Delivery, about: SiteIdentity) -> Receip
     with tempfile.NamedTemporaryFile(suffix=SUFFIX) as file:
         file.write(delivery.model)
         file.flush()
-        model = describe_model(read_model_file(Path(file.name)), name="the model", approved=policy.code.values())
+        content = read_model_file(Path(file.name))
+        model = describe_model(content, name="the model", approved=policy.code.values())
         model.check_fits(about, site.name)
-    is_new = ModelStore(site.folder / policy.models).add(delivery.model, delivery.signed)
+        own = (
+            SiteStates(site.folder, site.name).own_model_of(content.weights) if has_own_models(content.about) else None
+        )
+    is_new = ModelStore(site.folder / policy.models).add(delivery.model, delivery.signed, own)
     digest = delivery.sha256
     LOG.info("%s: model %s is %s", site.name, digest[:16], "now the current one" if is_new else "the current one")
     return Receipt(digest, is_new)

@@ -7,6 +7,8 @@ import hashlib
 import inspect
 import logging
 import secrets
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote
@@ -21,7 +23,8 @@ from drfl import algorithms
 from drfl.core import user_code
 from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import InputError, Notice
-from drfl.core.files import read_bytes, sha256_of
+from drfl.core.files import read_bytes, read_tensors, sha256_of
+from drfl.core.hashing import digest_of
 from drfl.federation.local_method import LocalMethod
 from drfl.flower.records import Message
 from drfl.flower.site_policy import SitePolicy
@@ -31,8 +34,8 @@ LOG = logging.getLogger("drfl.flower")
 OPTIONS = (bool, int, float, str, type(None))
 """Types of the fields of a method that the server sends to sites."""
 
-STATES, KEY = "drfl-clients", "key"
-"""Folder of a site's states, beside ``site.toml``, and the file with the key of their numbers."""
+STATES, KEY, OWN = "drfl-clients", "key", "own.safetensors"
+"""Folder of a site's states, beside ``site.toml``, and in it the key of their numbers and the site's own model."""
 
 MOST_BYTES = 2**28
 """Bytes of states that a site stores; the newest :data:`FEWEST` are stored in any case."""
@@ -175,8 +178,28 @@ class SiteStates:
         with atomic_write(self.folder / f"{number}.safetensors", private=True) as file:
             file.write(save({"row": row}))
         # A server may resume from an earlier round, so keep as many older states as there is room for.
-        files = sorted(self.folder.glob("*.safetensors"), key=lambda path: path.stat().st_mtime_ns)
+        files = sorted(self.folder.glob("[0-9]*.safetensors"), key=lambda path: path.stat().st_mtime_ns)
         most = max(FEWEST, MOST_BYTES // max(1, row.nbytes))
         for path in files[: max(0, len(files) - most)]:
             path.unlink(missing_ok=True)
         return number
+
+    def keep_own_model(self, own: Mapping[str, Tensor], shared: Mapping[str, Tensor]) -> None:
+        """Store the site's own model, and a digest of the global model that it belongs to, both as tensors by name."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with atomic_write(self.folder / OWN, private=True) as file:
+            tensors = {f"{self.site}/{name}": value for name, value in own.items()}
+            file.write(save(tensors, {"global": _digest(shared)}))
+
+    def own_model_of(self, shared: Mapping[str, Tensor]) -> bytes | None:
+        """Return the file of the site's own model that belongs to a global model; None if it has none."""
+        with suppress(InputError):  # the file is absent or damaged
+            tensors, about = read_tensors(self.folder / OWN, follow=False)
+            names = [name.rpartition("/")[2] for name in tensors]
+            if shared.keys() >= {*names} and about.get("global") == _digest({name: shared[name] for name in names}):
+                return save(tensors)
+        return None
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    return digest_of([tensors[name] for name in sorted(tensors)], "\n".join(sorted(tensors)))

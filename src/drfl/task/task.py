@@ -299,6 +299,23 @@ class Task:
         except Exception:  # raised by the user's modules; engines that need copies refuse such a model
             return self
 
+    def state_dict(self, w: Tensor) -> dict[str, Tensor]:
+        """Return a copy of the model's ``state_dict()`` at w (d,)."""
+        # A copy of the model would duplicate its frozen part, which may be large.
+        before = self.w0
+        self.layout.load(self.model, w)
+        try:
+            return {key: value.detach().cpu().clone() for key, value in self.model.state_dict().items()}
+        finally:
+            self.layout.load(self.model, before)
+
+    def trained_tensors(self, w: Tensor) -> dict[str, Tensor]:
+        """Return the part of the ``state_dict()`` at w (d,) that is trained."""
+        state = self.state_dict(w)
+        # A tied parameter has several names in the state_dict(), and each of them is needed to load it.
+        trained = [name for name, p in self.model.named_parameters(remove_duplicate=False) if p.requires_grad]
+        return {name: state[name] for name in trained}
+
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Task:
         """Copy the task to another device or floating-point type."""
         # Frozen parameters and buffers may have other types, which change only if the type of the task changes.

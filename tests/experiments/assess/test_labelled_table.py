@@ -103,9 +103,7 @@ def test_models_without_personal_ones_are_refused(runs, tmp_path, monkeypatch):
         drfl.evaluate(runs["ill"], rows(1), personal=True)
     monkeypatch.chdir(tmp_path)
     rows(1).to_csv("new.csv", index=False)
-    check_refusal(
-        ["evaluate", str(runs["ill"]), "new.csv", "--personal"], "no-personal-models", "personal", "--personal"
-    )
+    check_refusal(["evaluate", str(runs["ill"]), "new.csv", "--personal"], "no-personal-models", "personal")
 
 
 @pytest.mark.parametrize("measure", ["auc", "sensitivity"])

@@ -37,7 +37,6 @@ from drfl.resilience.wrappers import WrapperState
 from drfl.task.architecture import describe
 from drfl.task.losses import REGRESSION, REGRESSION_FUNCTIONS
 from drfl.task.measure import SUM_COLUMNS, WHOLE_SUMS, Measure
-from drfl.task.task import Task
 from drfl.training.certificate import Certificate
 from drfl.training.history import (
     CERTIFICATE_COLUMNS,
@@ -80,7 +79,7 @@ def run_files(finished: FinishedRun) -> Iterator[tuple[str, bytes]]:
     for name, text in texts.items():
         yield name, text.encode()
     data = job.fed.data_digest() or digest_of(job.data.tensors())
-    about = about_model(job, data)
+    about = {**about_model(job, data), **({"own_models": True} if finished.is_personal else {})}
     # With personal models the evaluation is that of these models.
     models = {"model": (result.model, result.evaluation if result.personal is None else None)}
     if result.returned != "last":
@@ -113,7 +112,7 @@ def run_files(finished: FinishedRun) -> Iterator[tuple[str, bytes]]:
         yield (
             f"{name}.safetensors",
             model_bytes(
-                _state_dict(job.task, w),
+                job.task.state_dict(w),
                 {**about, **outcome},
                 schema=job.data.schema,
                 standardisation=job.data.standardisation,
@@ -138,24 +137,11 @@ def personal_bytes(job: Running, models: ClientTable, clients: Sequence[int]) ->
         models: (N, d) The models of all clients.
         clients: The clients whose models to write.
     """
-    # A tied parameter has several names in the state_dict(), and each of them is needed to load it.
-    trained = [name for name, p in job.task.model.named_parameters(remove_duplicate=False) if p.requires_grad]
     tensors = dict[str, Tensor]()
     for i in clients:
-        state = _state_dict(job.task, models[torch.tensor([i])][0])
-        tensors |= {f"{job.data.names[i]}/{name}": state[name] for name in trained}
+        own = job.task.trained_tensors(models[torch.tensor([i])][0])
+        tensors |= {f"{job.data.names[i]}/{name}": value for name, value in own.items()}
     return save(tensors)
-
-
-def _state_dict(task: Task, w: Tensor) -> dict[str, Tensor]:
-    """Return a copy of the model's state_dict() at w (d,)."""
-    # It comes from the task's own model, because a copy would duplicate its frozen part, which may be large.
-    before = task.w0
-    task.layout.load(task.model, w)
-    try:
-        return {key: value.detach().cpu().clone() for key, value in task.model.state_dict().items()}
-    finally:
-        task.layout.load(task.model, before)
 
 
 def summary(finished: FinishedRun) -> dict[str, object]:
