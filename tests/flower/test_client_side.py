@@ -423,17 +423,18 @@ def test_site_predicts_with_its_own_model(name, tmp_path, caplog):
     tests = pd.read_csv(Path(out) / "clients.csv", index_col="client")
     assert not (Path(out) / "personal.safetensors").exists()
     for each, part in sites.items():
-        models = tmp_path / each / "models"
+        folder = tmp_path / each
+        (folder / "site.toml").write_text(f'name = "{each}"\n')
         caplog.clear()
-        drfl.load_model(models)
+        drfl.load_model(folder)
         assert [record.msg.code for record in caplog.records] == ["no-personal-models"]
         rows = part.data.test[0]
-        logits = drfl.load_model(models, client=each).to_torch()(part.data.test_inputs[rows])
+        logits = drfl.load_model(folder, client=each).to_torch()(part.data.test_inputs[rows])
         loss = torch.nn.functional.cross_entropy(logits, part.data.test_targets[rows])
         assert loss.item() == pytest.approx(tests["loss"][each], rel=1e-4)
         with refused("unknown-name", "client"):
-            drfl.load_model(models, client="x")
-        (own,) = models.glob("own-*")
+            drfl.load_model(folder, client="x")
+        (own,) = folder.glob("models/own-*")
         assert stat.S_IMODE(own.stat().st_mode) == 0o600
 
 
