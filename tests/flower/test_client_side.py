@@ -439,15 +439,16 @@ def test_site_predicts_with_its_own_model(name, tmp_path, caplog):
 
 
 def test_own_model_belongs_to_one_global_model(tmp_path):
-    states, own, shared = (
-        SiteStates(tmp_path, "a"),
-        {"w": torch.ones(2)},
-        {"w": torch.zeros(2), "buffer": torch.ones(1)},
-    )
+    states, trained = SiteStates(tmp_path, "a"), task()
+    w, own = trained.w0, trained.w0 + 1
+    shared = trained.state_dict(w)
     assert states.own_model_of(shared) is None
-    states.keep_own_model(own, {"w": shared["w"]})
-    assert load_tensors(states.own_model_of(shared))["a/w"].tolist() == [1.0, 1.0]
-    assert states.own_model_of({**shared, "w": torch.ones(2)}) is None
+    states.keep_own_model(trained, own, w)
+    stored = load_tensors(states.own_model_of({**shared, "buffer": torch.ones(1)}))
+    assert {name: value.tolist() for name, value in stored.items()} == {
+        f"a/{name}": value.tolist() for name, value in trained.state_dict(own).items()
+    }
+    assert states.own_model_of(trained.state_dict(own)) is None
     assert states.own_model_of({"v": torch.zeros(2)}) is None
     (states.folder / "own.safetensors").write_bytes(b"damaged")
     assert states.own_model_of(shared) is None

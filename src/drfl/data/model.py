@@ -91,7 +91,7 @@ def load_model(
             )
         content = content._replace(weights={**content.weights, **own})
     elif has_own_models(content.about):
-        remedy = "load one with `client`" if personal_clients(file) else "which are not stored"
+        remedy = "name a client to use its model" if personal_clients(file) else "which are not stored"
         text = f"{file} is a global model, but the run tested its clients' own models: {remedy}"
         LOG.warning(Notice(text, "no-personal-models", str(file)))
     return Model(content, module, of_site if schema is None else schema, trusted)

@@ -63,7 +63,7 @@ def compute_answer(site: Site, ask: Ask, request: Request | None, memory: Record
         store = None if work.states is None else ClientTable.of(1, client, work.states)
         w = fed.own_models(OwnModels(w, work.method, store))[client][0]
         if ask.keep:
-            SiteStates(site.folder, site.name).keep_own_model(task.trained_tensors(w), task.trained_tensors(ask.w))
+            SiteStates(site.folder, site.name).keep_own_model(task, w, ask.w)
     # The test and the request use the same w, so their order does not matter.
     test = also = both = validation = None
     if ask.validates:

@@ -28,6 +28,7 @@ from drfl.core.hashing import digest_of
 from drfl.federation.local_method import LocalMethod
 from drfl.flower.records import Message
 from drfl.flower.site_policy import SitePolicy
+from drfl.task.task import Task
 
 LOG = logging.getLogger("drfl.flower")
 
@@ -184,15 +185,15 @@ class SiteStates:
             path.unlink(missing_ok=True)
         return number
 
-    def keep_own_model(self, own: Mapping[str, Tensor], shared: Mapping[str, Tensor]) -> None:
-        """Store the site's own model, and a digest of the global model that it belongs to, both as tensors by name."""
+    def keep_own_model(self, task: Task, w: Tensor, shared: Tensor) -> None:
+        """Store the site's own model w (d,), and a digest of the global model ``shared`` (d,) that it belongs to."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with atomic_write(self.folder / OWN, private=True) as file:
-            tensors = {f"{self.site}/{name}": value for name, value in own.items()}
-            file.write(save(tensors, {"global": _digest(shared)}))
+            tensors = {f"{self.site}/{name}": value for name, value in task.state_dict(w, trained=True).items()}
+            file.write(save(tensors, {"global": _digest(task.state_dict(shared, trained=True))}))
 
     def own_model_of(self, shared: Mapping[str, Tensor]) -> bytes | None:
-        """Return the file of the site's own model that belongs to a global model; None if it has none."""
+        """Return the file of the site's own model that belongs to a global model's tensors; None if it has none."""
         with suppress(InputError):  # the file is absent or damaged
             tensors, about = read_tensors(self.folder / OWN, follow=False)
             names = [name.rpartition("/")[2] for name in tensors]

@@ -299,22 +299,18 @@ class Task:
         except Exception:  # raised by the user's modules; engines that need copies refuse such a model
             return self
 
-    def state_dict(self, w: Tensor) -> dict[str, Tensor]:
-        """Return a copy of the model's ``state_dict()`` at w (d,)."""
+    def state_dict(self, w: Tensor, *, trained: bool = False) -> dict[str, Tensor]:
+        """Return a copy of the model's ``state_dict()`` at w (d,), with ``trained`` only of the trained parameters."""
         # A copy of the model would duplicate its frozen part, which may be large.
         before = self.w0
         self.layout.load(self.model, w)
         try:
-            return {key: value.detach().cpu().clone() for key, value in self.model.state_dict().items()}
+            # A tied parameter has several names in the state_dict(), and each of them is needed to load it.
+            parameters = self.model.named_parameters(remove_duplicate=False)
+            own = {name: p for name, p in parameters if p.requires_grad} if trained else self.model.state_dict()
+            return {name: value.detach().cpu().clone() for name, value in own.items()}
         finally:
             self.layout.load(self.model, before)
-
-    def trained_tensors(self, w: Tensor) -> dict[str, Tensor]:
-        """Return the part of the ``state_dict()`` at w (d,) that is trained."""
-        state = self.state_dict(w)
-        # A tied parameter has several names in the state_dict(), and each of them is needed to load it.
-        trained = [name for name, p in self.model.named_parameters(remove_duplicate=False) if p.requires_grad]
-        return {name: state[name] for name in trained}
 
     def to(self, device: torch.device | str, dtype: torch.dtype) -> Task:
         """Copy the task to another device or floating-point type."""

@@ -139,7 +139,7 @@ def personal_bytes(job: Running, models: ClientTable, clients: Sequence[int]) ->
     """
     tensors = dict[str, Tensor]()
     for i in clients:
-        own = job.task.trained_tensors(models[torch.tensor([i])][0])
+        own = job.task.state_dict(models[torch.tensor([i])][0], trained=True)
         tensors |= {f"{job.data.names[i]}/{name}": value for name, value in own.items()}
     return save(tensors)
 
