@@ -200,6 +200,24 @@ def test_personal_model_of_a_client_predicts_its_rows(trained, capsys):
     check_refusal(["predict", "r", "new.csv", "--client", "A/1"], "no-personal-models", "client")
 
 
+def test_rows_of_several_clients_get_their_personal_models(trained, capsys):
+    whole, new = drfl.load_model("r"), trained.drop(columns=["ill"])
+    new.to_csv("new.csv", index=False)
+    check_refusal(["predict", "r", "new.csv", "--personal"], "no-personal-models", "personal", "personalise")
+    Path("r/fit.json").write_text(json.dumps({"personal": {"south": {}, "west": {}}}))
+    save_file({f"south/{name}": -value.clone() for name, value in whole.weights.items()}, "r/personal.safetensors")
+    expected = whole.predict_proba(new)[:, 1]
+    expected = np.where(new["site"] == "south", 1 - expected, expected)
+    assert call(["predict", "r", "new.csv", "--personal"]) == 0
+    assert "'south'" in capsys.readouterr().out
+    np.testing.assert_allclose([float(row["probability_yes"]) for row in read("predictions.csv")], expected, atol=1e-6)
+    new.drop(columns=["site"]).to_csv("one.csv", index=False)
+    check_refusal(["predict", "r", "one.csv", "--personal", "--out", "p.csv"], "missing-column", "personal", "site")
+    both = ["--personal", "--client", "south", "--out", "p.csv"]
+    check_refusal(["predict", "r", "new.csv", *both], "conflicting-options", "personal", "client")
+    assert not Path("p.csv").exists()
+
+
 def test_card_shows_the_threshold_and_its_origin(trained, capsys):
     capsys.readouterr()
     assert call(["model", "show", "r/model.safetensors"]) == 0

@@ -263,6 +263,9 @@ def predict(
     schema: model.Schema = None,
     reference: model.Reference = None,
     client: Annotated[str | None, typer.Option(help="Client whose personal model to use")] = None,
+    personal: Annotated[
+        bool, typer.Option("--personal", help="Use the personal model of each row's client, if it has one")
+    ] = False,
     keep: Annotated[list[str] | None, typer.Option(help="Column of the table to keep; repeatable")] = None,
     delimiter: data.Delimiter = None,
     decimal: data.Decimal = None,
@@ -279,7 +282,9 @@ def predict(
         from drfl.data.tables.text_form import ReadOptions
 
         reading = ReadOptions(delimiter, decimal, thousands, encoding, tuple(missing or ()))
-        return model.predict_command(path, table, out, schema, reference, keep or [], reading, overwrite, client)
+        return model.predict_command(
+            path, table, out, schema, reference, keep or [], reading, overwrite, client, personal=personal
+        )
 
 
 @app.command(cls=Command, rich_help_panel=RESULTS)

@@ -42,12 +42,14 @@ def predict_command(
     reading: ReadOptions,
     overwrite: bool,
     client: str | None = None,
+    *,
+    personal: bool = False,
 ) -> int:
     """Write the predictions for a table, and return the exit code."""
     from drfl.cli.console import warn
-    from drfl.core.errors import InputError
+    from drfl.core.errors import InputError, listing
     from drfl.core.output_files import check_output, write_bytes
-    from drfl.data.model import load_model
+    from drfl.data.model import load_model, load_models
     from drfl.data.model_store import find_model
     from drfl.data.personal_models import advice_of, personal_clients
     from drfl.data.prediction_table import predictions_csv
@@ -60,14 +62,26 @@ def predict_command(
             code="unsupported-file",
             field=str(out),
         )
-    model = load_model(path, reference, schema=schema, client=client)
-    text = predictions_csv(model, table, keep, reading, warn)
+    if personal and client is not None:
+        raise InputError(
+            "`client` and `personal` exclude each other: omit `client` to use the model of each row's client",
+            code="conflicting-options",
+            field="personal",
+        )
+    if personal:
+        model, own = load_models(path, reference, schema=schema)
+    else:
+        model, own = load_model(path, reference, schema=schema, client=client), None
+    text = predictions_csv(model, table, keep, reading, warn, own)
     write_bytes(text.encode(), out, private=True)  # rows may be patients
     rows = sum(1 for _ in csv.reader(io.StringIO(text))) - 1  # a cell may contain line breaks
     say(f"{out}: predictions for {rows:,} rows")
     if client is not None:
         which = "personal" if client in personal_clients(file) else "global"
         say(f"used the {which} model for client '{client}'")
+    elif own is not None:
+        named = listing([f"'{name}'" for name in own], "client")
+        say(f"used the personal models of {named} for their rows, and the global model for others")
     elif (advice := advice_of(file, model.about)) is not None:
         say(f"used the global model; {advice}")
     return 0

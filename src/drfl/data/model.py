@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -111,6 +111,21 @@ def load_models(
         raise no_personal_models(file, content.about, "personal")
     one = Model(content, reference, of_site if schema is None else schema)
     return one, {client: load_model(path, reference, schema=schema, client=client) for client in clients}
+
+
+def personal_outputs(
+    model: Model, own: Mapping[str, Model], tables: Sequence[Table], clients: Sequence[str]
+) -> np.ndarray:
+    """Compute the outputs for the rows of tables: of a client's personal model if there is one, else of ``model``.
+
+    ``clients`` names the client of each row of all tables.
+    """
+    outputs = np.concatenate([model.outputs(table) for table in tables])
+    names = np.array(clients, dtype=object)
+    for name in {*clients} & {*own}:
+        rows = names == name
+        outputs[rows] = np.concatenate([own[name].outputs(table) for table in tables])[rows]
+    return outputs
 
 
 class Model:

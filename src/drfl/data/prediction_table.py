@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +10,10 @@ import numpy as np
 from drfl.core.csv_cells import csv_text
 from drfl.core.errors import InputError, Notice, listing, unknown
 from drfl.data.checks.columns import SEVERAL
-from drfl.data.model import Model
+from drfl.data.model import Model, personal_outputs
 from drfl.data.tables.conform import level_text, other_cells
 from drfl.data.tables.table import Table
+from drfl.data.tables.table_files import client_of_rows
 from drfl.data.tables.text_form import DETECT, ReadOptions
 
 FAR = 10.0
@@ -46,8 +47,9 @@ def predictions_csv(
     keep: Sequence[str] = (),
     reading: ReadOptions = DETECT,
     warn: Callable[[Notice], None] | None = None,
+    own: Mapping[str, Model] | None = None,
 ) -> str:
-    """Predict each row of a table.
+    """Predict each row of a table, with the model of its client if there are personal models ``own``.
 
     Columns are the number of the ``row`` from 1, the kept columns, the ``prediction``, and ``probability_CLASS`` for
     each class. A multi-label task has ``prediction_LABEL`` and ``probability_LABEL`` for each label. ``warn`` gets a
@@ -69,7 +71,7 @@ def predictions_csv(
     # Identifiers let people join the predictions with other tables.
     ids = [column.name for column in columns if column.type == "id" or column.role in ("client", "patient")]
     kept = [name for name in known if name in keep or name in ids]
-    outputs = model.outputs(table)
+    outputs = model.outputs(table) if own is None else personal_outputs(model, own, [table], _clients_of(table, model))
     counts = other_cells(columns, table)
     if counts and warn is not None:
         named = listing(
@@ -102,3 +104,18 @@ def predictions_csv(
     kept_columns = [table.frame[name].astype(object).where(table.frame[name].notna(), "") for name in kept]
     cells = [[cell if isinstance(cell, str) else level_text(cell) for cell in column] for column in kept_columns]
     return csv_text(("row", *kept, *found), zip(range(1, len(table.frame) + 1), *cells, *found.values(), strict=True))
+
+
+def _clients_of(table: Table, model: Model) -> list[str]:
+    column = None if model.schema is None else model.schema.client
+    clients = client_of_rows([table], column)
+    if clients is None:
+        named = (
+            "a column that names the clients" if column is None else f"the column '{column}', which names the clients"
+        )
+        raise InputError(
+            f"{table.place} lacks {named}: predict the rows of one client, with `client`",
+            code="missing-column",
+            field="personal",
+        )
+    return clients

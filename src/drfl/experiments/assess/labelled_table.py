@@ -15,7 +15,7 @@ from drfl.assessment.assess_evaluation import assess_evaluation
 from drfl.assessment.clients import Assessment, AucInterval
 from drfl.core.errors import InputError, unknown
 from drfl.data import ClientData
-from drfl.data.model import Model
+from drfl.data.model import Model, personal_outputs
 from drfl.data.tables.columns import frame_row
 from drfl.data.tables.conditions import used_columns
 from drfl.data.tables.conform import encode, target_tensor
@@ -97,11 +97,7 @@ def evaluate_tables(
     for problem in (each for part in parts for each in part.problems if each.field in answers):
         raise problem
     targets = target_tensor(schema, np.concatenate([part.targets for part in parts]))[0]
-    clients = np.array(owners, dtype=object).astype(str)
-    outputs = torch.from_numpy(np.concatenate([model.outputs(table) for table in read]))
-    for name in {*clients} & {*own}:
-        of_all = np.concatenate([own[name].outputs(table) for table in read])
-        outputs[clients == name] = torch.from_numpy(of_all[clients == name])
+    outputs = torch.from_numpy(personal_outputs(model, own, read, owners))
     if schema.task == "classification" and (outputs.ndim == 1 or outputs.shape[1] == 1):
         outputs = outputs.reshape(-1, 1)
         outputs = torch.cat([torch.zeros_like(outputs), outputs], 1)
@@ -113,7 +109,7 @@ def evaluate_tables(
     task = Task(GivenOutputs(), LOSSES[schema.task](), score)
     if task.measures[0].rows is Rows.RATE:
         outputs[:, 1] -= model.threshold.log_odds  # rates are at ½
-    names, client = np.unique(clients, return_inverse=True)
+    names, client = np.unique(np.array(owners, dtype=object).astype(str), return_inverse=True)
     of_client = tuple(torch.from_numpy(np.flatnonzero(client == k)) for k in range(len(names)))
     patients = patients_of_tables(read, schema.patient)
     data = ClientData(
