@@ -385,11 +385,12 @@ def test_run_stores_the_own_models_of_its_clients(tmp_path, caplog, algorithm):
         drfl.load_model(run, client="south")
 
 
-def test_run_does_not_store_own_models_that_are_too_large(tmp_path, monkeypatch):
-    monkeypatch.setattr("drfl.experiments.run.artifacts.MOST_BYTES", 79)
+@pytest.mark.parametrize(("limit", "value"), [("MOST_BYTES", 79), ("MOST_TENSORS", 3)])
+def test_run_does_not_store_own_models_that_are_too_large(limit, value, tmp_path, monkeypatch):
+    monkeypatch.setattr(f"drfl.experiments.run.artifacts.{limit}", value)
     x = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
     data = drfl.ClientData.from_arrays({"a": (x, (x[:, 0] > 0).long()), "b": (x, (x[:, 1] > 0).long())})
-    task = drfl.Task(torch.nn.Linear(4, 2))  # 10 parameters, so 80 bytes for two clients
+    task = drfl.Task(torch.nn.Linear(4, 2))  # 10 parameters in 2 tensors, so 80 bytes for two clients
     drfl.compare({"LocalOnly": drfl.LocalOnly()}, data, task, rounds=1, seeds=1, out=tmp_path / "c", progress=None)
     assert not (tmp_path / "c" / "LocalOnly-seed0" / "personal.safetensors").exists()
     with refused("no-personal-models", "client", "MiB"):

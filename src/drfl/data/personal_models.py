@@ -14,8 +14,9 @@ from drfl.data.model_store import RETURNED, own_file
 PERSONAL, DECISION = "personal.safetensors", "fit.json"
 """The file of the personal models, with the parameters as CLIENT/PARAMETER, and that of the clients' names in a fit."""
 
-MOST_BYTES = 2**28
-"""Size of all personal models of a run above which the run does not store them."""
+MOST_BYTES, MOST_TENSORS = 2**28, 2**15
+"""Size of all personal models of a run, and number of their tensors, above which the run does not store them. A file of
+more tensors would have too large a header to be read."""
 
 
 def personal_file(model: Path) -> Path:
@@ -65,8 +66,8 @@ def no_personal_models(model: Path, about: Mapping[str, object], field: str) -> 
     if has_own_models(about):
         text = (
             f"{model} has no personal models beside it: a run stores those of all clients if they take at most "
-            f"{MOST_BYTES >> 20} MiB, and a site its own one. In Python, write a client's model with "
-            "result.write_into(module, client=…) after drfl.run"
+            f"{MOST_BYTES >> 20} MiB and {MOST_TENSORS:,} tensors, and a site its own one. In Python, write a client's "
+            "model with result.write_into(module, client=…) after drfl.run"
         )
     else:
         text = (

@@ -21,7 +21,7 @@ from drfl.core.user_code import label_of
 from drfl.data import ClientData
 from drfl.data.dataset import TaskName
 from drfl.data.model_file import Threshold, model_bytes
-from drfl.data.personal_models import MOST_BYTES, PERSONAL
+from drfl.data.personal_models import MOST_BYTES, MOST_TENSORS, PERSONAL
 from drfl.data.warm_start import start_notices
 from drfl.engine import Simulation
 from drfl.experiments.config.about_run import run_toml
@@ -120,8 +120,8 @@ def run_files(finished: FinishedRun) -> Iterator[tuple[str, bytes]]:
                 fields=job.data.fields,
             ),
         )
-    own = result.personal
-    if isinstance(own, ClientTable) and own.n * result.model.nbytes <= MOST_BYTES:
+    own, count = result.personal, len(job.task.layout.names)
+    if isinstance(own, ClientTable) and own.n * result.model.nbytes <= MOST_BYTES and own.n * count <= MOST_TENSORS:
         yield PERSONAL, personal_bytes(job, own, range(own.n))
     if isinstance(job.fed, Simulation):
         # Comparisons of runs pair the values of single rows. A deployment has none.
