@@ -16,6 +16,7 @@ from tests.support.marks import long_except
 from drfl import DataWarning, FedAvg, LocalSGD, Simulation, Task, run
 from drfl import compare as compare_objects
 from drfl.cli.app import call
+from drfl.core.errors import complete_listings
 from drfl.data import ClientData
 from drfl.data.checks import data_warnings
 from drfl.data.checks.raw_table import FEW, MOST, RawTable
@@ -47,6 +48,19 @@ def test_few_test_rows_are_listed_smallest_first():
     assert about([line]) == [("few-test-rows", None)]
     assert "site 3 (3), site 4 (4), site 5 (5) and 2 more" in line
     assert about(data_warnings(clients((120, 30)))) == [("few-test-rows", "site 1")]
+
+
+def test_warnings_are_found_again_after_a_change_of_the_data():
+    data = clients((120, 30, 57, 9, 12, 15))
+    (few,) = data_warnings(data)
+    assert data_warnings(data)[0] is few
+    with complete_listings():
+        assert "and 2 more" not in data_warnings(data)[0]
+    assert data_warnings(data)[0] == few
+    data = clients()
+    assert data_warnings(data) == ()
+    data.test_targets[data.test[1]] = 1
+    assert about(data_warnings(data)) == [("one-class-test", "site 1")]
 
 
 def with_test_targets(data, change):

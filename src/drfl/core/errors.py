@@ -159,6 +159,11 @@ def complete_listings() -> Iterator[None]:
         _is_complete.reset(token)
 
 
+def lists_all() -> bool:
+    """Return whether this is a block of :func:`complete_listings`."""
+    return _is_complete.get()
+
+
 def listing(texts: Sequence[str], what: str, limit: int | None = None) -> str:
     """List the first texts and count the rest: "A, B, C and 7 more clients".
 

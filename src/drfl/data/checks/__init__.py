@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from drfl.core.errors import Notice
+from weakref import WeakKeyDictionary
+
+from drfl.core.errors import Notice, lists_all
 from drfl.data.checks.clients import client_warnings, label_warnings, unlabelled_rows
 from drfl.data.checks.columns import column_warnings
 from drfl.data.checks.raw_table import RawTable
 from drfl.data.checks.rows import copy_warnings, near_copy_warnings, sum_warnings
 from drfl.data.checks.targets import target_warnings
 from drfl.data.client_data import ClientData
+
+_FOUND: WeakKeyDictionary[ClientData, tuple[tuple[object, ...], tuple[Notice, ...]]] = WeakKeyDictionary()
+"""The warnings on clients, and for which version of their tensors they are. torch counts the writes to a tensor."""
 
 
 def data_warnings(data: ClientData, by_class: bool = False) -> tuple[Notice, ...]:
@@ -29,6 +34,20 @@ def data_warnings(data: ClientData, by_class: bool = False) -> tuple[Notice, ...
         clients or columns. Each has a code. If it concerns a single client or column, its field is that client or
         column.
     """
+    # Runs of a comparison share their clients, and a run asks at its start and for its report.
+    tensors = data.tensors()
+    version = (
+        by_class,
+        lists_all(),
+        *((id(tensor), tensor._version) for tensor in tensors if not tensor.is_inference()),
+    )
+    known = _FOUND.get(data)
+    if known is None or known[0] != version or any(tensor.is_inference() for tensor in tensors):
+        known = _FOUND[data] = version, _data_warnings(data, by_class)
+    return known[1]
+
+
+def _data_warnings(data: ClientData, by_class: bool) -> tuple[Notice, ...]:
     found = [*data.notices, *client_warnings(data, by_class), *unlabelled_rows(data), *label_warnings(data)]
     table = RawTable.of(data)
     if table is not None:

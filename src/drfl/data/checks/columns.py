@@ -298,8 +298,10 @@ def codes(table: RawTable, by_class: bool, *, zero: bool = True) -> list[tuple[i
         if k in table.dates:
             continue
         column = table.values[:, k]
-        listed = [code for code in CODES if _is_listed_code(table, k, code, by_class, zero=zero)]
-        spikes = [code for code in SPIKES if _is_spike(table, k, code)] if several else []
+        # Most numbers of the lists are outside the range of the column, so comparing them with every row is a waste.
+        low, high = column.min() - table.resolution[k], column.max() + table.resolution[k]
+        listed = [c for c in CODES if low <= c <= high and _is_listed_code(table, k, c, by_class, zero=zero)]
+        spikes = [c for c in SPIKES if low <= c <= high and _is_spike(table, k, c)] if several else []
         for code in dict.fromkeys([*listed, *_far_codes(column, table.resolution[k], by_class), *spikes]):
             hits = np.abs(column - code) <= table.resolution[k]
             found.append((k, code, _at_holders(table, hits)))
