@@ -4,8 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 
 # The lock files list every package, and pip accepts a file only if they contain its hash. Only wheels are allowed,
-# because the build requirements of source packages would not be verified. pip does not compile them: that takes as long
-# as the rest of the installation, and Python compiles the few modules that it imports.
+# because the build requirements of source packages would not be verified. pip does not compile them: that would take a
+# third of the set-up, and Python compiles the few modules that it imports.
 LOCKED := --quiet --disable-pip-version-check --no-compile --require-hashes --no-deps --only-binary :all:
 # drfl itself is installed from this folder, which has no hash. setuptools is installed already, so nothing is downloaded.
 ITSELF := --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .

@@ -102,7 +102,7 @@ CODES = {
     "no-features": "No column is left to learn from.",
     "no-gradient": "The loss of a client-side method does not depend on the parameters.",
     "no-model": "A folder has no model, or a site no previous one.",
-    "no-personal-models": "There are no personal models, their run did not store them, or no client is named.",
+    "no-personal-models": "There are no personal models, they were not stored, or no client is named to choose one.",
     "no-preparation": "Tensors do not describe how to prepare their model's inputs. Read the model file by its path.",
     "no-references": "No client has the loss of an own model, so excess losses did not move λ.",
     "no-reports": "No site has reported its rows and classes yet.",

@@ -197,7 +197,7 @@ def test_personal_model_of_a_client_predicts_its_rows(trained, capsys):
     save_file({f"A/1/{name}": value[:1].clone() for name, value in whole.weights.items()}, "r/personal.safetensors")
     check_refusal(["predict", "r", "new.csv", "--client", "A/1"], "damaged-file", "client", "A/1")
     Path("r/fit.json").unlink()
-    check_refusal(["predict", "r", "new.csv", "--client", "A/1"], "no-personal-models", "client")
+    check_refusal(["predict", "r", "new.csv", "--client", "A/1"], "no-personal-models", "client", "A/1")
 
 
 def test_rows_of_several_clients_get_their_personal_models(trained, capsys):

@@ -421,7 +421,9 @@ def test_site_predicts_with_its_own_model(name, tmp_path, caplog):
     )
     out = server_app.serve(grid, path)
     tests = pd.read_csv(Path(out) / "clients.csv", index_col="client")
-    assert not (Path(out) / "personal.safetensors").exists()
+    files = {p.name for p in Path(out).iterdir()}
+    assert {"summary.json", "clients.csv", "model.safetensors", "report.html"} <= files
+    assert "personal.safetensors" not in files
     for each, part in sites.items():
         folder = tmp_path / each
         (folder / "site.toml").write_text(f'name = "{each}"\n')
@@ -434,6 +436,7 @@ def test_site_predicts_with_its_own_model(name, tmp_path, caplog):
         assert loss.item() == pytest.approx(tests["loss"][each], rel=1e-4)
         with refused("unknown-name", "client"):
             drfl.load_model(folder, client="x")
+        assert {p.name for p in (folder / "drfl-clients").iterdir()} == {each}
         (own,) = folder.glob("models/own-*")
         assert stat.S_IMODE(own.stat().st_mode) == 0o600
 

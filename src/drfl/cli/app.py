@@ -317,18 +317,14 @@ def evaluate(
         from drfl.assessment.clients import auc_interval_of
         from drfl.cli.assess import MOST, content_of, print_assessment
         from drfl.core.errors import listing
-        from drfl.data.model import load_model, load_models
+        from drfl.data.model import load_models
         from drfl.data.model_store import find_model
         from drfl.data.personal_models import personal_clients
         from drfl.data.tables.text_form import ReadOptions
         from drfl.experiments.assess.labelled_table import evaluate_tables
         from drfl.experiments.run.artifacts import json_text
 
-        tested, own = (
-            load_models(path, reference, schema=schema)
-            if personal
-            else (load_model(path, reference, schema=schema), {})
-        )
+        tested, own = load_models(path, reference, schema=schema, personal=personal)
         found = evaluate_tables(
             tested, tables, group=group, measure=measure, level=level,
             auc_interval=auc_interval_of(auc_interval), own=own,
@@ -336,10 +332,8 @@ def evaluate(
         )  # fmt: skip
         beside = ["The intervals are valid only if the model was not trained on these rows."]
         if personal:
-            with_own = [f"'{name}'" for name in found.names if name in own]
-            named = listing(with_own, "client") if with_own else "no client"
-            others = "" if len(with_own) == len(found.names) else "; the global model for the others"
-            beside.append(f"Personal models were tested for {named}{others}.")
+            with_own = listing([f"'{name}'" for name in found.names if name in own], "client") or "none"
+            beside.append(f"Clients tested with their personal model: {with_own}. Others: the global model.")
         elif personal_clients(find_model(path).file):
             beside.append("The global model was tested; add --personal to test clients with their personal models.")
         if as_json:

@@ -49,7 +49,7 @@ def predict_command(
     from drfl.cli.console import warn
     from drfl.core.errors import InputError, listing
     from drfl.core.output_files import check_output, write_bytes
-    from drfl.data.model import load_model, load_models
+    from drfl.data.model import load_models
     from drfl.data.model_store import find_model
     from drfl.data.personal_models import advice_of, personal_clients
     from drfl.data.prediction_table import predictions_csv
@@ -68,10 +68,7 @@ def predict_command(
             code="conflicting-options",
             field="personal",
         )
-    if personal:
-        model, own = load_models(path, reference, schema=schema)
-    else:
-        model, own = load_model(path, reference, schema=schema, client=client), None
+    model, own = load_models(path, reference, schema=schema, client=client, personal=personal)
     text = predictions_csv(model, table, keep, reading, warn, own)
     write_bytes(text.encode(), out, private=True)  # rows may be patients
     rows = sum(1 for _ in csv.reader(io.StringIO(text))) - 1  # a cell may contain line breaks
@@ -79,7 +76,7 @@ def predict_command(
     if client is not None:
         which = "personal" if client in personal_clients(file) else "global"
         say(f"used the {which} model for client '{client}'")
-    elif own is not None:
+    elif own:
         named = listing([f"'{name}'" for name in own], "client")
         say(f"used the personal models of {named} for their rows, and the global model for others")
     elif (advice := advice_of(file, model.about)) is not None:

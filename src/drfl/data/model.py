@@ -65,7 +65,7 @@ def load_model(
 
     Raises:
         InputError: If the file cannot be read, was not written by drfl, is damaged or has a newer format; if the module
-            has other names, shapes or types; if the schema has another digest; or if there is no such client.
+            has other names, shapes or types; if the schema has another digest; or if no client has this name.
 
     Example:
         >>> import drfl, tempfile
@@ -98,19 +98,26 @@ def load_model(
 
 
 def load_models(
-    path: str | Path, reference: str | None = None, *, schema: TableSchema | str | Path | None = None
+    path: str | Path,
+    reference: str | None = None,
+    *,
+    schema: TableSchema | str | Path | None = None,
+    client: str | None = None,
+    personal: bool = False,
 ) -> tuple[Model, dict[str, Model]]:
-    """Load the global model of a run or a fit, and the personal models beside it by client; see :func:`load_model`.
+    """Load a model (see :func:`load_model`) and, if ``personal``, the personal models beside it by client.
 
     Raises:
-        InputError: If there are no personal models.
+        InputError: If ``personal`` is true and there are none.
     """
+    if not personal:
+        return load_model(path, reference, schema=schema, client=client), {}
     file, of_site = find_model(Path(path))
     clients, content = personal_clients(file), read_model_file(file)
     if not clients:
-        raise no_personal_models(file, content.about, "personal")
+        raise no_personal_models(file, content.about)
     one = Model(content, reference, of_site if schema is None else schema)
-    return one, {client: load_model(path, reference, schema=schema, client=client) for client in clients}
+    return one, {name: load_model(path, reference, schema=schema, client=name) for name in clients}
 
 
 def personal_outputs(

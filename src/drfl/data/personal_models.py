@@ -52,26 +52,32 @@ def personal_weights(model: Path, about: Mapping[str, object], client: str) -> d
         file, clients = personal_file(model), _clients(tensors)
     else:
         document = read_json(file) if model.name == RETURNED and file.is_file() else None
-        clients = document.get("personal") if isinstance(document, dict) else None
-    if not clients or not isinstance(clients, dict | tuple):
-        raise no_personal_models(model, about, "client")
+        named = document.get("personal") if isinstance(document, dict) else None
+        clients = tuple(named) if isinstance(named, dict) else ()
+    if not clients:
+        raise no_personal_models(model, about, client)
     if client not in clients:
         raise unknown("client", client, clients, field="client", place=f"in {file}")
     own = {name: value for name, value in tensors.items() if name.rpartition("/")[0] == client}
     return {name.rpartition("/")[2]: value for name, value in own.items()}
 
 
-def no_personal_models(model: Path, about: Mapping[str, object], field: str) -> InputError:
-    """Return the error for a model without personal models; ``field`` names the setting that asks for them."""
+def no_personal_models(model: Path, about: Mapping[str, object], client: str | None = None) -> InputError:
+    """Return the error for a model without personal models; ``client`` is None if those of all clients are needed."""
+    field, whose, all_clients = (
+        ("personal", "a client", "all clients")
+        if client is None
+        else ("client", f"client '{client}'", f"client '{client}' and all others")
+    )
     if has_own_models(about):
         text = (
             f"{model} has no personal models beside it: a run stores those of all clients if they take at most "
-            f"{MOST_BYTES >> 20} MiB and {MOST_TENSORS:,} tensors, and a site its own one. In Python, write a client's "
-            "model with result.write_into(module, client=…) after drfl.run"
+            f"{MOST_BYTES >> 20} MiB and {MOST_TENSORS:,} tensors, and a site stores its own. In Python, write that of "
+            f"{whose} with result.write_into(module, client=…) after drfl.run"
         )
     else:
         text = (
-            f"{model} has no personal models, so it is the same for all clients. Fit with `personalise`, or omit "
+            f"{model} has no personal models, so it is the same for {all_clients}. Fit with `personalise`, or omit "
             f"`{field}`"
         )
     return InputError(text, code="no-personal-models", field=field)
@@ -81,7 +87,7 @@ def advice_of(model: Path, about: Mapping[str, object]) -> str | None:
     """Return which clients have a personal model, and how to use it.
 
     Returns:
-        None if there is none, or if a warning names them when the model is loaded.
+        None if there is none, or if loading the model has warned of them.
     """
     clients = () if has_own_models(about) else personal_clients(model)
     if not clients:

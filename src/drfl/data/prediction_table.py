@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -47,7 +48,7 @@ def predictions_csv(
     keep: Sequence[str] = (),
     reading: ReadOptions = DETECT,
     warn: Callable[[Notice], None] | None = None,
-    own: Mapping[str, Model] | None = None,
+    own: Mapping[str, Model] = MappingProxyType({}),
 ) -> str:
     """Predict each row of a table, with the model of its client if there are personal models ``own``.
 
@@ -71,7 +72,7 @@ def predictions_csv(
     # Identifiers let people join the predictions with other tables.
     ids = [column.name for column in columns if column.type == "id" or column.role in ("client", "patient")]
     kept = [name for name in known if name in keep or name in ids]
-    outputs = model.outputs(table) if own is None else personal_outputs(model, own, [table], _clients_of(table, model))
+    outputs = personal_outputs(model, own, [table], _clients_of(table, model)) if own else model.outputs(table)
     counts = other_cells(columns, table)
     if counts and warn is not None:
         named = listing(

@@ -582,16 +582,13 @@ def evaluate(
         >>> drfl.evaluate(f"{out}/FedAvg-seed0", new).names
         ('a', 'b', 'c')
     """
-    from drfl.data.model import Model, load_model, load_models
+    from drfl.data.model import Model, load_models
     from drfl.experiments.assess.labelled_table import evaluate_tables
 
     if personal and isinstance(model, Model):
         text = "with `personal`, the model must be the path of a run or a fit, which has the personal models"
         raise InputError(text, code="wrong-type", field="model")
-    if isinstance(model, Model):
-        tested, own = model, {}
-    else:
-        tested, own = load_models(model) if personal else (load_model(model), {})
+    tested, own = (model, {}) if isinstance(model, Model) else load_models(model, personal=personal)
     return evaluate_tables(
         tested, tables, group=group, measure=measure, level=level, auc_interval=auc_interval, own=own
     )

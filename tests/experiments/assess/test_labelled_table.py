@@ -91,7 +91,7 @@ def test_clients_are_tested_with_their_personal_models(tmp_path, monkeypatch, ca
     new.to_csv("new.csv", index=False)
     assert call(["evaluate", "a", "new.csv", "--personal"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "for 'north', 'south'; the global model for the others" in printed
+    assert "'north', 'south'. Others: the global model" in printed
     assert call(["evaluate", "a", "new.csv"]) == 0
     assert "add --personal" in " ".join(capsys.readouterr().out.split())
     with refused("wrong-type", "model", "path"):

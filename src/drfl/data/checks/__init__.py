@@ -34,15 +34,10 @@ def data_warnings(data: ClientData, by_class: bool = False) -> tuple[Notice, ...
         clients or columns. Each has a code. If it concerns a single client or column, its field is that client or
         column.
     """
-    # Runs of a comparison share their clients, and a run asks at its start and for its report.
-    tensors = data.tensors()
-    version = (
-        by_class,
-        lists_all(),
-        *((id(tensor), tensor._version) for tensor in tensors if not tensor.is_inference()),
-    )
+    # The runs of a comparison share their clients, and a run needs the warnings at its start and for its summary.
+    version = (by_class, lists_all(), *(each.is_inference() or each._version for each in data.tensors()))
     known = _FOUND.get(data)
-    if known is None or known[0] != version or any(tensor.is_inference() for tensor in tensors):
+    if known is None or known[0] != version:
         known = _FOUND[data] = version, _data_warnings(data, by_class)
     return known[1]
 

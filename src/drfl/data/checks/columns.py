@@ -298,7 +298,7 @@ def codes(table: RawTable, by_class: bool, *, zero: bool = True) -> list[tuple[i
         if k in table.dates:
             continue
         column = table.values[:, k]
-        # Most numbers of the lists are outside the range of the column, so comparing them with every row is a waste.
+        # Skip numbers outside the column's range, which most of the lists are, because each comparison reads all rows.
         low, high = column.min() - table.resolution[k], column.max() + table.resolution[k]
         listed = [c for c in CODES if low <= c <= high and _is_listed_code(table, k, c, by_class, zero=zero)]
         spikes = [c for c in SPIKES if low <= c <= high and _is_spike(table, k, c)] if several else []

@@ -50,9 +50,10 @@ class RunIdentity(BaseModel):
 
 def identity(job: Running) -> dict[str, object]:
     """Return the configuration, digests of data and initial model, the task in words, and versions, as plain values."""
-    task = job.fed.describe_task()
-    about = {"config": decisive_settings(job), **job.digests, "sites": job.site_digests}
-    return {**about, "task": task, "versions": versions()}
+    return {
+        "config": decisive_settings(job), **job.digests, "sites": job.site_digests, "task": job.fed.describe_task(),
+        "versions": versions(),
+    }  # fmt: skip
 
 
 def check_same(job: Running, kept: Mapping[str, object]) -> list[Notice]:
