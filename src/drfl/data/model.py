@@ -310,7 +310,29 @@ class Model:
             # A user's data frame may have texts for numbers and words for missing values, like a file.
             rows = table if schema is None else table.prepared(schema.texts, schema.reading)
         if isinstance(rows, Table):  # the reader has prepared it
-            return torch.from_numpy(self._encode_table(rows))
+            frame = rows.frame
+            if names is None:
+                raise InputError(
+                    "the model's inputs have no column names: give an array", code="wrong-type", field="rows"
+                )
+            if self.schema is None and self._file.schema_digest:
+                raise self._lacks_schema()
+            columns = [Column(name, "number") for name in names] if self.schema is None else self.schema.columns
+            if self.schema is None or self.schema.inferred:  # such tables have 0 and 1 for false and true
+                words = [column.name for column in columns if column.levels]
+                frame = rows.with_numbers(() if self.schema is None else self.schema.texts).frame
+                truths = [name for name in frame.columns if frame[name].dtype == bool and name not in words]
+                frame = frame.astype(dict.fromkeys(truths, float))
+            values = encode_features(columns, rows._replace(frame=frame))
+            if self.standardisation is None and np.isnan(values).any():
+                row = int(np.isnan(values).any(1).argmax())
+                raise InputError(
+                    f"{rows.row_name(row)}: a value is missing. Fill it, because the model was trained "
+                    "without standardisation, which would replace it",
+                    code="missing-values",
+                    field="rows",
+                )
+            return torch.from_numpy(values)
         if self.schema is None and file.schema_digest and names is not None:
             raise self._lacks_schema()
         values = rows.detach().cpu().numpy() if isinstance(rows, Tensor) else np.asarray(rows)
@@ -333,29 +355,6 @@ class Model:
         if inputs.is_floating_point() and not bool(inputs.isfinite().all()):
             row = int((~inputs.isfinite()).flatten(1).any(1).int().argmax())
             raise InputError(f"{frame_row(row)} is not finite", code="not-finite", field="rows")
-        return inputs
-
-    def _encode_table(self, table: Table) -> np.ndarray:
-        frame, names = table.frame, self._raw_names
-        if names is None:
-            raise InputError("the model's inputs have no column names: give an array", code="wrong-type", field="rows")
-        if self.schema is None and self._file.schema_digest:
-            raise self._lacks_schema()
-        columns = [Column(name, "number") for name in names] if self.schema is None else self.schema.columns
-        if self.schema is None or self.schema.inferred:  # such tables have 0 and 1 for false and true
-            words = [column.name for column in columns if column.levels]
-            frame = table.with_numbers(() if self.schema is None else self.schema.texts).frame
-            truths = [name for name in frame.columns if frame[name].dtype == bool and name not in words]
-            frame = frame.astype(dict.fromkeys(truths, float))
-        inputs = encode_features(columns, table._replace(frame=frame))
-        if self.standardisation is None and np.isnan(inputs).any():
-            row = int(np.isnan(inputs).any(1).argmax())
-            raise InputError(
-                f"{table.row_name(row)}: a value is missing. Fill it, because the model was trained "
-                "without standardisation, which would replace it",
-                code="missing-values",
-                field="rows",
-            )
         return inputs
 
     def _lacks_schema(self) -> InputError:

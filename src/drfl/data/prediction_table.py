@@ -72,7 +72,23 @@ def predictions_csv(
     # Identifiers let people join the predictions with other tables.
     ids = [column.name for column in columns if column.type == "id" or column.role in ("client", "patient")]
     kept = [name for name in known if name in keep or name in ids]
-    outputs = personal_outputs(model, own, [table], _clients_of(table, model)) if own else model.outputs(table)
+    if own:
+        column = None if schema is None else schema.client
+        clients = client_of_rows([table], column)
+        if clients is None:
+            named = (
+                "a column that names the clients"
+                if column is None
+                else f"the column '{column}', which names the clients"
+            )
+            raise InputError(
+                f"{table.place} lacks {named}: predict the rows of one client, with `client`",
+                code="missing-column",
+                field="personal",
+            )
+        outputs = personal_outputs(model, own, [table], clients)
+    else:
+        outputs = model.outputs(table)
     counts = other_cells(columns, table)
     if counts and warn is not None:
         named = listing(
@@ -105,18 +121,3 @@ def predictions_csv(
     kept_columns = [table.frame[name].astype(object).where(table.frame[name].notna(), "") for name in kept]
     cells = [[cell if isinstance(cell, str) else level_text(cell) for cell in column] for column in kept_columns]
     return csv_text(("row", *kept, *found), zip(range(1, len(table.frame) + 1), *cells, *found.values(), strict=True))
-
-
-def _clients_of(table: Table, model: Model) -> list[str]:
-    column = None if model.schema is None else model.schema.client
-    clients = client_of_rows([table], column)
-    if clients is None:
-        named = (
-            "a column that names the clients" if column is None else f"the column '{column}', which names the clients"
-        )
-        raise InputError(
-            f"{table.place} lacks {named}: predict the rows of one client, with `client`",
-            code="missing-column",
-            field="personal",
-        )
-    return clients

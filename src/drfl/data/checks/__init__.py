@@ -37,12 +37,8 @@ def data_warnings(data: ClientData, by_class: bool = False) -> tuple[Notice, ...
     # The runs of a comparison share their clients, and a run needs the warnings at its start and for its summary.
     version = (by_class, lists_all(), *(each.is_inference() or each._version for each in data.tensors()))
     known = _FOUND.get(data)
-    if known is None or known[0] != version:
-        known = _FOUND[data] = version, _data_warnings(data, by_class)
-    return known[1]
-
-
-def _data_warnings(data: ClientData, by_class: bool) -> tuple[Notice, ...]:
+    if known is not None and known[0] == version:
+        return known[1]
     found = [*data.notices, *client_warnings(data, by_class), *unlabelled_rows(data), *label_warnings(data)]
     table = RawTable.of(data)
     if table is not None:
@@ -52,4 +48,5 @@ def _data_warnings(data: ClientData, by_class: bool) -> tuple[Notice, ...]:
         found += copy_warnings(table) or near_copy_warnings(table)
     if not by_class:
         found += target_warnings(data, table)
+    _FOUND[data] = version, tuple(found)
     return tuple(found)

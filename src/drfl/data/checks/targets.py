@@ -43,8 +43,11 @@ def target_warnings(data: ClientData, table: RawTable | None) -> list[Notice]:
         return []
     is_real, found = data.targets.is_floating_point(), list[Notice]()
     if data.targets.ndim == 1:
-        odd = _giving_away_numbers(table) if is_real else _giving_away_classes(table, data.schema)
-        if not is_real:
+        if is_real:
+            odd = _giving_away_numbers(table)
+        else:
+            rules = _rules(table, data.schema, np.concatenate(table.rows), NEARLY)
+            odd = [(name, f" ({how}right in {right:.1%} of the rows)") for name, how, right in rules]
             odd += _giving_away_at_one_client(table, data.schema, {name for name, _ in odd})
         advice = "exclude a column that is known only after the target"
         cases, names = [f"{name}{text}" for name, text in odd], [plain_name(name) for name, _ in odd]
@@ -60,11 +63,6 @@ def target_warnings(data: ClientData, table: RawTable | None) -> list[Notice]:
         if not is_real and int(data.targets.max()) == 1:
             found += _opposite(table)
     return found + _numeric_targets(table, data.schema) if is_real else found
-
-
-def _giving_away_classes(table: RawTable, schema: TableSchema | None) -> list[tuple[str, str]]:
-    odd = _rules(table, schema, np.concatenate(table.rows), NEARLY)
-    return [(name, f" ({how}right in {right:.1%} of the rows)") for name, how, right in odd]
 
 
 def _giving_away_at_one_client(
@@ -159,23 +157,22 @@ def _rule(values: np.ndarray, targets: np.ndarray) -> float:
         # A threshold is inside one group at most, where at best all rows are right.
         coarse = counted(10 * classes)
         most = np.sort(coarse.sum(1) - coarse.max(1))[-(classes - 1) :].sum() + coarse.max(1).sum()
-        return _intervals(counted(GROUPS)) if most >= NEARLY * len(targets) else 0.0
+        if most < NEARLY * len(targets):
+            return 0.0
+        # The best division of the groups into intervals of one class: for each number of intervals so far and each
+        # class of the present one, the rows that are right.
+        right = np.full((classes, classes), -np.inf)
+        right[0] = 0
+        counts = counted(GROUPS)
+        for group in counts[counts.any(1)]:
+            begun = np.append(-np.inf, right[:-1].max(1))
+            right = np.maximum(right, begun[:, None]) + group
+        return float(right.max() / counts.sum())
     counts = np.zeros((len(different), 2))
     np.add.at(counts, (codes.ravel(), targets), 1)
     below = counts.cumsum(0)
     right = below[:, 0] + (below[-1, 1] - below[:, 1])
     return float(max(right.max(), (len(targets) - right).max()) / len(targets))
-
-
-def _intervals(counts: np.ndarray) -> float:
-    """Return the share of rows that the best division of the groups (k, classes) into intervals of one class fits."""
-    # For each number of intervals so far and each class of the present one, the rows that are right.
-    right = np.full((counts.shape[1], counts.shape[1]), -np.inf)
-    right[0] = 0
-    for group in counts[counts.any(1)]:
-        begun = np.append(-np.inf, right[:-1].max(1))
-        right = np.maximum(right, begun[:, None]) + group
-    return float(right.max() / counts.sum())
 
 
 def _giving_away_numbers(table: RawTable) -> list[tuple[str, str]]:

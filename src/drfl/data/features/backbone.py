@@ -160,11 +160,6 @@ class Backbone:
         return found
 
     @property
-    def trunk(self) -> nn.Sequential:
-        """All layers except the last."""
-        return cast(nn.Sequential, self.model[:-1])
-
-    @property
     def classes(self) -> int:
         """Number of outputs of the last layer."""
         return cast(nn.Linear, self.model[-1]).out_features

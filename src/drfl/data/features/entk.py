@@ -29,7 +29,7 @@ IMAGES = 256
 
 def penultimate(backbone: Backbone, images: Tensor, resize: int | None = None, log: Log | None = None) -> Tensor:
     """Compute the inputs (n, p) float32 of the backbone's last layer, on the CPU."""
-    trunk = backbone.trunk
+    trunk = backbone.model[:-1]
     with torch.no_grad():
         parts = (trunk(x).float() for x in batches(backbone, images, resize))
         return _together(parts, len(images), f"features by {backbone.name}", log)

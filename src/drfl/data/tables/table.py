@@ -52,8 +52,11 @@ class Table(NamedTuple):
 
         Cells stay text in the columns ``text``, so that "007" is not 7, and in columns that are not of numbers alone.
         """
+        import pandas as pd
+        from pandas.api.types import infer_dtype, is_bool_dtype
+
         check_format(path)
-        if not is_text(path):
+        if not workbook(path)[0].name.lower().endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz")):
             suffix = ".npz" if is_arrays(path) else workbook(path)[0].suffix.lower()
             package, read = {
                 ".parquet": ("pyarrow", read_parquet),
@@ -71,7 +74,34 @@ class Table(NamedTuple):
                 ) from None
             return cls.of(str(path), typed).prepared(text, options)
         form = TextForm.of(path, options)
-        return cls.of(str(path), _read_text(path, form, text), form).prepared(text, options)
+        parsing = {**form.options(), "index_col": False, "keep_default_na": False, "na_values": [""]}
+        try:
+            # The header is read as a row, because pandas renames the second of two columns with one name.
+            head = read_csv(path, nrows=1, header=None, dtype=str, **parsing)
+            names = [str(name).strip() for name in head.iloc[0].dropna()] if len(head) else []
+            check_unique(names, str(path))
+            kept = {name: str for name in read_csv(path, nrows=0, **parsing).columns if str(name).strip() in text}
+            # In low memory, pandas would guess a type for each part of the file.
+            frame = read_csv(path, low_memory=False, dtype=kept, **parsing)
+        except InputError as error:
+            if not isinstance(error.__cause__, pd.errors.ParserError | pd.errors.ParserWarning):
+                raise
+            # pandas names neither the line of a quotation mark nor a remedy.
+            raise row_error(path, form, is_open="EOF inside string" in str(error.__cause__)) or error from None
+        _check_line_breaks(path, frame, form)
+        # With blank cells, a column of truth values has objects.
+        truths = [
+            name
+            for name in frame
+            if is_bool_dtype(frame[name])
+            or (frame[name].dtype == object and infer_dtype(frame[name], skipna=True) == "boolean")
+        ]
+        pointed = [name for name in frame if form.has_free_points and may_mix_thousands(frame[name])]
+        if truths or pointed:  # "TRUE" would become True, and 1.500 would become 1.5
+            again = read_csv(path, usecols=[*truths, *pointed], dtype=str, **parsing)
+            doubtful = [name for name in pointed if mixes_thousands(again[name].dropna().str.strip().unique().tolist())]
+            frame = frame.assign(**{str(name): again[name] for name in (*truths, *doubtful)})
+        return cls.of(str(path), frame, form).prepared(text, options)
 
     @classmethod
     def whole(
@@ -211,41 +241,6 @@ class Table(NamedTuple):
         return self._replace(frame=self.frame.drop(columns=[*used]).assign(**answers)) if used else self
 
 
-def _read_text(path: Path, form: TextForm, text: Sequence[str]) -> pd.DataFrame:
-    """Read a text file. All cells of the columns ``text`` stay text."""
-    import pandas as pd
-    from pandas.api.types import infer_dtype, is_bool_dtype
-
-    options = {**form.options(), "index_col": False, "keep_default_na": False, "na_values": [""]}
-    try:
-        # The header is read as a row, because pandas renames the second of two columns with one name.
-        head = read_csv(path, nrows=1, header=None, dtype=str, **options)
-        names = [str(name).strip() for name in head.iloc[0].dropna()] if len(head) else []
-        check_unique(names, str(path))
-        kept = {name: str for name in read_csv(path, nrows=0, **options).columns if str(name).strip() in text}
-        # In low memory, pandas would guess a type for each part of the file.
-        frame = read_csv(path, low_memory=False, dtype=kept, **options)
-    except InputError as error:
-        if not isinstance(error.__cause__, pd.errors.ParserError | pd.errors.ParserWarning):
-            raise
-        # pandas names neither the line of a quotation mark nor a remedy.
-        raise row_error(path, form, is_open="EOF inside string" in str(error.__cause__)) or error from None
-    _check_line_breaks(path, frame, form)
-    # With blank cells, a column of truth values has objects.
-    truths = [
-        name
-        for name in frame
-        if is_bool_dtype(frame[name])
-        or (frame[name].dtype == object and infer_dtype(frame[name], skipna=True) == "boolean")
-    ]
-    pointed = [name for name in frame if form.has_free_points and may_mix_thousands(frame[name])]
-    if truths or pointed:  # "TRUE" would become True, and 1.500 would become 1.5
-        again = read_csv(path, usecols=[*truths, *pointed], dtype=str, **options)
-        doubtful = [name for name in pointed if mixes_thousands(again[name].dropna().str.strip().unique().tolist())]
-        frame = frame.assign(**{str(name): again[name] for name in (*truths, *doubtful)})
-    return frame
-
-
 def _check_line_breaks(path: Path, frame: pd.DataFrame, form: TextForm) -> None:
     """Check that no cell with line breaks holds rows of the table."""
     from pandas.api.types import is_bool_dtype, is_numeric_dtype, is_string_dtype
@@ -357,11 +352,6 @@ def plain_columns(frame: pd.DataFrame, *, keep_categories: bool = False) -> pd.D
         is_whole = bool(numbers.notna().all() and (numbers == numbers.round()).all() and numbers.abs().max() < 2**53)
         frame[name] = numbers.astype("int64") if is_whole else numbers
     return frame
-
-
-def is_text(path: Path) -> bool:
-    """Return whether a file holds text, such as CSV."""
-    return workbook(path)[0].name.lower().endswith((".csv", ".csv.gz", ".tsv", ".tsv.gz"))
 
 
 def _read_sheet(path: Path, drop: Sequence[str]) -> pd.DataFrame:
