@@ -103,7 +103,7 @@ def compare_objects(
     objects = [*algorithms.values(), first.model, *rule_objects(run)]
     design, build = (
         Design(run, tuple(algorithms), seeds),
-        object_job_builder(run, algorithms, clients, learned, sources_of(objects), description_of(data)),
+        object_job_builder(run, algorithms, clients, learned, description_of(data), sources_of(objects)),
     )
     # Workers may be unable to import the user's modules, so the modules themselves are sent.
     modules = user_modules(objects)

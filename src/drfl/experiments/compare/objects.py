@@ -137,13 +137,13 @@ def object_job_builder(
     algorithms: Mapping[str, Algorithm],
     data: Callable[[int], ClientData],
     task: Callable[[int], Task],
+    described: Mapping[str, object],
     sources: Mapping[str, str] | None = None,
-    described: Mapping[str, object] | None = None,
 ) -> JobBuilder:
     """Return the builder of the runs of a comparison of objects.
 
-    ``sources`` is from :func:`sources_of` in the main process, because workers may not find them; None = computed for
-    each run.
+    ``described`` is the description of the data. ``sources`` is from :func:`sources_of` in the main process, because
+    workers may not find them; None = computed for each run.
     """
 
     def digests(*things: object) -> Mapping[str, str]:
@@ -156,7 +156,7 @@ def object_job_builder(
     def job(setup: Setup, name: str, seed: int) -> Job:
         seeded, algorithm, learned = settings.model_copy(update={"seed": seed}), algorithms[name], setup.task
         about = about_objects(
-            seeded, name, algorithm, setup.data.n, learned, digests(algorithm, learned.model), described or {}
+            seeded, name, algorithm, setup.data.n, learned, digests(algorithm, learned.model), described
         )
         return make_job(setup, seeded, about, algorithm)
 

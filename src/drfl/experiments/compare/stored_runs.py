@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -27,7 +27,6 @@ from drfl.experiments.run.manifest import (
     OUTCOMES,
     PREDICTIONS,
     WITH_CELLS,
-    Manifest,
     current_cells,
     is_finished,
     read_manifest,
@@ -118,9 +117,19 @@ def _find(pattern: str, found: dict[Path, StoredRun]) -> bool:
         if folder in former:
             continue
         manifest = read_manifest(folder, REMEDY) if folder.is_dir() and CHECKPOINT not in folder.parts else None
+        runs: list[tuple[Path, StoredRun | None]] = []  # the folders of runs, each with the run if it failed
         if manifest is not None and manifest.kind in WITH_CELLS:
-            former |= {folder / name for name in {*manifest.cells} - {*current_cells(folder, manifest)}}
-        for place, run in () if manifest is None else _runs_in(folder, manifest):
+            cells = current_cells(folder, manifest)
+            former |= {folder / name for name in {*manifest.cells} - {*cells}}
+            places = [folder / name for name in cells if (folder / name).is_dir() and is_finished(folder / name)]
+            runs += [(place, None) for place in places] + [(run.folder, run) for run in failed_in(folder)]
+            records = [load_run(place, curves=False) for place in places] if is_file(folder / PREDICTIONS) else []
+            for record in predicted_in(folder, records):
+                run = StoredRun(folder, record.config, outcome_of(record), record, record.algorithm)
+                runs.append((folder / record.label, run))
+        elif manifest is not None and manifest.kind == "run" and is_finished(folder):
+            runs.append((folder, None))
+        for place, run in runs:
             has_runs = True
             if place.resolve() not in found:
                 if run is None:
@@ -129,21 +138,6 @@ def _find(pattern: str, found: dict[Path, StoredRun]) -> bool:
                     run = StoredRun(place, record.config, outcome_of(record), record, name)
                 found[place.resolve()] = run
     return has_runs
-
-
-def _runs_in(folder: Path, manifest: Manifest) -> Iterator[tuple[Path, StoredRun | None]]:
-    """Yield the folders of runs, each with the run if it failed."""
-    if manifest.kind == "run":
-        if is_finished(folder):
-            yield folder, None
-    elif manifest.kind in WITH_CELLS:
-        cells = current_cells(folder, manifest)
-        names = [name for name in cells if (folder / name).is_dir() and is_finished(folder / name)]
-        yield from ((folder / name, None) for name in names)
-        yield from ((run.folder, run) for run in failed_in(folder))
-        runs = [load_run(folder / name, curves=False) for name in names] if is_file(folder / PREDICTIONS) else []
-        for record in predicted_in(folder, runs):
-            yield folder / record.label, StoredRun(folder, record.config, outcome_of(record), record, record.algorithm)
 
 
 def failed_in(folder: Path) -> list[StoredRun]:

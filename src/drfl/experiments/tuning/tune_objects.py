@@ -88,9 +88,8 @@ class ObjectRuns:
             # Test rows must not choose hyperparameters.
             return held_out_training(self.data(seed), self.validation, Key(seed))
 
-        return object_job_builder(self.settings, {name: algorithm}, clients, self.task, described=self.described)(
-            name, seed
-        )
+        build = object_job_builder(self.settings, {name: algorithm}, clients, self.task, self.described)
+        return build(name, seed)
 
     def __call__(self, cell: Cell, data_dir: Path | None = None) -> Record:
         """Run a cell that :meth:`ObjectSubject.cells` made."""
