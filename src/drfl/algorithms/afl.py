@@ -19,11 +19,6 @@ from drfl.optim.local import LocalSGD, refuse_epochs
 from drfl.optim.schedules import Constant, Schedule
 
 
-def one_step() -> LocalSGD:
-    """Return the published local solver, which takes one step."""
-    return LocalSGD(steps=1)
-
-
 @dataclass(frozen=True)
 class AFL:
     """AFL (Mohri et al. 2019, Stochastic-AFL): one λ-weighted gradient step over all clients, then ascent in λ.
@@ -64,7 +59,7 @@ class AFL:
     """
 
     gamma: float | None = None
-    local: LocalSGD = field(default_factory=one_step)
+    local: LocalSGD = field(default_factory=lambda: LocalSGD(steps=1))
     dual_batch: int | None = 32
     ambiguity: AmbiguitySet = field(default_factory=Simplex)
     dual_after: bool = False

@@ -105,20 +105,17 @@ def code_of(function: object, known: frozenset[int] = frozenset()) -> str:
     if not isinstance(code, CodeType):
         return type(function).__qualname__
     known |= set(map(id, chain))
-    values = [text for link in chain for text in _values(link, known)]
-    content = _content(code)
-    return hashlib.sha256(repr((content, *values) if values else content).encode()).hexdigest()[:12]
-
-
-def _values(function: object, known: frozenset[int]) -> list[str]:
-    values = [*(getattr(function, "__defaults__", None) or ())]
-    values += sorted((getattr(function, "__kwdefaults__", None) or {}).items())
-    for cell in getattr(function, "__closure__", None) or ():
-        with suppress(ValueError):  # the variable has no value yet
-            values.append(cell.cell_contents)
-    if isinstance(function, FunctionType):
-        values += sorted(_outside(function).items())
-    return [value_text(value, known) for value in values]
+    values = list[object]()
+    for link in chain:
+        values += getattr(link, "__defaults__", None) or ()
+        values += sorted((getattr(link, "__kwdefaults__", None) or {}).items())
+        for cell in getattr(link, "__closure__", None) or ():
+            with suppress(ValueError):  # the variable has no value yet
+                values.append(cell.cell_contents)
+        if isinstance(link, FunctionType):
+            values += sorted(_outside(link).items())
+    content, texts = _content(code), [value_text(value, known) for value in values]
+    return hashlib.sha256(repr((content, *texts) if texts else content).encode()).hexdigest()[:12]
 
 
 def _outside(function: FunctionType) -> dict[str, object]:

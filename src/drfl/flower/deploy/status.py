@@ -113,7 +113,17 @@ def status_of(folder: DeploymentFolder) -> DeploymentStatus:
                 replies.setdefault(str(name), str(clock_of(record)))
             if len(replies) == len(names):
                 break
-    revoked, models, sites = folder.revoked_keys(), _delivered_models(folder.root, settings.out), []
+    deliveries = []
+    runs = run_folders(folder.root, settings.out / DELIVERY_FILE)
+    for path in {*folder.root.glob(f"*/{DELIVERY_FILE}"), *folder.root.glob(f"*/*/{DELIVERY_FILE}"), *runs}:
+        with suppress(InputError):
+            content = read_json(path)
+            if isinstance(content, dict) and isinstance(content.get("sites"), dict):
+                deliveries.append(content)
+    models: dict[str, str] = {}  # for each site, the digest of the last model that it received
+    for content in sorted(deliveries, key=lambda content: str(content.get("signed"))):
+        models |= {name: str(content.get("sha256")) for name, end in content["sites"].items() if end == RECEIVED}
+    revoked, sites = folder.revoked_keys(), []
     for site in folder.sites():
         number = ""
         with suppress(InputError):  # a site that is not registered from this folder has no file
@@ -165,22 +175,3 @@ def _results_in(root: Path, out: Path, planned: int, steps: int = 0) -> ResultsS
         return found
     written = datetime.fromtimestamp(file.stat().st_mtime, UTC).isoformat(timespec="seconds")
     return found._replace(model=str(shown / MODEL), sha256=sha256_of(file), written=written)
-
-
-def _delivered_models(root: Path, out: Path) -> dict[str, str]:
-    """Return the digest of the last model that each site received, given the setting ``out``."""
-    found = []
-    runs = run_folders(root, out / DELIVERY_FILE)
-    for path in {*root.glob(f"*/{DELIVERY_FILE}"), *root.glob(f"*/*/{DELIVERY_FILE}"), *runs}:
-        with suppress(InputError):
-            content = read_json(path)
-            if isinstance(content, dict) and isinstance(content.get("sites"), dict):
-                found.append(content)
-    # Later deliveries replace earlier ones.
-    found.sort(key=lambda content: str(content.get("signed")))
-    return {
-        name: str(content.get("sha256"))
-        for content in found
-        for name, outcome in content["sites"].items()
-        if outcome == RECEIVED
-    }
