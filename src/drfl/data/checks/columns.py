@@ -439,9 +439,19 @@ def odd_medians(table: RawTable) -> Iterator[tuple[int, int, str]]:
         # For normal values, the interquartile range is 1.349 standard deviations.
         spread, sizes, is_pair = (high - low) / 1.349, np.array(list(map(len, of_clients))), len(members) == 2
         positive = np.array([bool((values > table.resolution[k]).all()) for values in of_clients])
-        other_unit, factor = _other_unit(np.log(middle)) if positive.all() else ([], "")
-        for j in other_unit:
-            yield k, int(members[j]), factor
+        if positive.all():
+            # Two groups of clients, in each of which the medians are close together, may have different units.
+            logs = np.log(middle)
+            order = np.argsort(logs)
+            gaps = np.diff(logs[order])
+            cut = int(gaps.argmax()) + 1
+            groups = order[:cut], order[cut:]
+            # If both groups have the same size, name the one with the larger values.
+            many, few = groups if len(groups[0]) >= len(groups[1]) else groups[::-1]
+            is_apart = gaps[cut - 1] > BEYOND * max(float(np.ptp(logs[group])) for group in groups)
+            factor, is_known = _factor(float(np.median(logs[few]) - np.median(logs[many])))
+            for j in few if len(few) > 1 and is_apart and is_known else ():
+                yield k, int(members[j]), factor
         for j in np.argsort(-spread):  # if there are two clients, name the one with the larger values
             text = None
             if np.delete(positive, j).all():
@@ -491,24 +501,6 @@ def _factor(distance: float) -> tuple[str, bool]:
     unit = min(UNITS, key=lambda known: abs(np.log(known / factor)))
     is_known = abs(np.log(unit / factor)) < 0.1
     return f"{np.exp(distance):.3g} times" + (f", as between {UNITS[unit]}" if is_known else ""), is_known
-
-
-def _other_unit(logs: np.ndarray) -> tuple[Sequence[int], str]:
-    """Return the smaller of two groups of clients whose medians differ by the factor between two units, and describe
-    it.
-
-    Each group has several clients, whose logarithms of medians (k,) are close together.
-    """
-    order = np.argsort(logs)
-    gaps = np.diff(logs[order])
-    cut = int(gaps.argmax()) + 1
-    groups = order[:cut], order[cut:]
-    # If both groups have the same size, name the one with the larger values.
-    many, few = groups if len(groups[0]) >= len(groups[1]) else groups[::-1]
-    distance = float(np.median(logs[few]) - np.median(logs[many]))
-    is_apart = gaps[cut - 1] > BEYOND * max(float(np.ptp(logs[group])) for group in groups)
-    text, is_known = _factor(distance)
-    return (few.tolist(), text) if len(few) > 1 and is_apart and is_known else ([], "")
 
 
 def _distance(middle: np.ndarray, width: float, sizes: np.ndarray, j: int, least: float) -> float | None:

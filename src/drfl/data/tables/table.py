@@ -133,7 +133,23 @@ class Table(NamedTuple):
         import pandas as pd
         from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-        frame, form = _with_blanks(self.frame, options.missing), self.form
+        missing, form = options.missing, self.form
+        frame = self.frame.copy(deep=False)
+        for name in frame.columns:
+            cells = frame[name]
+            # In a column of numbers, the word "-9" is the number -9.0.
+            if is_numeric_dtype(cells) and not is_bool_dtype(cells):
+                is_missing = cells.isin(amounts_in(cells, missing))
+            elif cells.dtype.kind == "M":
+                is_missing = np.isin(since_1970(cells), days_of(pd.Series(missing, dtype=object)).values)
+            elif cells.dtype.kind == "b":
+                continue
+            else:
+                # Among texts, a date of a workbook has a time.
+                spelt = ("", *missing, *(f"{word} 00:00:00" for word in missing))
+                is_missing = cells.notna() & cells.astype(str).str.strip().isin(spelt)
+            if is_missing.any():
+                frame[name] = cells.mask(is_missing)
         known = form.decimal if form is not None and form.is_known else None
         has_free_points = form is not None and form.has_free_points
         for name in (name for name in frame.columns if name not in text):
@@ -291,30 +307,6 @@ def check_unique(names: Sequence[str], place: str) -> None:
         raise InputError(
             f"{place}: column '{twice}' occurs twice{header_hint(twice)}", code="duplicate-column", field=twice
         )
-
-
-def _with_blanks(frame: pd.DataFrame, words: Sequence[str]) -> pd.DataFrame:
-    """Return a table with blank cells for words that mean "missing", and for texts of blanks alone."""
-    import pandas as pd
-    from pandas.api.types import is_bool_dtype, is_numeric_dtype
-
-    frame = frame.copy(deep=False)
-    for name in frame.columns:
-        cells = frame[name]
-        # In a column of numbers, the word "-9" is the number -9.0.
-        if is_numeric_dtype(cells) and not is_bool_dtype(cells):
-            is_missing = cells.isin(amounts_in(cells, words))
-        elif cells.dtype.kind == "M":
-            is_missing = np.isin(since_1970(cells), days_of(pd.Series(words, dtype=object)).values)
-        elif cells.dtype.kind == "b":
-            continue
-        else:
-            # Among texts, a date of a workbook has a time.
-            spelt = ("", *words, *(f"{word} 00:00:00" for word in words))
-            is_missing = cells.notna() & cells.astype(str).str.strip().isin(spelt)
-        if is_missing.any():
-            frame[name] = cells.mask(is_missing)
-    return frame
 
 
 def text_names(frame: pd.DataFrame) -> pd.DataFrame:
