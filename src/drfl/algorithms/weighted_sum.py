@@ -114,7 +114,25 @@ class WeightedSum(NamedTuple):
         """
         rows = now.table.clients
         new = torch.isin(rows, changed)
-        law, alike = _law_of(target[rows], now.lam[rows], ~new)
+        at, lam = target[rows], now.lam[rows]
+        laws = [Law(1.0, 0.0)]
+        if lam.numel():
+            # A projection preserves the order of its targets, so a λ_i strictly between the smallest and the largest is
+            # at no bound. The candidates are, most likely first: the law through two such λ_i, that of the largest, and
+            # that of the smallest.
+            low, high = int(lam.argmin()), int(lam.argmax())
+            laws = [Law(1.0, float(at[j] - lam[j])) for j in (high, low)]
+            between = ((lam > lam[low]) & (lam < lam[high])).nonzero().flatten()
+            if between.numel():
+                a, b = int(between[lam[between].argmin()]), int(between[lam[between].argmax()])
+                run, rise = float(at[b] - at[a]), float(lam[b] - lam[a])
+                # Two close points cannot distinguish a scale that is nearly 1 from 1.
+                scale = rise / run if run > 0 and abs(rise - run) > ROUNDING else 1.0
+                laws.insert(0, Law(scale, scale * float(at[b]) - float(lam[b])))
+        # The law that most λ_i follow, and which of them follow it. It is inferred from targets and results, so that no
+        # ambiguity set has to report it.
+        candidates = [(law, law.holds(at, lam)) for law in laws]
+        law, alike = max(candidates, key=lambda pair: int((pair[1] & ~new).sum()))
         old_weights, weights = before.weights(rows, self.alike[rows]), now.weights(rows, alike)
         weighted, unchanged = weights[0] != 0, weights[0] == old_weights[0]
         if 2 * (weighted & (alike | unchanged) & ~new).sum() < weighted.sum():
@@ -139,27 +157,3 @@ class WeightedSum(NamedTuple):
         sums += now.table.sums(rows[new], weights[:, new])
         sums -= before.table.sums(rows[new], predicted[:, new])
         return WeightedSum(sums, members, self.updates + 1)
-
-
-def _law_of(target: Tensor, lam: Tensor, usual: Tensor) -> tuple[Law, Tensor]:
-    """Return the law that most λ_i (k,) follow, and which of them follow it, (k,) bool.
-
-    A projection preserves the order of its targets, so a λ_i strictly between the smallest and the largest is at no
-    bound. The candidates are, most likely first: the law through two such λ_i, that of the largest, and that of the
-    smallest.
-    """
-    if lam.numel():
-        low, high = int(lam.argmin()), int(lam.argmax())
-        laws = [Law(1.0, float(target[j] - lam[j])) for j in (high, low)]
-        between = ((lam > lam[low]) & (lam < lam[high])).nonzero().flatten()
-        if between.numel():
-            a, b = int(between[lam[between].argmin()]), int(between[lam[between].argmax()])
-            run, rise = float(target[b] - target[a]), float(lam[b] - lam[a])
-            # Two close points cannot distinguish a scale that is nearly 1 from 1.
-            scale = rise / run if run > 0 and abs(rise - run) > ROUNDING else 1.0
-            laws.insert(0, Law(scale, scale * float(target[b]) - float(lam[b])))
-    else:
-        laws = [Law(1.0, 0.0)]
-    # The law is inferred from targets and results, so that no ambiguity set has to report it.
-    candidates = [(law, law.holds(target, lam)) for law in laws]
-    return max(candidates, key=lambda pair: int((pair[1] & usual).sum()))

@@ -64,7 +64,28 @@ def homogeneity(scores: BinaryScores | BoundedScores | RealScores) -> Homogeneit
         std_true = max(0.0, measured - noise) ** 0.5
     spread = measured**0.5, std_true
     if isinstance(scores, BinaryScores):
-        return Homogeneity(*_drawn(scores), True, *spread)
+        # p-values by Pearson's χ² and by the smallest share, from drawn tables.
+        # Split the clients until each part has fewer rows than NumPy's sampler accepts.
+        count = 1
+        while count < len(scores.n) and max(scores.n[k::count].sum() for k in range(count)) >= ROWS:
+            count *= 2
+        parts = [slice(k, None, count) for k in range(min(count, len(scores.n)))]
+        n = scores.n.astype(np.int64)
+        draws = int(np.clip(MOST // len(n), FEWEST, DRAWS))
+        # The seed is fixed so that the same data give the same p-values.
+        rng, below = np.random.Generator(np.random.Philox(0)), np.zeros(2)
+        size = max(1, MOST // (10 * len(n)))  # tables per chunk; all at once would take gigabytes
+        for start in range(0, draws, size):
+            tables = np.tile(scores.count, (min(size, draws - start), 1))
+            for part in parts:
+                right = int(scores.count[part].sum())
+                tables[:, part] = rng.multivariate_hypergeometric(n[part], right, size=len(tables), method="marginals")
+            # Up to constants that depend only on the margins, χ² is Σ x²/n. Ties count against the observation.
+            below[0] += np.count_nonzero((tables**2 / n).sum(1) >= (scores.count**2 / n).sum() * (1 - 1e-12))
+            below[1] += np.count_nonzero((tables / n).min(1) <= scores.values.min() * (1 + 1e-12))
+        # The observed table counts as one of the draws, which keeps a Monte Carlo p-value valid and above 0.
+        p_spread, p_worst = (below + 1) / (draws + 1)
+        return Homogeneity(float(p_spread), float(p_worst), True, *spread)
     return Homogeneity(_means_differ(scores), np.nan, False, *spread)
 
 
@@ -89,28 +110,3 @@ def _means_differ(scores: BoundedScores | RealScores) -> float:
     off = float(((1 - weight / weight.sum()) ** 2 / (n - 1)).sum()) / (groups * (groups + 2))
     f = float(weight @ (means - mean) ** 2) / groups / (1 + 2 * (groups - 1) * off)
     return max(p, float(special.fdtrc(groups, 1 / (3 * off), f)))
-
-
-def _drawn(scores: BinaryScores) -> tuple[float, float]:
-    """Compute p-values by Pearson's χ² and by the smallest share, from drawn tables."""
-    # Split the clients until each part has fewer rows than NumPy's sampler accepts.
-    count = 1
-    while count < len(scores.n) and max(scores.n[k::count].sum() for k in range(count)) >= ROWS:
-        count *= 2
-    parts = [slice(k, None, count) for k in range(min(count, len(scores.n)))]
-    n = scores.n.astype(np.int64)
-    draws = int(np.clip(MOST // len(n), FEWEST, DRAWS))
-    # The seed is fixed so that the same data give the same p-values.
-    rng, below = np.random.Generator(np.random.Philox(0)), np.zeros(2)
-    size = max(1, MOST // (10 * len(n)))  # tables per chunk; all at once would take gigabytes
-    for start in range(0, draws, size):
-        tables = np.tile(scores.count, (min(size, draws - start), 1))
-        for part in parts:
-            right = int(scores.count[part].sum())
-            tables[:, part] = rng.multivariate_hypergeometric(n[part], right, size=len(tables), method="marginals")
-        # Up to constants that depend only on the margins, χ² is Σ x²/n. Ties count against the observation.
-        below[0] += np.count_nonzero((tables**2 / n).sum(1) >= (scores.count**2 / n).sum() * (1 - 1e-12))
-        below[1] += np.count_nonzero((tables / n).min(1) <= scores.values.min() * (1 + 1e-12))
-    # The observed table counts as one of the draws, which keeps a Monte Carlo p-value valid and above 0.
-    spread, worst = (below + 1) / (draws + 1)
-    return float(spread), float(worst)
