@@ -52,7 +52,18 @@ def call(arguments: Sequence[str]) -> int:
     try:
         add_plugins(arguments)
         command = _build(tuple(app.registered_commands))
-        screen.option_names.update(_option_names(command, arguments))
+        # Messages name settings by the options of the command that is called. A setting that may come from a TOML file
+        # keeps the name that it has there, unless its option was given.
+        called: Any = command
+        for word in arguments:
+            if word not in getattr(called, "commands", {}):
+                break
+            called = called.commands[word]
+        options = [parameter for parameter in called.params if parameter.param_type_name == "option"]
+        if any(word.endswith(".toml") and not before.startswith("--") for before, word in pairwise(arguments)):
+            given = {word.split("=")[0] for word in arguments}
+            options = [p for p in options if p.name not in o.ABOUT or not given.isdisjoint(p.opts)]
+        screen.option_names.update({parameter.name: parameter.opts[0] for parameter in options})
         code = command(expand(arguments), prog_name="drfl", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except DivergedError as error:
@@ -76,22 +87,6 @@ def call(arguments: Sequence[str]) -> int:
         return _complain(expected, 2, as_json)
     finally:
         screen.option_names.clear()
-
-
-def _option_names(command: Any, arguments: Sequence[str]) -> dict[str, str]:  # noqa: ANN401 - click's or typer's class
-    """Return the options of the command that is called, by the names that messages give them.
-
-    A setting that may come from a TOML file keeps the name that it has there, unless its option was given.
-    """
-    for word in arguments:
-        if word not in getattr(command, "commands", {}):
-            break
-        command = command.commands[word]
-    parameters = [parameter for parameter in command.params if parameter.param_type_name == "option"]
-    if any(word.endswith(".toml") and not before.startswith("--") for before, word in pairwise(arguments)):
-        given = {word.split("=")[0] for word in arguments}
-        parameters = [p for p in parameters if p.name not in o.ABOUT or not given.isdisjoint(p.opts)]
-    return {parameter.name: parameter.opts[0] for parameter in parameters}
 
 
 @lru_cache(maxsize=1)

@@ -53,7 +53,35 @@ def overrides(
         values["batch"] = toml_value(str(values["batch"]))
     if isinstance(faults := values.get("faults"), list):
         values["faults"] = fault_numbers(map(str, faults))
-    parsed = _parse_params(params or (), names)
+    parsed: list[_Param] = []
+    for text in params or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise InputError(
+                f"--param '{text}': expected NAME=VALUE, e.g. mu=1 or DRDM.mu=1",
+                code="invalid-format",
+                field="param",
+            )
+        algorithm, dot, parameter = name.rpartition(".")
+        if not dot:
+            parsed.append(_Param(text, None, parameter, toml_value(value)))
+            continue
+        target = algorithm_name(algorithm, names)
+        if target not in names:
+            raise InputError(
+                f"--param '{text}' is for {target}, which does not run: remove it", code="unused-option", field="param"
+            )
+        parsed.append(_Param(text, target, parameter, toml_value(value)))
+    seen: dict[tuple[str | None, str], str] = {}
+    for param in parsed:
+        key = (param.algorithm, param.name)
+        if key in seen:
+            raise InputError(
+                f"--param '{seen[key]}' and --param '{param.text}' set the same parameter: remove one of them",
+                code="given-twice",
+                field="param",
+            )
+        seen[key] = param.text
     for option, parameter in COMMON.items():
         if option not in values:
             continue
@@ -74,37 +102,3 @@ def overrides(
         for name in names if param.algorithm is None else [param.algorithm]:
             tables.setdefault(name, {})[param.name] = param.value
     return {**values, "algorithms": tables} if tables else values
-
-
-def _parse_params(texts: Sequence[str], names: Sequence[str]) -> list[_Param]:
-    """Parse the texts of ``--param``; no two may set the same parameter."""
-    params: list[_Param] = []
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise InputError(
-                f"--param '{text}': expected NAME=VALUE, e.g. mu=1 or DRDM.mu=1",
-                code="invalid-format",
-                field="param",
-            )
-        algorithm, dot, parameter = name.rpartition(".")
-        if not dot:
-            params.append(_Param(text, None, parameter, toml_value(value)))
-            continue
-        target = algorithm_name(algorithm, names)
-        if target not in names:
-            raise InputError(
-                f"--param '{text}' is for {target}, which does not run: remove it", code="unused-option", field="param"
-            )
-        params.append(_Param(text, target, parameter, toml_value(value)))
-    seen: dict[tuple[str | None, str], str] = {}
-    for param in params:
-        key = (param.algorithm, param.name)
-        if key in seen:
-            raise InputError(
-                f"--param '{seen[key]}' and --param '{param.text}' set the same parameter: remove one of them",
-                code="given-twice",
-                field="param",
-            )
-        seen[key] = param.text
-    return params

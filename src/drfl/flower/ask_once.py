@@ -10,7 +10,7 @@ from flwr.app import Message as FlowerMessage
 from flwr.app import RecordDict
 
 from drfl.flower.client_app import QUERY
-from drfl.flower.nodes import ReceivedReply, Roster, digest_and_head, error_reason, exchange_once
+from drfl.flower.nodes import digest_and_head, error_reason, exchange_once
 from drfl.flower.records import (
     Message,
     ProtocolError,
@@ -68,7 +68,21 @@ def ask_once(session: Session, contents: Mapping[int, RecordDict], what: str, re
         client = clients[node]
         silent.discard(client)
         try:
-            valid[client] = _read(received, roster, client, reply, audited=audit is not None)
+            answer = received.reply
+            if answer is not None and answer.has_error():
+                raise ProtocolError(error_reason(answer))
+            if answer is None or not answer.has_content():
+                raise ProtocolError(received.problem or "it is empty")
+            # Check the size before parsing, because a site may send anything.
+            if payload_size(answer.content) > reply.limit + 2**12:
+                raise ProtocolError("it is too long")
+            try:
+                message, head = read(answer.content, reply), read_head(answer.content)
+            except Exception as error:  # an error of a single site must not end the run
+                raise ProtocolError(rejection_reason(error)) from None
+            if audit is not None:
+                roster.check_head(client, head)
+            valid[client] = message
             log("received", client, **digest_and_head(received))
         except ProtocolError as error:
             reasons[client] = str(error)
@@ -77,26 +91,3 @@ def ask_once(session: Session, contents: Mapping[int, RecordDict], what: str, re
         reasons[client] = f"no answer in {timeout:g} s"
         log("silent", client, reason=reasons[client])
     return RepliesOnce(valid, reasons)
-
-
-def _read(received: ReceivedReply, roster: Roster, client: int, kind: type[M], *, audited: bool) -> M:
-    """Read a client's reply.
-
-    Raises:
-        ProtocolError: If the reply is not valid.
-    """
-    reply = received.reply
-    if reply is not None and reply.has_error():
-        raise ProtocolError(error_reason(reply))
-    if reply is None or not reply.has_content():
-        raise ProtocolError(received.problem or "it is empty")
-    # Check the size before parsing, because a site may send anything.
-    if payload_size(reply.content) > kind.limit + 2**12:
-        raise ProtocolError("it is too long")
-    try:
-        message, head = read(reply.content, kind), read_head(reply.content)
-    except Exception as error:  # an error of a single site must not end the run
-        raise ProtocolError(rejection_reason(error)) from None
-    if audited:
-        roster.check_head(client, head)
-    return message

@@ -123,7 +123,28 @@ def _outputs(frame: pd.DataFrame, fed: Simulation) -> Tensor:
     if not targets.is_floating_point():
         count = int(targets.max()) + 1 if classes is None else len(classes)
         if not names:
-            return _of_classes(frame, fed, classes or tuple(map(str, range(count))))
+            known = classes or tuple(map(str, range(count)))
+            if PREDICTION not in frame.columns:
+                raise _columns(f"'{PREDICTION}' or '{PROBABILITY}_CLASS'")
+            for measure in fed.measures:
+                if measure.name not in OF_ANSWERS and measure.name in METRICS:
+                    raise InputError(
+                        f"{measure.words} needs probabilities, but the predictions are classes: give "
+                        f"'{PROBABILITY}_CLASS'",
+                        code="missing-column",
+                        field=PROBABILITY,
+                    )
+            codes = {name: code for code, name in enumerate(known)}
+            answers = [codes.get(str(value).strip(), -1) for value in frame[PREDICTION]]
+            if -1 in answers:
+                value = frame[PREDICTION].iloc[answers.index(-1)]
+                raise InputError(
+                    f"the prediction '{value}' is not a class: expected one of {', '.join(known)}",
+                    code="invalid-value",
+                    field=PREDICTION,
+                )
+            # The largest output of a one-hot row is the predicted class, which is all that these metrics need.
+            return torch.nn.functional.one_hot(torch.tensor(answers), len(known)).double()
         is_single = names == [PROBABILITY] and count == 2
         if classes is not None and not is_single:
             wanted = [f"{PROBABILITY}_{name}" for name in classes]
@@ -150,29 +171,6 @@ def _outputs(frame: pd.DataFrame, fed: Simulation) -> Tensor:
     if odds.shape[1] != width:
         raise _columns(f"{width} columns '{PREDICTION}', or of probabilities")
     return odds
-
-
-def _of_classes(frame: pd.DataFrame, fed: Simulation, classes: Sequence[str]) -> Tensor:
-    if PREDICTION not in frame.columns:
-        raise _columns(f"'{PREDICTION}' or '{PROBABILITY}_CLASS'")
-    for measure in fed.measures:
-        if measure.name not in OF_ANSWERS and measure.name in METRICS:
-            raise InputError(
-                f"{measure.words} needs probabilities, but the predictions are classes: give '{PROBABILITY}_CLASS'",
-                code="missing-column",
-                field=PROBABILITY,
-            )
-    codes = {name: code for code, name in enumerate(classes)}
-    answers = [codes.get(str(value).strip(), -1) for value in frame[PREDICTION]]
-    if -1 in answers:
-        value = frame[PREDICTION].iloc[answers.index(-1)]
-        raise InputError(
-            f"the prediction '{value}' is not a class: expected one of {', '.join(classes)}",
-            code="invalid-value",
-            field=PREDICTION,
-        )
-    # The largest output of a one-hot row is the predicted class, which is all that these metrics need.
-    return torch.nn.functional.one_hot(torch.tensor(answers), len(classes)).double()
 
 
 def _numbers(frame: pd.DataFrame, names: Sequence[str]) -> np.ndarray:
