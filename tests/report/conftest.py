@@ -22,8 +22,7 @@ def write_directory(root, name, algorithm="FedAvg", seed=0, *, clients=6, rounds
     """Write a run directory like `drfl run`, and return it.
 
     `changes`: `names` of the clients, `rows` of the history to use instead, `summary` and `config` to merge in, `gap`
-    over the certified rounds, whether they are `proven`, the final `worst` accuracy, and `older` for the files of an
-    older drfl without information on test rows.
+    over the certified rounds, whether they are `proven`, and the final `worst` accuracy.
     """
     rng = np.random.default_rng([seed, sum(map(ord, algorithm))])
     directory = Path(root) / name
@@ -62,8 +61,8 @@ def write_directory(root, name, algorithm="FedAvg", seed=0, *, clients=6, rounds
         "final": final,
         "ledger": {"bytes_down": 60_000_000, "bytes_up": 40_000_000, "messages": 4000, "gradient_evaluations": 640_000,
                    "loss_evaluations": 0},
-        "wall_seconds": 12.5, "versions": {"python": "3.11.9", "torch": "2.7.0"},
-    } | ({} if "older" in changes else {"measures": MEASURES}) | changes.get("summary", {})  # fmt: skip
+        "wall_seconds": 12.5, "versions": {"python": "3.11.9", "torch": "2.7.0"}, "measures": MEASURES,
+    } | changes.get("summary", {})  # fmt: skip
     (directory / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
     config = {"algorithm": algorithm, "dataset": dataset, "rounds": rounds, "seed": seed} | changes.get("config", {})
     lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in config.items()]
@@ -72,8 +71,7 @@ def write_directory(root, name, algorithm="FedAvg", seed=0, *, clients=6, rounds
     write_csv(directory / "lambda.csv", ("round", *names), [[int(r[0]), *v] for r, v in zip(rows, lam, strict=True)])
     columns = ["client", "accuracy", "loss", "samples", "train_samples", "lambda", "accuracy_count"]
     cells = zip(names, accuracy, 0.3 / np.maximum(accuracy, 0.1), samples, 4 * samples, lam[-1], right, strict=True)
-    kept = len(columns) - ("older" in changes)
-    write_csv(directory / "clients.csv", columns[:kept], (row[:kept] for row in cells))
+    write_csv(directory / "clients.csv", columns, cells)
     return directory
 
 

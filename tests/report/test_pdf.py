@@ -309,13 +309,8 @@ def test_step_size_section_mentions_a_rollback(run):
         assert cells["Local step size"][1] == f"0.1, from the curvature of the loss, halved after the loss rose{said}"
 
 
-@pytest.mark.parametrize(
-    "summary",
-    [{"stopped": "target", "stopped_on": "test"}, pytest.param({"stopped": "target"}, marks=pytest.mark.long)],
-)
-def test_run_stopped_by_test_rows_has_no_intervals(run, summary):
-    """An older drfl does not record which rows stopped a run; these were test rows."""
-    one = run(summary=summary)
+def test_run_stopped_by_test_rows_has_no_intervals(run):
+    one = run(summary={"stopped": "target", "stopped_on": "test"})
     assert one.record.stopped_on_test
     assert one.assessment is None
     evidence = Evidence((dataclasses.replace(one, missing_reason=missing_reason(one.record)),))

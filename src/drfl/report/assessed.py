@@ -12,7 +12,7 @@ from drfl.assessment.scores import Floats
 from drfl.core.errors import InputError, Notice
 from drfl.core.run_end import ON_TEST
 from drfl.report.formatting import clean
-from drfl.report.read_run import RunRecord, nested_list
+from drfl.report.read_run import RunRecord
 from drfl.task.measure import SUM_COLUMNS, Measure, Rows
 
 MOST_ROWS = 10**9
@@ -70,7 +70,7 @@ def worst_interval(run: RunRecord, measure: Measure | None = None, alpha: float 
 
 def missing_reason(run: RunRecord, measure: Measure | None = None) -> Notice:
     """Explain why one of a run's measures, or its score, has no intervals, with the remedy."""
-    assessed_measure, stored_measures = run.score if measure is None else measure, nested_list(run.summary, "measures")
+    assessed_measure = run.score if measure is None else measure
     words = assessed_measure.title
     if run.stopped_on_test:
         return Notice(
@@ -81,12 +81,7 @@ def missing_reason(run: RunRecord, measure: Measure | None = None) -> Notice:
         )
     if _sums(run, assessed_measure) is not None:
         return Notice(f"{words} is undefined on every client's test rows.", "undefined-metric", assessed_measure.name)
-    if (
-        assessed_measure.rows is Rows.WHOLE
-        and stored_measures
-        and isinstance(stored_measures[0], dict)
-        and "rows" in stored_measures[0]
-    ):
+    if assessed_measure.rows is Rows.WHOLE:
         others = [other.name for other in run.measures if other.rows is not Rows.WHOLE]
         remedy = f"use drfl assess --measure {others[0]}" if others else with_row_values(assessed_measure)
         return Notice(
@@ -98,7 +93,7 @@ def missing_reason(run: RunRecord, measure: Measure | None = None) -> Notice:
     if _has_repeated_patients(run):
         return Notice(str(no_patient_intervals(assessed_measure)), "unsupported-metric", assessed_measure.name)
     return Notice(
-        f"{words} has no interval, because an older drfl wrote the files, without sums over test rows. Run it again.",
+        f"{words} has no interval, because clients.csv lacks the sums over test rows. Run it again.",
         "no-results",
         assessed_measure.name,
     )
@@ -121,14 +116,10 @@ def _sums(run: RunRecord, measure: Measure) -> Floats | None:
     values = run.clients[run.column_of(measure)].to_numpy(float)
     places = {f"{measure.name}_{end}": place for end, place in SUM_COLUMNS[measure.rows].items()}
     sums = np.stack([n, *[np.zeros_like(n)] * 4], 1)
-    if set(places) <= set(run.clients.columns):
-        for column, place in places.items():
-            sums[:, place] = run.clients[column].to_numpy(float)
-    elif measure.rows is Rows.BINARY:
-        # Older runs have only the shares. Compute the number of right rows from them.
-        sums[:, 1] = np.round(values * n)
-    else:
+    if not set(places) <= set(run.clients.columns):
         return None
+    for column, place in places.items():
+        sums[:, place] = run.clients[column].to_numpy(float)
     if measure.rows is Rows.RANKS:
         sums[:, 1] = n - sums[:, 0]
     elif measure.rows in (Rows.BINARY, Rows.RATE):

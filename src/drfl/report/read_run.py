@@ -146,15 +146,13 @@ class RunRecord:
 
     @property
     def shared_test_rows(self) -> bool:
-        """Whether two clients share a test row; False for older runs, which do not record it."""
+        """Whether two clients share a test row."""
         return self.summary.get("shared_test_rows") is True
 
     @property
     def stopped_on_test(self) -> bool:
-        """Whether test rows decided when to stop; older runs that reached a target used test rows."""
-        # Older runs do not record which rows stopped them, and had no other rows for a target.
-        older = "test" if self.summary.get("stopped") == "target" else None
-        return self.summary.get("stopped_on", older) == "test"
+        """Whether test rows decided when to stop."""
+        return self.summary.get("stopped_on") == "test"
 
     @property
     def marks(self) -> Marks:
@@ -313,7 +311,7 @@ def measures_of(summary: Mapping[str, object]) -> tuple[Measure, ...]:
                 str(m["name"]),
                 more_is_better=bool(m["more_is_better"]),
                 percent=bool(m["percent"]),
-                rows=Rows(str(m.get("rows", Rows.WHOLE))),  # older runs have none
+                rows=Rows(str(m["rows"])),
             )
             for m in cast("list[dict[str, object]]", nested_list(summary, "measures"))
         )

@@ -224,8 +224,7 @@ def gain_over(first: AssessedRun, second: AssessedRun) -> GainAssessment:
             raise InputError(why, code=why.code, field=why.field)
         if run.rows is None:
             raise InputError(
-                f"{run.record.label} has no values of single test rows (deployments and older runs have none): compare "
-                "it over seeds",
+                f"{run.record.label} has no values of single test rows (deployments have none): compare it over seeds",
                 code="missing-results",
                 field=run.record.label,
             )
