@@ -57,7 +57,7 @@ def write_directory(root, name, algorithm="FedAvg", seed=0, *, clients=6, rounds
     summary = {
         "algorithm": algorithm, "dataset": dataset, "clients": clients, "rounds": rounds, "seed": seed, "device": "cpu",
         "partition": {"partition": "zipf-dirichlet", "clients": clients, "alpha": 0.1, "seed": seed},
-        "model": "linear", "stopped": "rounds",
+        "model": "linear", "stopped": "rounds", "reference": algorithm in ("LocalOnly", "Pooled"),
         "final": final,
         "ledger": {"bytes_down": 60_000_000, "bytes_up": 40_000_000, "messages": 4000, "gradient_evaluations": 640_000,
                    "loss_evaluations": 0},

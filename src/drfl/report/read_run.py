@@ -132,7 +132,7 @@ class RunRecord:
     @property
     def is_reference(self) -> bool:
         """Whether it is a reference: not federated, to show the costs and gains of federation."""
-        return self.summary.get("reference", self.algorithm in ("LocalOnly", "Pooled")) is True
+        return self.summary.get("reference") is True
 
     @property
     def is_predicted(self) -> bool:
@@ -156,7 +156,7 @@ class RunRecord:
 
     @property
     def marks(self) -> Marks:
-        """Marks that tables put on the run; older runs do not record roll-backs."""
+        """Marks that tables put on the run."""
         names = ("rounds", "rollbacks", "effective_rounds", "last_rollback")
         counts = (number(self.summary, name) for name in names)
         rounds, rollbacks, effective, last = (None if math.isnan(value) else int(value) for value in counts)
