@@ -441,6 +441,22 @@ def test_site_predicts_with_its_own_model(name, tmp_path, caplog):
         assert stat.S_IMODE(own.stat().st_mode) == 0o600
 
 
+def test_own_models_of_an_earlier_round_are_refused(tmp_path):
+    sites = {each: site(each, folder=tmp_path / each) for each in "abc"}
+    path = tmp_path / "server.toml"
+    path.write_text(SETTINGS.replace("[job]", '[job]\nselect = "worst"'))
+    with refused("unsupported-combination", "select", "Ditto"):
+        server_app.serve(grid_of("abc", lambda context: sites[context.node_config["name"]]), path)
+
+
+@pytest.mark.parametrize("name", ["..", ".", "../x", "院" * 128, "x" * 128, "a.b"])
+def test_states_of_any_site_are_in_their_own_folder(name, tmp_path):
+    states, row = SiteStates(tmp_path, name), torch.arange(5.0)
+    assert torch.equal(states.read(states.write(row), torch.zeros(5)), row)
+    assert states.folder.resolve().parent == tmp_path / "drfl-clients"
+    assert states.folder != SiteStates(tmp_path, f"{name[:-1]}y").folder
+
+
 def test_own_model_belongs_to_one_global_model(tmp_path):
     states, trained = SiteStates(tmp_path, "a"), task()
     w, own = trained.w0, trained.w0 + 1

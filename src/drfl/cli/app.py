@@ -319,7 +319,7 @@ def evaluate(
         from drfl.core.errors import listing
         from drfl.data.model import load_models
         from drfl.data.model_store import find_model
-        from drfl.data.personal_models import personal_clients
+        from drfl.data.personal_models import personal_weights
         from drfl.data.tables.text_form import ReadOptions
         from drfl.experiments.assess.labelled_table import evaluate_tables
         from drfl.experiments.run.artifacts import json_text
@@ -332,9 +332,13 @@ def evaluate(
         )  # fmt: skip
         beside = ["The intervals are valid only if the model was not trained on these rows."]
         if personal:
-            with_own = listing([f"'{name}'" for name in found.names if name in own], "client") or "none"
-            beside.append(f"Clients tested with their personal model: {with_own}. Others: the global model.")
-        elif personal_clients(find_model(path).file):
+            with_own = listing([f"'{name}'" for name in found.names if name in own], "client")
+            beside.append(
+                f"Clients tested with their personal model: {with_own or 'none'}. Others: the global model."
+                if with_own or group is None
+                else "Rows of clients with a personal model were tested with it, and others with the global model."
+            )
+        elif personal_weights(find_model(path).file):
             beside.append("The global model was tested; add --personal to test clients with their personal models.")
         if as_json:
             print(json_text(content_of(found, beside)))

@@ -51,7 +51,7 @@ def predict_command(
     from drfl.core.output_files import check_output, write_bytes
     from drfl.data.model import load_models
     from drfl.data.model_store import find_model
-    from drfl.data.personal_models import advice_of, personal_clients
+    from drfl.data.personal_models import personal_weights
     from drfl.data.prediction_table import predictions_csv
 
     file = find_model(path).file
@@ -74,13 +74,11 @@ def predict_command(
     rows = sum(1 for _ in csv.reader(io.StringIO(text))) - 1  # a cell may contain line breaks
     say(f"{out}: predictions for {rows:,} rows")
     if client is not None:
-        which = "personal" if client in personal_clients(file) else "global"
+        which = "personal" if client in personal_weights(file) else "global"
         say(f"used the {which} model for client '{client}'")
     elif own:
         named = listing([f"'{name}'" for name in own], "client")
         say(f"used the personal models of {named} for their rows, and the global model for others")
-    elif (advice := advice_of(file, model.about)) is not None:
-        say(f"used the global model; {advice}")
     return 0
 
 
@@ -98,19 +96,17 @@ def show(
         from drfl.data.model import load_model
         from drfl.data.model_card import card
         from drfl.data.model_store import find_model
-        from drfl.data.personal_models import advice_of, personal_clients
+        from drfl.data.personal_models import personal_weights
 
         model, file = load_model(path, schema=schema), find_model(path).file
         found = card(model)
         if as_json:
-            print(json.dumps({"card": found, "about": model.about, "personal": personal_clients(file)}))
+            print(json.dumps({"card": found, "about": model.about, "personal": [*personal_weights(file)]}))
             return 0
         for section, lines in found.items():
             say(section)
             for line in lines:
                 say(f"  {line}")
-        if (advice := advice_of(file, model.about)) is not None:
-            say(f"this is the global model; {advice}")
     return 0
 
 

@@ -25,6 +25,7 @@ from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import InputError, Notice
 from drfl.core.files import read_bytes, read_tensors, sha256_of
 from drfl.core.hashing import digest_of
+from drfl.data.personal_models import client_and_parameter, tensor_name
 from drfl.federation.local_method import LocalMethod
 from drfl.flower.records import Message
 from drfl.flower.site_policy import SitePolicy
@@ -42,6 +43,9 @@ MOST_BYTES = 2**28
 """Bytes of states that a site stores; the newest :data:`FEWEST` are stored in any case."""
 
 FEWEST = 3
+
+MOST_QUOTED = 200
+"""Maximum number of characters of a site's name in the name of its folder. A digest of the name replaces the rest."""
 
 MOST_TEXT = 128
 """Maximum number of characters of a method's name, and of the texts in its fields."""
@@ -143,8 +147,11 @@ class SiteStates:
     """
 
     def __init__(self, folder: Path, site: str) -> None:
-        # Quote the name, because a name such as "../x" must not lead out of the folder.
-        self.site, self.folder = site, folder / STATES / quote(site, safe="")
+        # Quote the name, because names such as "../x" and ".." must not lead out of the folder.
+        name = quote(site, safe="").replace(".", "%2E")
+        if len(name) > MOST_QUOTED:
+            name = f"{name[:MOST_QUOTED]}-{hashlib.sha256(site.encode()).hexdigest()[:16]}"
+        self.site, self.folder = site, folder / STATES / name
 
     def read(self, number: int, like: Tensor) -> Tensor:
         """Return the row with a number; zeros, which represent the start value, for 0 or if the site lost it.
@@ -189,14 +196,14 @@ class SiteStates:
         """Store the site's own model w (d,), and a digest of the global model ``shared`` (d,) that it belongs to."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with atomic_write(self.folder / OWN, private=True) as file:
-            tensors = {f"{self.site}/{name}": value for name, value in task.state_dict(w, trained=True).items()}
+            tensors = {tensor_name(self.site, name): value for name, value in task.state_dict(w, trained=True).items()}
             file.write(save(tensors, {"global": _digest(task.state_dict(shared, trained=True))}))
 
     def own_model_of(self, shared: Mapping[str, Tensor]) -> bytes | None:
         """Return the file of the site's own model that belongs to a global model's tensors; None if it has none."""
         with suppress(InputError):  # the file is absent or damaged
             tensors, about = read_tensors(self.folder / OWN, follow=False)
-            names = [name.rpartition("/")[2] for name in tensors]
+            names = [client_and_parameter(name)[1] for name in tensors]
             if shared.keys() >= {*names} and about.get("global") == _digest({name: shared[name] for name in names}):
                 return save(tensors)
         return None

@@ -170,6 +170,21 @@ def test_client_with_contrary_labels_gets_its_own_model(two_members):
     assert own.result.history.last.metrics.worst_score == float(own.result.evaluation.score.min())
 
 
+def test_files_have_the_models_of_all_clients(two_members, monkeypatch, tmp_path):
+    monkeypatch.setattr(personal_module, "decide", lambda *args: [(GLOBAL, 0.0), *decide(*args)[1:]])
+    data = clients(contrary=1)
+    own = fitted(data, personalise=True, out=tmp_path / "a")
+    assert own.personal is not None
+    assert (own.personal.used[0], own.personal.used[2] == GLOBAL) == (GLOBAL, False)
+    module = torch.nn.Linear(4, 2)
+    for client in data.names:
+        own.result.write_into(module, client=client)
+        weights = drfl.load_model(tmp_path / "a", client=client).weights
+        assert all(value.equal(weights[name]) for name, value in module.state_dict().items())
+    with refused("unknown-name", "client", "site0", "site2"):
+        drfl.load_model(tmp_path / "a", client="site3")
+
+
 @pytest.mark.long
 def test_agreeing_clients_keep_the_global_model(two_members):
     found = fitted(personalise=True, budget=40)
