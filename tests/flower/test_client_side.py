@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pandas as pd
 import pytest
+import tomli_w
 import torch
 from safetensors.torch import load as load_tensors
 from tests.support.marks import long_except
@@ -21,11 +22,13 @@ from drfl.algorithms import CLIENT_SIDE
 from drfl.core.key import Key
 from drfl.core.user_code import load
 from drfl.data import ClientData
+from drfl.data.model_store import site_store
 from drfl.engine import Loop, Simulation
 from drfl.flower import server_app
 from drfl.flower.deployed_federation import FlowerFederation
 from drfl.flower.messages import CodeFile
 from drfl.flower.nodes import NameRoster, gather_members
+from drfl.flower.server_tasks import carry_out
 from drfl.flower.site_methods import SiteStates, load_method, sent_method
 from drfl.flower.site_policy import SitePolicy
 from drfl.flower.site_task import task_of
@@ -469,5 +472,41 @@ def test_own_model_belongs_to_one_global_model(tmp_path):
     }
     assert states.own_model_of(trained.state_dict(own)) is None
     assert states.own_model_of({"v": torch.zeros(2)}) is None
-    (states.folder / "own.safetensors").write_bytes(b"damaged")
+    # Later runs keep the own models of earlier ones, whose global model may be delivered late.
+    for i in range(1, 3):
+        states.keep_own_model(trained, own, w + i)
+    assert states.own_model_of(shared) is not None
+    states.keep_own_model(trained, own, w + 3)
     assert states.own_model_of(shared) is None
+    assert states.own_model_of(trained.state_dict(w + 1)) is not None
+    for path in states.folder.glob("own-*"):
+        path.write_bytes(b"damaged")
+    assert states.own_model_of(trained.state_dict(w + 1)) is None
+
+
+@pytest.mark.long
+def test_each_delivered_model_has_the_own_model_of_its_run(tmp_path):
+    """The first model is delivered after the second run, and the site returns to the second one."""
+    sites = {each: site(each, folder=tmp_path / each, policy=SitePolicy(receive_models="any")) for each in "abc"}
+    grid, outs = grid_of("abc", lambda context: sites[context.node_config["name"]]), []
+    path = tmp_path / "server.toml"
+    for seed, deliver in ((1, "false"), (2, "true")):
+        head = f"deliver = {deliver}\n[job]\nseed = {seed}"
+        path.write_text(SETTINGS.replace('"run"', f'"run{seed}"').replace("[job]", head).replace("0.05", "1e-3"))
+        outs.append(Path(server_app.serve(grid, path)))
+    request = tmp_path / "request"
+    request.mkdir()
+    models = [str(outs[0] / "model.safetensors")]
+    (request / "request.toml").write_text(tomli_w.dumps({"task": "deliver", "models": models, "code": []}))
+    carry_out(grid, path, request)
+    for each, part in sites.items():
+        (tmp_path / each / "site.toml").write_text(f'name = "{each}"\n')
+        rows, losses = part.data.test[0], []
+        for _ in outs:
+            module = drfl.load_model(tmp_path / each, client=each).to_torch()
+            outputs = module(part.data.test_inputs[rows])
+            losses.append(torch.nn.functional.cross_entropy(outputs, part.data.test_targets[rows]).item())
+            site_store(tmp_path / each).roll_back()
+        tests = [pd.read_csv(out / "clients.csv", index_col="client")["loss"][each] for out in outs]
+        assert losses == pytest.approx(tests, rel=1e-4)
+        assert tests[0] != pytest.approx(tests[1], rel=1e-3)

@@ -115,6 +115,7 @@ def export(
     path: ModelPath,
     out: Annotated[Path, typer.Option(help="ONNX file to write")] = Path("model.onnx"),
     reference: Reference = None,
+    client: Annotated[str | None, typer.Option("--client", help="Export the personal model of this client")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file")] = False,
 ) -> int:
     """Write a model as ONNX, with its standardisation; needs the extra 'onnx'."""
@@ -124,7 +125,7 @@ def export(
         from drfl.data.model_store import find_model
 
         check_output(out, "--out", overwrite=overwrite, inputs=[find_model(path).file])
-        load_model(path, reference).to_onnx(out)
+        load_model(path, reference, client=client).to_onnx(out)
         say(f"{out}: written")
     return 0
 
