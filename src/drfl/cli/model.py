@@ -47,7 +47,7 @@ def predict_command(
 ) -> int:
     """Write the predictions for a table, and return the exit code."""
     from drfl.cli.console import warn
-    from drfl.core.errors import InputError, listing
+    from drfl.core.errors import InputError
     from drfl.core.output_files import check_output, write_bytes
     from drfl.data.model import load_models
     from drfl.data.model_store import find_model
@@ -76,9 +76,8 @@ def predict_command(
     if client is not None:
         which = "personal" if client in personal_weights(file) else "global"
         say(f"used the {which} model for client '{client}'")
-    elif own:
-        named = listing([f"'{name}'" for name in own], "client")
-        say(f"used the personal models of {named} for their rows, and the global model for others")
+    elif personal:
+        say("used the personal model of each row's client, if there is one")
     return 0
 
 

@@ -18,7 +18,7 @@ from drfl.core.errors import InputError, Notice
 from drfl.core.html_table import html_table
 from drfl.data.model_file import ModelFile, Threshold, read_model_file
 from drfl.data.model_store import find_model
-from drfl.data.personal_models import has_own_models, no_personal_models, personal_weights, weights_of
+from drfl.data.personal_models import clients_of_fit, has_own_models, no_personal_models, personal_weights, weights_of
 from drfl.data.standardisation import Standardisation, Standardise
 from drfl.data.tables.columns import frame_row
 from drfl.data.tables.conform import encode_features
@@ -259,10 +259,10 @@ class Model:
         """Return the weights of the personal models beside the model's file, by client.
 
         Raises:
-            InputError: If there are none.
+            InputError: If there are none, unless a fit decided that every client uses the global model.
         """
         own = personal_weights(self._file.path)
-        if not own:
+        if not own and (has_own_models(self.about) or not clients_of_fit(self._file.path)):
             raise no_personal_models(self._file.path, self.about)
         return own
 

@@ -70,17 +70,22 @@ def weights_of(model: Path, about: Mapping[str, object], client: str) -> dict[st
     Raises:
         InputError: If there are no personal models beside the model, or no client of this name.
     """
-    weights, file = personal_weights(model), model.parent / DECISION
-    document = read_json(file) if model.name == RETURNED and file.is_file() else None
-    named = document.get("personal") if isinstance(document, dict) else None
-    # A fit names all clients, and gives only some of them a personal model.
-    clients = tuple(named) if isinstance(named, dict) and (weights or not has_own_models(about)) else tuple(weights)
+    weights = personal_weights(model)
+    named = () if has_own_models(about) and not weights else clients_of_fit(model)
+    clients, file = (named, model.parent / DECISION) if named else (tuple(weights), personal_file(model))
     if not clients:
         raise no_personal_models(model, about, client)
     if client not in clients:
-        place = file if isinstance(named, dict) else personal_file(model)
-        raise unknown("client", client, clients, field="client", place=f"in {place}")
+        raise unknown("client", client, clients, field="client", place=f"in {file}")
     return weights.get(client, {})
+
+
+def clients_of_fit(model: Path) -> tuple[str, ...]:
+    """Return the clients of a fit with personal models, which may have given none of them one; () for other runs."""
+    file = model.parent / DECISION
+    document = read_json(file) if model.name == RETURNED and file.is_file() else None
+    named = document.get("personal") if isinstance(document, dict) else None
+    return tuple(named) if isinstance(named, dict) else ()
 
 
 def no_personal_models(model: Path, about: Mapping[str, object], client: str | None = None) -> InputError:

@@ -73,7 +73,12 @@ def predictions_csv(
     # Identifiers let people join the predictions with other tables.
     ids = [column.name for column in columns if column.type == "id" or column.role in ("client", "patient")]
     kept = [name for name in known if name in keep or name in ids]
-    outputs = personal_outputs(model, own, [table], _clients_of(table, model)) if own else model.outputs(table)
+    clients = _clients_of(table, model) if own else []
+    outputs = personal_outputs(model, own, [table], clients) if own else model.outputs(table)
+    without = [f"'{name}'" for name in dict.fromkeys(clients) if name not in own]
+    if without and warn is not None:
+        text = f"{path}: no personal models of {listing(without, 'client')}: the global model predicts their rows"
+        warn(Notice(text, "no-personal-models", str(path)))
     counts = other_cells(columns, table)
     if counts and warn is not None:
         named = listing(
