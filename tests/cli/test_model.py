@@ -202,6 +202,12 @@ def test_personal_model_of_a_client_predicts_its_rows(trained, capsys, caplog):
     trained.to_csv("labelled.csv", index=False)
     assert call(["evaluate", "r", "labelled.csv"]) == 0
     assert "--personal" in capsys.readouterr().out
+    accuracies = {}
+    for client in ("A/1", "B"):
+        assert call(["evaluate", "r", "labelled.csv", "--measure", "accuracy", "--client", client, "--json"]) == 0
+        accuracies[client] = [row["accuracy"] for row in json.loads(capsys.readouterr().out)["clients"]]
+    assert accuracies["A/1"] == pytest.approx([1 - value for value in accuracies["B"]])
+    check_refusal(["evaluate", "r", "labelled.csv", "--client", "B", "--personal"], "conflicting-options", "personal")
     check_refusal(["predict", "r", "new.csv", "--client", "C"], "unknown-name", "client", "C")
     check_refusal(
         ["predict", "r/personal.safetensors", "new.csv"], "unsupported-file", "r/personal.safetensors", "client"

@@ -473,10 +473,10 @@ def test_own_model_belongs_to_one_global_model(tmp_path):
     assert states.own_model_of(trained.state_dict(own)) is None
     assert states.own_model_of({"v": torch.zeros(2)}) is None
     # Later runs keep the own models of earlier ones, whose global model may be delivered late.
-    for i in range(1, 3):
+    for i in range(1, 6):
         states.keep_own_model(trained, own, w + i)
     assert states.own_model_of(shared) is not None
-    states.keep_own_model(trained, own, w + 3)
+    states.keep_own_model(trained, own, w + 6)
     assert states.own_model_of(shared) is None
     assert states.own_model_of(trained.state_dict(w + 1)) is not None
     for path in states.folder.glob("own-*"):

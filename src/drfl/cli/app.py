@@ -297,6 +297,7 @@ def evaluate(
     measure: Annotated[str | None, typer.Option(help="Metric to assess (default: the score of the training)")] = None,
     level: Annotated[float, typer.Option(help="Confidence level of intervals and sets")] = 0.95,
     auc_interval: Annotated[str, typer.Option(help="Intervals of the AUC: delong or distribution-free")] = "delong",
+    client: Annotated[str | None, typer.Option(help="Client whose personal model to test on all rows")] = None,
     personal: Annotated[
         bool, typer.Option("--personal", help="Test clients that have a personal model with that model")
     ] = False,
@@ -324,7 +325,7 @@ def evaluate(
         from drfl.experiments.assess.labelled_table import evaluate_tables
         from drfl.experiments.run.artifacts import json_text
 
-        tested, own = load_models(path, reference, schema=schema, personal=personal)
+        tested, own = load_models(path, reference, schema=schema, client=client, personal=personal)
         found = evaluate_tables(
             tested, tables, group=group, measure=measure, level=level,
             auc_interval=auc_interval_of(auc_interval), own=own,
@@ -338,6 +339,8 @@ def evaluate(
                 if with_own or group is None
                 else "Rows of clients with a personal model were tested with it, and others with the global model."
             )
+        elif client is not None:
+            beside.append(f"All rows were tested with the model for client '{client}'.")
         elif personal_weights(find_model(path).file):
             beside.append("The global model was tested; add --personal to test clients with their personal models.")
         if as_json:

@@ -62,12 +62,6 @@ def predict_command(
             code="unsupported-file",
             field=str(out),
         )
-    if personal and client is not None:
-        raise InputError(
-            "`client` and `personal` exclude each other: omit `client` to use the model of each row's client",
-            code="conflicting-options",
-            field="personal",
-        )
     model, own = load_models(path, reference, schema=schema, client=client, personal=personal)
     text = predictions_csv(model, table, keep, reading, warn, own)
     write_bytes(text.encode(), out, private=True)  # rows may be patients

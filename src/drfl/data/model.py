@@ -111,8 +111,14 @@ def load_models(
     """Load a model (see :func:`load_model`) and, if ``personal``, the weights of personal models beside it by client.
 
     Raises:
-        InputError: If ``personal`` is true and there are none.
+        InputError: If ``personal`` is true and there are none, or a client is named too.
     """
+    if personal and client is not None:
+        raise InputError(
+            "`client` and `personal` exclude each other: omit `client` to use the model of each row's client",
+            code="conflicting-options",
+            field="personal",
+        )
     if not personal:
         return load_model(path, reference, schema=schema, client=client), {}
     file, of_site = find_model(Path(path))

@@ -43,7 +43,7 @@ MOST_BYTES = 2**28
 """Bytes of states that a site stores; the newest :data:`FEWEST` are stored in any case."""
 
 FEWEST = 3
-"""Number of states that a site stores in any case, and of its own models of finished runs."""
+"""Number of states that a site stores in any case."""
 
 MOST_QUOTED = 200
 """Maximum number of characters of a site's name in the name of its folder. A digest of the name replaces the rest."""
@@ -197,8 +197,8 @@ class SiteStates:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with atomic_write(self.folder / f"own-{digest}.safetensors", private=True) as file:
             file.write(save(tensors, {"global": digest}))
-        # The server may deliver the model of a run when the next one has ended.
-        self._remove_old("own-*.safetensors", FEWEST)
+        # The server may deliver the model of a run after later runs. Each may test two models at its end.
+        self._remove_old("own-*.safetensors", 2 * FEWEST)
 
     def own_model_of(self, shared: Mapping[str, Tensor]) -> bytes | None:
         """Return the file of the site's own model that belongs to a global model's tensors; None if it has none."""
