@@ -413,14 +413,17 @@ def test_deployment_with_fedbn(tmp_path):
     assert all(list((tmp_path / "drfl-clients" / name).glob("*.safetensors")) for name in "abc")
 
 
-@pytest.mark.parametrize("name", ["Ditto", "FedRep"])
-def test_site_predicts_with_its_own_model(name, tmp_path, caplog):
+@pytest.mark.parametrize(
+    ("name", "end"),
+    [("Ditto", ""), ("FedRep", ""), ("Ditto", 'until = "worst_loss=1e6"\n'), ("Ditto", "patience = 1\n")],
+)
+def test_site_predicts_with_its_own_model(name, end, tmp_path, caplog):
     policy = SitePolicy(receive_models="any")
     sites = {each: site(each, folder=tmp_path / each, policy=policy) for each in "abc"}
     grid = grid_of("abc", lambda context: sites[context.node_config["name"]])
     path = tmp_path / "server.toml"
     path.write_text(
-        SETTINGS.replace("Ditto", name).replace("[job]", "deliver = true\n[job]").replace("lr = 0.05", "lr = 1e-3")
+        SETTINGS.replace("Ditto", name).replace("[job]", f"deliver = true\n[job]\n{end}").replace("0.05", "1e-3")
     )
     out = server_app.serve(grid, path)
     tests = pd.read_csv(Path(out) / "clients.csv", index_col="client")
