@@ -216,6 +216,11 @@ def test_personal_model_of_a_client_predicts_its_rows(trained, capsys, caplog):
         damaged = {f"A/1/{name}": damage(value).clone() for name, value in whole.weights.items()}
         save_file(damaged, "r/personal.safetensors")
         check_refusal(["predict", "r", "new.csv", "--client", "A/1"], "damaged-file", "client", "A/1")
+    Path("r/personal.safetensors").write_bytes(b"damaged")
+    for option in (["--personal"], ["--client", "A/1"]):
+        check_refusal(["predict", "r", "new.csv", *option], "damaged-file", "r/personal.safetensors")
+    # The global model does not need this file.
+    assert call(["predict", "r", "new.csv", "--out", "global.csv"]) == 0
     Path("r/personal.safetensors").unlink()
     check_refusal(["predict", "r", "new.csv", "--client", "A/1"], "no-personal-models", "client", "A/1")
 

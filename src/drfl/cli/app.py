@@ -320,7 +320,7 @@ def evaluate(
         from drfl.core.errors import listing
         from drfl.data.model import load_models
         from drfl.data.model_store import find_model
-        from drfl.data.personal_models import personal_weights
+        from drfl.data.personal_models import personal_file
         from drfl.data.tables.text_form import ReadOptions
         from drfl.experiments.assess.labelled_table import evaluate_tables
         from drfl.experiments.run.artifacts import json_text
@@ -341,7 +341,7 @@ def evaluate(
             )
         elif client is not None:
             beside.append(f"All rows were tested with the model for client '{client}'.")
-        elif personal_weights(find_model(path).file):
+        elif personal_file(find_model(path).file).is_file():
             beside.append("The global model was tested; add --personal to test clients with their personal models.")
         if as_json:
             print(json_text(content_of(found, beside)))

@@ -18,7 +18,14 @@ from drfl.core.errors import InputError, Notice
 from drfl.core.html_table import html_table
 from drfl.data.model_file import ModelFile, Threshold, read_model_file
 from drfl.data.model_store import find_model
-from drfl.data.personal_models import clients_of_fit, has_own_models, no_personal_models, personal_weights, weights_of
+from drfl.data.personal_models import (
+    clients_of_fit,
+    has_own_models,
+    no_personal_models,
+    personal_file,
+    personal_weights,
+    weights_of,
+)
 from drfl.data.standardisation import Standardisation, Standardise
 from drfl.data.tables.columns import frame_row
 from drfl.data.tables.conform import encode_features
@@ -84,7 +91,7 @@ def load_model(
         own = weights_of(file, content.about, client)
         content = content._replace(weights=_merged(content.weights, own, client))
     elif has_own_models(content.about):
-        remedy = "name a client to use its model" if personal_weights(file) else "which are not stored"
+        remedy = "name a client to use its model" if personal_file(file).is_file() else "which are not stored"
         text = f"{file} is a global model, but the run tested its clients' own models: {remedy}"
         LOG.warning(Notice(text, "no-personal-models", str(file)))
     return Model(content, module, of_site if schema is None else schema, trusted)
