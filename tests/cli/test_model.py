@@ -15,7 +15,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.torch import save_file
 from tests.data.test_model import SCHEMA
-from tests.support.refusals import check_refusal, notices, quotes, refused
+from tests.support.refusals import check_refusal, logged, notices, quotes, refused
 
 import drfl
 from drfl.cli.app import call
@@ -165,51 +165,76 @@ def test_misspelt_or_repeated_column_is_named(trained):
     check_refusal(["run", "--data", "twice.csv", "--target", "ill", "--out", "n"], "duplicate-column", "crp")
 
 
-def test_personal_model_of_a_client_predicts_its_rows(trained, capsys):
-    """Client "A/1" has a personal model, the opposite of the global one, and "B" has none."""
+def as_fit(*clients):
+    """Turn the run "r" into a fit whose first client has a personal model, the opposite of the global one."""
     whole = drfl.load_model("r")
-    Path("r/fit.json").write_text(json.dumps({"personal": {"A/1": {}, "B": {}}}))
-    save_file({f"A/1/{name}": -value.clone() for name, value in whole.weights.items()}, "r/personal.safetensors")
+    about = {"drfl": json.dumps({**whole.about, "own_models": True})}
+    save_file({name: value.clone() for name, value in whole.weights.items()}, "r/model.safetensors", about)
+    Path("r/fit.json").write_text(json.dumps({"personal": {name: {} for name in clients}}))
+    own = {f"{clients[0]}/{name}": -value.clone() for name, value in whole.weights.items()}
+    save_file(own, "r/personal.safetensors")
+    return whole
+
+
+def test_personal_model_of_a_client_predicts_its_rows(trained, capsys, caplog):
+    """Client "A/1" has a personal model, and "B" has none."""
+    whole = as_fit("A/1", "B")
     new = trained.iloc[:8].drop(columns=["ill"])
     new.to_csv("new.csv", index=False)
     answers = {}
     for client, line in (
-        (None, "r/personal.safetensors has personal models of 'A/1'"),
+        (None, "8 rows"),
         ("A/1", "the personal model for client 'A/1'"),
         ("B", "the global model for client 'B'"),
     ):
         options = ["--client", client] if client else []
+        caplog.clear()
         assert call(["predict", "r", "new.csv", "--out", f"{len(answers)}.csv", *options]) == 0
+        assert [code for code, _ in logged(caplog)] == ([] if client else ["no-personal-models"])
         assert line in capsys.readouterr().out
         answers[client] = [float(row["probability_yes"]) for row in read(f"{len(answers)}.csv")]
     assert answers["B"] == answers[None]
     np.testing.assert_allclose(np.array(answers["A/1"]), 1 - np.array(answers[None]), atol=1e-6)
     assert drfl.load_model("r", client="A/1").predict_proba(new)[:, 1].tolist() == answers["A/1"]
+    caplog.clear()
     assert call(["model", "show", "r"]) == 0
-    assert "r/personal.safetensors has personal models of 'A/1'" in capsys.readouterr().out
+    assert [code for code, _ in logged(caplog)] == ["no-personal-models"]
     trained.to_csv("labelled.csv", index=False)
     assert call(["evaluate", "r", "labelled.csv"]) == 0
     assert "--personal" in capsys.readouterr().out
+    accuracies = {}
+    for client in ("A/1", "B"):
+        assert call(["evaluate", "r", "labelled.csv", "--measure", "accuracy", "--client", client, "--json"]) == 0
+        accuracies[client] = [row["accuracy"] for row in json.loads(capsys.readouterr().out)["clients"]]
+    assert accuracies["A/1"] == pytest.approx([1 - value for value in accuracies["B"]])
+    check_refusal(["evaluate", "r", "labelled.csv", "--client", "B", "--personal"], "conflicting-options", "personal")
     check_refusal(["predict", "r", "new.csv", "--client", "C"], "unknown-name", "client", "C")
     check_refusal(
         ["predict", "r/personal.safetensors", "new.csv"], "unsupported-file", "r/personal.safetensors", "client"
     )
-    save_file({f"A/1/{name}": value[:1].clone() for name, value in whole.weights.items()}, "r/personal.safetensors")
-    check_refusal(["predict", "r", "new.csv", "--client", "A/1"], "damaged-file", "client", "A/1")
-    Path("r/fit.json").unlink()
+    for damage in (lambda value: value[:1], lambda value: value / 0):
+        damaged = {f"A/1/{name}": damage(value).clone() for name, value in whole.weights.items()}
+        save_file(damaged, "r/personal.safetensors")
+        check_refusal(["predict", "r", "new.csv", "--client", "A/1"], "damaged-file", "client", "A/1")
+    Path("r/personal.safetensors").write_bytes(b"damaged")
+    for option in (["--personal"], ["--client", "A/1"]):
+        check_refusal(["predict", "r", "new.csv", *option], "damaged-file", "r/personal.safetensors")
+    # The global model does not need this file.
+    assert call(["predict", "r", "new.csv", "--out", "global.csv"]) == 0
+    Path("r/personal.safetensors").unlink()
     check_refusal(["predict", "r", "new.csv", "--client", "A/1"], "no-personal-models", "client", "A/1")
 
 
-def test_rows_of_several_clients_get_their_personal_models(trained, capsys):
-    whole, new = drfl.load_model("r"), trained.drop(columns=["ill"])
+def test_rows_of_several_clients_get_their_personal_models(trained):
+    new = trained.drop(columns=["ill"])
     new.to_csv("new.csv", index=False)
     check_refusal(["predict", "r", "new.csv", "--personal"], "no-personal-models", "personal", "personalise")
-    Path("r/fit.json").write_text(json.dumps({"personal": {"south": {}, "west": {}}}))
-    save_file({f"south/{name}": -value.clone() for name, value in whole.weights.items()}, "r/personal.safetensors")
+    whole = as_fit("south", "west")
     expected = whole.predict_proba(new)[:, 1]
     expected = np.where(new["site"] == "south", 1 - expected, expected)
-    assert call(["predict", "r", "new.csv", "--personal"]) == 0
-    assert "'south'" in capsys.readouterr().out
+    (notice,) = notices(["predict", "r", "new.csv", "--personal"])
+    assert notice.code == "no-personal-models"
+    assert quotes(str(notice), "'north'", "'west'")
     np.testing.assert_allclose([float(row["probability_yes"]) for row in read("predictions.csv")], expected, atol=1e-6)
     new.drop(columns=["site"]).to_csv("one.csv", index=False)
     check_refusal(["predict", "r", "one.csv", "--personal", "--out", "p.csv"], "missing-column", "personal", "site")

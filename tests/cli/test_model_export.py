@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.cli.test_model import as_fit
 from tests.support.marks import long_beyond
-from tests.support.refusals import refused
+from tests.support.refusals import check_refusal, refused
 
 import drfl
 from drfl.cli.app import call
@@ -19,6 +20,19 @@ def test_onnx_model_computes_the_same(trained):
     session = onnxruntime.InferenceSession("m.onnx")
     (found,) = session.run(["probabilities"], {"inputs": model.encode(trained).numpy()})
     np.testing.assert_allclose(found, model.predict_proba(trained), rtol=1e-5)
+
+
+@pytest.mark.long
+def test_personal_model_is_exported(trained):
+    onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    as_fit("A/1", "B")
+    for client in ("A/1", "B"):
+        assert call(["model", "export", "r", "--client", client, "--out", "m.onnx", "--overwrite"]) == 0
+        model = drfl.load_model("r", client=client)
+        session = onnxruntime.InferenceSession("m.onnx")
+        (found,) = session.run(["probabilities"], {"inputs": model.encode(trained).numpy()})
+        np.testing.assert_allclose(found, model.predict_proba(trained), rtol=1e-5)
+    check_refusal(["model", "export", "r", "--client", "C"], "unknown-name", "client", "C")
 
 
 @pytest.mark.parametrize("name", long_beyond(1, ["cnn", "mlp"]))

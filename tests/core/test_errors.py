@@ -6,7 +6,7 @@ import pickle
 import re
 
 import pytest
-from tests.support.refusals import refused
+from tests.support.refusals import quotes, refused
 
 from drfl.core.errors import DataWarning, DivergedError, DrflError, InputError, NonFiniteError, Notice, unknown
 
@@ -41,6 +41,12 @@ def test_error_class_has_a_default_code():
     codes = [kind("a").code for kind in (DrflError, InputError, NonFiniteError, DivergedError)]
     assert codes == ["error", "input", "not-finite", "diverged"]
     assert InputError("a").field is None
+
+
+def test_unknown_name_among_thousands_lists_some():
+    error = unknown("client", "h1x", [f"h{i}" for i in range(16_000)])
+    assert quotes(str(error), "'h1'", "h49", "15950")
+    assert not quotes(str(error), "h50")
 
 
 def test_unknown_name_has_its_kind_as_field():

@@ -5,6 +5,7 @@ process.
 from __future__ import annotations
 
 import dataclasses
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -383,6 +384,48 @@ def test_run_stores_the_own_models_of_its_clients(tmp_path, caplog, algorithm):
     (run / "personal.safetensors").unlink()
     with refused("no-personal-models", "client", "south", "write_into"):
         drfl.load_model(run, client="south")
+
+
+class Slashed(torch.nn.Module):
+    """Layers whose names contain slashes and percent signs."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleDict({"a/b": torch.nn.Linear(4, 4), "c%2F": torch.nn.Linear(4, 2)})
+
+    def forward(self, x):
+        return self.layers["c%2F"](self.layers["a/b"](x).tanh())
+
+
+def test_own_models_of_layers_with_slashes_belong_to_their_clients(tmp_path):
+    x = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
+    data = drfl.ClientData.from_arrays({"a": (x, (x[:, 0] > 0).long()), "a/b": (x, (x[:, 1] > 0).long())})
+    algorithms = {"own": drfl.LocalOnly()}
+    drfl.compare(algorithms, data, drfl.Task(Slashed()), rounds=3, seeds=1, out=tmp_path / "c", progress=None)
+    tests = pd.read_csv(tmp_path / "c" / "own-seed0" / "clients.csv")
+    for i, client in enumerate(data.names):
+        logits = drfl.load_model(tmp_path / "c", Slashed(), client=client).to_torch()(data.test_inputs[data.test[i]])
+        loss = torch.nn.functional.cross_entropy(logits, data.test_targets[data.test[i]])
+        assert loss.item() == pytest.approx(tests["loss"][i], rel=1e-4)
+
+
+def test_own_models_predict_at_the_threshold_of_their_run(tmp_path):
+    frame = table().dropna()
+    data = drfl.ClientData.from_frame(frame.drop(columns=["seen", "note"]), group="site", target="ill")
+    task = drfl.Task(drfl.models.linear(tuple(data.inputs.shape[1:]), 2), score="sensitivity")
+    drfl.compare(
+        {"own": drfl.LocalOnly(), "one": drfl.FedAvg(m=3)}, data.with_validation(0.3), task, rounds=3, seeds=1,
+        out=tmp_path / "c", progress=None,
+    )  # fmt: skip
+    own = drfl.load_model(tmp_path / "c" / "own-seed0", client="north")
+    stored = json.loads((tmp_path / "c" / "own-seed0" / "summary.json").read_text())["threshold"]
+    assert own.threshold.probability == pytest.approx(stored["probability"])
+    assert own.threshold.chosen_on == "validation"
+    # Results of own models are not those of a global model.
+    for name in ("model", "model-last"):
+        path = f"own-seed0/{name}.safetensors"
+        assert "metrics" not in drfl.load_model(tmp_path / "c" / path).about
+    assert "metrics" in drfl.load_model(tmp_path / "c" / "one-seed0" / "model-last.safetensors").about
 
 
 @pytest.mark.parametrize(("limit", "value"), [("MOST_BYTES", 79), ("MOST_TENSORS", 3)])

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pandas as pd
 import pytest
+import tomli_w
 import torch
 from safetensors.torch import load as load_tensors
 from tests.support.marks import long_except
@@ -21,11 +22,13 @@ from drfl.algorithms import CLIENT_SIDE
 from drfl.core.key import Key
 from drfl.core.user_code import load
 from drfl.data import ClientData
+from drfl.data.model_store import site_store
 from drfl.engine import Loop, Simulation
 from drfl.flower import server_app
 from drfl.flower.deployed_federation import FlowerFederation
 from drfl.flower.messages import CodeFile
 from drfl.flower.nodes import NameRoster, gather_members
+from drfl.flower.server_tasks import carry_out
 from drfl.flower.site_methods import SiteStates, load_method, sent_method
 from drfl.flower.site_policy import SitePolicy
 from drfl.flower.site_task import task_of
@@ -410,14 +413,17 @@ def test_deployment_with_fedbn(tmp_path):
     assert all(list((tmp_path / "drfl-clients" / name).glob("*.safetensors")) for name in "abc")
 
 
-@pytest.mark.parametrize("name", ["Ditto", "FedRep"])
-def test_site_predicts_with_its_own_model(name, tmp_path, caplog):
+@pytest.mark.parametrize(
+    ("name", "end"),
+    [("Ditto", ""), ("FedRep", ""), ("Ditto", 'until = "worst_loss=1e6"\n'), ("Ditto", "patience = 1\n")],
+)
+def test_site_predicts_with_its_own_model(name, end, tmp_path, caplog):
     policy = SitePolicy(receive_models="any")
     sites = {each: site(each, folder=tmp_path / each, policy=policy) for each in "abc"}
     grid = grid_of("abc", lambda context: sites[context.node_config["name"]])
     path = tmp_path / "server.toml"
     path.write_text(
-        SETTINGS.replace("Ditto", name).replace("[job]", "deliver = true\n[job]").replace("lr = 0.05", "lr = 1e-3")
+        SETTINGS.replace("Ditto", name).replace("[job]", f"deliver = true\n[job]\n{end}").replace("0.05", "1e-3")
     )
     out = server_app.serve(grid, path)
     tests = pd.read_csv(Path(out) / "clients.csv", index_col="client")
@@ -441,6 +447,22 @@ def test_site_predicts_with_its_own_model(name, tmp_path, caplog):
         assert stat.S_IMODE(own.stat().st_mode) == 0o600
 
 
+def test_own_models_of_an_earlier_round_are_refused(tmp_path):
+    sites = {each: site(each, folder=tmp_path / each) for each in "abc"}
+    path = tmp_path / "server.toml"
+    path.write_text(SETTINGS.replace("[job]", '[job]\nselect = "worst"'))
+    with refused("unsupported-combination", "select", "Ditto"):
+        server_app.serve(grid_of("abc", lambda context: sites[context.node_config["name"]]), path)
+
+
+@pytest.mark.parametrize("name", ["..", ".", "../x", "院" * 128, "x" * 128, "a.b"])
+def test_states_of_any_site_are_in_their_own_folder(name, tmp_path):
+    states, row = SiteStates(tmp_path, name), torch.arange(5.0)
+    assert torch.equal(states.read(states.write(row), torch.zeros(5)), row)
+    assert states.folder.resolve().parent == tmp_path / "drfl-clients"
+    assert states.folder != SiteStates(tmp_path, f"{name[:-1]}y").folder
+
+
 def test_own_model_belongs_to_one_global_model(tmp_path):
     states, trained = SiteStates(tmp_path, "a"), task()
     w, own = trained.w0, trained.w0 + 1
@@ -453,5 +475,41 @@ def test_own_model_belongs_to_one_global_model(tmp_path):
     }
     assert states.own_model_of(trained.state_dict(own)) is None
     assert states.own_model_of({"v": torch.zeros(2)}) is None
-    (states.folder / "own.safetensors").write_bytes(b"damaged")
+    # Later runs keep the own models of earlier ones, whose global model may be delivered late.
+    for i in range(1, 6):
+        states.keep_own_model(trained, own, w + i)
+    assert states.own_model_of(shared) is not None
+    states.keep_own_model(trained, own, w + 6)
     assert states.own_model_of(shared) is None
+    assert states.own_model_of(trained.state_dict(w + 1)) is not None
+    for path in states.folder.glob("own-*"):
+        path.write_bytes(b"damaged")
+    assert states.own_model_of(trained.state_dict(w + 1)) is None
+
+
+@pytest.mark.long
+def test_each_delivered_model_has_the_own_model_of_its_run(tmp_path):
+    """The first model is delivered after the second run, and the site returns to the second one."""
+    sites = {each: site(each, folder=tmp_path / each, policy=SitePolicy(receive_models="any")) for each in "abc"}
+    grid, outs = grid_of("abc", lambda context: sites[context.node_config["name"]]), []
+    path = tmp_path / "server.toml"
+    for seed, deliver in ((1, "false"), (2, "true")):
+        head = f"deliver = {deliver}\n[job]\nseed = {seed}"
+        path.write_text(SETTINGS.replace('"run"', f'"run{seed}"').replace("[job]", head).replace("0.05", "1e-3"))
+        outs.append(Path(server_app.serve(grid, path)))
+    request = tmp_path / "request"
+    request.mkdir()
+    models = [str(outs[0] / "model.safetensors")]
+    (request / "request.toml").write_text(tomli_w.dumps({"task": "deliver", "models": models, "code": []}))
+    carry_out(grid, path, request)
+    for each, part in sites.items():
+        (tmp_path / each / "site.toml").write_text(f'name = "{each}"\n')
+        rows, losses = part.data.test[0], []
+        for _ in outs:
+            module = drfl.load_model(tmp_path / each, client=each).to_torch()
+            outputs = module(part.data.test_inputs[rows])
+            losses.append(torch.nn.functional.cross_entropy(outputs, part.data.test_targets[rows]).item())
+            site_store(tmp_path / each).roll_back()
+        tests = [pd.read_csv(out / "clients.csv", index_col="client")["loss"][each] for out in outs]
+        assert losses == pytest.approx(tests, rel=1e-4)
+        assert tests[0] != pytest.approx(tests[1], rel=1e-3)

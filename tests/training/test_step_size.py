@@ -99,6 +99,14 @@ def test_proximal_term_adds_to_the_curvature(kind):
     assert run(algorithm, fed, rounds=9, check_data=False).rollbacks == 0
 
 
+@pytest.mark.parametrize("weight", [None, -5.0, float("nan"), "1", lambda self: 1.0])
+def test_impossible_proximal_weight_of_a_user_is_refused(weight):
+    kind = type("Mine", (FedAvg,), {"proximal_weight": weight})
+    fed = quadratics([[[0.5]], [[3.0]], [[2.0]]], [[1.0], [-0.3], [0.1]])
+    with refused("out-of-range", "proximal_weight"):
+        run(kind(m=2), fed, rounds=1, check_data=False)
+
+
 @pytest.mark.parametrize("lam", [1.0, 100.0])
 def test_own_models_of_ditto_do_not_diverge(lam):
     x = torch.randn(90, 2, generator=torch.Generator().manual_seed(0)) * 0.1

@@ -292,6 +292,7 @@ def evaluate(
     measure: Annotated[str | None, typer.Option(help="Metric to assess (default: the score of the training)")] = None,
     level: Annotated[float, typer.Option(help="Confidence level of intervals and sets")] = 0.95,
     auc_interval: Annotated[str, typer.Option(help="Intervals of the AUC: delong or distribution-free")] = "delong",
+    client: Annotated[str | None, typer.Option(help="Client whose personal model to test on all rows")] = None,
     personal: Annotated[
         bool, typer.Option("--personal", help="Test clients that have a personal model with that model")
     ] = False,
@@ -314,12 +315,12 @@ def evaluate(
         from drfl.core.errors import listing
         from drfl.data.model import load_models
         from drfl.data.model_store import find_model
-        from drfl.data.personal_models import personal_clients
+        from drfl.data.personal_models import personal_file
         from drfl.data.tables.text_form import ReadOptions
         from drfl.experiments.assess.labelled_table import evaluate_tables
         from drfl.experiments.run.artifacts import json_text
 
-        tested, own = load_models(path, reference, schema=schema, personal=personal)
+        tested, own = load_models(path, reference, schema=schema, client=client, personal=personal)
         found = evaluate_tables(
             tested, tables, group=group, measure=measure, level=level,
             auc_interval=auc_interval_of(auc_interval), own=own,
@@ -327,9 +328,15 @@ def evaluate(
         )  # fmt: skip
         beside = ["The intervals are valid only if the model was not trained on these rows."]
         if personal:
-            with_own = listing([f"'{name}'" for name in found.names if name in own], "client") or "none"
-            beside.append(f"Clients tested with their personal model: {with_own}. Others: the global model.")
-        elif personal_clients(find_model(path).file):
+            with_own = listing([f"'{name}'" for name in found.names if name in own], "client")
+            beside.append(
+                f"Clients tested with their personal model: {with_own or 'none'}. Others: the global model."
+                if with_own or group is None
+                else "Rows of clients with a personal model were tested with it, and others with the global model."
+            )
+        elif client is not None:
+            beside.append(f"All rows were tested with the model for client '{client}'.")
+        elif personal_file(find_model(path).file).is_file():
             beside.append("The global model was tested; add --personal to test clients with their personal models.")
         if as_json:
             print(json_text(content_of(found, beside)))

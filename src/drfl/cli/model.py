@@ -47,11 +47,11 @@ def predict_command(
 ) -> int:
     """Write the predictions for a table, and return the exit code."""
     from drfl.cli.console import warn
-    from drfl.core.errors import InputError, listing
+    from drfl.core.errors import InputError
     from drfl.core.output_files import check_output, write_bytes
     from drfl.data.model import load_models
     from drfl.data.model_store import find_model
-    from drfl.data.personal_models import advice_of, personal_clients
+    from drfl.data.personal_models import personal_weights
     from drfl.data.prediction_table import predictions_csv
 
     file = find_model(path).file
@@ -62,25 +62,16 @@ def predict_command(
             code="unsupported-file",
             field=str(out),
         )
-    if personal and client is not None:
-        raise InputError(
-            "`client` and `personal` exclude each other: omit `client` to use the model of each row's client",
-            code="conflicting-options",
-            field="personal",
-        )
     model, own = load_models(path, reference, schema=schema, client=client, personal=personal)
     text = predictions_csv(model, table, keep, reading, warn, own)
     write_bytes(text.encode(), out, private=True)  # rows may be patients
     rows = sum(1 for _ in csv.reader(io.StringIO(text))) - 1  # a cell may contain line breaks
     say(f"{out}: predictions for {rows:,} rows")
     if client is not None:
-        which = "personal" if client in personal_clients(file) else "global"
+        which = "personal" if client in personal_weights(file) else "global"
         say(f"used the {which} model for client '{client}'")
-    elif own:
-        named = listing([f"'{name}'" for name in own], "client")
-        say(f"used the personal models of {named} for their rows, and the global model for others")
-    elif (advice := advice_of(file, model.about)) is not None:
-        say(f"used the global model; {advice}")
+    elif personal:
+        say("used the personal model of each row's client, if there is one")
     return 0
 
 
@@ -98,19 +89,17 @@ def show(
         from drfl.data.model import load_model
         from drfl.data.model_card import card
         from drfl.data.model_store import find_model
-        from drfl.data.personal_models import advice_of, personal_clients
+        from drfl.data.personal_models import personal_weights
 
         model, file = load_model(path, schema=schema), find_model(path).file
         found = card(model)
         if as_json:
-            print(json.dumps({"card": found, "about": model.about, "personal": personal_clients(file)}))
+            print(json.dumps({"card": found, "about": model.about, "personal": [*personal_weights(file)]}))
             return 0
         for section, lines in found.items():
             say(section)
             for line in lines:
                 say(f"  {line}")
-        if (advice := advice_of(file, model.about)) is not None:
-            say(f"this is the global model; {advice}")
     return 0
 
 
@@ -119,6 +108,7 @@ def export(
     path: ModelPath,
     out: Annotated[Path, typer.Option(help="ONNX file to write")] = Path("model.onnx"),
     reference: Reference = None,
+    client: Annotated[str | None, typer.Option("--client", help="Export the personal model of this client")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file")] = False,
 ) -> int:
     """Write a model as ONNX, with its standardisation; needs the extra 'onnx'."""
@@ -128,7 +118,7 @@ def export(
         from drfl.data.model_store import find_model
 
         check_output(out, "--out", overwrite=overwrite, inputs=[find_model(path).file])
-        load_model(path, reference).to_onnx(out)
+        load_model(path, reference, client=client).to_onnx(out)
         say(f"{out}: written")
     return 0
 

@@ -186,6 +186,9 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f"Did you mean '{by_lower[near[0]]}'?" if near else ""
 
 
+MOST_NAMES = 50
+"""Known names that an error lists; a run may have thousands of clients."""
+
 WRITTEN_BY_USERS = ("algorithm", "method or algorithm", "model", "loss", "metric", "ambiguity set")
 """The kinds of objects that a user can name as ``FILE.py:NAME``."""
 
@@ -214,7 +217,7 @@ def unknown(
     if synonyms and str(name).lower() in synonyms:
         hint = f"Did you mean '{synonyms[str(name).lower()]}'?"
     what = f"unknown {kind} {shown}{' ' if place else ''}{place}"
-    message = f"{what}. {hint}{' ' if hint else ''}Choose from {', '.join(names)}"
+    message = f"{what}. {hint}{' ' if hint else ''}Choose from {listing(names, 'name', MOST_NAMES)}"
     if kind in WRITTEN_BY_USERS and isinstance(name, str) and name.endswith(".py"):
         message = f"{what}. To use an object in this file, write {name}:NAME"
     return InputError(message, code="unknown-name", field=kind if field is None else field)

@@ -18,7 +18,14 @@ from drfl.core.errors import InputError, Notice
 from drfl.core.html_table import html_table
 from drfl.data.model_file import ModelFile, Threshold, read_model_file
 from drfl.data.model_store import find_model
-from drfl.data.personal_models import has_own_models, no_personal_models, personal_clients, personal_weights
+from drfl.data.personal_models import (
+    clients_of_fit,
+    has_own_models,
+    no_personal_models,
+    personal_file,
+    personal_weights,
+    weights_of,
+)
 from drfl.data.standardisation import Standardisation, Standardise
 from drfl.data.tables.columns import frame_row
 from drfl.data.tables.conform import encode_features
@@ -81,20 +88,23 @@ def load_model(
     file, of_site = find_model(Path(path))
     content = read_model_file(file)
     if client is not None:
-        own = personal_weights(file, content.about, client)
-        shapes = {name: (value.shape, value.dtype) for name, value in content.weights.items()}
-        if any(shapes.get(name) != (value.shape, value.dtype) for name, value in own.items()):
-            raise InputError(
-                f"the personal model of client '{client}' does not fit {file}: they come from different fits",
-                code="damaged-file",
-                field="client",
-            )
-        content = content._replace(weights={**content.weights, **own})
+        own = weights_of(file, content.about, client)
+        content = content._replace(weights=_merged(content.weights, own, client))
     elif has_own_models(content.about):
-        remedy = "name a client to use its model" if personal_clients(file) else "which are not stored"
+        remedy = "name a client to use its model" if personal_file(file).is_file() else "which are not stored"
         text = f"{file} is a global model, but the run tested its clients' own models: {remedy}"
         LOG.warning(Notice(text, "no-personal-models", str(file)))
     return Model(content, module, of_site if schema is None else schema, trusted)
+
+
+def _merged(weights: Mapping[str, Tensor], own: Mapping[str, Tensor], client: str) -> dict[str, Tensor]:
+    """Return the weights of a global model with those of a client's personal model."""
+    shapes = {name: (value.shape, value.dtype) for name, value in weights.items()}
+    fits = all(shapes.get(name) == (value.shape, value.dtype) for name, value in own.items())
+    if not fits or not all(bool(value.isfinite().all()) for value in own.values()):
+        why = "has values that are not finite" if fits else "does not fit the global model, which is from another run"
+        raise InputError(f"the personal model of client '{client}' {why}", code="damaged-file", field="client")
+    return {**weights, **own}
 
 
 def load_models(
@@ -104,34 +114,52 @@ def load_models(
     schema: TableSchema | str | Path | None = None,
     client: str | None = None,
     personal: bool = False,
-) -> tuple[Model, dict[str, Model]]:
-    """Load a model (see :func:`load_model`) and, if ``personal``, the personal models beside it by client.
+) -> tuple[Model, dict[str, dict[str, Tensor]]]:
+    """Load a model (see :func:`load_model`) and, if ``personal``, the weights of personal models beside it by client.
 
     Raises:
-        InputError: If ``personal`` is true and there are none.
+        InputError: If ``personal`` is true and there are none, or a client is named too.
     """
+    if personal and client is not None:
+        raise InputError(
+            "`client` and `personal` exclude each other: omit `client` to use the model of each row's client",
+            code="conflicting-options",
+            field="personal",
+        )
     if not personal:
         return load_model(path, reference, schema=schema, client=client), {}
     file, of_site = find_model(Path(path))
-    clients, content = personal_clients(file), read_model_file(file)
-    if not clients:
-        raise no_personal_models(file, content.about)
-    one = Model(content, reference, of_site if schema is None else schema)
-    return one, {name: load_model(path, reference, schema=schema, client=name) for name in clients}
+    model = Model(read_model_file(file), reference, of_site if schema is None else schema)
+    return model, model.personal_weights()
 
 
 def personal_outputs(
-    model: Model, own: Mapping[str, Model], tables: Sequence[Table], clients: Sequence[str]
+    model: Model, own: Mapping[str, Mapping[str, Tensor]], tables: Sequence[Table], clients: Sequence[str]
 ) -> np.ndarray:
     """Compute the outputs for the rows of tables: of a client's personal model if there is one, else of ``model``.
 
-    ``clients`` names the client of each row of all tables.
+    Args:
+        model: The global model.
+        own: Weights of the personal models, by client.
+        tables: The tables.
+        clients: The client of each row of all tables.
+
+    Raises:
+        InputError: If a personal model does not fit the global one, or has values that are not finite.
     """
-    outputs = np.concatenate([model.outputs(table) for table in tables])
-    names = np.array(clients, dtype=object)
-    for name in {*clients} & {*own}:
-        rows = names == name
-        outputs[rows] = np.concatenate([own[name].outputs(table) for table in tables])[rows]
+    inputs = torch.cat([model.encode(table) for table in tables])
+    outputs = model.outputs_of(inputs)
+    rows = dict[str, list[int]]()
+    for row, name in enumerate(clients):
+        if name in own:
+            rows.setdefault(name, []).append(row)
+    # The models share one module, because a copy for each client would repeat frozen layers, which may be large.
+    try:
+        for name, of_client in rows.items():
+            load_weights(model.module, _merged(model.weights, own[name], name))
+            outputs[of_client] = model.outputs_of(inputs[of_client])
+    finally:
+        load_weights(model.module, model.weights)
     return outputs
 
 
@@ -239,6 +267,17 @@ class Model:
                 field="module",
             )
         return self._module
+
+    def personal_weights(self) -> dict[str, dict[str, Tensor]]:
+        """Return the weights of the personal models beside the model's file, by client.
+
+        Raises:
+            InputError: If there are none, unless a fit decided that every client uses the global model.
+        """
+        own = personal_weights(self._file.path)
+        if not own and (has_own_models(self.about) or not clients_of_fit(self._file.path)):
+            raise no_personal_models(self._file.path, self.about)
+        return own
 
     def to_torch(self) -> nn.Module:
         """Return a module that takes encoded rows in raw units (n, p), standardises them, and returns its outputs.
@@ -366,7 +405,11 @@ class Model:
 
     def outputs(self, rows: Any) -> np.ndarray:  # noqa: ANN401
         """Compute the module's outputs, such as logits, for the rows of :meth:`predict_proba`, (n, …) float64."""
-        inputs, module = self.encode(rows), self.to_torch()
+        return self.outputs_of(self.encode(rows))
+
+    def outputs_of(self, inputs: Tensor) -> np.ndarray:
+        """Compute the module's outputs for rows that :meth:`encode` has encoded, (n, …) float64."""
+        module = self.to_torch()
         # Rows are standardised in float64. Others are rounded as for the training.
         if self.standardisation is None and inputs.is_floating_point():
             inputs = inputs.to(self._file.dtype).to(_dtype_of(self.module))

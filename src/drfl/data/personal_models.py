@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import quote, unquote
 
 from torch import Tensor
 
-from drfl.core.errors import InputError, listing, unknown
+from drfl.core.errors import InputError, unknown
 from drfl.core.files import read_json, read_tensors, reading
 from drfl.data.model_store import RETURNED, own_file
 
@@ -26,9 +27,31 @@ def personal_file(model: Path) -> Path:
     return model.with_name(own_file(model.name))
 
 
-def personal_clients(model: Path) -> tuple[str, ...]:
-    """Return the clients that have a personal model beside a model file."""
-    return _clients(_tensors(model))
+def tensor_name(client: str, parameter: str) -> str:
+    """Return the name of a parameter of a client's model in the file of personal models."""
+    # The last slash ends the client's name, so a parameter must have none.
+    return f"{client}/{quote(parameter, safe='')}"
+
+
+def client_and_parameter(name: str) -> tuple[str, str]:
+    """Return what :func:`tensor_name` combined."""
+    client, _, parameter = name.rpartition("/")
+    return client, unquote(parameter)
+
+
+def personal_weights(model: Path) -> dict[str, dict[str, Tensor]]:
+    """Return the parameters of the personal models beside a model file, by client; empty if there are none."""
+    file, weights = personal_file(model), dict[str, dict[str, Tensor]]()
+    if not file.is_file():
+        return weights
+    tensors, _ = read_tensors(file, problem="is not a file of personal models")
+    for name, value in tensors.items():
+        client, parameter = client_and_parameter(name)
+        weights.setdefault(client, {})[parameter] = value
+    with reading(file, "is not a file of personal models"):
+        if "" in weights:
+            raise ValueError("a tensor has no client")
+    return weights
 
 
 def has_own_models(about: Mapping[str, object]) -> bool:
@@ -36,7 +59,7 @@ def has_own_models(about: Mapping[str, object]) -> bool:
     return about.get("own_models") is True
 
 
-def personal_weights(model: Path, about: Mapping[str, object], client: str) -> dict[str, Tensor]:
+def weights_of(model: Path, about: Mapping[str, object], client: str) -> dict[str, Tensor]:
     """Return the parameters of a client's personal model; empty if the client of a fit uses the global model.
 
     Args:
@@ -47,19 +70,22 @@ def personal_weights(model: Path, about: Mapping[str, object], client: str) -> d
     Raises:
         InputError: If there are no personal models beside the model, or no client of this name.
     """
-    tensors, file = _tensors(model), model.parent / DECISION
-    if has_own_models(about):
-        file, clients = personal_file(model), _clients(tensors)
-    else:
-        document = read_json(file) if model.name == RETURNED and file.is_file() else None
-        named = document.get("personal") if isinstance(document, dict) else None
-        clients = tuple(named) if isinstance(named, dict) else ()
+    weights = personal_weights(model)
+    named = () if has_own_models(about) and not weights else clients_of_fit(model)
+    clients, file = (named, model.parent / DECISION) if named else (tuple(weights), personal_file(model))
     if not clients:
         raise no_personal_models(model, about, client)
     if client not in clients:
         raise unknown("client", client, clients, field="client", place=f"in {file}")
-    own = {name: value for name, value in tensors.items() if name.rpartition("/")[0] == client}
-    return {name.rpartition("/")[2]: value for name, value in own.items()}
+    return weights.get(client, {})
+
+
+def clients_of_fit(model: Path) -> tuple[str, ...]:
+    """Return the clients of a fit with personal models, which may have given none of them one; () for other runs."""
+    file = model.parent / DECISION
+    document = read_json(file) if model.name == RETURNED and file.is_file() else None
+    named = document.get("personal") if isinstance(document, dict) else None
+    return tuple(named) if isinstance(named, dict) else ()
 
 
 def no_personal_models(model: Path, about: Mapping[str, object], client: str | None = None) -> InputError:
@@ -81,31 +107,3 @@ def no_personal_models(model: Path, about: Mapping[str, object], client: str | N
             f"`{field}`"
         )
     return InputError(text, code="no-personal-models", field=field)
-
-
-def advice_of(model: Path, about: Mapping[str, object]) -> str | None:
-    """Return which clients have a personal model, and how to use it.
-
-    Returns:
-        None if there is none, or if loading the model has warned of them.
-    """
-    clients = () if has_own_models(about) else personal_clients(model)
-    if not clients:
-        return None
-    named = listing([f"'{client}'" for client in clients], "client")
-    return f"{personal_file(model)} has personal models of {named}: use one with `drfl predict … --client NAME`"
-
-
-def _clients(tensors: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name.rpartition("/")[0] for name in tensors))
-
-
-def _tensors(model: Path) -> dict[str, Tensor]:
-    file = personal_file(model)
-    if not file.is_file():
-        return {}
-    tensors, _ = read_tensors(file, problem="is not a file of personal models")
-    with reading(file, "is not a file of personal models"):
-        if not all(name.rpartition("/")[0] for name in tensors):
-            raise ValueError("a tensor has no client")
-    return tensors

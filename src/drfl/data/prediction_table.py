@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
+from torch import Tensor
 
 from drfl.core.csv_cells import csv_text
 from drfl.core.errors import InputError, Notice, listing, unknown
@@ -48,9 +49,9 @@ def predictions_csv(
     keep: Sequence[str] = (),
     reading: ReadOptions = DETECT,
     warn: Callable[[Notice], None] | None = None,
-    own: Mapping[str, Model] = MappingProxyType({}),
+    own: Mapping[str, Mapping[str, Tensor]] = MappingProxyType({}),
 ) -> str:
-    """Predict each row of a table, with the model of its client if there are personal models ``own``.
+    """Predict each row of a table, with its client's personal model if ``own`` has the weights of one.
 
     Columns are the number of the ``row`` from 1, the kept columns, the ``prediction``, and ``probability_CLASS`` for
     each class. A multi-label task has ``prediction_LABEL`` and ``probability_LABEL`` for each label. ``warn`` gets a
@@ -87,6 +88,10 @@ def predictions_csv(
                 field="personal",
             )
         outputs = personal_outputs(model, own, [table], clients)
+        without = [f"'{name}'" for name in dict.fromkeys(clients) if name not in own]
+        if without and warn is not None:
+            text = f"{path}: no personal models of {listing(without, 'client')}: the global model predicts their rows"
+            warn(Notice(text, "no-personal-models", str(path)))
     else:
         outputs = model.outputs(table)
     counts = other_cells(columns, table)

@@ -563,8 +563,8 @@ def evaluate(
         measure: Name of a metric. None = the score of the training, or the mean absolute error in regression.
         level: Confidence level of intervals and sets, in (0, 1).
         auc_interval: See :func:`drfl.assess`.
-        personal: Test each client that has a personal model with that model, and the others with the global one.
-            ``model`` must be a path.
+        personal: Test each client that has a personal model beside the file of ``model`` with that model, and the
+            others with ``model``.
 
     Raises:
         InputError: If the model has no schema or does not describe its module, a table does not conform to the schema,
@@ -585,10 +585,10 @@ def evaluate(
     from drfl.data.model import Model, load_models
     from drfl.experiments.assess.labelled_table import evaluate_tables
 
-    if personal and isinstance(model, Model):
-        text = "with `personal`, the model must be the path of a run or a fit, which has the personal models"
-        raise InputError(text, code="wrong-type", field="model")
-    tested, own = (model, {}) if isinstance(model, Model) else load_models(model, personal=personal)
+    if isinstance(model, Model):
+        tested, own = model, model.personal_weights() if personal else {}
+    else:
+        tested, own = load_models(model, personal=personal)
     return evaluate_tables(
         tested, tables, group=group, measure=measure, level=level, auc_interval=auc_interval, own=own
     )

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from drfl.ambiguity import AmbiguitySet
 from drfl.ambiguity.ambiguity_set import check_ambiguity
+from drfl.core import checks
 from drfl.core.errors import InputError
 from drfl.core.key import Key
 from drfl.federation.client_table import ClientTable
@@ -229,8 +230,13 @@ def proximal_weight(algorithm: Algorithm) -> float:
     """Return μ if the local steps minimise a loss plus (μ/2)·‖u − w‖², else 0.
 
     An algorithm states this with an attribute ``proximal_weight``. It adds to the curvature of the loss.
+
+    Raises:
+        InputError: If it is not a finite number of at least 0.
     """
-    return float(getattr(core_of(algorithm), "proximal_weight", 0.0))
+    value = getattr(core_of(algorithm), "proximal_weight", 0.0)
+    checks.non_negative("proximal_weight", value)
+    return float(value)
 
 
 def is_isolated(algorithm: Algorithm) -> bool:

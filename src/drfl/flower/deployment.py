@@ -24,6 +24,7 @@ from drfl.experiments.config.learned import Origin
 from drfl.experiments.config.ready_run import ReadyRun
 from drfl.experiments.config.run_settings import engine_text
 from drfl.experiments.config.wrap import add_over_selection, wrap_algorithm
+from drfl.federation.algorithm import Personal
 from drfl.flower.claims import site_warnings, standardisation_of
 from drfl.flower.deployed_federation import FlowerFederation
 from drfl.flower.job_code import job_code
@@ -225,6 +226,13 @@ class Preparation:
         inner = Recorded(selecting, on_used)
         algorithm = wrap_algorithm(config, inner, keep, self.probe, task, sites.names, on_rejected)
         selection = config.selection(config.measures)
+        if selection.select is not None and isinstance(bare, Personal):
+            raise InputError(
+                f"select cannot return an earlier round of {config.algorithm} in a deployment, because sites keep only "
+                "the newest of their own models: remove select. patience and until can still stop the run",
+                code="unsupported-combination",
+                field="select",
+            )
         state = first(
             algorithm, fed, returned=config.returned, averaged=config.averaged, table_dir=config.tables,
             validates=selection.validates,

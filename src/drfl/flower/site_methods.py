@@ -25,6 +25,7 @@ from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import InputError, Notice
 from drfl.core.files import read_bytes, read_tensors, sha256_of
 from drfl.core.hashing import digest_of
+from drfl.data.personal_models import client_and_parameter, tensor_name
 from drfl.federation.local_method import LocalMethod
 from drfl.flower.records import Message
 from drfl.flower.site_policy import SitePolicy
@@ -35,13 +36,17 @@ LOG = logging.getLogger("drfl.flower")
 OPTIONS = (bool, int, float, str, type(None))
 """Types of the fields of a method that the server sends to sites."""
 
-STATES, KEY, OWN = "drfl-clients", "key", "own.safetensors"
-"""Folder of a site's states, beside ``site.toml``, and in it the key of their numbers and the site's own model."""
+STATES, KEY = "drfl-clients", "key"
+"""Folder of a site's states, beside ``site.toml``, and in it the key of their numbers."""
 
 MOST_BYTES = 2**28
 """Bytes of states that a site stores; the newest :data:`FEWEST` are stored in any case."""
 
 FEWEST = 3
+"""Number of states that a site stores in any case."""
+
+MOST_QUOTED = 200
+"""Maximum number of characters of a site's name in the name of its folder. A digest of the name replaces the rest."""
 
 MOST_TEXT = 128
 """Maximum number of characters of a method's name, and of the texts in its fields."""
@@ -143,8 +148,11 @@ class SiteStates:
     """
 
     def __init__(self, folder: Path, site: str) -> None:
-        # Quote the name, because a name such as "../x" must not lead out of the folder.
-        self.site, self.folder = site, folder / STATES / quote(site, safe="")
+        # Quote the name, because names such as "../x" and ".." must not lead out of the folder.
+        name = quote(site, safe="").replace(".", "%2E")
+        if len(name) > MOST_QUOTED:
+            name = f"{name[:MOST_QUOTED]}-{hashlib.sha256(site.encode()).hexdigest()[:16]}"
+        self.site, self.folder = site, folder / STATES / name
 
     def read(self, number: int, like: Tensor) -> Tensor:
         """Return the row with a number; zeros, which represent the start value, for 0 or if the site lost it.
@@ -179,27 +187,33 @@ class SiteStates:
         with atomic_write(self.folder / f"{number}.safetensors", private=True) as file:
             file.write(save({"row": row}))
         # A server may resume from an earlier round, so keep as many older states as there is room for.
-        files = sorted(self.folder.glob("[0-9]*.safetensors"), key=lambda path: path.stat().st_mtime_ns)
-        most = max(FEWEST, MOST_BYTES // max(1, row.nbytes))
-        for path in files[: max(0, len(files) - most)]:
-            path.unlink(missing_ok=True)
+        self._remove_old("[0-9]*.safetensors", max(FEWEST, MOST_BYTES // max(1, row.nbytes)))
         return number
 
     def keep_own_model(self, task: Task, w: Tensor, shared: Tensor) -> None:
         """Store the site's own model w (d,), and a digest of the global model ``shared`` (d,) that it belongs to."""
+        digest = _digest(task.state_dict(shared, trained=True))
+        tensors = {tensor_name(self.site, name): value for name, value in task.state_dict(w, trained=True).items()}
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with atomic_write(self.folder / OWN, private=True) as file:
-            tensors = {f"{self.site}/{name}": value for name, value in task.state_dict(w, trained=True).items()}
-            file.write(save(tensors, {"global": _digest(task.state_dict(shared, trained=True))}))
+        with atomic_write(self.folder / f"own-{digest}.safetensors", private=True) as file:
+            file.write(save(tensors, {"global": digest}))
+        # The server may deliver the model of a run after later runs. Each may test two models at its end.
+        self._remove_old("own-*.safetensors", 2 * FEWEST)
 
     def own_model_of(self, shared: Mapping[str, Tensor]) -> bytes | None:
         """Return the file of the site's own model that belongs to a global model's tensors; None if it has none."""
-        with suppress(InputError):  # the file is absent or damaged
-            tensors, about = read_tensors(self.folder / OWN, follow=False)
-            names = [name.rpartition("/")[2] for name in tensors]
-            if shared.keys() >= {*names} and about.get("global") == _digest({name: shared[name] for name in names}):
-                return save(tensors)
+        for path in self.folder.glob("own-*.safetensors"):
+            with suppress(InputError):  # the file is damaged
+                tensors, about = read_tensors(path, follow=False)
+                names = [client_and_parameter(name)[1] for name in tensors]
+                if shared.keys() >= {*names} and about.get("global") == _digest({name: shared[name] for name in names}):
+                    return save(tensors)
         return None
+
+    def _remove_old(self, pattern: str, most: int) -> None:
+        files = sorted(self.folder.glob(pattern), key=lambda path: path.stat().st_mtime_ns)
+        for path in files[: max(0, len(files) - most)]:
+            path.unlink(missing_ok=True)
 
 
 def _digest(tensors: Mapping[str, Tensor]) -> str:

@@ -23,7 +23,7 @@ from drfl.core.key import Key
 from drfl.core.run_end import StopReason
 from drfl.federation.algorithm import Algorithm, check_algorithm_type, core_of, is_isolated, lam_of
 from drfl.federation.federation import Bundling, DataChecked, Federation
-from drfl.federation.local_method import has_user_loss
+from drfl.federation.local_method import OwnModels, has_user_loss
 from drfl.training import step_size
 from drfl.training.certificate import Certifier
 from drfl.training.history import undefined_names, undefined_notices
@@ -189,8 +189,9 @@ def run(
         if stop is not None or progress.round >= rounds:
             break
         progress, evaluation = _advance(progress, ahead, after), None
-    # A callback may have stopped the run at a round without a test, or the run may have been resumed at its end.
-    if evaluation is None:
+    # A callback may have stopped the run at a round without a test, or the run may have been resumed at its end. Sites
+    # store their own models in a test that is marked as the last one.
+    if evaluation is None or (isinstance(log.personal, OwnModels) and not log.personal.is_last):
         evaluation = _test(fed, progress, log, is_last=True)
         if progress.row is None:
             progress = log.add(progress, evaluation, log.cost())

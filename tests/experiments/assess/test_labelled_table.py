@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from safetensors.torch import save_file
 from sklearn.metrics import recall_score, roc_auc_score
 from tests.support.refusals import check_refusal, refused
 from torch import nn
 
 import drfl
 from drfl.cli.app import call
+from drfl.core import files
+from drfl.data import personal_models
 
 
 def rows(seed, n=150):
@@ -94,8 +98,30 @@ def test_clients_are_tested_with_their_personal_models(tmp_path, monkeypatch, ca
     assert "'north', 'south'. Others: the global model" in printed
     assert call(["evaluate", "a", "new.csv"]) == 0
     assert "add --personal" in " ".join(capsys.readouterr().out.split())
-    with refused("wrong-type", "model", "path"):
-        drfl.evaluate(drfl.load_model("a"), new, personal=True)
+    assert drfl.evaluate(drfl.load_model("a"), new, personal=True).values.tolist() == found.values.tolist()
+    # Rows of other groups are tested with the models of their clients, too.
+    by_sex = drfl.evaluate("a", new, group="sex", personal=True)
+    right = pd.Series(False, index=new.index)
+    for name, part in new.groupby("site"):
+        right[part.index] = models[name].predict(part) == part["ill"]
+    assert by_sex.values == pytest.approx(right.groupby(new["sex"]).mean().tolist())
+    assert call(["evaluate", "a", "new.csv", "--group", "sex", "--personal"]) == 0
+    assert "Others: the global model" not in " ".join(capsys.readouterr().out.split())
+
+
+def test_all_personal_models_are_read_once(runs, tmp_path, monkeypatch):
+    shutil.copytree(runs["ill"], tmp_path / "a")
+    weights, calls = drfl.load_model(runs["ill"]).weights, []
+    own = {f"client {i}/{name}": value + i for i in range(20) for name, value in weights.items()}
+    save_file(own, tmp_path / "a" / "personal.safetensors")
+
+    def read_tensors(*args, **options):
+        calls.append(args)
+        return files.read_tensors(*args, **options)
+
+    monkeypatch.setattr(personal_models, "read_tensors", read_tensors)
+    drfl.evaluate(tmp_path / "a", rows(1).assign(site=[f"client {i % 20}" for i in range(150)]), personal=True)
+    assert len(calls) == 1
 
 
 def test_models_without_personal_ones_are_refused(runs, tmp_path, monkeypatch):

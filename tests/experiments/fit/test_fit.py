@@ -11,6 +11,7 @@ from tests.support.refusals import refused
 
 import drfl
 from drfl.core.errors import DivergedError, DrflError
+from drfl.data.model import load_models
 from drfl.experiments.fit import fit as fit_module
 from drfl.experiments.fit import personal as personal_module
 from drfl.experiments.fit.members import PORTFOLIO, Member
@@ -168,6 +169,28 @@ def test_client_with_contrary_labels_gets_its_own_model(two_members):
     assert own.model.equal(shared.model)
     assert float(own.result.evaluation.score.min()) > float(shared.result.evaluation.score.min()) + 0.2
     assert own.result.history.last.metrics.worst_score == float(own.result.evaluation.score.min())
+
+
+def test_files_have_the_models_of_all_clients(two_members, monkeypatch, tmp_path):
+    monkeypatch.setattr(personal_module, "decide", lambda *args: [(GLOBAL, 0.0), *decide(*args)[1:]])
+    data = clients(contrary=1)
+    own = fitted(data, personalise=True, out=tmp_path / "a")
+    assert own.personal is not None
+    assert (own.personal.used[0], own.personal.used[2] == GLOBAL) == (GLOBAL, False)
+    module = torch.nn.Linear(4, 2)
+    for client in data.names:
+        own.result.write_into(module, client=client)
+        weights = drfl.load_model(tmp_path / "a", client=client).weights
+        assert all(value.equal(weights[name]) for name, value in module.state_dict().items())
+    with refused("unknown-name", "client", "site0", "site2"):
+        drfl.load_model(tmp_path / "a", client="site3")
+    # A fit may give no client a personal model.
+    monkeypatch.setattr(personal_module, "decide", lambda *args: [(GLOBAL, 0.0)] * 3)
+    fitted(data, personalise=True, out=tmp_path / "b")
+    assert load_models(tmp_path / "b", personal=True)[1] == {}
+    fitted(data, out=tmp_path / "c")
+    with refused("no-personal-models", "personal"):
+        load_models(tmp_path / "c", personal=True)
 
 
 @pytest.mark.long

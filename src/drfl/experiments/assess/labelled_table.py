@@ -57,12 +57,12 @@ def evaluate_tables(
     measure: str | None,
     level: float,
     auc_interval: AucInterval,
-    own: Mapping[str, Model] = MappingProxyType({}),
+    own: Mapping[str, Mapping[str, Tensor]] = MappingProxyType({}),
     reading: ReadOptions = DETECT,
 ) -> Assessment:
     """Test a model on all rows of tables; see :func:`drfl.evaluate`.
 
-    ``own`` has the personal models of clients, and ``reading`` defines how to read files.
+    ``own`` has the weights of clients' personal models, and ``reading`` defines how to read files.
     """
     schema = model.schema
     if schema is None:
@@ -82,12 +82,15 @@ def evaluate_tables(
         if group is not None and group not in table.frame.columns:
             place = f"in {table.place} for `group`"
             raise unknown("column", group, list(table.frame.columns), field="group", place=place)
-    if group is None and all(schema.client in table.frame.columns for table in read):
+    named = all(schema.client in table.frame.columns for table in read)
+    if group is None and named:
         group = schema.client
     owners = client_of_rows(read, group)
     if owners is None:
         place = read[0].place
         owners = [place if place == "the table" else name_of(Path(place))] * len(read[0].frame)
+    # Groups such as wards are tested with the personal models of the rows' clients.
+    clients = client_of_rows(read, schema.client) if own and named else None
     # Other columns are ignored, as in predictions.
     answers = used_columns([each.name for each in schema.targets])
     known = {column.name for column in schema.columns} | {*answers}
@@ -97,7 +100,7 @@ def evaluate_tables(
     for problem in (each for part in parts for each in part.problems if each.field in answers):
         raise problem
     targets = target_tensor(schema, np.concatenate([part.targets for part in parts]))[0]
-    outputs = torch.from_numpy(personal_outputs(model, own, read, owners))
+    outputs = torch.from_numpy(personal_outputs(model, own, read, clients or owners))
     if schema.task == "classification" and (outputs.ndim == 1 or outputs.shape[1] == 1):
         outputs = outputs.reshape(-1, 1)
         outputs = torch.cat([torch.zeros_like(outputs), outputs], 1)

@@ -21,7 +21,7 @@ from drfl.core.user_code import label_of
 from drfl.data import ClientData
 from drfl.data.dataset import TaskName
 from drfl.data.model_file import Threshold, model_bytes
-from drfl.data.personal_models import MOST_BYTES, MOST_TENSORS, PERSONAL
+from drfl.data.personal_models import MOST_BYTES, MOST_TENSORS, PERSONAL, tensor_name
 from drfl.data.warm_start import start_notices
 from drfl.engine import Simulation
 from drfl.experiments.config.about_run import run_toml
@@ -80,8 +80,7 @@ def run_files(finished: FinishedRun) -> Iterator[tuple[str, bytes]]:
         yield name, text.encode()
     data = job.fed.data_digest() or digest_of(job.data.tensors())
     about = {**about_model(job, data), **({"own_models": True} if finished.is_personal else {})}
-    # With personal models the evaluation is that of these models.
-    models = {"model": (result.model, result.evaluation if result.personal is None else None)}
+    models = {"model": (result.model, result.evaluation)}
     if result.returned != "last":
         models["model-last"] = result.state.w, result.last
     if result.average is not None and result.averaged is not None:
@@ -91,13 +90,14 @@ def run_files(finished: FinishedRun) -> Iterator[tuple[str, bytes]]:
     classes = job.data.classes
     for name, (w, evaluation) in models.items():
         outcome: dict[str, object] = {}
-        if evaluation is not None and classes is not None and len(classes) == 2:
-            # The positive class of two, and the threshold above which it is predicted.
+        if classes is not None and len(classes) == 2:
+            # The positive class of two, and the threshold above which it is predicted, also by personal models.
             chosen = evaluation.threshold
             cut = Threshold() if chosen is None else Threshold(chosen, "validation")
             outcome |= {"positive_class": classes[1]}
             outcome |= {"threshold": {"probability": cut.probability, **cut._asdict()}}
-        if evaluation is not None:
+        # Other results of such a run are those of the clients' own models.
+        if not finished.is_personal or evaluation is result.averaged:
             score = job.fed.measures[0]
             # A run that test rows stopped has no interval. That of the returned model is stored already.
             interval = finished.worst_interval if evaluation is result.evaluation else finished.interval_of(evaluation)
@@ -140,7 +140,7 @@ def personal_bytes(job: Running, models: ClientTable, clients: Sequence[int]) ->
     tensors = dict[str, Tensor]()
     for i in clients:
         own = job.task.state_dict(models[torch.tensor([i])][0], trained=True)
-        tensors |= {f"{job.data.names[i]}/{name}": value for name, value in own.items()}
+        tensors |= {tensor_name(job.data.names[i], name): value for name, value in own.items()}
     return save(tensors)
 
 
