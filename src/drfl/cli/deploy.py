@@ -91,7 +91,7 @@ def check(
         if write:
             if isinstance(place, SiteFolder) or site is not None:
                 raise InputError(
-                    "--write adds limits to server.toml: give the folder of the deployment, without --site",
+                    "--write adds limits to server.toml: pass the folder of the deployment, without --site",
                     code="wrong-folder",
                     field="--write",
                 )

@@ -158,7 +158,8 @@ def _of_classes(frame: pd.DataFrame, fed: Simulation, classes: Sequence[str]) ->
     for measure in fed.measures:
         if measure.name not in OF_ANSWERS and measure.name in METRICS:
             raise InputError(
-                f"{measure.words} needs probabilities, but the predictions are classes: give '{PROBABILITY}_CLASS'",
+                f"{measure.words} needs probabilities, but the predictions are classes: add the columns "
+                f"'{PROBABILITY}_CLASS'",
                 code="missing-column",
                 field=PROBABILITY,
             )
