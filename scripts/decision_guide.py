@@ -47,16 +47,16 @@ class Question(NamedTuple):
 
 
 QUESTIONS = (
-    Question("Do you want a model without a study?", ("drfl fit", "chooses among six candidates"), True),
-    Question("Is it clear that federation is worth it?", ("if not: LocalOnly, Pooled and", "FineTuned as baselines")),
+    Question("Do you just want a good model?", ("drfl fit", "chooses among six candidates"), True),
+    Question("Are you unsure whether federation helps?", ("baselines: LocalOnly, Pooled", "and FineTuned")),
     Question("Is one class rare at some clients?", ("score: auc or", "balanced_accuracy")),
     Question("Does only the average client matter?", ("SCAFFOLD or FedDyn", "drift correction without λ"), True),
-    Question("Are the labels of some clients noisy?", ("dual DRDM, reference = own,", "weight decay 0.01")),
+    Question("Are the labels of some clients noisy?", ("dual DRDM with reference = own,", "or FedAvg")),
     Question("Do the clients contradict each other?", ("dual DRDM; then", "drfl fit --personalise")),
     Question("Do some clients have few rows?", ("weight decay 0.01, or", "a smaller set: cvar, chi-square")),
-    Question("May a client be malicious?", ("set cvar or box, and an aggregator;", "guard probe with known rows")),
+    Question("Could a client be malicious?", ("set cvar or box, and an aggregator;", "guard probe with known rows")),
     Question("Do many clients drop out?", ("DRDM, dual DRDM or SCAFFOLD,", "not SCAFF-PD or DRFA")),
-    Question("Must the result be defended?", ("intervals, five seeds,", "a duality gap certificate")),
+    Question("Do you have to defend the result?", ("intervals, five seeds,", "a duality gap certificate")),
 )
 
 

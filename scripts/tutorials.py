@@ -30,6 +30,8 @@ TIMEOUT = 900
 """Maximum duration of a cell in seconds."""
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\[[0-9;]+m")
 """Terminal escape codes. Colour codes also match without their first byte, which Flower's output loses."""
+WARNING_PLACE = re.compile(r"\S*ipykernel_\d+/\d+\.py:\d+: (.*\n)  .*\n?")
+"""The place of a warning in a notebook's temporary file, the warning, and the line of code."""
 KEPT = ("text/plain", "text/html", "text/markdown", "image/png")
 """Kinds of output that the site shows."""
 
@@ -81,8 +83,8 @@ def cleaned(notebook: NotebookNode, folder: Path) -> NotebookNode:
 
 
 def plain(text: str, folder: Path) -> str:
-    """Remove terminal escape codes, and make paths relative to the notebook's folder."""
-    return ESCAPES.sub("", text).replace(f"{folder.resolve()}/", "").replace(f"{folder}/", "")
+    """Remove terminal escape codes and the places of warnings, and make paths relative to the notebook's folder."""
+    return WARNING_PLACE.sub(r"\1", ESCAPES.sub("", text)).replace(f"{folder.resolve()}/", "").replace(f"{folder}/", "")
 
 
 def joined(outputs: list[NotebookNode]) -> list[NotebookNode]:

@@ -21,7 +21,6 @@ TRIED_ELSEWHERE = {
     "drfl compare job.toml --seeds 40 --ray": "tests/experiments, on a cluster of this machine",
     "drfl tune job.toml --ray": "tests/tuning, on a cluster of this machine",
     "drfl run --dataset hf:flwrlabs/femnist": "tests/data/tables/test_hugging_face.py, with rows of its shape",
-    "drfl assess RUN": "the two lines before it; RUN stands for any folder",
 }
 """Beginnings of commands that start servers, need machines or take long → where they are tested."""
 NOT_HERE = ("adult", "shakespeare", "fashion-mnist", "kmnist-t10k")

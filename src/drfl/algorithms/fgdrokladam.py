@@ -81,7 +81,7 @@ class FGDROKLAdam(ClientSide):
                 code="needs-option",
                 field="lr",
             )
-        refuse_optimizer("FGDROKLAdam", self.local, "its own rule replaces that of the optimiser")
+        refuse_optimizer("FGDROKLAdam", self.local, "its update rule replaces that of the optimiser")
         if self.local.momentum:
             raise InputError(
                 "momentum has no effect with FGDROKLAdam. Remove momentum, or set beta3.",

@@ -78,7 +78,7 @@ def own_set(reference: str) -> Callable[..., AmbiguitySet]:
     loaded = user_code.load(KIND, reference)
     problem = ""
     if not isinstance(loaded, type):
-        problem = f"is a {type(loaded).__name__}, not a class: give the class of an ambiguity set"
+        problem = f"is a {type(loaded).__name__}, not a class: pass the class of an ambiguity set"
     elif missing := [name for name in ("project", "worst_case", "contains") if not hasattr(loaded, name)]:
         problem = f"has no method '{missing[0]}': see drfl.AmbiguitySet for the required methods"
     elif not dataclasses.is_dataclass(loaded):

@@ -190,8 +190,8 @@ def run(options: o.RunOptions) -> int:
 def fit(options: o.FitOptions) -> int:
     """Choose an algorithm and train one model for the worst client.
 
-    drfl holds out a fifth of the training rows, trains six candidates on the others and compares them on these rows.
-    It chooses FedAvg unless another one serves the worst client better, and trains the chosen one on all rows.
+    drfl trains six candidates on four fifths of the training rows, and compares them on the rest. It chooses FedAvg
+    unless another candidate is better for the worst client, and then trains the chosen one on all training rows.
     """
     from drfl.cli.fit import fit_command
 

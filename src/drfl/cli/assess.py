@@ -160,8 +160,8 @@ def _print_several(
             table.add_row(pair.second.record.algorithm, value, interval, worst.shown, *counts, *share)
         console.out.print(table)
         console.out.print(
-            "gain: difference in the worst client's score, which may be another client in each run; better at, worse "
-            "at: clients with a statistically significant difference (Holm)",
+            "gain: difference in the score of the worst client, which need not be the same client in both runs; better "
+            "at, worse at: clients with a statistically significant difference (Holm)",
             markup=False,
         )
     for reason in unpaired:
@@ -178,10 +178,10 @@ def _print_several(
             share = [row.undefined] if undefined else []
             table.add_row(row.second, value, interval, str(row.gain.n), row.verdict, *share)
         console.out.print(table)
-        few = " A verdict needs five seeds." if any(row.verdict == "not decided" for row in seeds) else ""
+        few = " A verdict needs at least five seeds." if any(row.verdict == "not decided" for row in seeds) else ""
         console.out.print(
-            f"Verdicts over seeds hold {seeds[0].scope}. The comparison row by row holds for other test rows of this "
-            f"pair of models. Rely on a difference that both show.{few}",
+            f"The verdicts over seeds are valid {seeds[0].scope}. The comparison row by row is valid for other test "
+            f"rows of these two models. Rely on a difference only if both show it.{few}",
             markup=False,
         )
 

@@ -50,7 +50,7 @@ def describe(
     paths: Paths,
     target: Annotated[list[str], typer.Option(help="Column to predict, or a condition such as 'age > 60'; repeatable")],
     group: Annotated[
-        str | None, typer.Option(help="Column that names each row's client (default: a client per file)")
+        str | None, typer.Option(help="Column that names the client of each row (default: one client per file)")
     ] = None,
     drop: Annotated[list[str] | None, typer.Option(help="Column to exclude, such as a name; repeatable")] = None,
     patient: Annotated[str | None, typer.Option(help="Column that names the patient of each row")] = None,

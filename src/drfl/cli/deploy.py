@@ -49,7 +49,7 @@ def init(
     ] = None,
     port: Annotated[int | None, typer.Option(help="Port of the SuperLink (default: 8000)")] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="Use neither TLS nor keys; for trials only")] = False,
-    keys: Annotated[bool, typer.Option("--keys", help="Also make keys and certificates, with make-keys.sh")] = False,
+    keys: Annotated[bool, typer.Option("--keys", help="Also create keys and certificates, with make-keys.sh")] = False,
 ) -> int:
     """Write the folder of a new deployment.
 
@@ -79,7 +79,7 @@ def check(
 ) -> int:
     """Check a deployment, or one site, for problems.
 
-    In the folder of a site the command checks that site.
+    In the folder of a site, the command checks this site.
     """
     with signals.raise_on_signal():
         _require()
@@ -91,7 +91,7 @@ def check(
         if write:
             if isinstance(place, SiteFolder) or site is not None:
                 raise InputError(
-                    "--write adds limits to server.toml: give the folder of the deployment, without --site",
+                    "--write adds limits to server.toml: pass the folder of the deployment, without --site",
                     code="wrong-folder",
                     field="--write",
                 )
@@ -134,7 +134,7 @@ def status(
     directory: Place,
     as_json: Annotated[bool, typer.Option("--json", help="Print a single JSON object on stdout")] = False,
 ) -> int:
-    """Show the sites, when they were last seen, the rounds of the newest run and fit, and their models.
+    """Show the state of each site, and the progress of the newest run and fit.
 
     The exit code is 1 if the SuperLink does not answer.
     """
@@ -210,8 +210,9 @@ def evaluate(
 ) -> int:
     """Test models at all sites, without training.
 
-    The table has the same intervals as a run's evaluation. Further models are compared with the first, row by row
-    at each site. Sites also test the score column in their policy. The exit code is 1 if a site did not answer.
+    The table has the same confidence intervals as that of a run. The command compares each further model with the
+    first one, row by row at each site. Sites also test the score column in their policy. The exit code is 1 if a site
+    did not answer.
     """
     with signals.raise_on_signal():
         folder = _deployment(directory)
@@ -379,7 +380,7 @@ def audit(
 ) -> int:
     """Check the audit logs of the server and its sites.
 
-    The logs are also compared with each other.
+    The command also compares the logs with each other.
     The exit code is 1 if there is a problem.
     """
     with signals.raise_on_signal():

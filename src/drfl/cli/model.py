@@ -58,7 +58,7 @@ def predict_command(
     check_output(out, "--out", overwrite=overwrite, inputs=[table, file, *([] if schema is None else [schema])])
     if out.suffix.lower() not in ("", ".csv"):
         raise InputError(
-            f"predictions are written as CSV, not as {out.suffix}: give a name ending in .csv to --out",
+            f"predictions are written as CSV, not as {out.suffix}: pass a name ending in .csv to --out",
             code="unsupported-file",
             field=str(out),
         )

@@ -25,7 +25,7 @@ def report_command(options: ReportOptions) -> int:
         check_typst()
         if out is not None and out.resolve() == options.pdf.resolve():
             raise InputError(
-                f"--out and --pdf are both {out}: give two different files", code="conflicting-options", field="pdf"
+                f"--out and --pdf are both {out}: pass two different files", code="conflicting-options", field="pdf"
             )
     for path, name in ((out, "--out"), (options.pdf, "--pdf")):
         if path is not None:

@@ -333,7 +333,7 @@ def read(path: Path) -> LogContent:
         if number == 1 and (record["event"], record.get("format")) != ("opened", FORMAT):
             raise _broken(path, number, f"it does not begin an audit log of format {FORMAT}", "log-format")
         if number == 1 and record.get("role") not in EVENTS:
-            raise _broken(path, number, "it begins the log of neither a server nor a site", "bad-record")
+            raise _broken(path, number, "it begins neither a server's log nor a site's", "bad-record")
         if record["n"] != number or record["previous"] != (heads[-1].digest if heads else FIRST):
             raise _broken(
                 path,

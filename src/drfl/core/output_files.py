@@ -24,16 +24,16 @@ def check_output(path: Path, option: str, *, overwrite: bool, inputs: Sequence[P
         InputError: If the file exists, the path is a folder, or its folder does not exist.
     """
     if path.is_dir():  # `overwrite` would not help
-        raise InputError(f"{path} is a folder: give the name of a file to {option}", code="not-a-file", field=str(path))
+        raise InputError(f"{path} is a folder: pass the name of a file to {option}", code="not-a-file", field=str(path))
     if path.exists() and any(other.exists() and path.samefile(other) for other in inputs):
         raise InputError(
-            f"{path} is a file that the command reads, so it is not replaced: give another {option}",
+            f"{path} is a file that the command reads, so it is not replaced: pass another {option}",
             code="already-exists",
             field=str(path),
         )
     if path.exists() and not overwrite:
         raise InputError(
-            f"{path} already exists: give another {option}, or `overwrite` to replace it",
+            f"{path} already exists: pass another {option}, or `overwrite` to replace it",
             code="already-exists",
             field=str(path),
         )

@@ -477,7 +477,7 @@ class ClientData:
         units = None if patients is None else convert.patients_of_rows(patients, names, sizes)
         if units is not None and test is not None:
             raise InputError(
-                "patients and test are both given: give all rows as train, and drfl divides them by patient",
+                "patients and test are both set: pass all rows as train, and drfl divides them by patient",
                 code="conflicting-options",
                 field="patients",
             )
@@ -649,7 +649,7 @@ def group_of(schema: TableSchema, features: Sequence[str] | None) -> str:
     """Return the column of a schema that names the client."""
     if features is not None:
         raise InputError(
-            "`features` and `schema` are both given: remove `features`", code="conflicting-options", field="features"
+            "`features` and `schema` are both set: remove `features`", code="conflicting-options", field="features"
         )
     if schema.client is None:
         raise InputError(

@@ -104,7 +104,7 @@ class Dataset:
             )
         if self.patients is not None and not (self.is_one_pool and len(self.patients) == len(self.targets)):
             raise InputError(
-                f"dataset '{self.name}': give one patient per row, without a separate test part",
+                f"dataset '{self.name}': pass one patient per row, without a separate test part",
                 code="count-mismatch",
                 field="patients",
             )
@@ -169,8 +169,8 @@ class Dataset:
         if inputs.ndim < 1 or not fits or len(inputs) != len(targets):
             raise InputError(
                 f"{what}: {part} inputs of shape {tuple(inputs.shape)} do not match {name} of shape "
-                f"{tuple(targets.shape)}. Give one {name[:-1]} per sample"
-                + ("" if self.has_labels else f", or {self.classes} in as many columns"),
+                f"{tuple(targets.shape)}. Pass one {name[:-1]} per "
+                f"sample{'' if self.has_labels else f', or {self.classes} in as many columns'}",
                 code="wrong-shape",
                 field="inputs",
             )

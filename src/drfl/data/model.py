@@ -196,7 +196,7 @@ class Model:
             if self.schema.digest != file.schema_digest:
                 raise InputError(
                     f"{file.path} was trained with another schema ({file.schema_digest[:8] or 'none'}, "
-                    f"not {self.schema.digest[:8]}). Give the schema that was used for training",
+                    f"not {self.schema.digest[:8]}). Pass the schema that was used for training",
                     code="schema-differs",
                     field="schema",
                 )
@@ -352,7 +352,7 @@ class Model:
             frame = rows.frame
             if names is None:
                 raise InputError(
-                    "the model's inputs have no column names: give an array", code="wrong-type", field="rows"
+                    "the model's inputs have no column names: pass an array", code="wrong-type", field="rows"
                 )
             if self.schema is None and self._file.schema_digest:
                 raise self._lacks_schema()

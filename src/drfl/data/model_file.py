@@ -119,7 +119,7 @@ def read_model_file(path: Path) -> ModelFile:
     tensors, metadata = read_tensors(path, problem="is not a drfl model file")
     if KEY not in metadata and any("/" in name for name in tensors):
         raise InputError(
-            f"{path} holds the personal models of several clients: give their folder, {path.parent}, and name one "
+            f"{path} holds the personal models of several clients: pass their folder, {path.parent}, and name one "
             "with `client`",
             code="unsupported-file",
             field=str(path),

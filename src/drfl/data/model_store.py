@@ -69,18 +69,18 @@ def find_model(path: Path) -> ModelPlace:
     if runs:
         names = listing([str(run.relative_to(path)) for run in runs], "model")
         raise InputError(
-            f"{path} has {len(runs)} models, in {names}: give the folder of one, such as {runs[-1]}",
+            f"{path} has {len(runs)} models, in {names}: pass the folder of one, such as {runs[-1]}",
             code="several-models",
             field=str(path),
         )
     unfinished = any(any(path.glob(f"{depth}checkpoint")) for depth in ("", "*/", "*/*/"))
-    remedy = "continue its unfinished run" if unfinished else "give a model file, or the folder of a finished run"
+    remedy = "continue its unfinished run" if unfinished else "pass a model file, or the folder of a finished run"
     raise InputError(f"{path} has no model: {remedy}", code="no-model", field=str(path))
 
 
 def site_store(folder: Path) -> ModelStore:
     """Return the models of the site whose ``site.toml`` is in a folder."""
-    policy = read_toml(folder / SITE, remedy="give the folder of a site").get("policy")
+    policy = read_toml(folder / SITE, remedy="pass the folder of a site").get("policy")
     return ModelStore(folder / str(policy.get("models", MODELS) if isinstance(policy, dict) else MODELS))
 
 

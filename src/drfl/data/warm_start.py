@@ -181,7 +181,7 @@ def differing_tensor(task: Task, weights: Mapping[str, Tensor], w: Tensor) -> st
 
 def _differs(file: ModelFile, problem: str, code: str = "model-differs") -> InputError:
     return InputError(
-        f"`init_from`: {file.path} does not fit the clients: {problem}. Give a model of the same columns and classes",
+        f"`init_from`: {file.path} does not fit the clients: {problem}. Pass a model of the same columns and classes",
         code=code,
         field="init_from",
     )

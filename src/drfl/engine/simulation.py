@@ -108,7 +108,7 @@ class Simulation(Federation):
                 # A description of data gives the samples of any seed, and a simulation needs those of one.
                 made = f", such as {name}.for_seed(0)" if hasattr(thing, "for_seed") else ""
                 raise InputError(
-                    f"{name} is a {type(thing).__name__}: give a drfl.{kind.__name__}{made}",
+                    f"{name} is a {type(thing).__name__}: pass a drfl.{kind.__name__}{made}",
                     code="wrong-type",
                     field=name,
                 )

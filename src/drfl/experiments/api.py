@@ -624,7 +624,7 @@ def assess_gain(
         return gain_of_folders(Path(first), Path(second), measure, level, auc_interval)
     if isinstance(first, str | Path) or isinstance(second, str | Path):
         raise InputError(
-            "cannot compare a folder with a model: give two folders of runs, or two models and fed", code="wrong-type"
+            "cannot compare a folder with a model: pass two folders of runs, or two models and fed", code="wrong-type"
         )
     if fed is None:
         raise InputError(

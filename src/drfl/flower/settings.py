@@ -136,7 +136,7 @@ class SiteData(BaseModel):
     def _check_source(self) -> SiteData:
         kinds = ("loader", "npz", "csv", "images")
         if sum(getattr(self, kind) is not None for kind in kinds) != 1:
-            raise ValueError(f"give exactly one of {', '.join(kinds)}")
+            raise ValueError(f"set exactly one of {', '.join(kinds)}")
         for kind, needed in (("images", "labels"), ("test_images", "test_labels")):
             if getattr(self, kind) is not None and getattr(self, needed) is None:
                 raise ValueError(f"'{kind}' needs '{needed}'")
@@ -263,7 +263,7 @@ class DeployedConfig(TaskSettings, AlgorithmSettings, RunSettings):
             return HoldOut(VALIDATION if self.validation is None else self.validation, self.seed)
         if self.validation is not None:
             raise InputError(
-                "validation requires select, patience, or an until on validation rows: remove it, or give one of them",
+                "validation requires select, patience, or an until on validation rows: remove it, or set one of them",
                 code="unused-option",
                 field="validation",
             )

@@ -116,7 +116,7 @@ def _run_loader(name: str, folder: Path) -> ClientData:
         load: Callable[[], object] = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
         raise InputError(
-            f"cannot import the loader '{name}' ({error}). Give it as module:function",
+            f"cannot import the loader '{name}' ({error}). Write it as module:function",
             code="unknown-name",
             field="loader",
         ) from error
@@ -140,7 +140,7 @@ def _read_files(source: SiteData, folder: Path) -> SiteRows:
             values = [torch.from_numpy(each) for each in arrays.read([name for name in ARRAYS if name in arrays.names])]
         if len(values) == 3:
             raise InputError(
-                f"'{path}' has only one of test_inputs and test_targets. Give both or neither",
+                f"'{path}' has only one of test_inputs and test_targets. Store both or neither",
                 code="missing-column",
                 field=str(path),
             )

@@ -235,8 +235,9 @@ def flatten_arrays(arrays: ArrayRecord) -> tuple[Layout, Tensor]:
     types = {value.dtype for value in values.values()}
     if len(types) != 1 or not types <= {torch.float32, torch.float64}:
         raise InputError(
-            f"initial_arrays must be all float32 or all float64, got {sorted(map(str, types)) or 'no arrays'}. Give "
-            "the trainable parameters without buffers. Replace layers with running statistics by nn.GroupNorm",
+            "initial_arrays must be all float32 or all float64, got "
+            f"{sorted(map(str, types)) or 'no arrays'}. Pass the trainable parameters without buffers. "
+            "Replace layers with running statistics by nn.GroupNorm",
             code="wrong-type",
             field="initial_arrays",
         )

@@ -181,13 +181,13 @@ def gather_evidence(records: Sequence[RunRecord], failed: Sequence[FailedRun] = 
 def _check(records: Sequence[RunRecord]) -> None:
     if not records:
         raise InputError(
-            "a report needs at least one run. Give a folder that `drfl run` wrote.", code="empty", field="runs"
+            "a report needs at least one run. Pass a folder that `drfl run` wrote.", code="empty", field="runs"
         )
     measured = {run.measures for run in records}
     if len(measured) > 1:
         each = "; ".join(sorted(", ".join(m.name for m in measures) for measures in measured))
         raise InputError(
-            f"the runs have different measures ({each}). Give runs with the same measures.", code="runs-differ"
+            f"the runs have different measures ({each}). Use runs with the same measures.", code="runs-differ"
         )
 
 

@@ -256,7 +256,7 @@ def _configurations(records: Sequence[RunRecord], failed: Sequence[FailedRun]) -
         if first is not record:
             pair = " and ".join(str(run.directory or run.label) for run in (first, record))
             raise InputError(
-                f"{pair} have the same configuration and seed {record.seed}: give only one",
+                f"{pair} have the same configuration and seed {record.seed}: pass only one",
                 code="given-twice",
                 field=str(record.directory or record.label),
             )

@@ -48,7 +48,7 @@ FILES = (
 )  # fmt: skip
 """Files that a run may leave."""
 
-REMEDY = "run it again, or give a folder that `drfl run` wrote"
+REMEDY = "run it again, or pass a folder that `drfl run` wrote"
 DAMAGED = "is damaged"
 
 

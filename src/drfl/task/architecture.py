@@ -193,7 +193,7 @@ def make_model(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
         return copy.deepcopy(loaded)
     if not callable(loaded):
         raise InputError(
-            f"model '{name}' is a {type(loaded).__name__}: give a function that returns a torch module",
+            f"model '{name}' is a {type(loaded).__name__}: pass a function that returns a torch module",
             code="wrong-type",
             field="model",
         )

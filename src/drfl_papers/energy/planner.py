@@ -141,7 +141,7 @@ def check_complete(measurements: Sequence[Measurement]) -> None:
     """Raise an InputError unless every τ was measured once at each of the same seeds."""
     if not measurements:
         raise InputError(
-            "no measurements. Give at least one row tau,seed,rounds.", code="no-rows", field="measurements"
+            "no measurements. Pass at least one row tau,seed,rounds.", code="no-rows", field="measurements"
         )
     for outage in {run.outage for run in measurements}:
         runs = [(run.tau, run.seed) for run in measurements if run.outage == outage]

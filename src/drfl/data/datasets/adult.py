@@ -61,7 +61,7 @@ def read_adult(paths: Sequence[Path], group: str = DOCTORATE) -> Dataset:
             zipped = zipfile.is_zipfile(file)
         if not zipped:
             raise InputError(
-                f"'{alone}' is not adult.zip. Give the folder with adult.data and adult.test; for a table "
+                f"'{alone}' is not adult.zip. Pass the folder with adult.data and adult.test; for a table "
                 "of your own, use data, target and group",
                 code="wrong-dataset",
                 field=str(alone),

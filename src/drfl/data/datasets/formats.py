@@ -122,7 +122,7 @@ def read_pictures(source: DownloadSource, paths: Sequence[Path], classes: int) -
     digest = hashlib.sha256(content).hexdigest()
     for other in IDX_SOURCES:
         if digest == other.test_labels != source.test_labels:
-            problem = f"is from {other.folder}, not from {source.folder}. Give another folder"
+            problem = f"is from {other.folder}, not from {source.folder}. Pass another folder"
             raise unusable(path, problem, "wrong-dataset")
     return [
         (torch.from_numpy(images).unsqueeze(1), torch.from_numpy(labels.astype(np.int64)))

@@ -88,7 +88,7 @@ def find_or_download(what: PublishedWeights) -> Path:
         return kept
     except (InputError, OSError) as error:
         raise InputError(
-            f"{error}. Put {what.file} into '{folder()}', or give its path as backbone",
+            f"{error}. Put {what.file} into '{folder()}', or set backbone to its path",
             code="download-failed",
             field=what.file,
         ) from None

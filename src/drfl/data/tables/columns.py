@@ -82,7 +82,7 @@ class Columns(NamedTuple):
         """Check that no column has two roles."""
         for name in self.targets:
             if self.targets.count(name) > 1:
-                raise InputError(f"target '{name}' is given twice. Remove one", code="given-twice", field="target")
+                raise InputError(f"target '{name}' is named twice. Remove one", code="given-twice", field="target")
             if name == self.group:
                 raise InputError(
                     f"column '{name}' cannot be both target and group", code="conflicting-options", field=name

@@ -81,7 +81,7 @@ def match_clients(clients: Mapping[str, _T] | Iterable[_T], names: Sequence[str]
         clients = _listed(clients)
         if len(clients) != len(names):
             raise InputError(
-                f"got {len(names)} clients but test data for {len(clients)}. Give test data for each client",
+                f"got {len(names)} clients but test data for {len(clients)}. Pass test data for each client",
                 code="count-mismatch",
                 field="test",
             )
@@ -107,7 +107,7 @@ def patients_of_rows(
     for name, part, size in zip(names, match_clients(patients, names), sizes, strict=True):
         if len(part) != size:
             raise InputError(
-                f"client '{name}' has {len(part)} patients for {size} rows. Give the patient of each row",
+                f"client '{name}' has {len(part)} patients for {size} rows. Pass the patient of each row",
                 code="count-mismatch",
                 field="patients",
             )
@@ -137,7 +137,7 @@ def packed(names: Sequence[str], pairs: Sequence[Pair], fields: InputFields | No
             raise client_error(
                 name,
                 f"the inputs have the fields {fields} with {len(rows)} rows, but there are {len(y)} "
-                "targets. Give a list instead of a tuple if each of its entries is a row",
+                "targets. Pass a list instead of a tuple if each of its entries is a row",
                 "wrong-shape",
             )
         result.append((rows, y))
@@ -176,8 +176,9 @@ def concatenate(
                 )
             if tensor.is_floating_point() != first.is_floating_point():
                 raise InputError(
-                    f"{part} {what} have different types: {first.dtype} at client '{names[0]}', {tensor.dtype} at "
-                    f"client '{name}'. Convert them to one type; missing values make integers real numbers",
+                    f"{part} {what} have different types: {first.dtype} at client '{names[0]}', "
+                    f"{tensor.dtype} at client '{name}'. Convert them to one type; integers with missing "
+                    "values become floating-point numbers",
                     code="wrong-type",
                     field=name,
                 )
@@ -238,8 +239,8 @@ def _as_pair(name: str, pair: Pair, part: str) -> tuple[Tensor, Tensor]:
         if tensors[-1].is_complex():
             raise client_error(
                 name,
-                f"{part} {what} are complex numbers. Give real numbers, for example the "
-                "real and imaginary parts as two columns",
+                f"{part} {what} are complex numbers. Pass real numbers, for example the real and "
+                "imaginary parts as two columns",
                 "wrong-type",
             )
     x, y = tensors
@@ -395,8 +396,8 @@ def feature_matrix(
             )
         if not is_numeric_dtype(column) or is_complex_dtype(column):
             raise InputError(
-                f"{what.removesuffix('s')} column '{name}' is neither numeric nor text ({column.dtype}). Convert it, "
-                f"name other columns in {what}, or give a schema, which encodes dates",
+                f"{what.removesuffix('s')} column '{name}' is neither numeric nor text ({column.dtype}). "
+                f"Convert it, name other columns in {what}, or pass a schema, which encodes dates",
                 code="not-a-number",
                 field=name,
             )

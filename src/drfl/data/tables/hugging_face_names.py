@@ -35,7 +35,7 @@ def folder_name(text: str) -> Path | None:
     if not is_saved(path):
         problem = "is not a folder that save_to_disk wrote" if path.is_dir() else "is a folder that does not exist"
         raise InputError(
-            f"dataset '{text}' {problem}. Give a folder that save_to_disk wrote, or the name of a data set on the hub",
+            f"dataset '{text}' {problem}. Pass a folder that save_to_disk wrote, or the name of a data set on the hub",
             code="invalid-value",
             field="dataset",
         )
@@ -72,8 +72,8 @@ def hub_name(text: str) -> HubName:
     name, _, configuration = label.partition(":")
     if not name or (at and not revision):
         raise InputError(
-            f"dataset '{text}' has no {'revision behind @' if name else 'name'}. Give the hub's name as "
-            f"{PREFIX}NAME or {PREFIX}NAME@REVISION",
+            f"dataset '{text}' has no {('revision behind @' if name else 'name')}. Write the name on the "
+            f"hub as {PREFIX}NAME or {PREFIX}NAME@REVISION",
             code="invalid-name", field="dataset",
         )  # fmt: skip
     return HubName(name, configuration or None, revision or None)

@@ -62,7 +62,7 @@ def named_arrays(path: Path, drop: Sequence[str] = ()) -> pd.DataFrame:
     if not is_table(path):
         raise InputError(
             f"{path} does not name its columns: add the array '{COLUMNS}' with a name for each column of "
-            f"'{INPUTS}', or give one array per column",
+            f"'{INPUTS}', or pass one array per column",
             code="unsupported-file",
             field=str(path),
         )
@@ -84,7 +84,7 @@ def named_arrays(path: Path, drop: Sequence[str] = ()) -> pd.DataFrame:
     for name, values in found.items():
         if values.ndim != 1 or len(values) != len(next(iter(found.values()))):
             raise InputError(
-                f"{path}: the array '{name}' has shape {values.shape}: give one value per row",
+                f"{path}: the array '{name}' has shape {values.shape}, but must have one value per row",
                 code="count-mismatch",
                 field=name,
             )
@@ -178,8 +178,8 @@ def _npz(
     for name, y in zip(targets, ys, strict=True):
         if y.ndim not in (1, 2) or len(x) != len(y):
             raise InputError(
-                f"{path}: inputs of shape {x.shape} and '{name}' of shape {y.shape} do not match: give one target per "
-                "row",
+                f"{path}: inputs of shape {x.shape} and '{name}' of shape {y.shape} do not match: there "
+                "must be one target per row",
                 code="count-mismatch",
                 field=str(path),
             )

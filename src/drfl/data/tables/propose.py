@@ -192,8 +192,8 @@ def _target(name: str, values: _Values, task: TaskName, notices: list[Notice]) -
         missing = ("", *missing)
     if rare:
         text = (
-            f"target '{name}': the schema leaves out classes with fewer than {RARE} rows ({rare}). Add them to levels "
-            "if the schema may name them, or remove these rows"
+            f"target '{name}': the schema omits classes with fewer than {RARE} rows ({rare}). Add them to "
+            "levels if the schema may name them, or remove these rows"
         )
         notices.append(Notice(text, "rare-levels", name))
     if len(levels) < 2:

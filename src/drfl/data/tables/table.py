@@ -68,7 +68,7 @@ class Table(NamedTuple):
             except ImportError:
                 extra = "'drfl[excel]'" if package == "openpyxl" else package
                 raise InputError(
-                    f"{path}: reading {suffix} files needs {package}: pip install {extra}, or give CSV",
+                    f"{path}: reading {suffix} files needs {package}: pip install {extra}, or use CSV",
                     code="package-missing",
                     field=package,
                 ) from None

@@ -146,7 +146,7 @@ def read_site_table(
         patient = schema.patient
     if patient is not None and test is not None:
         raise InputError(
-            f"drfl divides all rows by patient ('{patient}'): give one file instead of {train.name} and {test.name}",
+            f"drfl divides all rows by patient ('{patient}'): pass one file instead of {train.name} and {test.name}",
             code="conflicting-options",
             field="patient",
         )
@@ -173,7 +173,7 @@ def _encoded(files: Sequence[Path], columns: Columns, words: bool = True) -> Tab
     kinds = {is_arrays(path) and not is_table(path) for path in files}
     if len(kinds) > 1:
         raise InputError(
-            "npz files without names of columns and tables cannot be mixed: give files of one kind",
+            "npz files without names of columns and tables cannot be mixed: pass files of one kind",
             code="conflicting-options",
             field="data",
         )

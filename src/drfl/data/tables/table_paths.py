@@ -50,7 +50,7 @@ def check_format(path: Path) -> None:
     """Check that drfl reads files of this name as tables."""
     if path.suffix == ".npy":
         raise InputError(
-            f"{path} is one array: give the folder that has one npy file each for inputs, target and group",
+            f"{path} is one array: pass the folder that has one npy file each for inputs, target and group",
             code="unsupported-file",
             field=str(path),
         )

@@ -36,8 +36,8 @@ def by_client(datasets: TorchDatasets | TorchDataset[Item], group: int | str | N
     if is_single or group is not None:
         problem = "a single dataset needs" if is_single else "several datasets must not have"
         raise InputError(
-            f"{problem} group, the entry of the items' metadata that names the client. Give one dataset per client, or "
-            "one with group",
+            f"{problem} group, the entry of the items' metadata that names the client. Pass one dataset "
+            "per client, or one with group",
             code="missing-option" if is_single else "conflicting-options",
             field="group",
         )
@@ -75,7 +75,7 @@ def divide(dataset: TorchDataset[Item], group: int | str) -> dict[str, Subset[It
             value = np.asarray(data[entry]).reshape(()).item()
         except (IndexError, KeyError, TypeError, ValueError) as error:
             raise InputError(
-                f"item {k} of the dataset has no metadata {group!r}: give items (x, y, metadata) with this entry",
+                f"item {k} of the dataset has no metadata {group!r}: pass items (x, y, metadata) with this entry",
                 code="missing-option",
                 field="group",
             ) from error

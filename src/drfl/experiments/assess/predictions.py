@@ -129,7 +129,7 @@ def _outputs(frame: pd.DataFrame, fed: Simulation) -> Tensor:
             for measure in fed.measures:
                 if measure.name not in OF_ANSWERS and measure.name in METRICS:
                     raise InputError(
-                        f"{measure.words} needs probabilities, but the predictions are classes: give "
+                        f"{measure.words} needs probabilities, but the predictions are classes: add "
                         f"'{PROBABILITY}_CLASS'",
                         code="missing-column",
                         field=PROBABILITY,

@@ -219,7 +219,7 @@ def as_seed_function(what: str, given: T | Callable[[int], T], kind: type[T]) ->
     if not callable(given) or isinstance(given, type | nn.Module):  # a module is callable, but not with a seed
         named = given.__name__ if isinstance(given, type) else type(given).__name__
         raise InputError(
-            f"{what} is {named}: give a drfl.{kind.__name__}, or a function of the seed that returns one",
+            f"{what} is {named}: pass a drfl.{kind.__name__}, or a function of the seed that returns one",
             code="wrong-type",
             field=what,
         )

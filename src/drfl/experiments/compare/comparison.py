@@ -164,7 +164,7 @@ def extended_design(directory: Path, design: Design) -> Design:
         if not set(stored) <= set(requested):
             before, now = (", ".join(map(str, values)) for values in (stored, requested))
             raise InputError(
-                f"the comparison to resume has the {kind} {before}, not {now}: give at least these, or another folder",
+                f"the comparison to resume has the {kind} {before}, not {now}: pass at least these, or another folder",
                 code="other-run",
                 field=kind,
             )

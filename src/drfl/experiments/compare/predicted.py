@@ -113,11 +113,11 @@ def with_stored(predictions: Predictions, directory: Path, key: bytes | None) ->
             return predictions
         raise InputError(
             f"the predictions {', '.join(lost) or 'of the comparison'} are not stored in {directory}: "
-            "give them again with `predictions`",
+            "pass them again with `predictions`",
             code="missing-option",
             field="predictions",
         )
-    with reading(path, "is damaged", "give the predictions again with `predictions`"):
+    with reading(path, "is damaged", "pass the predictions again with `predictions`"):
         frames = {name: pd.DataFrame(table) for name, table in tables.items() if name not in predictions}
     return frames | dict(predictions)  # checked again, because the data may have changed
 
@@ -139,7 +139,7 @@ def predicted_rows(
         if redrawn and SEED not in frame.columns:
             text = (
                 f"{name}: the seeds have different test rows, so a model that was trained for one seed "
-                "has seen test rows of the others: give the predictions of one model per seed, with a "
+                "has seen test rows of the others: pass the predictions of one model per seed, with a "
                 f"column '{SEED}'"
             )
             warn(Notice(text, "redrawn-test-rows", "predictions"))

@@ -78,8 +78,8 @@ def run_comparison(
         dropped = [name for name in stored_labels(claim.directory) if name not in predictions]
         if resume and dropped:
             text = (
-                f"{', '.join(dropped)}: these predictions were not given again, so their rows are "
-                "removed; to keep them, give `predictions`"
+                f"{', '.join(dropped)}: these predictions were not passed again, so their rows are "
+                "removed; to keep them, pass `predictions`"
             )
             warn(Notice(text, "predictions-removed", "predictions"))
         if workers == 1:

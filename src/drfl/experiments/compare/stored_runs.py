@@ -41,7 +41,7 @@ from drfl.training.history import LEDGER_COLUMNS, Metrics, other_columns
 if TYPE_CHECKING:
     import pandas as pd
 
-REMEDY = "give the folder of a run, a comparison or a sweep"
+REMEDY = "pass the folder of a run, a comparison or a sweep"
 
 
 class StoredRun(NamedTuple):
@@ -318,7 +318,7 @@ def comparison_of(runs: Sequence[StoredRun]) -> Comparison:
         cell = label, run.outcome.seed
         if cell in folders:
             raise InputError(
-                f"{folders[cell]} and {run.folder} are the same run, {label} at seed {run.outcome.seed}: give only one",
+                f"{folders[cell]} and {run.folder} are the same run, {label} at seed {run.outcome.seed}: pass only one",
                 code="given-twice",
                 field=str(run.folder),
             )

@@ -31,7 +31,7 @@ def with_published_settings(values: Mapping[str, object]) -> dict[str, object]:
         given, several = settings.get(name), published if isinstance(published, list) else [published]
         if given is not None and given not in (published, several, tuple(several), ()):
             raise InputError(
-                f"`as_published` sets `{name}` to {published!r}, but {given!r} was given: remove one of them",
+                f"`as_published` sets `{name}` to {published!r}, but it is {given!r}: remove one of them",
                 code="conflicting-options",
                 field=name,
             )

@@ -146,7 +146,7 @@ def config_of(file: Mapping[str, object], overrides: Mapping[str, object], algor
     for name in values:
         if name in STUDY_TABLES:
             raise InputError(
-                f"`{name}` is a table of a study, not an option: give this file to 'drfl sweep'",
+                f"`{name}` is a table of a study, not an option: pass this file to 'drfl sweep'",
                 code="unsupported-file",
                 field=name,
             )
@@ -180,13 +180,13 @@ def read_file(
         return {}
     if path.suffix.lower() in TABLES:
         raise InputError(
-            f"{path} is a table, not a configuration file: give each table its own `data`, or give their folder",
+            f"{path} is a table, not a configuration file: give each table its own `data`, or pass their folder",
             code="unsupported-file",
             field=str(path),
         )
     if path.is_dir():
         raise InputError(
-            f"{path} is a folder, not a configuration file: give a folder of tables with `data`",
+            f"{path} is a folder, not a configuration file: pass a folder of tables with `data`",
             code="not-a-file",
             field=str(path),
         )

@@ -100,7 +100,7 @@ def algorithm_class(name: str) -> type[Algorithm]:
     loaded = user_code.load("algorithm", name)
     if not isinstance(loaded, type):
         raise InputError(
-            f"algorithm '{name}' is a {type(loaded).__name__}, not a class: give the class of an algorithm",
+            f"algorithm '{name}' is a {type(loaded).__name__}, not a class: pass the class of an algorithm",
             code="wrong-type",
             field="algorithm",
         )
@@ -251,7 +251,7 @@ def _make_cached(
     ]
     if missing:
         raise InputError(
-            f"{label} needs a value for {missing[0]}: give `param = {label}.{missing[0]}=VALUE`",
+            f"{label} needs a value for {missing[0]}: pass `param = {label}.{missing[0]}=VALUE`",
             code="missing-option",
             field=f"{label}.{missing[0]}",
         )
@@ -284,7 +284,7 @@ def _convert_values(algorithm: str, cls: type, values: Mapping[str, Value]) -> d
         elif parse is not None:
             converted[field] = parse(str(value))
         elif isinstance(value, bool) and hint is not bool:  # Python would accept true as 1
-            raise InputError(f"{name} = {str(value).lower()}: give a number", code="wrong-type", field=name)
+            raise InputError(f"{name} = {str(value).lower()}: expected a number", code="wrong-type", field=name)
         else:
             try:
                 converted[field] = TypeAdapter(hint).validate_python(value)

@@ -51,7 +51,7 @@ def make_loss(name: str) -> SampleFn:
         loaded = loaded()
     if not callable(loaded):
         raise InputError(
-            f"loss '{name}' is a {type(loaded).__name__}: give a function of outputs and targets",
+            f"loss '{name}' is a {type(loaded).__name__}: pass a function of outputs and targets",
             code="wrong-type",
             field="loss",
         )
@@ -79,8 +79,8 @@ def _metric(name: str) -> Metric:
     loaded = user_code.load("metric", name)
     if not (isinstance(loaded, Metric) or (callable(loaded) and not isinstance(loaded, type))):
         raise InputError(
-            f"metric '{name}' is a {type(loaded).__name__}: give a drfl.Metric, or a function of a client's "
-            "outputs and targets",
+            f"metric '{name}' is a {type(loaded).__name__}: pass a drfl.Metric, or a function of a "
+            "client's outputs and targets",
             code="wrong-type",
             field="metric",
         )

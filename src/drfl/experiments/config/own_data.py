@@ -46,7 +46,7 @@ def with_data_defaults(values: Mapping[str, object]) -> dict[str, object]:
     if folder is not None:  # dataset = "hf:FOLDER" names local data
         if settings.get("data") is not None:
             raise InputError(
-                f"dataset '{dataset}' is a folder, and `data` is given, too: remove one of them",
+                f"dataset '{dataset}' is a folder, but `data` is set too: remove one of them",
                 code="conflicting-options",
                 field="data",
             )
@@ -100,7 +100,7 @@ def with_data_defaults(values: Mapping[str, object]) -> dict[str, object]:
         for name in OWN_DATA:
             if settings.get(name) is not None and not (groups and name == "group"):
                 raise InputError(
-                    f"`{name}` requires your own data: remove it, or give the files with `data`",
+                    f"`{name}` requires your own data: remove it, or pass the files with `data`",
                     code="unused-option",
                     field=name,
                 )
@@ -175,7 +175,7 @@ def saved_folder(paths: Sequence[Path]) -> Path | None:
 def _label(values: Mapping[str, object], paths: Sequence[Path]) -> str:
     """Return the label of the user's own data, in place of a data set's name."""
     if not paths:
-        raise InputError("`data` is empty: give at least one file", code="empty", field="data")
+        raise InputError("`data` is empty: pass at least one file", code="empty", field="data")
     saved, leaf, label = saved_folder(paths), leaf_data(paths), values.get("dataset")
     # In a saved folder or in arrays, one column may hold several targets per row.
     if leaf is not None:
@@ -197,7 +197,7 @@ def _label(values: Mapping[str, object], paths: Sequence[Path]) -> str:
     # The file of a finished run has both.
     if label is not None and label != label_of_files(paths):
         raise InputError(
-            "`data` (your own files) and `dataset` (one of drfl's) are both given: remove one of them",
+            "`data` (your files) and `dataset` (a data set of drfl) are both set: remove one of them",
             code="conflicting-options",
             field="data",
         )

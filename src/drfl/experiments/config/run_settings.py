@@ -120,7 +120,7 @@ class RunSettings(StrictSettings, RunFields):
         for name, needed in (("repeats", "min_replies"), ("keep_weights", "init_from")):
             if getattr(self, name) and getattr(self, needed) is None:
                 raise InputError(
-                    f"`{name}` requires `{needed}`: remove it, or give both", code="unused-option", field=name
+                    f"`{name}` requires `{needed}`: remove it, or set both", code="unused-option", field=name
                 )
         return self
 
@@ -138,7 +138,7 @@ class RunSettings(StrictSettings, RunFields):
         if self.validation is not None and self.judged_on != "validation" and not (chosen.validates or rates):
             raise InputError(
                 "`validation` requires `select`, `patience`, an `until` on validation rows, or a rate "
-                "such as sensitivity: remove it, or give one of them",
+                "such as sensitivity: remove it, or set one of them",
                 code="unused-option",
                 field="validation",
             )

@@ -61,7 +61,10 @@ class AlgorithmFields:
         int | None,
         Ge(1),
         Setting(
-            "Clients per round m", TRAINING, none="all of up to 10, else two thirds; ScaffPD, AAggFFS: all", common=True
+            "Clients per round m",
+            TRAINING,
+            none="all if at most 10, else two thirds; ScaffPD, AAggFFS: all",
+            common=True,
         ),
     ] = None
     steps: Annotated[int | None, Ge(1), Setting("Local steps τ per round", TRAINING, none="10")] = None
@@ -80,7 +83,7 @@ class DataFields:
     data: Annotated[
         tuple[Path, ...] | None,
         Setting(
-            "Your data: tables, npz files, or a folder (also save_to_disk, LEAF); repeatable",
+            "Your data: tables, npz files, or a folder of them; repeatable",
             DATA,
             common=True,
         ),
@@ -96,9 +99,9 @@ class DataFields:
     group: Annotated[
         str | None,
         Setting(
-            "Column of --data, or of the data set adult, that names each row's client",
+            "Column that names the client of each row",
             DATA,
-            none="one client per file; adult: doctorate",
+            none="one client per file; for the data set adult: doctorate",
             common=True,
         ),
     ] = None
@@ -201,7 +204,7 @@ class DataFields:
         Gt(0),
         Lt(1),
         Setting(
-            "Redraw the test rows as this share of all rows",
+            "Draw this fraction of all rows as the test set",
             DATA,
             none="the test part of the data set; tables: 0.2",
         ),
@@ -267,7 +270,7 @@ class RunFields:
         Gt(0),
         Lt(1),
         Setting(
-            "Share of training rows held out for --select, --patience, --until and thresholds",
+            "Fraction of training rows held out for --select, --patience, --until and thresholds",
             DATA,
             none="0.2 with --select, --patience or --until, else none",
         ),
@@ -375,7 +378,7 @@ class RunFields:
     as_published: Annotated[
         bool | None,
         Setting(
-            "As in the papers: last iterate, no guards, step sizes as given",
+            "Run as in the papers: last iterate, no guards, your step sizes",
             ALGORITHM,
             none="no",
             flag="--as-published/--no-as-published",

@@ -45,7 +45,7 @@ def input_error(error: ValidationError) -> InputError:
     if table == "algorithms" and len(path) == 2:
         what = f"{path[0]}.{path[1]} = {first['input']!r}"
         return InputError(
-            f"{what} is not a single value: give a number, true, false or a text such as 'cvar:alpha=0.2'",
+            f"{what} is not a single value: use a number, true, false or a text such as 'cvar:alpha=0.2'",
             code="wrong-type",
             field=f"{path[0]}.{path[1]}",
         )

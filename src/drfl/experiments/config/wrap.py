@@ -47,7 +47,7 @@ def add_over_selection(settings: RunSettings, algorithm: Algorithm, clients: int
     m = default_cohort(type(algorithm), clients) if fields.m is None else fields.m
     if not isinstance(m, int):
         raise InputError(
-            f"`over_select` needs the cohort's size, but {name}.m = {m!r}: give a number as `cohort`",
+            f"`over_select` needs the cohort's size, but {name}.m = {m!r}: set `cohort` to a number",
             code="needs-option",
             field="over_select",
         )

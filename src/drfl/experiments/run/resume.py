@@ -147,8 +147,8 @@ def _check_equal(current: Mapping[str, object], kept: Mapping[str, object], new_
             )
         if own.get(name) != stored.get(name):
             raise InputError(
-                f"the run to resume has {name} = {_value_text(stored, name)}, not {_value_text(own, name)}: give the "
-                f"same options, or {new_folder}",
+                f"the run to resume has {name} = {_value_text(stored, name)}, not "
+                f"{_value_text(own, name)}: pass the same options, or {new_folder}",
                 code="other-run",
                 field=name,
             )
@@ -210,14 +210,14 @@ def check_folder(
         manifest = check_manifest(directory, kind, may_exist=True)
     except OSError as error:
         raise InputError(
-            f"cannot read {directory} ({error.strerror}): give another `out`",
+            f"cannot read {directory} ({error.strerror}): pass another `out`",
             code="file-unreadable",
             field=str(directory),
         ) from None
     path = None if manifest is None else _config_in(directory)
     if path is None and not given:
         raise InputError(
-            f"there is no {kind} to resume in {directory}: give its options to start one there",
+            f"there is no {kind} to resume in {directory}: pass its options to start one there",
             code="nothing-to-resume", field=str(directory),
         )  # fmt: skip
     return path
@@ -292,7 +292,7 @@ def load_resume_point(
     except DamagedError as error:
         if key is not None:  # the key may be wrong, and new checkpoints must not replace good ones
             raise InputError(
-                f"{error}: cannot resume with this key; give the right one, or start again with `overwrite`",
+                f"{error}: cannot resume with this key; pass the right one, or start again with " "`overwrite`",
                 code="damaged-checkpoint", field="checkpoint_key",
             ) from None  # fmt: skip
         warn(Notice(f"{error}; the run starts from the beginning", "damaged-checkpoint", str(folder)))

@@ -57,10 +57,10 @@ def check_free(path: Path, kind: Kind, *, overwrite: bool = False) -> None:
     """
     with writing_into(path):  # a name may be too long, for example
         if path.exists() and not path.is_dir():
-            raise InputError(f"{path} is a file: give another `out`", code="not-a-folder", field=str(path))
+            raise InputError(f"{path} is a file: pass another `out`", code="not-a-folder", field=str(path))
         if path.resolve() in (Path.cwd(), *Path.cwd().parents):
             raise InputError(
-                f"{path} is the current folder or contains it: give another `out`",
+                f"{path} is the current folder or contains it: pass another `out`",
                 code="unsafe-folder",
                 field=str(path),
             )
@@ -86,13 +86,13 @@ def check_manifest(path: Path, kind: Kind, *, may_exist: bool) -> Manifest | Non
     manifest = read_manifest(path)
     if manifest is None:
         raise InputError(
-            f"{path} is not empty and not a {kind} of drfl: give another `out`",
+            f"{path} is not empty and not a {kind} of drfl: pass another `out`",
             code="foreign-folder",
             field=str(path),
         )
     if manifest.kind != kind:
         raise InputError(
-            f"{path} holds a {manifest.kind}, not a {kind}: give another `out`", code="foreign-folder", field=str(path)
+            f"{path} holds a {manifest.kind}, not a {kind}: pass another `out`", code="foreign-folder", field=str(path)
         )
     if not may_exist:
         if not is_finished(path):
@@ -101,7 +101,7 @@ def check_manifest(path: Path, kind: Kind, *, may_exist: bool) -> Manifest | Non
                 f"{path} holds an unfinished {kind}: give {remedy}", code="unfinished-run", field=str(path)
             )
         raise InputError(
-            f"{path} exists already: give another `out`, or `overwrite` to replace it",
+            f"{path} exists already: pass another `out`, or `overwrite` to replace it",
             code="already-exists",
             field=str(path),
         )
@@ -231,7 +231,7 @@ def claim_folder(
         if isinstance(error, InputError):
             raise
         raise InputError(
-            f"cannot write into {directory} ({error.strerror}): give another `out`",
+            f"cannot write into {directory} ({error.strerror}): pass another `out`",
             code="cannot-write",
             field=str(directory),
         ) from None
@@ -306,7 +306,7 @@ def _lock_folder(directory: Path, kind: Kind, may_exist: bool, key: bytes | None
         lock.acquire()
     except Timeout:
         raise InputError(
-            f"another process uses {directory}: wait for it, or give another `out`",
+            f"another process uses {directory}: wait for it, or pass another `out`",
             code="folder-in-use",
             field=str(directory),
         ) from None
@@ -328,7 +328,7 @@ def _prepare_folder(
     manifest = check_manifest(directory, kind, may_exist=True) or Manifest.new(kind)
     if manifest.files and not (resume or overwrite):
         raise InputError(
-            f"{directory} exists already: give another `out`, or `overwrite` to replace it",
+            f"{directory} exists already: pass another `out`, or `overwrite` to replace it",
             code="already-exists",
             field=str(directory),
         )

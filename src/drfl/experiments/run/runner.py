@@ -147,7 +147,7 @@ def parse_seeds(text: str) -> list[int]:
         seeds = []
     if isinstance(seeds, range) and seeds.stop - seeds.start > MOST_SEEDS:
         raise InputError(
-            f"`seeds` must be at most {MOST_SEEDS}, got '{text}': give fewer", code="out-of-range", field="seeds"
+            f"`seeds` must be at most {MOST_SEEDS}, got '{text}': pass fewer", code="out-of-range", field="seeds"
         )
     if not seeds or min(seeds) < 0:
         raise InputError(

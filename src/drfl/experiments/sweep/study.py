@@ -138,7 +138,7 @@ def _points(content: Mapping[str, object]) -> Iterator[dict[str, object]]:
         values = parse_seeds(value) if name == "seed" and isinstance(value, str) else value
         if not isinstance(values, list) or not values:
             raise InputError(
-                f"grid.{name} = {value!r}: give a list of values, such as [0.1, 1.0]", code="wrong-type", field=name
+                f"grid.{name} = {value!r}: expected a list of values, such as [0.1, 1.0]", code="wrong-type", field=name
             )
         columns[name] = values
     if not columns and GRID not in content and LIST not in content:

@@ -123,7 +123,7 @@ def resolve(
         name = canonical("job", text, known)
     except InputError as error:
         raise InputError(
-            f"{error}, or give a TOML file with a name ending in .toml", code=error.code, field=error.field
+            f"{error}, or pass a TOML file with a name ending in .toml", code=error.code, field=error.field
         ) from None
     return cast("NamedJobs", known[name]).job(name, changes, stand_in=stand_in)
 

@@ -30,13 +30,13 @@ TRIALS = "trials.csv"
 def check_place(folder: Path, name: str) -> None:
     """Check that a folder is new, empty, or holds a search, which is then continued."""
     if os.path.exists(folder) and not folder.is_dir():  # unlike pathlib's, False for a name that is too long
-        raise InputError(f"{folder} is a file: give another `out`", code="not-a-folder", field=str(folder))
+        raise InputError(f"{folder} is a file: pass another `out`", code="not-a-folder", field=str(folder))
     with writing_into(folder):
         manifest = check_manifest(folder, "search", may_exist=True)
     path = folder / f"{name}.toml"
     if os.path.lexists(path) and (manifest is None or path.name not in manifest.files):
         raise InputError(
-            f"{path} exists and was not written by drfl tune: give another `out`",
+            f"{path} exists and was not written by drfl tune: pass another `out`",
             code="foreign-file",
             field=str(path),
         )

@@ -44,7 +44,7 @@ def load_space(reference: str) -> OwnSpace:
     loaded = user_code.load("space", reference)
     if isinstance(loaded, type) or not callable(loaded):
         raise InputError(
-            f"space '{reference}' is a {type(loaded).__name__}: give a function of an Optuna trial",
+            f"space '{reference}' is a {type(loaded).__name__}: pass a function of an Optuna trial",
             code="wrong-type",
             field="space",
         )
@@ -63,7 +63,7 @@ def spaces_of(texts: list[str], algorithms: list[str]) -> dict[str, str]:
             )
         if not equals and len(algorithms) > 1:
             raise InputError(
-                f"--space '{text}' names no algorithm: give {user_code.label_of(algorithms[0])}={text}",
+                f"--space '{text}' names no algorithm: write {user_code.label_of(algorithms[0])}={text}",
                 code="invalid-format",
                 field="space",
             )
@@ -100,7 +100,7 @@ def call_space(name: str, space: Callable[[optuna.Trial], T], trial: optuna.Tria
     except InputError as error:
         raise InputError(f"the space of {name}: {error}", code=error.code, field=error.field) from error
     except Exception as error:
-        why = " ".join(str(error).split()) or "no reason given"
+        why = " ".join(str(error).split()) or "no reason is stated"
         raise InputError(
             f"the function of the space of {name} failed{place_of(error)}: {type(error).__name__}: {why}",
             code="user-code-failed",

@@ -85,7 +85,7 @@ class TrialStore:
                 name = next(n for n in {**known, **fingerprint} if known.get(n, none) != fingerprint.get(n, none))
                 before, now = known.get(name, none), fingerprint.get(name, none)
                 raise InputError(
-                    f"{self.path} has trials of {algorithm} with {name} = {before}, not {now}: give "
+                    f"{self.path} has trials of {algorithm} with {name} = {before}, not {now}: pass "
                     f"another `out`, or delete {self.path}",
                     code="other-run",
                     field=name,
@@ -139,7 +139,7 @@ class TrialStore:
         except (SQLAlchemyError, sqlite3.Error, optuna.exceptions.OptunaError, RuntimeError) as error:
             cause = getattr(error, "orig", None) or error.__cause__ or error
             raise InputError(
-                f"cannot use {self.path} ({cause}): delete it, or give another `out`",
+                f"cannot use {self.path} ({cause}): delete it, or pass another `out`",
                 code="file-unreadable",
                 field=str(self.path),
             ) from None

@@ -140,7 +140,7 @@ class ObjectSubject:
             suggested = suggest(self.draw, (), Key(0)).table
             if lacking := [name for name in suggested if name not in self.first]:
                 raise InputError(
-                    f"`first` has no value for {', '.join(lacking)}: give one for each parameter of the space",
+                    f"`first` has no value for {', '.join(lacking)}: pass one for each parameter of the space",
                     code="missing-option",
                     field="first",
                 ) from None
@@ -204,7 +204,7 @@ def tune_objects(
     if not callable(space) or isinstance(space, type):
         kind = space.__name__ if isinstance(space, type) else type(space).__name__
         raise InputError(
-            f"space is {kind}: give a function of an Optuna trial that returns an algorithm",
+            f"space is {kind}: pass a function of an Optuna trial that returns an algorithm",
             code="wrong-type",
             field="space",
         )

@@ -59,7 +59,7 @@ def audit(paths: Sequence[Path], keys: TrustedKeys | None = None, without: Seque
     if server is None:
         reason = "there are logs of several servers" if servers else "the log of the server is missing"
         for log in logs:
-            text = f"not compared with other logs, because {reason}. Give the log of one server"
+            text = f"not compared with other logs, because {reason}. Pass the log of one server"
             yield make_finding(log, "problem", text, "not-compared")
     else:
         yield from _compare_all(server, sites, names, without)
@@ -75,14 +75,14 @@ def _compare_all(
             text = f"this is the log of '{log.name}', which does not match any site in {quote(server)}"
             yield make_finding(log, "problem", text, "unknown-site")
         elif name in by_name:
-            text = f"{quote(by_name[name])} is also the log of {name}. Give one of them"
+            text = f"{quote(by_name[name])} is also the log of {name}. Pass one of them"
             yield make_finding(log, "problem", text, "two-logs")
         else:
             by_name[name] = log
     joined = [str(record.get("site")) for record in server.records if record["event"] == "joined"]
     if not by_name and (not joined or set(joined) - set(without)):
         yield make_finding(
-            server, "problem", "not compared with other logs. Give the logs of its sites", "not-compared"
+            server, "problem", "not compared with other logs. Pass the logs of its sites", "not-compared"
         )
     for name in without:
         if name not in joined:
@@ -94,5 +94,5 @@ def _compare_all(
         elif name in without:
             yield make_finding(server, "note", f"{name}: not compared, because its log is not available", "left-out")
         else:
-            text = f"{name}: the log of this site is missing. Give it too, or use --without {name}"
+            text = f"{name}: the log of this site is missing. Add it, or use --without {name}"
             yield make_finding(server, "problem", text, "missing-log")

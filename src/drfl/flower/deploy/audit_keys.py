@@ -95,6 +95,6 @@ def check_signatures(log: LogContent, name: str, trusted: TrustedKeys) -> Iterat
             key = new
     if key not in {trusted.current.get(name), *revoked}:
         problem = "is not the key of" if name in trusted.current else "cannot be compared with the key of"
-        remedy = "See keys/" if name in trusted.current else "Give the folder with the keys: --deployment DIR"
+        remedy = "See keys/" if name in trusted.current else "Pass the folder with the keys: --deployment DIR"
         text = f"signed with key {fingerprint(key)}, which {problem} '{name}'. {remedy}"
         yield make_finding(log, "problem", text, "unknown-key")

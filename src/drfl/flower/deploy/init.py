@@ -57,7 +57,7 @@ class DeploymentPlan:
     def __post_init__(self) -> None:
         if not self.sites:
             raise InputError(
-                "--sites is empty. Give the names of the sites, separated by commas, such as --sites a,b,c",
+                "--sites is empty. Pass the names of the sites, separated by commas, such as --sites a,b,c",
                 code="empty",
                 field="sites",
             )

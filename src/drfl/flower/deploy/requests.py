@@ -38,7 +38,7 @@ def write_request(
     for model in models:
         read_model_file(model)  # an error is cheaper here than in a run
     if len({model.resolve() for model in models}) < len(models):
-        raise InputError("a model is given twice", code="duplicate-name", field="MODEL")
+        raise InputError("the same model is named twice", code="duplicate-name", field="MODEL")
     located = list[str]()
     for reference in code:
         place, name = split("model", reference)
