@@ -59,7 +59,7 @@ class Odd(nn.Module):
         (lambda *shape: models.mlp(*shape, (2000, 800)), 8, Threads()),
         (models.cnn, 8, Stacked()),
         (models.cnn, 64, Threads()),
-        (Recurrent, 1, Threads()),
+        (Recurrent, 1, Stacked()),
         (Odd, 1, Threads()),
     ],
 )

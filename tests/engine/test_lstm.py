@@ -63,7 +63,7 @@ def test_single_client_stacks_without_vmap_agree_with_the_loop(clients, monkeypa
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
 
 
-def test_tokens_stay_integers_and_auto_uses_threads(clients):
+def test_tokens_stay_integers_and_auto_stacks_a_small_network(clients):
     fed = simulation(clients, Auto(), torch.float32)
     assert fed._train.x.dtype == torch.int64
-    assert choice(fed._train, 3, 7) == Threads()
+    assert choice(fed._train, 3, 7) == Stacked()

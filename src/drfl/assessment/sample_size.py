@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from scipy import special, stats
+from scipy import special
 
 from drfl.assessment.scores import BinaryScores, Floats
 from drfl.core.errors import InputError
@@ -45,7 +45,8 @@ def rows_for_worst(
         count = special.bdtrik(alpha / (2 * clients), n, accuracy)
         count = np.floor(np.nan_to_num(count, nan=-1.0))
         count -= BinaryScores(n, np.maximum(count, 0.0)).upper(alpha / (2 * clients)) >= accuracy
-        return np.where(count >= 0, stats.binom.cdf(count, n, accuracy - difference), 0.0)
+        # The probability of at most this count; scipy.stats has a function for it, but takes a second to load.
+        return np.where(count >= 0, special.betaincc(count + 1, n - count, accuracy - difference), 0.0)
 
     return _smallest(power_at, power)
 
@@ -65,12 +66,14 @@ def rows_for_models(changed: float, difference: float, *, alpha: float = 0.05, p
     """
     _in_range("changed", changed, 1.0, closed=True)
     _in_range("difference", difference, changed, closed=True)
+    from scipy.stats import binom  # slow to load, and a run does not need it
+
     for_better = (1 + difference / changed) / 2
 
     def power_at(n: Floats) -> Floats:
         m = np.floor(n * changed)
-        fewest = stats.binom.isf(alpha / 2, m, 0.5) + 1  # changed rows for the better
-        return stats.binom.sf(fewest - 1, m, for_better)
+        fewest = binom.isf(alpha / 2, m, 0.5) + 1  # changed rows for the better
+        return binom.sf(fewest - 1, m, for_better)
 
     return _smallest(power_at, power)
 

@@ -10,12 +10,11 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from torch.func import grad_and_value
 
 from drfl.core.errors import InputError, Notice
 from drfl.core.global_rng import changed_generators, global_states
 from drfl.core.intraop import threads_for
-from drfl.core.vmap import fault_of, vmap
+from drfl.core.vmap import fault_of, values_and_gradients, vmap
 from drfl.engine.base import Models, PooledData
 from drfl.engine.batches import Batches, ClientRows
 from drfl.engine.local_step import LocalStep, ascent, local_step
@@ -354,10 +353,15 @@ class _Gradient:
         rest = (constant, x, y, weights, seeds, dict(state), dict(per_client))
         if self._vectorised:
             dims = tuple(None if value is None else 0 for value in rest[1:])
-            # An empty dictionary has no tensor that could be mapped, and vmap accepts any dimension for it.
-            mapped = vmap(grad_and_value(self._loss, has_aux=True), in_dims=(0, 0, *dims))
-            gradients, (losses, statistics) = mapped(changed, *rest)
-            return gradients, losses, statistics
+            mapped = vmap(
+                lambda changed, *rest: values_and_gradients(
+                    lambda *tensors: self._loss(dict(zip(changed, tensors, strict=True)), *rest), [*changed.values()]
+                ),
+                # An empty dictionary has no tensor that could be mapped, and vmap accepts any dimension for it.
+                in_dims=(0, 0, *dims),
+            )
+            losses, gradients, statistics = mapped(changed, *rest)
+            return dict(zip(changed, gradients, strict=True)), losses, statistics
         leaves = {name: value[0].detach().clone().requires_grad_() for name, value in changed.items()}
         single = [_first(value) for value in rest]
         loss, statistics = self._loss(leaves, *single)  # pyright: ignore[reportArgumentType]

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
+
+from drfl.task.dispatch_mode import DispatchMode
 
 META = "tensor_meta"
 """Key of a node's metadata with the :class:`TensorMeta` of its result."""
@@ -57,7 +58,7 @@ def record(
     return GraphModule(recorder.constants, recorder.graph)
 
 
-class _OperationRecorder(TorchDispatchMode):
+class _OperationRecorder(DispatchMode):
     """Writes operations into a graph while they are executed."""
 
     def __init__(self, replacements: Mapping[OpOverload, Callable[..., Any]]) -> None:

@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import vjp
 
-from drfl.core.vmap import vmap
+from drfl.core.vmap import values_and_gradients, vmap
 from drfl.engine.base import PooledData
 from drfl.engine.batches import Batches, ClientRows
 from drfl.engine.stacked_convolutions import convolutions_as_products
@@ -228,15 +227,15 @@ def gradient_of(problem: PooledData, *, shared: bool = False) -> Function:
     def client_gradient(
         x: Tensor, y: Tensor, weights: Tensor, seeds: Tensor, *parameters: Tensor
     ) -> tuple[Tensor, ...]:
-        def losses(*parameters: Tensor) -> Tensor:
+        def losses(*parameters: Tensor) -> tuple[Tensor, tuple[()]]:
             named = dict(zip(task.layout.names, parameters, strict=True))
-            return task.sample_losses(problem.forward(lambda x: task.outputs(named, x, noise), x), y)
+            return task.sample_losses(problem.forward(lambda x: task.outputs(named, x, noise), x), y), ()
 
         noise = seeds if len(seeds) else None
-        # Pulling the weights back gives the gradient of Σ_b weights_b·ℓ_b, see PooledData.weights; fillers contribute
-        # 0. Fillers repeat a sample of the same client, so their loss is finite if the client's is: 0·∞ would be NaN.
-        values, pull_back, *_ = vjp(losses, *parameters)
-        return *pull_back(weights), (values * weights).sum()
+        # The gradient of Σ_b weights_b·ℓ_b, see PooledData.weights; fillers contribute 0. Fillers repeat a sample of
+        # the same client, so their loss is finite if the client's is: 0·∞ would be NaN.
+        values, gradients, _ = values_and_gradients(losses, parameters, weights)
+        return *gradients, (values * weights).sum()
 
     stacked = vmap(client_gradient, in_dims=(0, 0, 0, 0, *[None if shared else 0] * len(task.layout.names)))
 

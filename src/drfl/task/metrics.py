@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from drfl.core.errors import InputError, unknown
+from drfl.core.ranks import average_ranks
 from drfl.task.losses import equals
 from drfl.task.measure import NAME, Measure, Rows
 from drfl.task.model_checks import place_of
@@ -309,14 +310,12 @@ def auc(outputs: Tensor, targets: Tensor) -> float:
 
     Classes and labels that all rows or no rows have are excluded. The result is NaN if none remains.
     """
-    from scipy.stats import rankdata
-
     outputs, targets = _flat(outputs, targets)
     scores, truth = _scores(outputs, targets), _truth(outputs, targets)
     positive = truth.sum(0).double()
     # Use Mann and Whitney's count of the pairs in order, with half a pair for a tie, for all columns at once.
     # scikit-learn spends milliseconds per column on checking its input, which is more than a small client's training.
-    ranks = torch.from_numpy(rankdata(scores.numpy(), axis=0))
+    ranks = torch.stack([torch.from_numpy(average_ranks(column)) for column in scores.T.numpy()], 1)
     in_order = (ranks * truth).sum(0) - positive * (positive + 1) / 2
     # An excluded class gives 0/0, which nanmean ignores.
     return float((in_order / (positive * (len(scores) - positive))).nanmean())

@@ -1,4 +1,4 @@
-"""The jobs of the embedded suite: small data that come with drfl and scikit-learn, so that nothing is downloaded."""
+"""The jobs of the embedded suite: small data that come with drfl, so that nothing is downloaded."""
 
 from __future__ import annotations
 

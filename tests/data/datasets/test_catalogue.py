@@ -152,7 +152,7 @@ def test_description_matches_the_data_and_opens_no_file(bare_machine, monkeypatc
         "cifar-10", "cifar-100", "tiny-imagenet",
     ]  # fmt: skip
     found = {name: info.found for name, info in infos.items() if info.found is not None}
-    assert found == {"digits": "scikit-learn", "heart-disease": "drfl"}
+    assert found == {"digits": "drfl", "heart-disease": "drfl"}
     assert all(info.licence and info.source.startswith("http") and info.title for info in infos.values())
 
 

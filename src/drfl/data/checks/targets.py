@@ -7,6 +7,7 @@ from collections.abc import Collection
 import numpy as np
 
 from drfl.core.errors import Notice
+from drfl.core.ranks import average_ranks
 from drfl.data.checks.clients import FEW_OF_A_CLASS
 from drfl.data.checks.columns import code_warning, codes, odd_medians, outliers
 from drfl.data.checks.raw_table import FEW, RawTable, plain_name, warning
@@ -176,8 +177,6 @@ def _rule(values: np.ndarray, targets: np.ndarray) -> float:
 
 
 def _giving_away_numbers(table: RawTable) -> list[tuple[str, str]]:
-    from scipy.stats import rankdata  # slow to load
-
     rows = np.concatenate(table.rows)
     targets = table.targets[rows]
     if len(rows) < FEW or np.ptp(targets) == 0:
@@ -190,7 +189,7 @@ def _giving_away_numbers(table: RawTable) -> list[tuple[str, str]]:
             if max(area, 1 - area) >= NEARLY:
                 odd.append((name, " (by whether it is blank)"))
                 continue
-        own, ranks = rankdata(table.values[rows[known], k]), rankdata(targets[known])
+        own, ranks = average_ranks(table.values[rows[known], k]), average_ranks(targets[known])
         if known.sum() < FEW or known.mean() < 0.2 or own.std() == 0 or ranks.std() == 0:
             continue
         if abs(np.corrcoef(own, ranks)[0, 1]) >= CORRELATED:
@@ -263,9 +262,7 @@ def _opposite(table: RawTable) -> list[Notice]:
 
 def _auc(scores: np.ndarray, targets: np.ndarray) -> tuple[float, float]:
     """Compute the area under the ROC curve, and its standard error for independent scores and targets."""
-    from scipy.stats import rankdata  # slow to load
-
     ones = float(targets.sum())
     zeros = len(targets) - ones
-    area = (rankdata(scores)[targets > 0].sum() - ones * (ones + 1) / 2) / (ones * zeros)
+    area = (average_ranks(scores)[targets > 0].sum() - ones * (ones + 1) / 2) / (ones * zeros)
     return float(area), float(np.sqrt((ones + zeros + 1) / (12 * ones * zeros)))

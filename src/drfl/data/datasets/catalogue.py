@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import csv
+import gzip
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib import resources
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import torch
@@ -153,7 +153,7 @@ class DatasetSpec:
 def load(name: str, *, data_dir: Path | str | None = None, download: bool = True, group: str | None = None) -> Dataset:
     """Load a data set by name.
 
-    ``digits`` comes with scikit-learn, ``heart-disease`` with drfl. The others are searched for in ``$DRFL_DATA``,
+    ``digits`` and ``heart-disease`` come with drfl. The others are searched for in ``$DRFL_DATA``,
     Debian's ``/usr/share/datasets/<name>``, torchvision's folders and drfl's cache. Otherwise they are downloaded into
     the cache, and their checksum is verified if the publisher's file does not change. For files that are already on
     this machine, only the structure is checked.
@@ -251,21 +251,21 @@ def _split(name: str, pictures: Tensor, labels: Tensor, test_fraction: float, wh
 
 
 @cache
-def _digits_text() -> dict[str, np.ndarray]:
-    from sklearn.datasets import load_digits  # imported here, because it takes a second
-
-    return cast(dict[str, np.ndarray], load_digits())
+def _digit_rows() -> np.ndarray:
+    """Return 64 pixels and the label of each digit, (n, 65)."""
+    with (resources.files("drfl.data.datasets") / "embedded" / "digits.csv.gz").open("rb") as file:
+        return np.loadtxt(gzip.open(file, "rt"), np.uint8, delimiter=",")
 
 
 def _digits(_: Sequence[Path]) -> Pixels:
-    bunch = _digits_text()
-    pictures = torch.from_numpy(bunch["images"].astype(np.uint8)).unsqueeze(1)
-    return _split("digits", pictures, torch.from_numpy(bunch["target"].astype(np.int64)), 1 / 3, white=16)
+    rows = _digit_rows()
+    pictures = torch.from_numpy(rows[:, :-1].reshape(-1, 1, 8, 8))
+    return _split("digits", pictures, torch.from_numpy(rows[:, -1].astype(np.int64)), 1 / 3, white=16)
 
 
 _DIGITS = DatasetInfo(
     "digits", "Handwritten digits, 8x8 (UCI optical recognition, as in scikit-learn)", 1198, 599, 10, (1, 8,
-    8), "CC BY 4.0", "https://archive.ics.uci.edu/dataset/80", "scikit-learn",
+    8), "CC BY 4.0", "https://archive.ics.uci.edu/dataset/80", "drfl",
 )  # fmt: skip
 _HEART = DatasetInfo(
     "heart-disease", "Heart disease in four hospitals, 13 features (UCI; rows and features as in FLamby)", 494, 246,
