@@ -192,6 +192,22 @@ def test_client_column_of_the_schema_divides_the_data():
     assert not job.data.inputs.isnan().any()
 
 
+@pytest.mark.parametrize(
+    ("words", "loss"),
+    [
+        ("--target dose --task regression", "mse"),
+        ("--target ill --target old --task multi-label", "binary-cross-entropy"),
+        ("--target ill", "cross-entropy"),
+    ],
+)
+def test_loss_follows_from_the_schemas_task(words, loss):
+    for path in Path("in").iterdir():
+        frame = pd.read_csv(path).dropna().assign(old=lambda rows: rows["age"].gt(50).astype(int))
+        frame.assign(ill=frame["ill"].eq("yes").astype(int)).to_csv(path, index=False)
+    assert drfl_(f"data describe in {words} --out s.toml") == 0
+    assert load_config(None, {"data": "in", "data_schema": "s.toml"}).loss == loss
+
+
 @pytest.mark.long
 def test_tune_accepts_a_schema(capsys):
     describe("--out", "s.toml")
