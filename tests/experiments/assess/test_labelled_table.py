@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.metrics import recall_score, roc_auc_score
-from tests.support.refusals import check_refusal, refused
+from tests.support.refusals import check_refusal, notices, quotes, refused
 from torch import nn
 
 import drfl
@@ -48,6 +48,19 @@ def by_site(frame, values):
     return [
         float(np.mean(np.asarray(values)[(frame["site"] == name).to_numpy()])) for name in sorted(set(frame["site"]))
     ]
+
+
+def test_clients_in_another_unit_are_reported(runs, tmp_path):
+    new = rows(1)
+    new.loc[new["site"] == "west", "age"] *= 12
+    with pytest.warns(drfl.DataWarning) as caught:
+        drfl.evaluate(runs["ill"], new)
+    (warned,) = [each.message for each in caught]
+    assert (warned.code, warned.field) == ("unit-mismatch", "age")
+    assert quotes(str(warned), f"{new.loc[new['site'] == 'west', 'age'].median():.4g} at west")
+    new.to_csv(tmp_path / "new.csv", index=False)
+    for words in (["evaluate"], ["predict", "--out", f"{tmp_path}/p.csv"]):
+        assert notices([words[0], str(runs["ill"]), f"{tmp_path}/new.csv", *words[1:]]) == [str(warned)]
 
 
 def test_scores_are_those_of_the_predictions(runs):
