@@ -69,7 +69,10 @@ class Table(NamedTuple):
                     code="package-missing",
                     field=package,
                 ) from None
-            return cls.of(str(path), typed).prepared(text, options)
+            table = cls.of(str(path), typed)
+            if suffix == ".xlsx":  # the first row of a sheet is the header
+                table = table._replace(row_name=lambda row: f"{path}, sheet row {row + 2}")
+            return table.prepared(text, options)
         form = TextForm.of(path, options)
         return cls.of(str(path), _read_text(path, form, text), form).prepared(text, options)
 
