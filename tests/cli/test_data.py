@@ -87,6 +87,19 @@ def test_schema_is_described_checked_and_used(capsys):
     assert Path("again/history.csv").read_bytes() == Path("r/history.csv").read_bytes()
 
 
+def test_few_whole_numbers_are_counted(capsys):
+    for path in Path("in").iterdir():
+        frame = pd.read_csv(path)
+        frame.assign(ward=np.arange(40) % 4 * 10 + 101, visits=np.arange(40) % 11).to_csv(path, index=False)
+    assert describe("--json", "--out", "s.toml") == 0
+    columns = json.loads(capsys.readouterr().out)["clients"][0]["columns"]
+    assert [columns[name]["values"] for name in ("ward", "visits")] == [4, 11]
+    assert describe("--out", "t.toml") == 0
+    out = capsys.readouterr().out
+    assert out.count("101 to 131, 4 values") == 3
+    assert "11 values" not in out
+
+
 def test_folder_without_readable_files_is_an_error(capsys):
     Path("bad").mkdir()
     Path("bad/a.csv").write_bytes(b"age,ill\n\x81\x8d,1\n")
