@@ -583,7 +583,7 @@ class ClientData:
                 does not conform to it.
         """
         frame = convert.named_columns(frame)
-        targets = (target,) if isinstance(target, str) else None if target is None else tuple(target)
+        targets, features = convert.listed_names(target), convert.listed_names(features)
         roles = Columns(targets or (), group, patient=patient)
         for name in ("delimiter", "encoding"):
             if getattr(reading, name) is not None:

@@ -78,7 +78,7 @@ def load_model(
         >>> model.to_torch()(drfl.load("heart-disease").inputs[:3]).shape
         torch.Size([3, 2])
     """
-    file, of_site = find_model(Path(path))
+    file, of_site = find_model(path)
     content = read_model_file(file)
     if client is not None:
         own = personal_weights(file, content.about, client)
@@ -112,7 +112,7 @@ def load_models(
     """
     if not personal:
         return load_model(path, reference, schema=schema, client=client), {}
-    file, of_site = find_model(Path(path))
+    file, of_site = find_model(path)
     clients, content = personal_clients(file), read_model_file(file)
     if not clients:
         raise no_personal_models(file, content.about)

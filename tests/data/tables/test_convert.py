@@ -105,6 +105,8 @@ def test_nullable_and_numbered_columns_are_accepted():
     assert load(frame).inputs[:, 0].tolist() == list(range(10))
     frame = table().rename(columns={"age": 0, "dose": 1, "smoker": 2})
     assert load(frame).inputs.shape == (10, 3)
+    assert load(frame, features=[0, 1]).columns == ("0", "1")
+    assert load(table(), features="age").columns == ("age",)
 
 
 HOLES = [None, 1.0] + [2.0] * 8
@@ -118,6 +120,8 @@ HOLES = [None, 1.0] + [2.0] * 8
         ({}, {"features": ["age", "dosis"]}, ("unknown-name", "column", "'dosis'", "'dose'")),
         ({}, {"features": ["age", "ill"]}, ("conflicting-options", "ill")),
         ({}, {"features": []}, ("no-features", "features")),
+        ({}, {"features": ["age", "hospital"]}, ("conflicting-options", "hospital")),
+        ({}, {"group": ["hospital", "age"]}, ("wrong-type", "group", "'hospital'", "'age'")),
         ({}, {"features": ["age", "age"]}, ("duplicate-column", "age")),
         ({"dose": ["1", "2"] * 5}, {}, ("not-a-number", "dose", "astype('category')")),
         ({"dose": ["2020-01-01"] * 10}, {}, ("not-a-number", "dose", "schema")),

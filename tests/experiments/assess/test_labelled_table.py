@@ -50,6 +50,14 @@ def by_site(frame, values):
     ]
 
 
+def test_objects_are_no_paths_of_models():
+    for found in (rows(1), drfl.FedAvg(m=3)):
+        with refused("wrong-type", "model", type(found).__name__):
+            drfl.evaluate(found, rows(1))
+        with refused("wrong-type", "model"):
+            drfl.load_model(found)
+
+
 def test_clients_in_another_unit_are_reported(runs, tmp_path):
     new = rows(1)
     new.loc[new["site"] == "west", "age"] *= 12

@@ -209,9 +209,16 @@ def named_columns(frame: pd.DataFrame) -> pd.DataFrame:
     return text_names(frame)
 
 
+def listed_names(columns: str | Sequence[object] | None) -> tuple[str, ...] | None:
+    """Return the names of one or several columns as texts."""
+    return columns if columns is None else (columns,) if isinstance(columns, str) else tuple(map(str, columns))
+
+
 def check_index(frame: pd.DataFrame, names: Sequence[str]) -> None:
-    """Raise InputError if one of these columns is a level of the index."""
+    """Raise InputError if one of these columns has no name as text, or is a level of the index."""
     for name in names:
+        if not isinstance(name, str):
+            raise InputError(f"expected the name of one column, got {name!r}", code="wrong-type", field="group")
         if name not in frame.columns and name in map(str, frame.index.names):
             raise InputError(
                 f"'{name}' is a level of the data frame's index, not a column. Call reset_index() first",
@@ -284,10 +291,10 @@ def feature_columns(frame: pd.DataFrame, roles: Columns, features: Sequence[str]
     chosen = [name for name in columns if name not in named] if features is None else list(features)
     roles.check_roles()
     for name in chosen:
-        if name in (*roles.targets, roles.patient):
+        if name in (*roles.targets, *roles.names):
+            role = "target" if name in roles.targets else "patient" if name == roles.patient else "group"
             raise InputError(
-                f"column '{name}' is the {'patient' if name == roles.patient else 'target'} and cannot also be a "
-                "feature. Remove it from features",
+                f"column '{name}' is the {role} and cannot also be a feature. Remove it from features",
                 code="conflicting-options",
                 field=name,
             )
