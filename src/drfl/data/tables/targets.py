@@ -100,7 +100,10 @@ def check_values(name: str, values: np.ndarray, task: TaskName, row_name: RowNam
         remedy = "Use other units" if numbers else "Regression requires numbers"
     else:
         bad = ~(np.isin(values, (0, 1)) | np.isnan(values)) if numbers else np.ones(len(values), bool)
-        problem, remedy = "'{}'", "Task 'multi-label' requires 0 or 1, whether the label is there, or a blank if it is unknown"
+        problem, remedy = (
+            "'{}'",
+            "Task 'multi-label' requires 0 or 1, whether the label is there, or a blank if it is unknown",
+        )
     if bad.any():
         row = int(bad.argmax())
         raise InputError(
