@@ -87,6 +87,19 @@ def test_schema_is_described_checked_and_used(capsys):
     assert Path("again/history.csv").read_bytes() == Path("r/history.csv").read_bytes()
 
 
+def test_few_whole_numbers_are_counted(capsys):
+    for path in Path("in").iterdir():
+        frame = pd.read_csv(path)
+        frame.assign(ward=np.arange(40) % 4 * 10 + 101, visits=np.arange(40) % 11).to_csv(path, index=False)
+    assert describe("--json", "--out", "s.toml") == 0
+    columns = json.loads(capsys.readouterr().out)["clients"][0]["columns"]
+    assert [columns[name]["values"] for name in ("ward", "visits")] == [4, 11]
+    assert describe("--out", "t.toml") == 0
+    out = capsys.readouterr().out
+    assert out.count("101 to 131, 4 values") == 3
+    assert "11 values" not in out
+
+
 def test_folder_without_readable_files_is_an_error(capsys):
     Path("bad").mkdir()
     Path("bad/a.csv").write_bytes(b"age,ill\n\x81\x8d,1\n")
@@ -190,6 +203,22 @@ def test_client_column_of_the_schema_divides_the_data():
     job = build(load_config(None, {"data": "all.csv", "data_schema": "s.toml"}))
     assert job.data.names == ("a", "b", "c")
     assert not job.data.inputs.isnan().any()
+
+
+@pytest.mark.parametrize(
+    ("words", "loss"),
+    [
+        ("--target dose --task regression", "mse"),
+        ("--target ill --target old --task multi-label", "binary-cross-entropy"),
+        ("--target ill", "cross-entropy"),
+    ],
+)
+def test_loss_follows_from_the_schemas_task(words, loss):
+    for path in Path("in").iterdir():
+        frame = pd.read_csv(path).dropna().assign(old=lambda rows: rows["age"].gt(50).astype(int))
+        frame.assign(ill=frame["ill"].eq("yes").astype(int)).to_csv(path, index=False)
+    assert drfl_(f"data describe in {words} --out s.toml") == 0
+    assert load_config(None, {"data": "in", "data_schema": "s.toml"}).loss == loss
 
 
 @pytest.mark.long

@@ -87,7 +87,11 @@ def test_columns_in_another_unit_are_reported(trained):
     other.to_csv("new.csv", index=False)
     (notice,) = notices(arguments)
     assert (notice.code, notice.field) == ("unit-mismatch", "income")
-    assert quotes(notice, "new.csv", f"{other['income'].median():.4g}")
+    medians = other.groupby("site")["income"].median()
+    assert quotes(notice, *(f"{medians[name]:.4g} at {name}" for name in medians.index))
+    other.drop(columns="site").to_csv("new.csv", index=False)
+    (notice,) = notices(arguments)
+    assert quotes(notice, f"{other['income'].median():.4g} in new.csv")
     # a few rows may be unusual
     other.iloc[:5].to_csv("new.csv", index=False)
     assert notices(arguments) == []

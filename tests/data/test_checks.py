@@ -74,7 +74,10 @@ def test_clients_with_one_class_are_listed():
     one = with_test_targets(data, lambda y: y.index_fill_(0, data.test[1], 1))
     assert about(data_warnings(one)) == [("one-class-test", "site 1")]
     assert data_warnings(one, by_class=True) == ()
-    assert data_warnings(with_test_targets(data, lambda y: y.fill_(1))) == ()  # intended if it is so at all clients
+    (line,) = data_warnings(with_test_targets(data, lambda y: y.fill_(1)))
+    assert about([line]) == [("one-class-test", None)]
+    own = with_test_targets(data, lambda y: [y.index_fill_(0, data.test[k], k % 2) for k in range(3)])
+    assert data_warnings(own) == ()  # a property of the task
     floats = dataclasses.replace(data, targets=data.targets.double(), test_targets=data.targets.double() * 0)
     assert data_warnings(floats) == ()
 
@@ -238,6 +241,45 @@ def test_user_column_named_like_an_indicator_is_checked():
     with_schema = dataclasses.replace(data, schema=schema)
     assert about(data_warnings(with_schema)) == about(data_warnings(data)) == [("unit-mismatch", "dose")]
     assert len(RawTable.of(with_schema).columns) == 3
+
+
+def test_factor_of_large_values_is_not_taken_for_fahrenheit():
+    def income(g, site, rows):
+        return (2.8 if site == 2 else 1) * g.lognormal(10, 0.9, rows)
+
+    (line,) = data_warnings(table_of({"income": income, "age": normal(60, 9)}))
+    assert about([line]) == [("unit-mismatch", "income")]
+    assert "°F" not in line
+
+
+def test_large_factor_is_written_out():
+    data = table_of({"dose": at_site_2(normal(50.0, 9.0), lambda x: 2000 * x), "age": normal(60, 9)})
+    (line,) = data_warnings(data.standardised())
+    assert "(2,0" in line
+
+
+def test_dates_of_few_days_at_one_client_are_not_another_unit():
+    g, frames = np.random.default_rng(0), []
+    for site in "abcd":
+        days = {"admitted": 18_262 + g.integers(300, 320, 120) if site == "b" else 18_262 + g.integers(0, 700, 120)}
+        days["born"] = g.integers(-9000, -100, 120) if site == "b" else g.integers(100, 9000, 120)
+        dates = {name: (np.datetime64("1970-01-01") + values).astype(str) for name, values in days.items()}
+        frames.append(pd.DataFrame({**dates, "bp": g.normal(130, 15, 120), "ill": g.integers(0, 2, 120), "site": site}))
+    frame = pd.concat(frames, ignore_index=True)
+    data = ClientData.from_frame(frame, schema=propose([frame], "ill", "site").schema, test_fraction=1 / 3)
+    assert data_warnings(data) == ()
+
+
+def test_zero_among_near_values_of_a_client_is_not_a_code():
+    def age(lowest):
+        return lambda g, site, rows: g.integers(lowest if site == 2 else 20, 60, rows)
+
+    def coded(g, site, rows):
+        return np.where((site == 2) & (np.arange(rows) % 5 == 0), 0, age(1)(g, site, rows))
+
+    assert data_warnings(table_of({"age": age(0), "dose": normal()}, rows=600)) == ()
+    (line,) = data_warnings(table_of({"age": coded, "dose": normal()}, rows=600))
+    assert about([line]) == [("missing-code", "age")]
 
 
 def test_plausible_differences_are_not_unit_errors():

@@ -312,6 +312,7 @@ def evaluate(
     with signals.raise_on_signal():
         from drfl.assessment.clients import auc_interval_of
         from drfl.cli.assess import MOST, content_of, print_assessment
+        from drfl.cli.console import warn
         from drfl.core.errors import listing
         from drfl.data.model import load_models
         from drfl.data.model_store import find_model
@@ -324,7 +325,7 @@ def evaluate(
         found = evaluate_tables(
             tested, tables, group=group, measure=measure, level=level,
             auc_interval=auc_interval_of(auc_interval), own=own,
-            reading=ReadOptions(delimiter, decimal, thousands, encoding, tuple(missing or ())),
+            reading=ReadOptions(delimiter, decimal, thousands, encoding, tuple(missing or ())), warn=warn,
         )  # fmt: skip
         beside = ["The intervals are valid only if the model was not trained on these rows."]
         if personal:

@@ -26,6 +26,9 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
+FEW_VALUES = 10
+"""A column with at most this many whole numbers may hold codes, such as those of wards, so their number is shown."""
+
 # The commands below import what they need when they run, because pandas takes a second to load.
 
 Paths = Annotated[
@@ -206,6 +209,8 @@ def _print(found: Description, out: Path | None) -> None:
         width = max(map(len, site.columns))
         for name, column in site.columns.items():
             text = "no values" if column.range is None else f"{column.range[0]} to {column.range[1]}"
+            if 2 < (column.values or 0) <= FEW_VALUES:
+                text += f", {column.values} values"
             if column.levels is not None:
                 text = ", ".join(f"{level} {count:,}" for level, count in column.levels.items())
             missing = f"; {column.missing:,} missing" if column.missing else ""

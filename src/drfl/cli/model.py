@@ -66,7 +66,7 @@ def predict_command(
     text = predictions_csv(model, table, keep, reading, warn, own)
     write_bytes(text.encode(), out, private=True)  # rows may be patients
     rows = sum(1 for _ in csv.reader(io.StringIO(text))) - 1  # a cell may contain line breaks
-    say(f"{out}: predictions for {rows:,} rows")
+    say(f"{out}: predictions for {rows:,} row{'s' * (rows != 1)}")
     if client is not None:
         which = "personal" if client in personal_weights(file) else "global"
         say(f"used the {which} model for client '{client}'")

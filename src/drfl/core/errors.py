@@ -170,8 +170,8 @@ def listing(texts: Sequence[str], what: str, limit: int | None = None) -> str:
     Without a limit, the first three are listed, and all in :func:`complete_listings`.
     """
     limit = limit or (len(texts) if _is_complete.get() else MAX_LISTED)
-    rest = len(texts) - limit
-    return ", ".join(texts[:limit]) + (f" and {rest} more {what}{'s' * (rest > 1)}" if rest > 0 else "")
+    rest, plural = len(texts) - limit, "es" if what.endswith("s") else "s"
+    return ", ".join(texts[:limit]) + (f" and {rest} more {what}{plural * (rest > 1)}" if rest > 0 else "")
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:

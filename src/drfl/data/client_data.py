@@ -44,7 +44,8 @@ from drfl.data.pools import (
 )
 from drfl.data.standardisation import Standardisation, client_moments, is_table
 from drfl.data.tables import convert
-from drfl.data.tables.columns import Columns, frame_row
+from drfl.data.tables.columns import Columns, check_alike, frame_row
+from drfl.data.tables.condition_columns import condition_notices
 from drfl.data.tables.conditions import used_columns
 from drfl.data.tables.conform import conform, stripped, target_tensor
 from drfl.data.tables.convert import encode_frame, require_present
@@ -582,7 +583,7 @@ class ClientData:
                 does not conform to it.
         """
         frame = convert.named_columns(frame)
-        targets = (target,) if isinstance(target, str) else None if target is None else tuple(target)
+        targets, features = convert.listed_names(target), convert.listed_names(features)
         roles = Columns(targets or (), group, patient=patient)
         for name in ("delimiter", "encoding"):
             if getattr(reading, name) is not None:
@@ -627,18 +628,22 @@ class ClientData:
             Y, proposed = torch.from_numpy(y), (*proposed, *warned)
         require_present(stripped(frame[group]), group)
         X = torch.from_numpy(inputs)
-        groups = frame[group].to_numpy(dtype=object)
-        patients = None
+        groups, patients = frame[group].to_numpy(dtype=object), None
+        owners = [*map(str, groups)]
+        check_alike(sorted(set(owners)))
         if patient is None:
-            notices = repeated_ids(frame, tuple(map(str, groups)), used=(group, *roles.targets))
+            notices = repeated_ids(frame, tuple(owners), used=(group, *roles.targets))
         else:
             patients = np.array(names_in(frame, patient, frame_row))
-            check_spelling(patients.tolist(), [*map(str, groups)])
-            notices = shared_ids([*map(str, groups)], patients.tolist())
+            check_spelling(patients.tolist(), owners)
+            notices = shared_ids(owners, patients.tolist())
         split = split_groups(groups, None if classes is None else Y.numpy(), key_of(key), test_fraction, patients)
         data = cls(
             X, Y, as_tensors(split.train), X, Y, as_tensors(split.test), split.names, classes, columns=columns,
-            schema=schema, notices=(*proposed, *notices),
+            schema=schema,
+            notices=(
+                *proposed, *condition_notices([table], [column.name for column in schema.targets], owners), *notices,
+            ),
             patients=None if patients is None else numbered(patients.tolist()),
         )  # fmt: skip
         # Round to dtype only after scaling, see from_arrays.

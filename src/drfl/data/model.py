@@ -85,7 +85,7 @@ def load_model(
         >>> model.to_torch()(drfl.load("heart-disease").inputs[:3]).shape
         torch.Size([3, 2])
     """
-    file, of_site = find_model(Path(path))
+    file, of_site = find_model(path)
     content = read_model_file(file)
     if client is not None:
         own = weights_of(file, content.about, client)
@@ -128,7 +128,7 @@ def load_models(
         )
     if not personal:
         return load_model(path, reference, schema=schema, client=client), {}
-    file, of_site = find_model(Path(path))
+    file, of_site = find_model(path)
     model = Model(read_model_file(file), reference, of_site if schema is None else schema)
     return model, model.personal_weights()
 

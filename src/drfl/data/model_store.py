@@ -49,11 +49,18 @@ class ModelPlace(NamedTuple):
     schema: Path | None = None
 
 
-def find_model(path: Path) -> ModelPlace:
+def find_model(path: str | Path) -> ModelPlace:
     """Return the model file at a path: a file, or a folder of a run, a fit, a site, or the models of a site.
 
     Other folders, such as that of a comparison, a sweep or a deployment, must have a single run.
     """
+    if not isinstance(path, str | Path):
+        raise InputError(
+            f"expected the path of a model file or of a run's folder, got an object of type {type(path).__name__}",
+            code="wrong-type",
+            field="model",
+        )
+    path = Path(path)
     if (path / SITE).is_file():
         data = read_toml(path / SITE).get("data")
         schema = data.get("schema") if isinstance(data, dict) else None

@@ -13,7 +13,7 @@ from drfl.core.csv_cells import csv_text
 from drfl.core.errors import InputError, Notice, listing, unknown
 from drfl.data.checks.columns import SEVERAL
 from drfl.data.model import Model, personal_outputs
-from drfl.data.tables.conform import level_text, other_cells
+from drfl.data.tables.conform import level_text, other_cells, stripped
 from drfl.data.tables.table import Table
 from drfl.data.tables.table_files import client_of_rows
 from drfl.data.tables.text_form import DETECT, ReadOptions
@@ -22,25 +22,44 @@ FAR = 10.0
 """Distance of a column's median from the mean of the training rows, in standard deviations, that gives a warning."""
 
 
-def unit_notices(model: Model, table: Table) -> list[Notice]:
-    """Warn of quantities in a table that are far from the training rows, probably because of another unit."""
+def unit_notices(model: Model, tables: Sequence[Table], places: Sequence[str]) -> list[Notice]:
+    """Warn of quantities that are far from the training rows, probably because of another unit.
+
+    ``places`` (n,) says where each row of the tables is, such as "at north". The rows of each place are checked.
+    """
     scaling = model.standardisation
     if scaling is None:
         return []
     names = [str(name) for name in model.feature_names_in_] if model.schema is None else model.schema.features
-    notices, values = [], model.encode(table).double().numpy()
+    values = np.concatenate([model.encode(table).double().numpy() for table in tables])
+    different, rows = np.unique(np.array(places, dtype=object), return_inverse=True)
+    parts, notices = [(place, values[rows == i]) for i, place in enumerate(different)], list[Notice]()
     for k, name in enumerate(names):
-        known = values[~np.isnan(values[:, k]), k]
-        if len(np.unique(known)) <= SEVERAL:
-            continue
-        median, mean, scale = float(np.median(known)), float(scaling.mean[k]), float(scaling.scale[k])
-        if abs(median - mean) > FAR * scale:
+        mean, scale, cases = float(scaling.mean[k]), float(scaling.scale[k]), []
+        for place, own in parts:
+            known = own[~np.isnan(own[:, k]), k]
+            if len(np.unique(known)) > SEVERAL and abs(np.median(known) - mean) > FAR * scale:
+                cases.append(f"{np.median(known):.4g} {place}")
+        if cases:
             text = (
-                f"{table.place}, column '{name}': the median is {median:.4g}, but the training rows have the mean "
+                f"column '{name}': the median is {listing(cases, 'client')}, but the training rows have the mean "
                 f"{mean:.4g} and the standard deviation {scale:.4g}: check the unit"
             )
             notices.append(Notice(text, "unit-mismatch", name))
     return notices
+
+
+def _clients_of(table: Table, column: str | None) -> Sequence[str]:
+    """Return the client of each row."""
+    clients = client_of_rows([table], column)
+    if clients is None:
+        missing = "a column" if column is None else f"the column '{column}'"
+        raise InputError(
+            f"{table.place} lacks {missing} with the names of the clients: predict the rows of one client, with `client`",
+            code="missing-column",
+            field="personal",
+        )
+    return clients
 
 
 def predictions_csv(
@@ -74,19 +93,7 @@ def predictions_csv(
     ids = [column.name for column in columns if column.type == "id" or column.role in ("client", "patient")]
     kept = [name for name in known if name in keep or name in ids]
     if own:
-        column = None if schema is None else schema.client
-        clients = client_of_rows([table], column)
-        if clients is None:
-            named = (
-                "a column that names the clients"
-                if column is None
-                else f"the column '{column}', which names the clients"
-            )
-            raise InputError(
-                f"{table.place} lacks {named}: predict the rows of one client, with `client`",
-                code="missing-column",
-                field="personal",
-            )
+        clients = _clients_of(table, None if schema is None else schema.client)
         outputs = personal_outputs(model, own, [table], clients)
         without = [f"'{name}'" for name in dict.fromkeys(clients) if name not in own]
         if without and warn is not None:
@@ -102,7 +109,13 @@ def predictions_csv(
         text = f"{path}: values that are not levels of the model count as other in column {named}; check their spelling"
         warn(Notice(text, "unknown-level", next(iter(counts)) if len(counts) == 1 else None))
     if warn is not None:
-        for notice in unit_notices(model, table):
+        places = [f"in {path}"] * len(table.frame)
+        if schema is not None and schema.client in known:
+            places = [
+                where if name is None else f"at {level_text(name)}"
+                for where, name in zip(places, stripped(table.frame[schema.client]), strict=True)
+            ]
+        for notice in unit_notices(model, [table], places):
             warn(notice)
     answers = model.answers(outputs)
     if answers.ndim == 1:

@@ -36,12 +36,16 @@ if TYPE_CHECKING:
 
 
 class ColumnSummary(NamedTuple):
-    """A column at one client: its type, missing cells, rows of each level, and smallest and largest number or date."""
+    """A column at one client: its type, missing cells, rows of each level, and smallest and largest number or date.
+
+    ``values`` counts different whole numbers.
+    """
 
     type: str
     missing: int
     levels: dict[str, int] | None = None
     range: tuple[str, str] | None = None
+    values: int | None = None
 
 
 class SiteSummary(NamedTuple):
@@ -300,11 +304,12 @@ def _site(schema: TableSchema, frame: pd.DataFrame, name: str, patients: int | N
             found = {level: int(counts.get(level, 0)) for level in (*column.levels, *beside)}
             columns[column.name] = ColumnSummary(column.type, count, found)
             continue
-        bounds = None
+        bounds, different = None, None
         if column.type in NUMBERS:
             numbers = pd.to_numeric(known, errors="coerce")
             if column.type == "whole number":  # in which truth values are 0 and 1
                 numbers = numbers.fillna(known[numbers.isna()].map(level_text).map(BITS).astype(float))
+                different = numbers.nunique()
             numbers = numbers.dropna()
             bounds = (f"{numbers.min():g}", f"{numbers.max():g}") if len(numbers) else None
         else:
@@ -313,7 +318,7 @@ def _site(schema: TableSchema, frame: pd.DataFrame, name: str, patients: int | N
             if len(days):
                 low, high = (str(pd.Timestamp(day, unit="D").date()) for day in (days.min(), days.max()))
                 bounds = low, high
-        columns[column.name] = ColumnSummary(column.type, count, None, bounds)
+        columns[column.name] = ColumnSummary(column.type, count, None, bounds, different)
     positive, classes = None, schema.classes
     if classes is not None and len(classes) == 2:
         positive = (columns[schema.targets[0].name].levels or {}).get(classes[1], 0)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 
-from drfl.core.errors import InputError, Notice, RunWarning, unknown
+from drfl.core.errors import DataWarning, InputError, Notice, RunWarning, unknown
 from drfl.core.run_end import ON_TEST
 from drfl.data import ClientData
 from drfl.data.warm_start import start_notices
@@ -553,7 +553,8 @@ def evaluate(
 ) -> Assessment:
     """Test a trained model on new rows with targets, client by client, as ``drfl evaluate`` does.
 
-    All rows are test rows. The intervals are valid only if none of them was a training row.
+    All rows are test rows. The intervals are valid only if none of them was a training row. A ``drfl.DataWarning``
+    names columns of clients that are far from the training rows, probably because of another unit.
 
     Args:
         model: A model from :func:`drfl.load_model`, or the path that this function takes.
@@ -590,8 +591,9 @@ def evaluate(
     else:
         tested, own = load_models(model, personal=personal)
     return evaluate_tables(
-        tested, tables, group=group, measure=measure, level=level, auc_interval=auc_interval, own=own
-    )
+        tested, tables, group=group, measure=measure, level=level, auc_interval=auc_interval, own=own,
+        warn=lambda notice: warnings.warn(notice, DataWarning, stacklevel=4),
+    )  # fmt: skip
 
 
 def assess_gain(

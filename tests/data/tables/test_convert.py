@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from tests.support.refusals import refused
+from tests.support.refusals import quotes, refused
 
 from drfl.core.key import Key
 from drfl.data import ClientData, ReadOptions
@@ -105,6 +105,8 @@ def test_nullable_and_numbered_columns_are_accepted():
     assert load(frame).inputs[:, 0].tolist() == list(range(10))
     frame = table().rename(columns={"age": 0, "dose": 1, "smoker": 2})
     assert load(frame).inputs.shape == (10, 3)
+    assert load(frame, features=[0, 1]).columns == ("0", "1")
+    assert load(table(), features="age").columns == ("age",)
 
 
 HOLES = [None, 1.0] + [2.0] * 8
@@ -118,6 +120,8 @@ HOLES = [None, 1.0] + [2.0] * 8
         ({}, {"features": ["age", "dosis"]}, ("unknown-name", "column", "'dosis'", "'dose'")),
         ({}, {"features": ["age", "ill"]}, ("conflicting-options", "ill")),
         ({}, {"features": []}, ("no-features", "features")),
+        ({}, {"features": ["age", "hospital"]}, ("conflicting-options", "hospital")),
+        ({}, {"group": ["hospital", "age"]}, ("wrong-type", "group", "'hospital'", "'age'")),
         ({}, {"features": ["age", "age"]}, ("duplicate-column", "age")),
         ({"dose": ["1", "2"] * 5}, {}, ("not-a-number", "dose", "astype('category')")),
         ({"dose": ["2020-01-01"] * 10}, {}, ("not-a-number", "dose", "schema")),
@@ -136,8 +140,11 @@ HOLES = [None, 1.0] + [2.0] * 8
         ({"ill": HOLES}, {}, ("missing-values", "ill", "1")),
         ({"ill": pd.Series(["a", 1] * 5, dtype=object)}, {}, ("wrong-type", "ill")),
         ({"hospital": ["a", None] * 5}, {}, ("missing-values", "hospital", "5")),
+        ({"ill": ["yes", "no"] * 4 + ["Yes", "no"]}, {}, ("similar-values", "ill", "'Yes'", "'yes'")),
+        ({"hospital": ["a", "b"] * 4 + ["A", "b "]}, {}, ("similar-names", "group", "'A'", "'a'")),
         ({"hospital": ["a"] * 9 + ["lonely"]}, {}, ("few-rows", None, "'lonely'", "1")),
-        ({"dose": np.full(10, 1e300)}, {}, ("not-finite", "training inputs")),
+        ({"dose": np.full(10, 1e300)}, {}, ("not-finite", "dose", "10")),
+        ({"dose": np.linspace(-1e200, 1e200, 10)}, {}, ("not-finite", "dose", "10")),
         ({}, {"test_fraction": 1.5}, ("out-of-range", "test_fraction")),
     ],
 )
@@ -145,6 +152,22 @@ def test_unusable_tables_are_refused_by_column(changes, options, error):
     with refused(*error) as caught:
         load(table(**changes), **options)
     assert "\n" not in str(caught.value)
+
+
+def test_classes_and_conditions_of_a_frame_are_checked_as_in_files():
+    rng, clients = np.random.default_rng(0), np.repeat(["north", "south", "east", "west"], 80)
+    frame = pd.DataFrame({"hospital": clients, "dose": rng.normal(size=320), "crp": rng.normal(30, 5, 320)})
+    frame["ill"] = rng.integers(0, 2, 320)
+    is_west = frame["hospital"] == "west"
+    (notice,) = load(frame.assign(ill=frame["ill"] + is_west)).notices
+    assert (notice.code, notice.field) == ("class-at-one-client", "ill")
+    assert quotes(notice, "'2'", "west", "'0'")
+    with refused("classes-differ", "ill", "'c20'", "west"):
+        load(frame.assign(ill=pd.Series(np.where(is_west, "c2", "c")) + frame["ill"].astype(str)))
+    frame.loc[is_west, "crp"] *= 100
+    (notice,) = load(frame, target="crp > 32").notices
+    assert (notice.code, notice.field) == ("unit-mismatch", "crp")
+    assert quotes(notice, "west")
 
 
 def test_repeated_columns_and_empty_tables_are_refused():
@@ -155,7 +178,7 @@ def test_repeated_columns_and_empty_tables_are_refused():
 
 
 def test_one_missing_or_infinite_value_is_counted_in_the_singular():
-    for value, counted in ((np.nan, "1 missing value,"), (np.inf, "1 infinite value,")):
+    for value, counted in ((np.nan, "1 missing value,"), (np.inf, "1 value that is infinite")):
         with refused("missing-values" if np.isnan(value) else "not-finite", "dose") as caught:
             load(table(dose=[value, *range(9)]))
         assert counted in str(caught.value)

@@ -35,6 +35,11 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.parametrize("missing", ["-9", -9, ["-9"], (-9,)])
+def test_single_word_for_missing_values_is_not_split(missing):
+    assert ReadOptions(missing=missing).missing == ("-9",)
+
+
 FORMS = [
     ("a.csv", text().encode(), TextForm()),
     ("a.csv", b"\xef\xbb\xbf" + text().encode(), TextForm()),

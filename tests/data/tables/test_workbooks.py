@@ -27,6 +27,13 @@ def test_sheets_of_a_workbook_are_read(tmp_path):
     assert set(read_tables([Path(f"{path}:North")], "ill", "code").groups) == {"007", "008"}
 
 
+def test_errors_name_the_row_of_the_sheet(tmp_path):
+    rows = pd.DataFrame({"bp": [*range(8), "high", *range(9, 12)], "ill": [0, 1, 1] * 4})
+    rows.to_excel(tmp_path / "a.xlsx", index=False)  # the header is row 1, so the ninth row of data is row 10
+    with refused("not-a-number", "bp", "sheet row 10", "'high'"):
+        read_tables([tmp_path / "a.xlsx"], "ill")
+
+
 def test_two_columns_of_one_name_are_refused(tmp_path):
     rows = pd.DataFrame({"bp": range(12), "BP": range(12), "ill": [0, 1, 1] * 4})
     rows.to_excel(tmp_path / "a.xlsx", index=False)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from sklearn.metrics import recall_score, roc_auc_score
-from tests.support.refusals import check_refusal, refused
+from tests.support.refusals import check_refusal, notices, quotes, refused
 from torch import nn
 
 import drfl
@@ -52,6 +52,27 @@ def by_site(frame, values):
     return [
         float(np.mean(np.asarray(values)[(frame["site"] == name).to_numpy()])) for name in sorted(set(frame["site"]))
     ]
+
+
+def test_objects_are_no_paths_of_models():
+    for found in (rows(1), drfl.FedAvg(m=3)):
+        with refused("wrong-type", "model", type(found).__name__):
+            drfl.evaluate(found, rows(1))
+        with refused("wrong-type", "model"):
+            drfl.load_model(found)
+
+
+def test_clients_in_another_unit_are_reported(runs, tmp_path):
+    new = rows(1)
+    new.loc[new["site"] == "west", "age"] *= 12
+    with pytest.warns(drfl.DataWarning) as caught:
+        drfl.evaluate(runs["ill"], new)
+    (warned,) = [each.message for each in caught]
+    assert (warned.code, warned.field) == ("unit-mismatch", "age")
+    assert quotes(str(warned), f"{new.loc[new['site'] == 'west', 'age'].median():.4g} at west")
+    new.to_csv(tmp_path / "new.csv", index=False)
+    for words in (["evaluate"], ["predict", "--out", f"{tmp_path}/p.csv"]):
+        assert notices([words[0], str(runs["ill"]), f"{tmp_path}/new.csv", *words[1:]]) == [str(warned)]
 
 
 def test_scores_are_those_of_the_predictions(runs):

@@ -45,8 +45,10 @@ def client_warnings(data: ClientData, by_class: bool) -> list[Notice]:
 
 def _classes(data: ClientData) -> list[Notice]:
     """Warn of clients with test rows of a single class, or with few rows of one of two classes."""
-    # If every client has a single class, that is a property of the task. A single client, as at a site, has no others.
-    if data.majority is None or (data.n > 1 and bool((data.majority == 1).all())):
+    # If every client has a single class, and not all the same, that is a property of the task.
+    if data.majority is None or (
+        bool((data.majority == 1).all()) and len(data.test_targets[torch.cat(data.test)].unique()) > 1
+    ):
         return []
     found = []
     single = [data.names[i] for i in (data.majority == 1).nonzero().flatten().tolist()]

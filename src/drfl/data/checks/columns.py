@@ -57,15 +57,15 @@ UNITS = {
     2.54: "inches and centimetres",
     3.2808: "metres and feet",
     7.0: "weeks and days",
-    10.0: "a power of ten",
+    10.0: "units a power of ten apart",
     18.016: "mmol/L and mg/dL of glucose",
     24.0: "days and hours",
     38.67: "mmol/L and mg/dL of cholesterol",
     60.0: "minutes and hours",
     88.42: "µmol/L and mg/dL of creatinine",
-    100.0: "per cent and fractions, or a power of ten",
+    100.0: "per cent and fractions, or units a power of ten apart",
     365.25: "years and days",
-    1000.0: "a power of ten",
+    1000.0: "units a power of ten apart",
 }
 """Factors between units that are often mixed up."""
 
@@ -388,7 +388,13 @@ def _is_listed_code(table: RawTable, k: int, code: float, by_class: bool, *, zer
     apart = rest[0] >= 10 * np.median(np.diff(rest)) and rest[0] >= 0.25 * np.median(rest)
     if (zero and apart) or by_class or table.n == 1:
         return bool(zero and apart)
-    return _holder(table, hits) is not None
+    holder = _holder(table, hits)
+    if holder is None:
+        return False
+    # At the client, 0 is as near to the other values as these are to each other, such as the ages of children.
+    own = np.unique(table.values_at(holder, k))
+    is_next = len(own) > SEVERAL and own[1] - own[0] <= 2 * np.median(np.diff(own[1:])) + table.resolution[k]
+    return not is_next or _is_spike(table, k, code)
 
 
 def _holder(table: RawTable, hits: np.ndarray) -> int | None:
@@ -439,7 +445,8 @@ def odd_medians(table: RawTable) -> Iterator[tuple[int, int, str]]:
         # For normal values, the interquartile range is 1.349 standard deviations.
         spread, sizes, is_pair = (high - low) / 1.349, np.array(list(map(len, of_clients))), len(members) == 2
         positive = np.array([bool((values > table.resolution[k]).all()) for values in of_clients])
-        if positive.all():
+        is_date = k in table.dates  # has no unit, and a client may cover few days
+        if positive.all() and not is_date:
             # Two groups of clients, in each of which the medians are close together, may have different units.
             logs = np.log(middle)
             order = np.argsort(logs)
@@ -454,9 +461,9 @@ def odd_medians(table: RawTable) -> Iterator[tuple[int, int, str]]:
                 yield k, int(members[j]), factor
         for j in np.argsort(-spread):  # if there are two clients, name the one with the larger values
             text = None
-            if np.delete(positive, j).all():
+            if np.delete(positive, j).all() and not is_date:
                 text = _ratio(middle, low, high, sizes, j, RATIO_OF_TWO if is_pair else RATIO)
-            text = text or _spread(spread, j)
+            text = text or (None if is_date else _spread(spread, j))
             width = np.median(np.delete(spread, j))
             if text is None and width > 0:
                 distance = _distance(middle / width, 1.0, sizes, j, SHIFT_OF_TWO if is_pair else SHIFT)
@@ -490,7 +497,9 @@ def _ratio(
     if distance is None:
         return None
     as_fahrenheit = 1.8 * np.median(middle[others]) + 32
-    if abs(middle[j] - as_fahrenheit) < 0.5 * (high[j] - low[j]):
+    # Of large values, °F are less than twice the °C.
+    is_warm = as_fahrenheit > least * np.median(middle[others])
+    if is_warm and abs(middle[j] - as_fahrenheit) < 0.5 * (high[j] - low[j]):
         return f"{np.exp(distance):.3g} times, as °F in place of °C"
     return _factor(distance)[0]
 
@@ -500,7 +509,8 @@ def _factor(distance: float) -> tuple[str, bool]:
     factor = np.exp(abs(distance))
     unit = min(UNITS, key=lambda known: abs(np.log(known / factor)))
     is_known = abs(np.log(unit / factor)) < 0.1
-    return f"{np.exp(distance):.3g} times" + (f", as between {UNITS[unit]}" if is_known else ""), is_known
+    times = f"{float(f'{np.exp(distance):.3g}'):,g} times"
+    return times + (f", as between {UNITS[unit]}" if is_known else ""), is_known
 
 
 def _distance(middle: np.ndarray, width: float, sizes: np.ndarray, j: int, least: float) -> float | None:

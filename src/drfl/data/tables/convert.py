@@ -13,7 +13,7 @@ from torch import Tensor
 from drfl.core.errors import InputError, Notice, unknown
 from drfl.data.dataset import TaskName
 from drfl.data.partition.partition import client_error, client_names
-from drfl.data.tables.columns import Columns, check_numbers, frame_row, one_hot, row_names_of
+from drfl.data.tables.columns import LARGEST, Columns, check_numbers, frame_row, one_hot, row_names_of
 from drfl.data.tables.conform import level_text
 from drfl.data.tables.levels import check_levels, level_notices
 from drfl.data.tables.patients import names_in
@@ -210,9 +210,16 @@ def named_columns(frame: pd.DataFrame) -> pd.DataFrame:
     return text_names(frame)
 
 
+def listed_names(columns: str | Sequence[object] | None) -> tuple[str, ...] | None:
+    """Return the names of one or several columns as texts."""
+    return columns if columns is None else (columns,) if isinstance(columns, str) else tuple(map(str, columns))
+
+
 def check_index(frame: pd.DataFrame, names: Sequence[str]) -> None:
-    """Raise InputError if one of these columns is a level of the index."""
+    """Raise InputError if one of these columns has no name as text, or is a level of the index."""
     for name in names:
+        if not isinstance(name, str):
+            raise InputError(f"expected the name of one column, got {name!r}", code="wrong-type", field="group")
         if name not in frame.columns and name in map(str, frame.index.names):
             raise InputError(
                 f"'{name}' is a level of the data frame's index, not a column. Call reset_index() first",
@@ -285,10 +292,10 @@ def feature_columns(frame: pd.DataFrame, roles: Columns, features: Sequence[str]
     chosen = [name for name in columns if name not in named] if features is None else list(features)
     roles.check_roles()
     for name in chosen:
-        if name in (*roles.targets, roles.patient):
+        if name in (*roles.targets, *roles.names):
+            role = "target" if name in roles.targets else "patient" if name == roles.patient else "group"
             raise InputError(
-                f"column '{name}' is the {'patient' if name == roles.patient else 'target'} and cannot also be a "
-                "feature. Remove it from features",
+                f"column '{name}' is the {role} and cannot also be a feature. Remove it from features",
                 code="conflicting-options",
                 field=name,
             )
@@ -353,8 +360,9 @@ def encode_frame(frame: pd.DataFrame, roles: Columns, features: Sequence[str] | 
     chosen, owners = chosen.assign(**words), [*map(str, frame[roles.group])]
     # Numbers in a column of categories are names.
     check_numbers(chosen[texts], frame_row)
-    check_levels(chosen[list(words)], owners)
-    notices = level_notices(chosen[list(words)], chosen.iloc[:, :0], owners)
+    labels = pd.DataFrame({} if classes is None else {roles.targets[0]: np.array(classes, dtype=object)[y]})
+    check_levels(pd.concat([chosen[list(words)], labels], axis=1), owners)
+    notices = level_notices(chosen[list(words)], labels, owners)
     inputs = one_hot(chosen, "the table")
     names = inputs.columns.tolist()
     # The schema defines how new rows are encoded.
@@ -411,11 +419,11 @@ def numeric(column: pd.Series, name: str, *, missing: bool = False) -> np.ndarra
         require_present(column, name)
     # Copy, because the table may change, and pandas may return a read-only view.
     values = column.to_numpy(dtype=np.float64, copy=True)
-    bad = np.flatnonzero(np.isinf(values))
+    bad = np.flatnonzero(np.abs(values) >= LARGEST)
     if len(bad):
         raise InputError(
-            f"column '{name}' has {len(bad)} infinite value{'s' * (len(bad) > 1)}, the first in row {bad[0]}. Drop "
-            "or cap them",
+            f"column '{name}' has {len(bad)} value{'s' * (len(bad) > 1)} that {'are' if len(bad) > 1 else 'is'} "
+            f"infinite or beyond {LARGEST:g}, the first in row {bad[0]}. Drop or cap them",
             code="not-finite",
             field=name,
         )

@@ -72,7 +72,10 @@ class Table(NamedTuple):
                     code="package-missing",
                     field=package,
                 ) from None
-            return cls.of(str(path), typed).prepared(text, options)
+            table = cls.of(str(path), typed)
+            if suffix == ".xlsx":  # the first row of a sheet is the header
+                table = table._replace(row_name=lambda row: f"{path}, sheet row {row + 2}")
+            return table.prepared(text, options)
         form = TextForm.of(path, options)
         parsing = {**form.options(), "index_col": False, "keep_default_na": False, "na_values": [""]}
         try:

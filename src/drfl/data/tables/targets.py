@@ -93,14 +93,17 @@ def check_values(name: str, values: np.ndarray, task: TaskName, row_name: RowNam
         # Here and below, comparisons are negated, so that NaN fails too.
         bad = ~(values == np.round(values)) if values.dtype.kind == "f" else np.zeros(len(values), bool)
         # A fraction is a quantity, and each of its values would become a class.
-        problem, remedy = "the fraction {}", "give whole numbers or words, one a class, or task 'regression'"
+        problem, remedy = "the fraction {}", "Give whole numbers or words, one a class, or use task 'regression'"
     elif task == "regression":
         bad = ~(np.abs(values.astype(np.float64)) < FAR) if numbers else np.ones(len(values), bool)
         problem = "{}, beyond " + f"{FAR:g}" if numbers else "the word '{}'"
         remedy = "Use other units" if numbers else "Regression requires numbers"
     else:
         bad = ~(np.isin(values, (0, 1)) | np.isnan(values)) if numbers else np.ones(len(values), bool)
-        problem, remedy = "'{}'", "multi-label needs 0 or 1, whether the label is there, or a blank if it is unknown"
+        problem, remedy = (
+            "'{}'",
+            "Task 'multi-label' requires 0 or 1, whether the label is there, or a blank if it is unknown",
+        )
     if bad.any():
         row = int(bad.argmax())
         raise InputError(

@@ -46,7 +46,7 @@ class ReadOptions:
         decimal: Decimal mark, "." or ",".
         thousands: Mark between thousands: ",", ".", "'" or " ".
         encoding: Encoding of a text file, such as "latin-1".
-        missing: Words that mean a missing value, like a blank cell. Case matters.
+        missing: Words that mean a missing value, like a blank cell, or a single one. Case matters.
 
     Raises:
         InputError: If a value is not possible; the field is its name.
@@ -68,7 +68,8 @@ class ReadOptions:
     def __post_init__(self) -> None:
         if self.delimiter in ("tab", "\\t"):
             object.__setattr__(self, "delimiter", "\t")
-        object.__setattr__(self, "missing", tuple(word.strip() for word in self.missing))
+        words = [self.missing] if isinstance(self.missing, str | float | int) else self.missing  # "NA" is one word
+        object.__setattr__(self, "missing", tuple(str(word).strip() for word in words))
         mark = self.delimiter
         # The refused marks occur in names, numbers and quoted cells.
         if mark is not None and (len(mark) != 1 or mark.isalnum() or mark in '"\n\r.-+ '):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from drfl.assessment.assess_evaluation import assess_evaluation
 from drfl.assessment.clients import Assessment, AucInterval
-from drfl.core.errors import InputError, unknown
+from drfl.core.errors import InputError, Notice, unknown
 from drfl.data import ClientData
 from drfl.data.model import Model, personal_outputs
+from drfl.data.prediction_table import unit_notices
 from drfl.data.tables.columns import frame_row
 from drfl.data.tables.conditions import used_columns
 from drfl.data.tables.conform import encode, target_tensor
@@ -59,10 +60,12 @@ def evaluate_tables(
     auc_interval: AucInterval,
     own: Mapping[str, Mapping[str, Tensor]] = MappingProxyType({}),
     reading: ReadOptions = DETECT,
+    warn: Callable[[Notice], None] = lambda _: None,
 ) -> Assessment:
     """Test a model on all rows of tables; see :func:`drfl.evaluate`.
 
-    ``own`` has the weights of clients' personal models, and ``reading`` defines how to read files.
+    ``own`` has the weights of clients' personal models, and ``reading`` defines how to read files. ``warn`` gets a
+    notice if a column of a client is far from the training rows.
     """
     schema = model.schema
     if schema is None:
@@ -101,6 +104,8 @@ def evaluate_tables(
         raise problem
     targets = target_tensor(schema, np.concatenate([part.targets for part in parts]))[0]
     outputs = torch.from_numpy(personal_outputs(model, own, read, clients or owners))
+    for notice in unit_notices(model, read, [f"at {name}" for name in owners]):
+        warn(notice)
     if schema.task == "classification" and (outputs.ndim == 1 or outputs.shape[1] == 1):
         outputs = outputs.reshape(-1, 1)
         outputs = torch.cat([torch.zeros_like(outputs), outputs], 1)

@@ -17,7 +17,7 @@ from drfl.experiments.config.about_run import AboutRun
 from drfl.experiments.config.algorithm_settings import COMMON, AlgorithmSettings
 from drfl.experiments.config.data_settings import DataSettings
 from drfl.experiments.config.hyperparameters import algorithm_name, by_algorithm, own_sets, parameters_of
-from drfl.experiments.config.own_data import CLASSIFICATION, check_task, is_hub, with_loss
+from drfl.experiments.config.own_data import CLASSIFICATION, check_task, is_hub, with_data_defaults, with_loss
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.experiments.config.task_settings import TaskSettings
 from drfl.federation.algorithm import Algorithm
@@ -38,8 +38,9 @@ class Config(DataSettings, TaskSettings, AlgorithmSettings, RunSettings):
 
     @model_validator(mode="before")
     @classmethod
-    def _loss_of_task(cls, values: object) -> object:
-        return with_loss(values) if isinstance(values, dict) else values
+    def _data_defaults(cls, values: object) -> object:
+        # Replaces the inherited validator, which pydantic would call last: a schema may set the task of the loss.
+        return with_loss(with_data_defaults(values)) if isinstance(values, dict) else values
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Config:
