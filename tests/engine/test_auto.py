@@ -22,12 +22,12 @@ SIZES = (9, 20, 70)
 class Recurrent(nn.Module):
     """An LSTM over the rows of an image."""
 
-    def __init__(self, shape, classes) -> None:
+    def __init__(self, shape, classes, repeats=1) -> None:
         super().__init__()
-        self.lstm, self.out = nn.LSTM(shape[-1], 4, batch_first=True), nn.Linear(4, classes)
+        self.lstm, self.out, self.repeats = nn.LSTM(shape[-1], 4, batch_first=True), nn.Linear(4, classes), repeats
 
     def forward(self, x):
-        return self.out(self.lstm(x[:, 0])[0][:, -1])
+        return self.out(self.lstm(x[:, 0].repeat(1, self.repeats, 1))[0][:, -1])
 
 
 class Unknown(torch.autograd.Function):
@@ -60,6 +60,7 @@ class Odd(nn.Module):
         (models.cnn, 8, Stacked()),
         (models.cnn, 64, Threads()),
         (Recurrent, 1, Stacked()),
+        (lambda *shape: Recurrent(*shape, repeats=8), 1, Threads()),
         (Odd, 1, Threads()),
     ],
 )

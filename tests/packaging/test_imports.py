@@ -48,15 +48,26 @@ def test_whole_library_loads_only_torch_and_numpy():
 
 
 @pytest.mark.long
-def test_run_in_the_library_loads_no_more():
+@pytest.mark.parametrize(
+    ("engine", "algorithm"), [("Loop()", "DRDM(m=2)"), ("Stacked()", "DRDM(m=2)"), ("Stacked()", "Ditto()")]
+)
+def test_run_in_the_library_loads_no_more(engine, algorithm):
     modules = loaded(
         "import torch, drfl\n"
         "data = drfl.ClientData.from_arrays([(torch.randn(8, 2), torch.arange(8) % 2) for _ in range(3)])\n"
-        "fed = drfl.Simulation(data, drfl.Task(torch.nn.Linear(2, 2)), engine=drfl.Loop())\n"
-        "drfl.run(drfl.DRDM(m=2), fed, rounds=1)"
+        f"fed = drfl.Simulation(data, drfl.Task(torch.nn.Linear(2, 2)), engine=drfl.engine.{engine})\n"
+        f"drfl.run(drfl.{algorithm}, fed, rounds=1)"
     )
-    assert "drfl.engine.loop_engine" in modules
-    assert not (PLOTTING | COMMAND) & modules
+    assert {"drfl.engine.loop_engine", "drfl.engine.stacked"} & modules
+    # torch's compiler and SciPy's statistics each take a second to load.
+    assert not (PLOTTING | COMMAND | {"torch._dynamo"}) & modules
+
+
+@pytest.mark.long
+def test_run_of_the_command_loads_no_slow_packages(tmp_path):
+    modules = called("run", "--dataset", "digits", "--rounds", "1", "--out", str(tmp_path / "run"))
+    assert (tmp_path / "run" / "report.html").exists()
+    assert not {"sklearn", "scipy.stats", "torch._dynamo"} & modules
 
 
 @pytest.mark.parametrize(

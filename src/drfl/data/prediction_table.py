@@ -55,7 +55,7 @@ def _clients_of(table: Table, column: str | None) -> Sequence[str]:
     if clients is None:
         missing = "a column" if column is None else f"the column '{column}'"
         raise InputError(
-            f"{table.place} lacks {missing} with the names of the clients: predict the rows of one client, with `client`",
+            f"{table.place} lacks {missing} with the clients' names: predict the rows of one client, with `client`",
             code="missing-column",
             field="personal",
         )

@@ -61,7 +61,8 @@ def choice(problem: PooledData, clients: int, batch: int) -> Engine:
         # A client's share of the operations of its stack, see Stacked.
         client = batch * problem.x[:1].nbytes + 3 * problem.task.w0.nbytes
         together = min(clients, max(1, MEGABYTES * 2**20 // client))
-        stacked = STACKED.of(problem, batch, trial_of(problem).operations / together)
+        trial = trial_of(problem)
+        stacked = STACKED.of(problem, batch, trial.operations / together + trial.unstacked)
         faster = Threads() if threads < LEVEL * stacked else Stacked()
         engine = _explained(faster, problem, clients, batch, threads, stacked, "about")
     choices[key] = engine

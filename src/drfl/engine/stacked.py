@@ -164,10 +164,12 @@ class StepTrial(NamedTuple):
     Args:
         fault: Why they cannot be stacked; None if they can.
         operations: Number of torch's operations in a step.
+        unstacked: Operations of a client that the stack does not share, see :class:`drfl.engine.step_cost.Counter`.
     """
 
     fault: str | None
     operations: int
+    unstacked: float
 
 
 def trial_of(problem: PooledData) -> StepTrial:
@@ -188,7 +190,7 @@ def trial_of(problem: PooledData) -> StepTrial:
     # vmap may raise anything for unsupported operations. Faults of the model itself have been rejected before.
     except Exception as error:
         fault = fault_of(error)
-    _trials[problem.task] = StepTrial(fault, counter.operations)
+    _trials[problem.task] = StepTrial(fault, counter.operations, counter.unstacked / len(rows))
     return _trials[problem.task]
 
 

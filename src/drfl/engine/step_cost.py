@@ -37,12 +37,19 @@ class StepCost(NamedTuple):
     operations: int
 
 
+POSITION = 2
+"""Operations that take as long as one position of an LSTM layer, which is one operation; twice as many backwards."""
+
+
 class Counter(DispatchMode):
-    """Counts the operations that torch runs, and the multiplications in products and in convolutions."""
+    """Counts the operations that torch runs, and the multiplications in products and in convolutions.
+
+    ``unstacked`` is the time of LSTM layers in operations. ``vmap`` runs these layers for one client after another.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.operations, self.products, self.convolutions = 0, 0.0, 0.0
+        self.operations, self.unstacked, self.products, self.convolutions = 0, 0, 0.0, 0.0
 
     def __torch_dispatch__(
         self,
@@ -61,6 +68,7 @@ class Counter(DispatchMode):
             inputs, *weights = args[:3]
             passes = 1 if packet is _ATEN.mkldnn_rnn_layer else 2
             self.products += passes * sum(w.numel() for w in weights) * inputs.numel() / inputs.shape[-1]
+            self.unstacked += passes * POSITION * len(inputs)
         elif packet in flop_registry:
             multiplications = flop_registry[packet](*args, **(kwargs or {}), out_val=result) / 2
             if packet in _CONVOLUTIONS:
