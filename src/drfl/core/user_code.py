@@ -384,7 +384,7 @@ def _broken(kind: str, reference: str, path: Path, error: Exception) -> InputErr
     # The message names the last line in the user's file, not a line in a library that the file calls.
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).name == path.name]
     line = f", line {lines[-1]}" if lines else ""
-    reason = " ".join(str(error).split()) or "no reason is stated"
+    reason = " ".join(str(error).split()) or "no reason given"
     return InputError(
         f"{kind} '{reference}': {path}{line}: {type(error).__name__}: {reason}", code="user-code-failed", field=kind
     )

@@ -101,7 +101,7 @@ def error_reason(reply: Message) -> str:
         kind = "" if match[1].startswith("drfl.") else f"{match[1].rpartition('.')[2]}: "
         text = f"{kind}{match[2]}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return printable(lines[-1], MOST_SHOWN) if lines else "no reason is stated"
+    return printable(lines[-1], MOST_SHOWN) if lines else "no reason given"
 
 
 LOG = logging.getLogger("drfl.flower")

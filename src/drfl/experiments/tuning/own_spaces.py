@@ -100,7 +100,7 @@ def call_space(name: str, space: Callable[[optuna.Trial], T], trial: optuna.Tria
     except InputError as error:
         raise InputError(f"the space of {name}: {error}", code=error.code, field=error.field) from error
     except Exception as error:
-        why = " ".join(str(error).split()) or "no reason is stated"
+        why = " ".join(str(error).split()) or "no reason given"
         raise InputError(
             f"the function of the space of {name} failed{place_of(error)}: {type(error).__name__}: {why}",
             code="user-code-failed",
