@@ -69,6 +69,7 @@ class Files:
         writing: Site → options of ``DataFrame.to_csv`` for its file.
         more: Name → content of other files in the folder.
         group: The column of sites if all rows are in one file.
+        clean: The rows without the error, if they are not those of the clean table.
     """
 
     frames: dict[str, pd.DataFrame]
@@ -77,6 +78,7 @@ class Files:
     writing: dict[str, dict[str, Any]] = field(default_factory=dict)
     more: dict[str, bytes] = field(default_factory=dict)
     group: str | None = None
+    clean: Files | None = None
 
     def write(self, folder: Path) -> None:
         """Write a CSV file per site, or one file for all sites."""
@@ -155,6 +157,7 @@ def with_category(files: Files, rng: Rng) -> tuple[str, str]:
         limit = float(pd.concat([frame[column] for frame in files.frames.values()]).median())
     for frame in files.frames.values():
         frame[column] = np.where(frame[column] > limit, "Smoker", "non-smoker")
+    files.clean = copy.deepcopy(files)
     return files.site(rng), column
 
 
@@ -548,7 +551,11 @@ def errors(folder: Path) -> Iterator[tuple[str, float, str, int, str]]:
                         continue
                     with tempfile.TemporaryDirectory() as scratch:
                         files.write(Path(scratch) / "in")
-                        yield kind, strength, table, seed, outcome(files, place, Path(scratch) / "in", same, known)
+                        expected = same, known
+                        if files.clean is not None:
+                            files.clean.write(Path(scratch) / "clean")
+                            expected = read(files.clean, Path(scratch) / "clean")
+                        yield kind, strength, table, seed, outcome(files, place, Path(scratch) / "in", *expected)
 
 
 def alarms(folder: Path) -> Iterator[tuple[str, str, str]]:
