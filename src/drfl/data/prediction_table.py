@@ -25,21 +25,30 @@ FAR = 10.0
 def unit_notices(model: Model, tables: Sequence[Table], places: Sequence[str]) -> list[Notice]:
     """Warn of quantities that are far from the training rows, probably because of another unit.
 
-    ``places`` (n,) says where each row of the tables is, such as "at north". The rows of each place are checked.
+    ``places`` (n,) says where each row of the tables is, such as "at north". The rows of each place are checked and, if
+    none differs, because each has few rows, all rows together.
     """
     scaling = model.standardisation
     if scaling is None:
         return []
     names = [str(name) for name in model.feature_names_in_] if model.schema is None else model.schema.features
     values = np.concatenate([model.encode(table).double().numpy() for table in tables])
-    different, rows = np.unique(np.array(places, dtype=object), return_inverse=True)
-    parts, notices = [(place, values[rows == i]) for i, place in enumerate(different)], list[Notice]()
+    different, rows, counts = np.unique(np.array(places, dtype=object), return_inverse=True, return_counts=True)
+    parts = np.split(values[np.argsort(rows, kind="stable")], counts.cumsum()[:-1])
+    notices = list[Notice]()
+
+    def median_if_far(column: np.ndarray, mean: float, scale: float) -> float | None:
+        known = column[~np.isnan(column)]
+        if len(known) <= SEVERAL or abs((median := float(np.median(known))) - mean) <= FAR * scale:
+            return None
+        return median if len(np.unique(known)) > SEVERAL else None
+
     for k, name in enumerate(names):
-        mean, scale, cases = float(scaling.mean[k]), float(scaling.scale[k]), []
-        for place, own in parts:
-            known = own[~np.isnan(own[:, k]), k]
-            if len(np.unique(known)) > SEVERAL and abs(np.median(known) - mean) > FAR * scale:
-                cases.append(f"{np.median(known):.4g} {place}")
+        mean, scale = float(scaling.mean[k]), float(scaling.scale[k])
+        medians = [median_if_far(own[:, k], mean, scale) for own in parts]
+        cases = [f"{far:.4g} {place}" for place, far in zip(different, medians, strict=True) if far is not None]
+        if not cases and (median := median_if_far(values[:, k], mean, scale)) is not None:
+            cases = [f"{median:.4g} in all rows"]
         if cases:
             text = (
                 f"column '{name}': the median is {listing(cases, 'client')}, but the training rows have the mean "

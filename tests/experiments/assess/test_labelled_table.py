@@ -75,6 +75,17 @@ def test_clients_in_another_unit_are_reported(runs, tmp_path):
         assert notices([words[0], str(runs["ill"]), f"{tmp_path}/new.csv", *words[1:]]) == [str(warned)]
 
 
+def test_another_unit_is_reported_if_each_client_has_few_rows(runs):
+    """No client has enough rows to tell, but all rows together have."""
+    new = rows(1).groupby("site").head(5)
+    new["age"] *= 12
+    with pytest.warns(drfl.DataWarning) as caught:
+        drfl.evaluate(runs["ill"], new)
+    (warned,) = [each.message for each in caught if each.message.code == "unit-mismatch"]
+    assert warned.field == "age"
+    assert quotes(str(warned), f"{new['age'].median():.4g} in all rows")
+
+
 def test_scores_are_those_of_the_predictions(runs):
     model, new = drfl.load_model(runs["ill"]), rows(1)
     found = drfl.evaluate(model, new)
