@@ -30,7 +30,7 @@ TIMEOUT = 900
 """Maximum duration of a cell in seconds."""
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\[[0-9;]+m")
 """Terminal escape codes. Colour codes also match without their first byte, which Flower's output loses."""
-WARNING_PLACE = re.compile(r"\S*ipykernel_\d+/\d+\.py:\d+: (.*\n)  .*\n?")
+WARNING_PLACE = re.compile(r"(?<!\S)\S*ipykernel_\d+/\d+\.py:\d+: (.*\n)  .*\n?")
 """The place of a warning in a notebook's temporary file, the warning, and the line of code."""
 KEPT = ("text/plain", "text/html", "text/markdown", "image/png")
 """Kinds of output that the site shows."""

@@ -66,7 +66,7 @@ def test_headline_names_the_patients_of_the_worst_client():
     single = assess_clients(ACCURACY, ["a", "graz"], sums, rows, patients=np.array([40, 1]))
     assert "29 test rows of 1 patient;" in headline(single)
     alone = headline(assess_clients(ACCURACY, ["a"], sums[:1], rows[:1]))
-    assert alone.startswith("a measures 80")
+    assert alone.startswith("a has a measured accuracy of 80")
     assert "worst" not in alone
     for patients in (None, rows):
         assert "patient" not in headline(assess_clients(ACCURACY, ["a", "graz"], sums, rows, patients=patients))

@@ -61,14 +61,14 @@ def students_t(setting, drawn):
 
 
 def selection_ignored(setting, drawn):
-    """Use the interval of the client that measures worst, as if it had been chosen beforehand."""
+    """Use the interval of the client with the worst measured score, as if it had been chosen beforehand."""
     worst = np.argmin(drawn.a.values, 1)[:, None]
     low, high = (np.take_along_axis(end, worst, 1) for end in (drawn.a.lower(ALPHA / 2), drawn.a.upper(ALPHA / 2)))
     return {("worst client's interval, selection ignored", ALPHA): outside(low, high, setting.truth[0].min())}
 
 
 def measured_worst(setting, drawn):
-    """Claim that only the client that measures worst could be the worst."""
+    """Claim that only the client with the worst measured score could be the worst."""
     worst = np.argmin(drawn.a.values, 1)
     return {
         (f"only the measured worst could be the worst{name}", ALPHA): worst != i
@@ -104,7 +104,7 @@ def bootstrap_over_seeds(setting, drawn):
 
 
 def smallest_seen(setting, drawn):
-    """Claim that a new client measures no worse than the worst seen, for any number of clients."""
+    """Claim that a new client scores no worse than the worst seen, for any number of clients."""
     seen, new = drawn
     return {("new client's bound, the smallest seen", ALPHA): new < seen.min(1)}
 

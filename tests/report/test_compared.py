@@ -102,7 +102,7 @@ def test_failed_seed_excludes_its_algorithm(groups):
 
 
 def test_algorithm_with_untrained_models_ranks_last(groups):
-    """DRDM measures best, but one of its runs returned the initial model."""
+    """DRDM scores best, but one of its runs returned the initial model."""
     found = groups(5)
     found[2].runs[3].summary.update(rounds=2, effective_rounds=0)
     told = rank_algorithms(found)
@@ -146,7 +146,7 @@ def test_only_algorithm_without_failed_runs_is_named_and_not_compared(groups):
 
 @pytest.mark.parametrize("n", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_algorithm_with_failed_runs_ranks_last(groups, n):
-    """It diverges at some of 14 seeds, and measures best over the others."""
+    """It diverges at some of 14 seeds, and scores best over the others."""
     failed = [FailedRun("DRDM", str(seed), "diverged") for seed in range(n)]
     runs = [run for group in groups(14) for run in group.runs if not (run.algorithm == "DRDM" and int(run.seed) < n)]
     everything = group_runs(runs, failed)

@@ -39,7 +39,9 @@ def test_page_of_a_comparison(comparison):
     assert "My title" in page.text
     finals = [100 * run.final("worst_accuracy") for run in comparison[3:]]
     assert f"{np.mean(finals):.1f} ± {np.std(finals, ddof=1):.1f}" in page.text
-    assert re.search(r"Not decided:\s+DRFA measures best for the worst client, .* more than FedAvg", page.text)
+    assert re.search(
+        r"Not decided:\s+DRFA scores best at the worst client in these runs, .* more than FedAvg", page.text
+    )
     assert re.search(r"FedAvg \S+ it constant\b", page.text)
     assert re.search(r"\b3 seeds [^.]*\b5\b", page.text)
     assert len(page.figures) == CURVES + LOSSES + 5  # a forest plot per algorithm

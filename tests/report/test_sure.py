@@ -398,7 +398,7 @@ def test_headline_names_better_and_undecided_comparisons(record):
     told = takeaway(groups, rank_algorithms(groups))
     assert told is not None
     assert told.start == "DRDM"
-    assert "measures best for the worst client: " in told.text
+    assert "scores best at the worst client in these runs: " in told.text
     assert told.text.endswith(
         "It is significantly better than FedAvg on these test rows and from this initial model; the difference from "
         "DRFA is not significant (paired t-test over 5 seeds, Holm correction for 3 differences). It is unknown "
@@ -474,7 +474,7 @@ def test_hostile_names_in_the_figure_are_escaped(record):
 def test_sentences_on_the_clients_of_one_run(record):
     page = Page(rendered([record("a", "DRFA")]))
     assert re.search(r"\d of 6 clients could be the worst \(95 % confidence\)|Any of the 6", page.text)
-    assert "if all clients were equally good, the worst one would measure" in page.text
+    assert "if all clients were equally good, the worst measured accuracy would be" in page.text
     assert "exact test that all are equally good" in page.text
 
 

@@ -27,9 +27,9 @@ def sentences(found: Assessment) -> list[str]:
         )
     lines += [candidates(found), *equality(found)]
 
-    those, worst = ("this one", "it") if unseen.clients == 1 else (f"these {unseen.clients:,}", "the worst of them")
+    those, them = ("this one", "it") if unseen.clients == 1 else (f"these {unseen.clients:,}", "all of them")
     start = (
-        f"A new client that is exchangeable with {those} measures worse than {worst} with "
+        f"A new client that is exchangeable with {those} has a worse measured {measure.words} than {them} with "
         f"probability at most {_percent(unseen.worse)}"
     )
     if np.isnan(unseen.low):
@@ -37,7 +37,8 @@ def sentences(found: Assessment) -> list[str]:
     else:
         side = "at least" if measure.more_is_better else "at most"
         lines.append(
-            f"{start}; it measures {side} {measure.shown(unseen.low)} with probability {_percent(unseen.coverage)}."
+            f"{start}; its measured {measure.words} is {side} {measure.shown(unseen.low)} with probability "
+            f"{_percent(unseen.coverage)}."
         )
 
     if found.equal is None:
@@ -63,11 +64,13 @@ def headline(found: Assessment) -> str:
     if found.patients is not None and found.patients[i] < found.samples[i]:
         patients = int(found.patients[i])
         rows += f" of {patients:,} patient{'s' * (patients > 1)}"
-    several = len(found.names) > 1
+    measured = f"{shown(float(found.values[i]))} on {rows}{found.note}"
+    ends = f"between {shown(found.worst.low)} and {shown(found.worst.high)} ({_level(found)})"
+    if len(found.names) == 1:
+        return f"{found.names[i]} has a measured {words} of {measured}; the true {words} is {ends}"
     return (
-        f"{found.names[i]} measures {'worst, ' if several else ''}{shown(float(found.values[i]))} on {rows}"
-        f"{found.note}; the true {words}{' of the worst client, whichever it is,' if several else ''} is between "
-        f"{shown(found.worst.low)} and {shown(found.worst.high)} ({_level(found)})"
+        f"{found.names[i]} has the {found.measure.worst_word} measured {words}, {measured}; "
+        f"the true {words} of the worst client, whichever it is, is {ends}"
     )
 
 
@@ -97,7 +100,7 @@ def equality(found: Assessment) -> list[str]:
     if equal is not None:
         ends = f"between {shown(equal.low)} and {shown(equal.high)} in 95 of 100 federations with these test sizes"
         lines.append(
-            "Expected if equal: if all clients were equally good, the worst one would measure "
+            f"Expected if equal: if all clients were equally good, the worst measured {found.measure.words} would be "
             f"{shown(equal.worst)} on average{found.note}, and {ends}."
         )
     # Bonferroni: double the smaller of the two p-values.

@@ -20,7 +20,7 @@ LEVEL = 0.05
 
 
 class RivalComparison(NamedTuple):
-    """The algorithm whose worst client measures best, compared with another one.
+    """The algorithm whose worst client scores best, compared with another one.
 
     Args:
         rival: The other algorithm.
@@ -44,7 +44,7 @@ class Ranking:
     """Ranking of the algorithms by their worst clients.
 
     Args:
-        best: The algorithm whose worst client measures best, by its mean over seeds.
+        best: The algorithm whose worst client scores best, by its mean over seeds.
         comparisons: Comparisons of the best with each other algorithm, ordered from the best rival to the worst.
         tests: Number of tests for which p-values are corrected.
         redrawn: Parts that the seeds redraw.
@@ -111,7 +111,7 @@ def rank_algorithms(groups: Sequence[Group], lost: Sequence[str] = ()) -> Rankin
 
 
 def verdicts_on_best(own: Sequence[SeedDifference], others: Sequence[SeedDifference]) -> tuple[list[str], int]:
-    """Return the seeds' verdicts on the algorithm that measures best, which was selected by looking.
+    """Return the seeds' verdicts on the algorithm that scores best, which was selected by looking.
 
     Holm's correction over its own differences alone would find a winner among equals too often
     (`evidence/best_by_looking.py`). It is sufficient only for the claim that the best is better than every other one at

@@ -128,8 +128,9 @@ def describe_forest(assessment: Assessment, label: str) -> str:
     percent, candidates = f"{100 * assessment.level:g} %", count(float(assessment.candidates.sum()))
     return (
         f"Clients' test {measure.words} with {percent} confidence intervals, the worst first. {label}: "
-        f"{assessment.names[i]} measures worst, {measure.words} {measure.shown(float(assessment.values[i]))}, "
-        f"{percent}: {ends}; {candidates} of {count(len(assessment.names))} could be the worst{assessment.note}"
+        f"{assessment.names[i]} has the {measure.worst_word} measured {measure.words}, "
+        f"{measure.shown(float(assessment.values[i]))}, {percent}: {ends}; "
+        f"{candidates} of {count(len(assessment.names))} could be the worst{assessment.note}"
     )
 
 

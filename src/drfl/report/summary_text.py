@@ -207,7 +207,7 @@ def takeaways(groups: Sequence[Group], lost: Sequence[str] = ()) -> list[Paragra
 
 
 def takeaway(groups: Sequence[Group], ranking: Ranking | None) -> Paragraph | None:
-    """Name the algorithm whose worst client measures best, with its lead and the scope; None if it has no rival."""
+    """Name the algorithm whose worst client scores best, with its lead and the scope; None if it has no rival."""
     if ranking is None:
         # If all others have runs that failed or returned the initial model, one algorithm remains without a rival.
         competitors = [group for group in groups if not group.is_reference]
@@ -249,9 +249,9 @@ def takeaway(groups: Sequence[Group], ranking: Ranking | None) -> Paragraph | No
         scope = POPULATION if ranking.reach is Reach.POPULATION else ranking.redrawn.words
         return Paragraph(f"serves the worst client best {scope}: {rest}", start=best.label)
     if ranking.rivals("better"):
-        return Paragraph(f"measures best for the worst client: {rest}", start=best.label)
+        return Paragraph(f"scores best at the worst client in these runs: {rest}", start=best.label)
     start = "No significant difference:" if ranking.rivals("not significant") else "Not decided:"
-    return Paragraph(f"{best.label} measures best for the worst client, {rest}", start=start)
+    return Paragraph(f"{best.label} scores best at the worst client in these runs, {rest}", start=start)
 
 
 def _significance(ranking: Ranking) -> list[str]:

@@ -149,6 +149,11 @@ class Measure:
         """Display name at the start of a sentence."""
         return f"{self.words[:1].upper()}{self.words[1:]}"
 
+    @property
+    def worst_word(self) -> str:
+        """How the worst client's value compares with the others: "lowest" or "highest"."""
+        return "lowest" if self.more_is_better else "highest"
+
     def number(self, value: float) -> str:
         """Format a value without its unit, as in "87.9" or "0.912"; a dash if it is undefined."""
         return number(self.scale * value, self.digits)

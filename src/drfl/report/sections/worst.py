@@ -98,14 +98,15 @@ def _answer(evidence: Evidence) -> str:
 
 
 def _unsure(run: RunEvidence) -> str:
-    """Name the client that measures worst, without an interval."""
+    """Name the client with the worst measured score, without an interval."""
     score, i, frame = run.record.score, order_of_clients(run.record)[0], run.record.clients
     if not frame["score"].notna().any():
         return run.missing_reason
     value, rows = score.shown(float(frame["score"].iloc[i])), f"{count(float(frame['samples'].iloc[i]))} test rows"
     if "patients" in frame and frame["patients"].iloc[i] < frame["samples"].iloc[i]:
         rows += f" of {plural(int(frame['patients'].iloc[i]), 'patient')}"
-    return f"{run.names[i]} measures worst, {score.words} {value} on {rows}{_note([run])}. {run.missing_reason}"
+    worst = f"{run.names[i]} has the {score.worst_word} measured {score.words}, {value} on {rows}{_note([run])}"
+    return f"{worst}. {run.missing_reason}"
 
 
 def _note(runs: Sequence[RunEvidence]) -> str:
