@@ -130,10 +130,17 @@ NA_WORDS = ("NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "#N/A", "<
 
 CURRENCY = r"(?:[$€£¥₹₽₩₺₪฿]|EUR|USD|CHF|GBP)"
 
+MARKS = "a decimal comma or a mark between thousands"
+REMEDIES = {
+    "a date": "make a schema, which reads dates, with 'drfl data describe'",
+    MARKS: "set `decimal` or `thousands`, write plain numbers",
+}
+"""What to do about such cells, other than to write plain numbers."""
+
 WRITTEN = {
     "a date": r"\s*(?:\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./]\d{1,2}[./]\d{2,4}(?!\.)"
     r"|\d{1,2}[ .-]+[^\W\d_]{3,}\.?[ -]\d{2,4})(?:[ T].*)?",
-    "marks that do not fit other numbers of the column": rf"\s*{LIKE_NUMBER.pattern}\s*",
+    MARKS: rf"\s*{LIKE_NUMBER.pattern}\s*",
     "a per cent sign": r"\s*[-+]?\d+(?:[.,]\d+)?\s*%\s*",
     "a currency sign": rf"\s*[-+]?\s*(?:{CURRENCY}\s*[-+]?\d[\d.,'\s]*|\d[\d.,'\s]*{CURRENCY})\s*",
     "a number and a unit": r"\s*[-+]?\d+(?:[.,]\d+)?\s*[^\W\d_]+\s*",
@@ -164,11 +171,7 @@ def check_numbers(features: pd.DataFrame, row_name: RowName) -> None:
         for what, pattern in WRITTEN.items():
             if cells.str.fullmatch(pattern).mean() >= SHARE_OF_NUMBERS:
                 row = int((cells.str.fullmatch(pattern).to_numpy(dtype=bool) & ~is_number).argmax())
-                remedy = (
-                    "make a schema, which reads dates, with 'drfl data describe'"
-                    if what == "a date"
-                    else "give plain numbers"
-                )
+                remedy = REMEDIES.get(what, "write plain numbers")
                 raise InputError(
                     f"{row_name(row)}, column '{name}': '{cells.iloc[row]}' has {what}, which drfl does "
                     f"not read: {remedy}, or exclude the column with `drop`",
