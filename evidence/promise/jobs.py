@@ -209,6 +209,6 @@ JOBS = {
         Job("adult-hours", "regression", False, adult("hours-per-week", lambda row: row["occupation"]),
             model="regression"),
         Job("kmnist-cnn", "CNN", True, divided("kmnist-t10k", ZipfDirichlet(script.sized(30, 3))),
-            script.sized(20, 2), script.sized(40, 1), "cnn", 0.0, script.sized(3, 1)),
+            script.sized(20, 2), script.sized(40, 1), "cnn", 0.0, script.sized(5, 1)),
     )
 }  # fmt: skip

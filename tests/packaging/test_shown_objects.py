@@ -14,8 +14,10 @@ from torch import nn
 import drfl
 from drfl.training.certificate import Certifier
 
-DATA = drfl.ClientData.from_arrays({f"site {i}": (torch.randn(20, 3), torch.arange(20) % 2) for i in range(40)})
-TASK = drfl.Task(nn.Linear(3, 2))
+with drfl.Key(0).torch_scope():  # one round of a fit must reduce the loss
+    INPUTS = [torch.randn(20, 3) for _ in range(40)]
+    TASK = drfl.Task(nn.Linear(3, 2))
+DATA = drfl.ClientData.from_arrays({f"site {i}": (x, (x[:, 0] > 0).long()) for i, x in enumerate(INPUTS)})
 FED = drfl.Simulation(DATA, TASK)
 
 

@@ -160,7 +160,7 @@ def test_single_client_is_described_in_the_singular():
     rows = torch.tensor([[[50.0, 40.0, 40.0]]])
     found = drfl.assess(drfl.Evaluation(torch.tensor([0.8]), torch.tensor([0.5]), torch.tensor([50]), sums=rows))
     assert repr(found).startswith("<Assessment of 1 client:")
-    assert any("exchangeable with this one measures worse than it" in line for line in sentences(found))
+    assert any("exchangeable with this one has a worse measured accuracy than it" in line for line in sentences(found))
 
 
 def test_damaged_manifest_asks_for_another_folder_only_if_it_is_written(comparison, tmp_path, monkeypatch):

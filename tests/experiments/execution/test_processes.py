@@ -241,3 +241,34 @@ def test_signals_are_blocked_while_workers_start():
     """The first process starts multiprocessing's tracker, which unblocks signals."""
     ended = subprocess.run([sys.executable, "-c", MASKS], capture_output=True, text=True, timeout=300, check=True)
     assert ended.stdout.strip() == "[True, True]"
+
+
+INTERRUPTED = """
+import os
+import signal
+from multiprocessing import popen_spawn_posix as spawn
+from drfl.experiments.execution.processes import Processes
+
+launch, makes = spawn.Popen._launch, Processes.__init__
+
+def launched(self, process):
+    launch(self, process)
+    os.kill(os.getpid(), signal.SIGINT)
+
+def made(self, *given):
+    makes(self, *given)
+    os.kill(os.getpid(), signal.SIGINT)
+
+{patch}
+with Processes(2, None):
+    pass
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("patch", ["spawn.Popen._launch = launched", "Processes.__init__ = made"])
+def test_interrupt_between_start_and_with_block_leaves_no_worker(patch):
+    script = INTERRUPTED.format(patch=patch)
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == -signal.SIGINT
+    assert ended.stderr.rstrip().endswith("KeyboardInterrupt")

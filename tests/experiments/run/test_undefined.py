@@ -184,7 +184,7 @@ def test_comparison_shows_the_number(comparison, table, tmp_path, capsys):
     assert len(rows) == 2
     assert all(SHARE in row for row in rows)
     assert len([line for line in shown.err.splitlines() if line.startswith("AUC is undefined")]) == 1
-    (verdict,) = (line for line in shown.out.splitlines() if "for the worst client" in line)
+    (verdict,) = (line for line in shown.out.splitlines() if "scores best at the worst client" in line)
     assert NOTE.strip() in verdict
     frame = list(csv.DictReader((comparison / "compare.csv").read_text().splitlines()))
     assert {(row["undefined_auc"], row["undefined_accuracy"]) for row in frame} == {("2", "0")}

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import queue
@@ -126,28 +127,28 @@ class Processes(Executor):
         os.environ.update(dict.fromkeys(THREADS, "1"))  # workers read them when they load their libraries
         # The first process would start the tracker, which would unblock the signals that are blocked next.
         resource_tracker.ensure_running()
+        # Without this, an interrupt before the `with` block would leave workers for which Python waits at its exit.
+        atexit.register(self.kill)
         # Workers inherit the mask, so that no signal ends them before they ignore signals.
         masked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
-            for _ in range(count):
-                parent_end, worker_end = context.Pipe()
-                process = context.Process(target=_work, args=(worker_end, stop_pipe))
-                process.start()
-                worker_end.close()
-                self._processes.append(process)
-                pipes.append(parent_end)
-        except BaseException:
-            self.kill()
-            raise
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, masked)
-            stop_pipe.close()
-            for name, value in before.items():
-                if value is None:
-                    os.environ.pop(name, None)
-                else:
-                    os.environ[name] = value
-        try:
+            try:
+                for _ in range(count):
+                    parent_end, worker_end = context.Pipe()
+                    process = context.Process(target=_work, args=(worker_end, stop_pipe))
+                    process.start()
+                    worker_end.close()
+                    self._processes.append(process)
+                    pipes.append(parent_end)
+            finally:
+                stop_pipe.close()
+                for name, value in before.items():
+                    if value is None:
+                        os.environ.pop(name, None)
+                    else:
+                        os.environ[name] = value
+                # Last, because an interrupt that arrived meanwhile is raised here.
+                signal.pthread_sigmask(signal.SIG_SETMASK, masked)
             # Pickle while the workers load their libraries. Do not pass this as an argument of the process:
             # multiprocessing writes arguments before the process reads them, and would wait forever if they exceeded
             # the pipe's buffer and the process died first.
@@ -204,6 +205,7 @@ class Processes(Executor):
             thread.join()
         for process in self._processes:
             process.join()
+        atexit.unregister(self.kill)
         self.ask_to_stop()
         self._tensors.close()
 
