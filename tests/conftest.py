@@ -34,6 +34,11 @@ def pytest_collection_finish():
     gc.enable()
 
 
+def pytest_collectstart():
+    # Models that a module makes without a seed must not depend on the modules that are imported before it.
+    torch.manual_seed(0)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup():
     # Models that a test makes without a seed must not depend on the tests before it.
