@@ -242,6 +242,24 @@ def test_tidy_removes_duplicate_operations():
         torch.testing.assert_close(a, b)
 
 
+def test_tidy_removes_the_ones_of_the_gradient_of_a_weighted_sum():
+    def gradient(x, weights):
+        x = x.detach().requires_grad_()
+        (found,) = torch.autograd.grad(((x * x) * weights).sum(), [x])
+        return (found,)
+
+    arguments = [torch.randn(3, 4), torch.randn(3, 4)]
+    graph = simplify(record(gradient, arguments, {}))
+    assert not {"ones_like", "expand", "sum"} & {
+        str(node.target).split(".")[1] for node in graph.graph.nodes if "." in str(node.target)
+    }
+    assert torch.equal(graph(*arguments)[0], gradient(*arguments)[0])
+    # The weights stay if they have other strides than the product.
+    turned = [torch.randn(3, 4), torch.randn(4, 3).t()]
+    graph = simplify(record(gradient, turned, {}))
+    assert torch.equal(graph(*turned)[0], gradient(*turned)[0])
+
+
 def test_tidy_reorders_products_of_products():
     """The first product becomes nodes without a recorded shape, on which the second product depends."""
 

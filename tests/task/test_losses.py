@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 
 import pytest
@@ -13,9 +14,11 @@ from tests.support.problems import pools
 
 from drfl.algorithms import DRDM, ScaffPD
 from drfl.core.key import Key
+from drfl.core.vmap import values_and_gradients, vmap
 from drfl.engine import Loop, Simulation, Threads
 from drfl.experiments.config.own_data import LOSSES_OF
 from drfl.optim.local import LocalSGD
+from drfl.task.losses import Loss
 from drfl.task.models import LOSSES, half_squared_error, linear
 from drfl.task.task import Task
 from drfl.training.loop import run
@@ -68,3 +71,39 @@ def test_training_finds_the_least_squares_solution():
     gradient = fed.gradients(torch.tensor([0]), w, Key(0)).values[0]
     assert gradient.abs().max() < 1e-12
     assert fed.gradients(torch.tensor([0]), w + 1, Key(0)).values[0].abs().max() > 0.1
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("ignored", [-100, 2])
+def test_vectorised_cross_entropy_has_the_bits_of_torch(dtype, ignored):
+    x, parameters = torch.randn(4, 9, 5, dtype=dtype), torch.randn(4, 5, 3, dtype=dtype)
+    y, weights = torch.randint(3, (4, 9)), torch.rand(4, 9, dtype=dtype)
+    y[:, 1] = ignored
+
+    def step(x, y, weights, w, loss):
+        return values_and_gradients(lambda w: (loss(x @ w, y), ()), [w], weights)[:2]
+
+    def of(loss):
+        values, (gradients,) = vmap(functools.partial(step, loss=loss))(x, y, weights, parameters)
+        return values, gradients
+
+    torchs = functools.partial(functional.cross_entropy, ignore_index=ignored, reduction="none")
+    ours = Loss(torch.nn.CrossEntropyLoss(ignore_index=ignored))
+    assert ours.is_plain
+    for found, known in zip(of(ours), of(torchs), strict=True):
+        assert torch.equal(found, known)
+
+
+@pytest.mark.parametrize(
+    ("loss", "plain"),
+    [
+        (functional.cross_entropy, True), (functools.partial(functional.cross_entropy, ignore_index=3), True),
+        (torch.nn.CrossEntropyLoss(weight=torch.ones(2)), False),
+        (torch.nn.CrossEntropyLoss(label_smoothing=0.1), False),
+        (functools.partial(functional.cross_entropy, label_smoothing=0.1), False),
+        (functools.partial(functional.cross_entropy, weight=torch.ones(2)), False), (torch.nn.NLLLoss(), False),
+        (functional.nll_loss, False), (type("Own", (torch.nn.CrossEntropyLoss,), {})(), False),
+    ],
+)  # fmt: skip
+def test_only_cross_entropy_without_options_is_plain(loss, plain):
+    assert Loss(loss).is_plain == plain

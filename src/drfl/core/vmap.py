@@ -20,6 +20,11 @@ _set_warning: Callable[[bool], None] = getattr(
 )
 
 
+def is_transformed() -> bool:
+    """Return whether torch.func or torch.compile is active, which must see torch's own functions."""
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+
+
 def vmap(function: Callable[P, R], in_dims: int | tuple[int | None, ...] = 0) -> Callable[P, R]:
     """Vectorise a function like :func:`torch.func.vmap`.
 
@@ -59,10 +64,9 @@ def values_and_gradients(
         values, more = function(*tensors)
         if not tensors:
             return values, ((), more)
-        return values, (
-            torch.autograd.grad(values, tensors, weights, allow_unused=True, materialize_grads=True),
-            more,
-        )
+        # Given weights, autograd would load SymPy to compare shapes.
+        total = values if weights is None else (values * weights).sum()
+        return values, (torch.autograd.grad(total, tensors, allow_unused=True, materialize_grads=True), more)
 
     # vjp lets autograd differentiate inside vmap. The function that it returns is not needed.
     values, _, results = cast("tuple[Tensor, object, Any]", torch.func.vjp(differentiated, *tensors, has_aux=True))

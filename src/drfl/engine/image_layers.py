@@ -9,6 +9,8 @@ from itertools import takewhile
 import torch
 from torch import Tensor, nn
 
+from drfl.core.vmap import is_transformed
+
 BLOCK = 16
 """Channels that oneDNN stores contiguously in its own layout; other numbers are padded to a multiple of it."""
 
@@ -88,8 +90,3 @@ def lay_gradients_channels_last(model: nn.Module) -> None:
     for layer in model.modules():
         if isinstance(layer, nn.MaxPool2d):
             layer.register_forward_hook(hook)
-
-
-def is_transformed() -> bool:
-    """Return whether torch.func or torch.compile is active, which must see torch's own functions."""
-    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()

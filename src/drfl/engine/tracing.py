@@ -297,15 +297,25 @@ def _calls(module: GraphModule) -> list[Node]:
 def _unchanged(node: Node) -> Node | None:
     """Return the argument that a call returns unchanged, for a view of equal shape and strides or a product with 1."""
     source = node.args[0] if node.args else None
+    # The gradient of a weighted sum with respect to its terms is a tensor of 1, times the weights.
+    is_product = node.target is _ATEN.mul.Tensor and _is_one(source)
+    if is_product:
+        source = node.args[1]
     if not isinstance(source, Node):
         return None
     before, after = source.meta.get(META), node.meta.get(META)
     if before is None or after is None or (before.shape, before.dtype) != (after.shape, after.dtype):
         return None
-    if node.target in _VIEWS:
+    if is_product or node.target in _VIEWS:
         # With strides other than those in the trace, a later view of the result might be impossible.
         return source if before.stride == after.stride else None
     return source if node.target is _ATEN.mul.Scalar and node.args[1] == 1 else None
+
+
+def _is_one(node: object) -> bool:
+    while isinstance(node, Node) and node.target in _VIEWS:
+        node = node.args[0]
+    return isinstance(node, Node) and node.target is _ATEN.ones_like.default
 
 
 def _transpose_narrow(module: GraphModule, node: Node) -> None:

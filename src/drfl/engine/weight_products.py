@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import Function, FunctionCtx
 from torch.nn import functional
 
-from drfl.engine.image_layers import is_transformed
+from drfl.core.vmap import is_transformed
 
 LARGE = 2**19
 """Gradients of weights with at least this many entries stay factored. Below, the Python function costs too much."""
