@@ -69,7 +69,7 @@ def test_minimal_algorithm_is_checked():
     )
     reasons = {note.check: note.sentence for note in report.not_applicable}
     assert reasons["dropout_equals_absence"] == "the algorithm has no field m"
-    assert reasons["reduces"] == "no reductions passed"
+    assert reasons["reduces"] == "reductions is not set"
     assert len(report.passed) + len(reasons) == len(ALGORITHM_CHECKS)
 
 

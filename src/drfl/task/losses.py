@@ -63,9 +63,9 @@ def ignores(targets: Tensor, ignored: float | None) -> Tensor:
 
 
 def label_losses(outputs: Tensor, targets: Tensor, ignored: float | None) -> Tensor:
-    """Compute the cross-entropy (B,) of outputs (B, C) and class labels (B,) like torch, to the same bits.
+    """Compute the same bits as torch's cross-entropy, (B,), for outputs (B, C) and class labels (B,).
 
-    Inside ``vmap``, torch's function loads SymPy, which takes 0.4 s in each process. These operations do not.
+    Inside ``vmap``, torch's function loads SymPy, which takes 0.4 s in each process.
     """
     counts = targets != ignored
     logarithms = functional.log_softmax(outputs, 1).gather(1, targets.where(counts, 0)[:, None]).squeeze(1)

@@ -30,7 +30,7 @@ def converges(subject: Subject) -> None:
     and an algorithm that corrects client drift must still arrive.
     """
     if subject.solves is None:
-        raise NotApplicable("no solves passed, so the algorithm's limit is unknown")
+        raise NotApplicable("solves is not set, so the algorithm's limit is unknown")
     _require_solved(subject, subject.variant(full_participation=True, full=True), "everybody")
     if subject.solves.sampled:
         half = (subject.n + 1) // 2
@@ -50,7 +50,7 @@ def converges_on_other_sets(subject: Subject) -> None:
     """
     subject.needs("ambiguity")
     if subject.solves is None:
-        raise NotApplicable("no solves passed, so the algorithm's limit is unknown")
+        raise NotApplicable("solves is not set, so the algorithm's limit is unknown")
     for chosen in OTHER_SETS:
         try:
             _require_solved(subject, subject.variant(full_participation=True, full=True, ambiguity=chosen), f"{chosen}")
@@ -103,7 +103,7 @@ def average_is_of_the_iterates(subject: Subject) -> None:
 def reduces(subject: Subject) -> None:
     """Check that in each special case the algorithm takes the same steps as the other algorithm, at the same keys."""
     if not subject.reductions:
-        raise NotApplicable("no reductions passed")
+        raise NotApplicable("reductions is not set")
     for name, ours, theirs, fields, tolerance in subject.reductions:
         fed = subject.simulation()
         ends = [last_of(copy.deepcopy(algorithm), fed, 4) for algorithm in (ours, theirs)]
@@ -122,7 +122,7 @@ def matches_its_reference(subject: Subject) -> None:
     The second implementation gets the clients that were drawn and that answered, and computes everything else.
     """
     if subject.reference is None:
-        raise NotApplicable("no reference passed")
+        raise NotApplicable("reference is not set")
     fed, rounds = subject.exact, 5
     for silent in ((), (1, fed.n - 2)):
         for algorithm in (
