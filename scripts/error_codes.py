@@ -58,6 +58,7 @@ CODES = {
     "foreign-file": "A file that drfl did not write is in the way, or was left in place.",
     "foreign-folder": "The folder holds something other than a result of this kind.",
     "given-twice": "The same option, value or entry is given twice.",
+    "global-start": "A run starts from the global model of a run that trained a model for each client.",
     "identifier": "A column of whole numbers differs in every row.",
     "incomplete-method": "A client-side method lacks one of two functions that belong together.",
     "inputs-too-large": "No step size suits inputs of this size. Standardise them.",

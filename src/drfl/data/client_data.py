@@ -585,9 +585,7 @@ class ClientData:
         frame = convert.named_columns(frame)
         targets, features = convert.listed_names(target), convert.listed_names(features)
         roles = Columns(targets or (), group, patient=patient)
-        for name in ("delimiter", "encoding"):
-            if getattr(reading, name) is not None:
-                raise InputError(f"{name} has no effect on a data frame: remove it", code="unused-option", field=name)
+        convert.check_reading(reading)
         schema = TableSchema.read(schema) if isinstance(schema, str | Path) else schema
         described = () if schema is None else [column.name for column in schema.columns]
         convert.check_index(frame, [*roles.names, *used_columns(roles.targets), *(features or ()), *described])

@@ -15,6 +15,7 @@ from drfl.core.errors import InputError, Notice, listing
 from drfl.core.files import sha256_of
 from drfl.data.model_file import ModelFile, read_model_file
 from drfl.data.model_store import find_model
+from drfl.data.personal_models import has_own_models
 from drfl.data.standardisation import Standardisation
 from drfl.data.tables.schema import TableSchema
 from drfl.task.architecture import load_weights
@@ -62,14 +63,17 @@ class InputDescription(Protocol):
 UNSEEN, UNKNOWN = "unseen", "unknown"
 """Whether an initial model was trained on rows that are test rows now: certainly not, or not known."""
 
+GLOBAL = "global"
+"""Marks the global model of a run that trained and tested a model for each client."""
+
 
 class WarmStart(NamedTuple):
     """A task whose model starts from a file.
 
     Args:
         task: The task.
-        origin: Path, SHA-256 and run of the file, and under ``test_rows`` :data:`UNSEEN` or :data:`UNKNOWN`; None
-            without a file.
+        origin: Path, SHA-256 and run of the file, under ``test_rows`` :data:`UNSEEN` or :data:`UNKNOWN`, and under
+            ``model`` :data:`GLOBAL` if the run tested other models; None without a file.
     """
 
     task: Task
@@ -144,26 +148,39 @@ def warm_start(task: Task, clients: InputDescription, path: Path | None) -> Warm
     unseen = file.about.get("training", {}).get("test_rows") == clients.test_digest()
     origin = {
         "path": str(path), "sha256": sha256_of(path), "run": str(file.about.get("run", "")),
-        "test_rows": UNSEEN if unseen else UNKNOWN,
+        "test_rows": UNSEEN if unseen else UNKNOWN, **({"model": GLOBAL} if has_own_models(file.about) else {}),
     }  # fmt: skip
     return WarmStart(dataclasses.replace(task, model=model), origin)
 
 
+def has_unseen_tests(origin: Mapping[str, object] | None) -> bool:
+    """Return whether the initial model was certainly not trained on rows that are test rows now."""
+    return origin is None or origin.get("test_rows") == UNSEEN
+
+
 def start_notices(origin: Mapping[str, object] | None, seeds: Sequence[int] = ()) -> list[Notice]:
-    """Warn if the initial model may have been trained on rows that are test rows now.
+    """Warn if the initial model may have seen rows that are test rows now, or is not the one that its run tested.
 
     Args:
         origin: See :class:`WarmStart`.
-        seeds: The seeds of a comparison for which this is true.
+        seeds: The seeds of a comparison whose test rows the model may have seen.
     """
-    if origin is None or origin.get("test_rows") == UNSEEN:
-        return []
-    where = f" (seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))})" if seeds else ""
-    text = (
-        "the initial model of `init_from` may have been trained on rows that are test rows now, so the test results "
-        f"may be too good{where}: test on rows that are newer than that model, or use the same table and seed"
-    )
-    return [Notice(text, "seen-test-rows", "init_from")]
+    notices = list[Notice]()
+    if origin is not None and origin.get("model") == GLOBAL:
+        text = (
+            "the run of `init_from` trained a model for each client, and its test results are those of these models: "
+            "all clients start from its global model instead"
+        )
+        notices.append(Notice(text, "global-start", "init_from"))
+    if not has_unseen_tests(origin):
+        where = f" (seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))})" if seeds else ""
+        text = (
+            "the initial model of `init_from` may have been trained on rows that are test rows now, so the test "
+            f"results may be too good{where}: test on rows that are newer than that model, or use the same table and "
+            "seed"
+        )
+        notices.append(Notice(text, "seen-test-rows", "init_from"))
+    return notices
 
 
 def differing_tensor(task: Task, weights: Mapping[str, Tensor], w: Tensor) -> str | None:

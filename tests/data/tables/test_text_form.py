@@ -312,6 +312,8 @@ def test_data_frame_is_read_like_a_file():
         ClientData.from_frame(plain, group="site", target="ill")
     with refused("unused-option", "delimiter"):
         ClientData.from_frame(plain, group="site", target="ill", reading=ReadOptions(";"))
+    with refused("wrong-type", "reading"):
+        ClientData.from_frame(plain, group="site", target="ill", reading=None)
 
 
 def test_leading_zero_implies_a_decimal_comma():

@@ -100,6 +100,18 @@ def test_initial_model_that_may_have_seen_test_rows_gives_a_warning(tmp_path, mo
     assert codes("after", "c.toml", "--init-from", "training") == [SEEN]
 
 
+def test_start_from_a_run_with_personal_models_gives_a_warning(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shared = ["run", "--clients", "4", "--rounds", "1", "--lr", "0.1"]
+    assert call([*shared, "--algorithm", "LocalOnly", "--out", "alone"]) == 0
+    start = ["--init-from", "alone", "--out", "new"]
+    assert notice_codes([*shared, *start]) == ["global-start"]
+    (warning,) = json.loads(Path("new/summary.json").read_text())["warnings"]
+    assert "for each client" in warning
+    # the new model was trained on the same rows, and has seen no test rows
+    assert notice_codes([*shared, "--init-from", "new", "--out", "third"]) == []
+
+
 @pytest.mark.long
 def test_python_warns_of_an_initial_model_that_may_have_seen_test_rows(tmp_path):
     spec = drfl.data_spec(dataset="digits", partition="iid", clients=3)

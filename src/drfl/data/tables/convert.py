@@ -21,6 +21,7 @@ from drfl.data.tables.propose import inferred_schema
 from drfl.data.tables.schema import TableSchema
 from drfl.data.tables.table import text_names
 from drfl.data.tables.targets import check_varies
+from drfl.data.tables.text_form import ReadOptions
 from drfl.task.input_fields import InputFields, has_fields, tensor_of
 
 if TYPE_CHECKING:
@@ -213,6 +214,19 @@ def named_columns(frame: pd.DataFrame) -> pd.DataFrame:
 def listed_names(columns: str | Sequence[object] | None) -> tuple[str, ...] | None:
     """Return the names of one or several columns as texts."""
     return columns if columns is None else (columns,) if isinstance(columns, str) else tuple(map(str, columns))
+
+
+def check_reading(options: ReadOptions) -> None:
+    """Raise InputError if these are not options for reading, or one of them is for files only."""
+    if not isinstance(options, ReadOptions):
+        raise InputError(
+            f"expected options such as drfl.ReadOptions(missing=('?',)), got {options!r:.60}",
+            code="wrong-type",
+            field="reading",
+        )
+    for name in ("delimiter", "encoding"):
+        if getattr(options, name) is not None:
+            raise InputError(f"{name} has no effect on a data frame: remove it", code="unused-option", field=name)
 
 
 def check_index(frame: pd.DataFrame, names: Sequence[str]) -> None:

@@ -26,7 +26,7 @@ from drfl.core.run_end import (
     untrained_runs,
 )
 from drfl.core.user_code import label_of
-from drfl.data.warm_start import start_notices
+from drfl.data.warm_start import has_unseen_tests, start_notices
 from drfl.experiments.assess.predicted_records import predictions_file
 from drfl.experiments.compare.outcomes import (
     Outcome,
@@ -200,8 +200,10 @@ class Comparison:
         late = [o for o in self.outcomes if o.marks.is_late and not o.marks.is_untrained]
         rollbacks = late_rollbacks([f"{o.algorithm} seed {o.seed} ({o.marks.rounds_text})" for o in late])
         undefined = undefined_notices(self.measures, ended, self.clients)
-        seen = {o.seed: o.start for o in self.outcomes if start_notices(o.start)}
-        started = start_notices(next(iter(seen.values()), None), list(seen))
+        seen = {o.seed: o.start for o in self.outcomes if not has_unseen_tests(o.start)}
+        # The notices are about one initial model: preferably one that may have seen test rows.
+        starts = [*seen.values(), *(o.start for o in self.outcomes)]
+        started = start_notices(next(iter(starts), None), list(seen))
         return [*started, *untrained_notices(self.untrained), *rollbacks, *undefined]
 
     @property

@@ -22,7 +22,7 @@ from drfl.data import ClientData
 from drfl.data.dataset import TaskName
 from drfl.data.model_file import Threshold, model_bytes
 from drfl.data.personal_models import MOST_BYTES, MOST_TENSORS, PERSONAL, tensor_name
-from drfl.data.warm_start import start_notices
+from drfl.data.warm_start import has_unseen_tests
 from drfl.engine import Simulation
 from drfl.experiments.config.about_run import run_toml
 from drfl.experiments.config.ready_run import Running
@@ -279,7 +279,7 @@ def about_model(job: Running, data: str) -> dict[str, object]:
     # A description is for modules that take one tensor.
     architecture = describe(task.model) if clients.fields is None else None
     # Whether neither this model nor those from which it started were trained on the test rows.
-    unseen = job.about.settings.get("judged_on") != "training" and not start_notices(job.origin.start)
+    unseen = job.about.settings.get("judged_on") != "training" and has_unseen_tests(job.origin.start)
     outputs = {"outputs": job.fed.outputs} if classes is None and isinstance(job.fed, Simulation) else {}
     return {
         "drfl": _version_of("drfl"),
