@@ -90,7 +90,7 @@ def idle(tmp_path_factory):
     ids=["run", "images", "two processes", "fit"],
 )
 def test_no_process_allocates_the_file(command, shape, idle, tmp_path):
-    # The limit is below the file's size, so a copy would fail; the rest of a run needs up to 240 MB.
+    # The limit is below the file's size, so a copy would fail; the rest of a run needs up to 220 MB.
     train(idle + 290_000_000, tmp_path / "run", write(tmp_path / "large", 300, shape), command)
 
 
