@@ -115,7 +115,7 @@ class Trial:
                     self.start_site(name)
             return self.online()
 
-        wait_for(are_online, "the sites")
+        wait_for(are_online, "the sites", pause=3.0)  # each check is a process that takes seconds of CPU time
 
     def start_site(self, name: str, *arguments: str) -> subprocess.Popen:
         """Start a site's SuperNode."""
@@ -255,11 +255,11 @@ def listens(port: int) -> bool:
         return one.connect_ex(("127.0.0.1", port)) == 0
 
 
-def wait_for(true: Callable[[], bool], what: str, seconds: float = START) -> float:
+def wait_for(true: Callable[[], bool], what: str, seconds: float = START, pause: float = 0.5) -> float:
     """Wait until a condition is true; return the seconds that it took."""
     start = time.monotonic()
     while not true():
         if time.monotonic() - start > seconds:
             raise SystemExit(f"{what} did not come within {seconds:g} s")
-        time.sleep(0.5)
+        time.sleep(pause)
     return time.monotonic() - start

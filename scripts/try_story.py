@@ -209,7 +209,7 @@ def evaluate(trial: Trial, first: Path, second: Path) -> None:
 
 def disturb(trial: Trial) -> None:
     """Kill one program after another during a training, which must end like an undisturbed one."""
-    job = {**JOB, "algorithm": "DRDM", "rounds": 4, "checkpoint_every": 1}
+    job = {**JOB, "algorithm": "DRDM", "rounds": 3, "checkpoint_every": 1}
     train(trial, "undisturbed", **job)
     trial.job("disturbed", timeout=300.0, **job)
 
@@ -219,9 +219,9 @@ def disturb(trial: Trial) -> None:
         trial.kill_server_program()
 
     for what, interfere, after in (
-        ("a SuperNode and the server's program", kill_two, 1), ("the SuperLink", trial.restart_link, 3),
+        ("a SuperNode and the server's program", kill_two, 1), ("the SuperLink", trial.restart_link, 2),
     ):  # fmt: skip
-        code, told = trial.run_with(interfere, 4, after)
+        code, told = trial.run_with(interfere, 3, after)
         check(code == 1, f"the run ended with {code} although {what} was killed\n{told}")
         trial.wait_online()
     code, told = trial.run()
