@@ -43,7 +43,7 @@ SMALL = ["--engine", "loop", "--clients", "5", "--cohort", "3", "--steps", "20",
 TUNED = """
 dataset = "digits"
 clients = 4
-rounds = 40
+rounds = 20
 steps = 5
 engine = "loop"
 """
@@ -106,8 +106,8 @@ def kinds() -> dict[str, Kind]:
     run = ["run", *SMALL, *rounds, "--evaluate-every", "5", "--out", "out"]
     compare = ["compare", *SMALL, *rounds, "--algorithms", "FedAvg,DRDM", "--seeds", "2", "--out", "out"]
     resumed = ["--resume", "--out", "out"]
-    tune = drfl("tune", "job.toml", "--algorithms", "FedAvg", "--trials", "3", "--seeds", "2", "--jobs", "2")
-    tune += ["--confirm-seeds", "2", "--out", "out"]
+    tune = drfl("tune", "job.toml", "--algorithms", "FedAvg", "--trials", "2", "--seeds", "2", "--jobs", "2", "--out")
+    tune.append("out")
     server = [sys.executable, "server.py"]
     sites = "".join(f'[[sites]]\nname = "{name}"\n' for name in "abcd")
     return {
