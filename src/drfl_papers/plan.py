@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from drfl.ambiguity.by_name import reference_in
 from drfl.core.errors import InputError, unknown
-from drfl.core.files import read_toml
+from drfl.core.json_toml import read_toml
 from drfl.experiments.config.config import load_config
 from drfl.experiments.execution import training_cells
 from drfl.experiments.execution.cells import Cell

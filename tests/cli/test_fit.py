@@ -16,7 +16,7 @@ from tests.support.run_files import different, results_in
 
 import drfl
 from drfl.cli.app import call
-from drfl.core.files import read_tensors
+from drfl.core.tensor_files import read_tensors
 from drfl.experiments.fit import steps
 from drfl.experiments.run.manifest import is_finished
 

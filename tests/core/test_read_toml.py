@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drfl.core.files import read_toml
+from drfl.core.json_toml import read_toml
 
 
 def test_byte_order_mark_is_skipped(tmp_path):

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from drfl.cli import signals
 from drfl.core import screen
 from drfl.core.errors import InputError, Notice
-from drfl.core.files import read_json
+from drfl.core.json_toml import read_json
 from drfl.core.screen import Screen
 from drfl.experiments.run.artifacts import json_text
 from drfl.experiments.run.manifest import Kind, failure_of, interruption, missing_files, runs_in

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from drfl.ambiguity.by_name import reference_in
 from drfl.core.errors import InputError
-from drfl.core.files import toml_value
+from drfl.core.json_toml import toml_value
 from drfl.experiments.config.algorithm_settings import COMMON
 from drfl.experiments.config.config import code_references
 from drfl.experiments.config.guards_and_failures import fault_numbers

@@ -16,7 +16,9 @@ from safetensors.torch import save
 from torch import Tensor
 
 from drfl.core.errors import DrflWarning, InputError, Notice
-from drfl.core.files import parse_json, read_tensors, reading
+from drfl.core.files import reading
+from drfl.core.json_toml import parse_json
+from drfl.core.tensor_files import read_tensors
 from drfl.data.standardisation import Standardisation
 from drfl.data.tables.schema import TableSchema
 from drfl.task.input_fields import InputFields

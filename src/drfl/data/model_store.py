@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import InputError, listing
-from drfl.core.files import SETTINGS_LIMIT, read_json, read_toml, reading, sha256_of
+from drfl.core.files import reading, sha256_of
+from drfl.core.json_toml import SETTINGS_LIMIT, read_json, read_toml
 
 INDEX = "models.json"
 """File that names the current model. It is replaced atomically, after the models that it names are complete."""

@@ -9,7 +9,9 @@ from urllib.parse import quote, unquote
 from torch import Tensor
 
 from drfl.core.errors import InputError, unknown
-from drfl.core.files import read_json, read_tensors, reading
+from drfl.core.files import reading
+from drfl.core.json_toml import read_json
+from drfl.core.tensor_files import read_tensors
 from drfl.data.model_store import RETURNED, own_file
 
 PERSONAL, DECISION = "personal.safetensors", "fit.json"

@@ -10,7 +10,8 @@ from flwr.serverapp import Grid
 
 from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import InputError, Notice
-from drfl.core.files import read_bytes, read_toml
+from drfl.core.files import read_bytes
+from drfl.core.json_toml import read_toml
 from drfl.data.model_file import read_model_file
 from drfl.flower.ask_once import ask_once
 from drfl.flower.client_app import TESTS

@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from drfl.core.audit_log import AuditLog, Role
 from drfl.core.audit_signatures import SigningKey, read_signing_key
 from drfl.core.errors import InputError, Notice, suggestion
-from drfl.core.files import read_toml
+from drfl.core.json_toml import read_toml
 from drfl.core.user_code import is_reference
 from drfl.data.dataset import TEST_FRACTION
 from drfl.data.tables.text_form import ReadOptions

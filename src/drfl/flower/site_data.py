@@ -12,8 +12,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from drfl.core.array_files import open_arrays
 from drfl.core.errors import InputError, unknown
-from drfl.core.files import open_arrays
 from drfl.data import ClientData
 from drfl.data.datasets.formats import read_idx
 from drfl.data.tables.schema import TableSchema

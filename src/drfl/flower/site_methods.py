@@ -23,8 +23,9 @@ from drfl import algorithms
 from drfl.core import user_code
 from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import InputError, Notice
-from drfl.core.files import read_bytes, read_tensors, sha256_of
+from drfl.core.files import read_bytes, sha256_of
 from drfl.core.hashing import digest_of
+from drfl.core.tensor_files import read_tensors
 from drfl.data.personal_models import client_and_parameter, tensor_name
 from drfl.federation.local_method import LocalMethod
 from drfl.flower.records import Message

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from drfl.core.csv_cells import unescape_formula
 from drfl.core.errors import InputError
-from drfl.core.files import lines, open_file, read_json, read_toml, reading
+from drfl.core.files import lines, open_file, reading
+from drfl.core.json_toml import read_json, read_toml
 from drfl.core.run_end import Marks
 from drfl.report.names import display_names
 from drfl.task.measure import PLAIN, Measure, Rows

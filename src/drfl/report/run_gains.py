@@ -15,8 +15,8 @@ from drfl.assessment.possible_sums import possible_products
 from drfl.assessment.scope import Redrawn
 from drfl.assessment.scores import Floats
 from drfl.assessment.seeds import FAILED, UNTRAINED, SeedDifference, holm_family, seed_difference, verdict
+from drfl.core.csv_files import read_csv
 from drfl.core.errors import InputError, Notice
-from drfl.core.files import read_csv
 from drfl.core.run_end import INITIAL
 from drfl.data.row_scores import RowScores
 from drfl.report.assessed import assessment_of, missing_reason

@@ -10,7 +10,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from drfl.core.errors import InputError
-from drfl.core.files import read_tensors
+from drfl.core.tensor_files import read_tensors
 from drfl.data.row_scores import RowScores
 from drfl.task.measure import NAME
 

@@ -14,7 +14,7 @@ from tests.support.refusals import refused
 
 import drfl
 from drfl.cli.app import call
-from drfl.core.files import open_arrays
+from drfl.core.array_files import open_arrays
 from drfl.core.mapped_files import empty_in_file, is_mapped
 from drfl.data import ClientData, Natural
 from drfl.data.tables.table_files import read_tables

@@ -16,7 +16,7 @@ from torch import nn
 
 import drfl
 from drfl.cli.app import call
-from drfl.core import files
+from drfl.core import tensor_files
 from drfl.data import personal_models
 
 
@@ -149,7 +149,7 @@ def test_all_personal_models_are_read_once(runs, tmp_path, monkeypatch):
 
     def read_tensors(*args, **options):
         calls.append(args)
-        return files.read_tensors(*args, **options)
+        return tensor_files.read_tensors(*args, **options)
 
     monkeypatch.setattr(personal_models, "read_tensors", read_tensors)
     drfl.evaluate(tmp_path / "a", rows(1).assign(site=[f"client {i % 20}" for i in range(150)]), personal=True)

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from drfl.core.errors import InputError
-from drfl.core.files import parse_json, read_bytes
+from drfl.core.files import read_bytes
+from drfl.core.json_toml import parse_json
 from drfl.data.dataset import Dataset, TaskName
 from drfl.data.datasets.shakespeare import VOCABULARY
 from drfl.data.tables.columns import row_names_of

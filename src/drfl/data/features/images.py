@@ -15,7 +15,7 @@ from torch import Tensor
 
 from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import InputError
-from drfl.core.files import read_tensors
+from drfl.core.tensor_files import read_tensors
 from drfl.data.dataset import Dataset, Pixels
 from drfl.data.datasets.catalogue import load_pixels
 from drfl.data.datasets.sources import cache_folder

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import InputError
-from drfl.core.files import read_json, sha256_of
+from drfl.core.files import sha256_of
 from drfl.core.intraop import threads_for
+from drfl.core.json_toml import read_json
 from drfl.core.key import Key
 from drfl.data.features.backbone import Backbone, resnet18
 from drfl.data.features.images import Images, check_images, load_images

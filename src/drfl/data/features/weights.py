@@ -13,7 +13,8 @@ from torch import Tensor
 
 from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import InputError
-from drfl.core.files import read_pickled_tensors, read_tensors, sha256_of
+from drfl.core.files import sha256_of
+from drfl.core.tensor_files import read_pickled_tensors, read_tensors
 from drfl.data.datasets.downloads import REGISTRY, download
 from drfl.data.datasets.sources import cache_folder
 from drfl.data.model_file import KEY, parse_document

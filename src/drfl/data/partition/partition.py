@@ -15,7 +15,7 @@ import numpy as np
 from drfl.core import checks
 from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import InputError
-from drfl.core.files import read_json
+from drfl.core.json_toml import read_json
 from drfl.core.key import Key
 from drfl.data.partition.splitting import holdings, share_test_set
 

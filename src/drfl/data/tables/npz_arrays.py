@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from drfl.core.array_files import open_arrays
 from drfl.core.checks import AT_A_TIME
 from drfl.core.errors import InputError, Notice, unknown
-from drfl.core.files import open_arrays
 from drfl.data.tables.columns import Columns, row_names_of
 from drfl.data.tables.conditions import Condition
 from drfl.data.tables.conform import answers_of

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import InputError, unknown
-from drfl.core.files import read_toml
+from drfl.core.json_toml import read_toml
 from drfl.data.dataset import TaskName
 from drfl.data.tables.conditions import text_columns
 from drfl.data.tables.targets import check_count

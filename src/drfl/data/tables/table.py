@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from drfl.core.csv_files import read_csv
 from drfl.core.errors import InputError, listing, unknown
-from drfl.core.files import check_expansion, open_file, read_csv, read_parquet, reading
+from drfl.core.files import check_expansion, open_file, reading
+from drfl.core.parquet_files import read_parquet
 from drfl.data.tables.columns import NA_WORDS, SHARE_OF_NUMBERS, RowName, row_names_of
 from drfl.data.tables.conditions import Condition, text_columns, used_columns
 from drfl.data.tables.conform import amount_of, amounts_in, answers_of, stripped

@@ -14,8 +14,8 @@ from safetensors.torch import save
 
 from drfl.core.atomic_files import is_file
 from drfl.core.errors import InputError
-from drfl.core.files import read_tensors
 from drfl.core.hashing import digest_of
+from drfl.core.tensor_files import read_tensors
 from drfl.data.row_scores import RowScores
 from drfl.engine import Simulation
 from drfl.experiments.assess.predictions import predictions_at, tested_predictions

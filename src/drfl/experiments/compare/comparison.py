@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from drfl.core.errors import InputError, Notice
-from drfl.core.files import read_toml
+from drfl.core.json_toml import read_toml
 from drfl.core.user_code import label_of
 from drfl.experiments.compare.comparison_results import Comparison, cell_name
 from drfl.experiments.compare.outcomes import Outcome, StoredOutcomes

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from drfl.core.csv_cells import csv_text, unescape_formula
+from drfl.core.csv_files import read_csv, read_results
 from drfl.core.errors import Notice
-from drfl.core.files import read_csv, read_results
 from drfl.core.run_end import (
     DAGGER,
     DOUBLE_DAGGER,

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from drfl.assessment.equal_clients import EqualClients, equal_clients
 from drfl.core.errors import DivergedError, InputError
-from drfl.core.files import read_json
+from drfl.core.json_toml import read_json
 from drfl.core.run_end import Marks, failures_text
 from drfl.core.user_code import label_of
 from drfl.experiments.run.finished import FinishedRun

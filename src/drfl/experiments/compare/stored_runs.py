@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from drfl.assessment.equal_clients import EqualClients, equal_clients
 from drfl.core.atomic_files import is_file, is_folder
 from drfl.core.errors import InputError, unknown
-from drfl.core.files import read_toml
+from drfl.core.json_toml import read_toml
 from drfl.core.user_code import label_of
 from drfl.experiments.assess.predicted_records import predicted_in
 from drfl.experiments.compare.comparison_results import Comparison, Predicted, cell_name

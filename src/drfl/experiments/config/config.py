@@ -11,7 +11,7 @@ from drfl.ambiguity.by_name import reference_in
 from drfl.core import user_code
 from drfl.core.atomic_files import is_file
 from drfl.core.errors import InputError, suggestion
-from drfl.core.files import read_json, read_toml
+from drfl.core.json_toml import read_json, read_toml
 from drfl.data.tables.hugging_face_names import hub_name
 from drfl.experiments.config.about_run import AboutRun
 from drfl.experiments.config.algorithm_settings import COMMON, AlgorithmSettings

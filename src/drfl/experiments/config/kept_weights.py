@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from drfl.core.csv_files import read_results
 from drfl.core.errors import InputError
-from drfl.core.files import read_results
 from drfl.data.model_store import find_model
 from drfl.experiments.config.run_settings import RunSettings
 from drfl.federation.algorithm import Algorithm

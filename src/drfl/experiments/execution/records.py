@@ -11,7 +11,7 @@ from pathlib import Path
 
 from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import InputError
-from drfl.core.files import parse_json
+from drfl.core.json_toml import parse_json
 from drfl.core.output_files import writing_into
 from drfl.experiments.run.artifacts import json_text
 from drfl.training.checkpoint import read_signed, sign

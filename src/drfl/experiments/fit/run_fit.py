@@ -10,7 +10,7 @@ from pathlib import Path
 import tomli_w
 
 from drfl.core.errors import InputError
-from drfl.core.files import read_json, read_toml
+from drfl.core.json_toml import read_json, read_toml
 from drfl.data import ClientData, Dataset
 from drfl.data.personal_models import DECISION, PERSONAL
 from drfl.experiments.compare.compare_objects import as_seed_function, clients_by_seed, description_of

@@ -19,7 +19,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, mod
 
 from drfl.core.atomic_files import atomic_write, is_file, is_folder, remove_known
 from drfl.core.errors import InputError, Notice
-from drfl.core.files import read_json
+from drfl.core.json_toml import read_json
 from drfl.core.run_end import has_ended
 from drfl.data.personal_models import DECISION
 from drfl.experiments.config.config import MANIFEST as NAME

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from drfl.core.errors import InputError, Notice, listing
-from drfl.core.files import read_toml
+from drfl.core.json_toml import read_toml
 from drfl.core.short_repr import BRIEF
 from drfl.core.user_code import block_folder
 from drfl.experiments.config.about_run import run_toml

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol, cast
 from drfl.algorithms import ALGORITHMS
 from drfl.core import checks
 from drfl.core.errors import InputError, unknown
-from drfl.core.files import toml_value
+from drfl.core.json_toml import toml_value
 from drfl.core.plugins import plugins
 from drfl.core.user_code import is_reference, label_of
 from drfl.experiments.config.build import VALIDATION

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from drfl.core.audit_log import LogContent
 from drfl.core.audit_signatures import fingerprint, read_public_key
-from drfl.core.files import read_toml
+from drfl.core.json_toml import read_toml
 from drfl.flower.deploy.audit_findings import Finding, make_finding
 from drfl.flower.deploy.paths import SiteFolder, find_folder
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from drfl.core.audit_signatures import read_public_key, read_signing_key
 from drfl.core.errors import DrflError, InputError, Notice
-from drfl.core.files import read_text, read_toml, sha256_of
+from drfl.core.files import read_text, sha256_of
+from drfl.core.json_toml import read_toml
 from drfl.flower.deploy import check_network
 from drfl.flower.deploy.check_network import (
     COPY_AUTHORITY,

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 from drfl.core.atomic_files import atomic_write
 from drfl.core.errors import DrflError, InputError, Notice, unknown
-from drfl.core.files import read_text, read_toml
+from drfl.core.files import read_text
+from drfl.core.json_toml import read_toml
 from drfl.flower.deploy import edit_settings, keys
 from drfl.flower.deploy.dated_folders import folder_to_fill, shorten
 from drfl.flower.deploy.init import SITE_PORTS, DeploymentPlan, compose_service, site_files, write_files

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from drfl.core.errors import InputError
-from drfl.core.files import read_text, read_toml
+from drfl.core.files import read_text
+from drfl.core.json_toml import read_toml
 from drfl.flower.deploy.dated_folders import FITS, TIME, newest_model, newest_run
 
 _REVOKED = re.compile(rf"(.+)-{TIME}\.pub")

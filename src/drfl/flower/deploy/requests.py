@@ -10,7 +10,8 @@ from typing import Any, Literal, cast
 import tomli_w
 
 from drfl.core.errors import InputError
-from drfl.core.files import read_json, reading
+from drfl.core.files import reading
+from drfl.core.json_toml import read_json
 from drfl.core.screen import Screen, ScreenTable, say
 from drfl.core.user_code import split
 from drfl.data.model_file import read_model_file

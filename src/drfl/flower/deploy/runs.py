@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from drfl.core.errors import DrflError, InputError
-from drfl.core.files import read_json
+from drfl.core.json_toml import read_json
 from drfl.core.screen import Screen, ScreenTable
 from drfl.experiments.compare.comparison_results import UNDEFINED, columns_beside, score_columns
 from drfl.experiments.run.manifest import is_finished, read_manifest

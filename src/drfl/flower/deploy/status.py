@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 from drfl.core.audit_log import AuditLog, clock_of
 from drfl.core.errors import DrflError, InputError
-from drfl.core.files import read_json, read_text, read_toml, sha256_of
+from drfl.core.files import read_text, sha256_of
+from drfl.core.json_toml import read_json, read_toml
 from drfl.experiments.run.manifest import CHECKPOINT, CONFIG, SUMMARY
 from drfl.flower.deploy.dated_folders import run_folders, shorten
 from drfl.flower.deploy.flower_cli import run_flwr
