@@ -11,7 +11,7 @@ from torch import Tensor
 
 from drfl.core.csv_cells import csv_text
 from drfl.core.errors import InputError, Notice, listing, unknown
-from drfl.data.checks.columns import SEVERAL
+from drfl.data.checks.raw_table import SEVERAL
 from drfl.data.model import Model, personal_outputs
 from drfl.data.tables.conform import level_text, other_cells, stripped
 from drfl.data.tables.table import Table

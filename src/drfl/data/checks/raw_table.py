@@ -19,6 +19,9 @@ FEW = 20
 MOST = 2**24
 """Columns of a table with more numbers are not checked, because it may be a file mapped into memory."""
 
+SEVERAL = 10
+"""A column with more distinct values is treated as a quantity, not as a code of a few levels."""
+
 SAMPLE = 100_000
 """Number of evenly spaced rows from which the quartiles over all clients are computed."""
 

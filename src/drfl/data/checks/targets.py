@@ -9,8 +9,10 @@ import numpy as np
 from drfl.core.errors import Notice
 from drfl.core.ranks import average_ranks
 from drfl.data.checks.clients import FEW_OF_A_CLASS
-from drfl.data.checks.columns import code_warning, codes, odd_medians, outliers
+from drfl.data.checks.columns import outliers
+from drfl.data.checks.missing_codes import code_warning, codes
 from drfl.data.checks.raw_table import FEW, RawTable, plain_name, warning
+from drfl.data.checks.units import odd_medians
 from drfl.data.client_data import ClientData
 from drfl.data.tables.columns import CATEGORIES
 from drfl.data.tables.conform import amount_of

@@ -39,8 +39,8 @@ def column_notices(
     import pandas as pd
 
     # These checks of clients' data read tables themselves.
-    from drfl.data.checks.columns import SEVERAL, column_warnings
-    from drfl.data.checks.raw_table import RawTable
+    from drfl.data.checks.columns import column_warnings
+    from drfl.data.checks.raw_table import SEVERAL, RawTable
 
     words, found = dict[str, pd.Series](), list[Notice]()
     for name, parts in columns.items():
