@@ -14,7 +14,8 @@ from torch import nn
 import drfl
 from drfl.engine.score_rows import youden
 from drfl.federation.client_table import ClientTable
-from drfl.task.metrics import METRICS, Metric, Rows
+from drfl.task.measure import Rows
+from drfl.task.metrics import METRICS, Metric
 
 RATES = ("sensitivity", "specificity", "ppv")
 

@@ -14,7 +14,8 @@ from tests.support.refusals import refused
 from torch import nn
 
 import drfl
-from drfl.task.metrics import BINS, METRICS, Metric, Rows, metric_of, resolved
+from drfl.task.measure import Rows
+from drfl.task.metrics import BINS, METRICS, Metric, metric_of, resolved
 from drfl.training.history import Metrics
 
 generator = torch.Generator().manual_seed(5)

@@ -17,6 +17,7 @@ from drfl.engine import prepared_pools
 from drfl.task import models
 from drfl.task.metrics import METRICS, Metric, argmax_accuracy, binary_accuracy
 from drfl.task.task import Task
+from drfl.task.task_checks import check_targets, check_task, output_notice
 
 X = torch.linspace(-1, 2, 20).view(5, 4)
 Y = torch.tensor([0, 2, 1, 1, 0])
@@ -58,7 +59,7 @@ def test_outputs_and_losses_of_a_flat_vector():
 def test_reduction_is_switched_on_a_copy(loss):
     before = loss.reduction
     task = Task(net(), loss)
-    task.check(X, Y)
+    check_task(task, X, Y)
     assert losses_of(task, Y).shape == (5,)
     assert loss.reduction == before
 
@@ -77,7 +78,7 @@ def test_reduction_is_switched_on_a_copy(loss):
 def test_further_dimensions_are_averaged(loss):
     model = net()
     task = Task(model, loss, score=zeros_like_targets)
-    task.check(X, REAL)
+    check_task(task, X, REAL)
     with torch.no_grad():
         expected = ((model(X) - REAL) ** 2).mean(1)
     torch.testing.assert_close(losses_of(task, REAL), expected)
@@ -90,13 +91,13 @@ def test_further_dimensions_are_averaged(loss):
 )
 def test_reduced_loss_is_refused(loss):
     with refused("wrong-shape", "the loss", "5"):
-        Task(net(), loss).check(X, Y)
+        check_task(Task(net(), loss), X, Y)
 
 
 def test_metric_declared_per_sample_must_return_a_vector():
     hit = Metric("hit", lambda o, y: (o.argmax(1) == y).float().mean(), per_sample=True)
     with refused("wrong-shape", None, "'hit'"):
-        Task(net(), score=hit).check(X, Y)
+        check_task(Task(net(), score=hit), X, Y)
 
 
 @pytest.mark.parametrize("convert", [torch.Tensor.bool, torch.Tensor.long, torch.Tensor.float])
@@ -127,12 +128,12 @@ def test_loss_that_mixes_samples_is_refused():
     """(B, 1) outputs minus (B,) targets broadcast to (B, B), so every sample is compared with every target."""
     task = Task(net(1), lambda outputs, y: (outputs - y) ** 2, score=binary_accuracy)
     with refused("unsupported-model", "loss", "sample"):
-        task.check(X, torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0]))
+        check_task(task, X, torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0]))
 
 
 def test_label_without_an_output_is_refused():
     with refused("out-of-range", "targets", "5", "3"):
-        Task(net()).check(X, torch.tensor([0, 2, 5, 1, 0]))
+        check_task(Task(net()), X, torch.tensor([0, 2, 5, 1, 0]))
 
 
 def test_model_that_mixes_samples_is_refused():
@@ -141,7 +142,7 @@ def test_model_that_mixes_samples_is_refused():
             return super().forward(x - x.mean(0))
 
     with refused("unsupported-model", "model", "sample"):
-        Task(Centred(4, 3)).check(X, Y)
+        check_task(Task(Centred(4, 3)), X, Y)
 
 
 @pytest.mark.parametrize(
@@ -151,33 +152,33 @@ def test_model_that_mixes_samples_is_refused():
 )
 def test_mismatches_are_one_line_errors(x, y):
     with refused("model-data-mismatch", "model") as raised:
-        Task(net()).check(x, y)
+        check_task(Task(net()), x, y)
     assert "\n" not in str(raised.value)
 
 
 def test_floating_point_targets_need_another_score():
     assert Task(net(1), nn.MSELoss()).measures == (METRICS["rmse"],)
     with refused("wrong-shape", "loss", "(5, 1)", "(5, 3)"):
-        Task(net(1), nn.MSELoss()).check(X, REAL)
-    Task(net(1), nn.MSELoss()).check(X, REAL[:, 0])  # (B, 1) against (B,)
+        check_task(Task(net(1), nn.MSELoss()), X, REAL)
+    check_task(Task(net(1), nn.MSELoss()), X, REAL[:, 0])  # (B, 1) against (B,)
     with refused("wrong-task", "accuracy", "score='rmse'"):
-        Task(net(1), nn.MSELoss(), "accuracy").check_targets(X, REAL)
+        check_targets(Task(net(1), nn.MSELoss(), "accuracy"), X, REAL)
 
 
 def test_outputs_without_classes_are_refused():
     with refused("wrong-task", "auc", "(B, classes)"):
-        Task(nn.Sequential(net(1), nn.Flatten(0)), lambda o, y: o, "auc").check(X, Y[:, None].expand(-1, 2))
+        check_task(Task(nn.Sequential(net(1), nn.Flatten(0)), lambda o, y: o, "auc"), X, Y[:, None].expand(-1, 2))
 
 
 @pytest.mark.parametrize(("low", "high"), [(-1, 2), (0, 3), (0, 255)])
 def test_labels_outside_the_classes_are_refused(low, high):
     with refused("out-of-range", "targets", str(low), str(high), "3"):
-        Task(net()).check_targets(X, torch.tensor([0, low, 1, high]))
+        check_targets(Task(net()), X, torch.tensor([0, low, 1, high]))
 
 
 def test_labels_inside_the_classes_are_accepted():
-    Task(net()).check_targets(X, torch.tensor([0, 2]))
-    Task(net(), nn.MSELoss(), score=zeros_like_targets).check_targets(X, torch.tensor([7.0]))
+    check_targets(Task(net()), X, torch.tensor([0, 2]))
+    check_targets(Task(net(), nn.MSELoss(), score=zeros_like_targets), X, torch.tensor([7.0]))
 
 
 def test_buffers_changed_in_the_forward_pass_are_refused():
@@ -191,7 +192,7 @@ def test_buffers_changed_in_the_forward_pass_are_refused():
             return super().forward(x)
 
     with refused("unsupported-model", "model", "'calls'"):
-        Task(Counting()).check(X, Y)
+        check_task(Task(Counting()), X, Y)
 
 
 def test_random_forward_pass_is_refused():
@@ -202,21 +203,21 @@ def test_random_forward_pass_is_refused():
     model = Noisy(4, 3)
     before = torch.random.get_rng_state()
     with refused("unsupported-model", "model", "global generator"):
-        Task(model).check(X, Y)
+        check_task(Task(model), X, Y)
     assert torch.equal(before, torch.random.get_rng_state())
-    Task(model.eval()).check(X, Y)
+    check_task(Task(model.eval()), X, Y)
 
 
 def test_constant_buffers_are_accepted():
     model = net()
     model.register_buffer("scale", torch.ones(3))
-    Task(model).check(X, Y)
+    check_task(Task(model), X, Y)
 
 
 def test_stateful_models_are_refused_at_once():
     with refused("unsupported-model", "model", "nn.GroupNorm"):
         Task(nn.Sequential(net(), nn.BatchNorm1d(3)))
-    Task(nn.Sequential(net(), nn.BatchNorm1d(3)).eval()).check(X, Y)
+    check_task(Task(nn.Sequential(net(), nn.BatchNorm1d(3)).eval()), X, Y)
 
 
 def test_initial_model_is_a_copy():
@@ -231,7 +232,7 @@ def test_task_in_another_dtype(loss):
     task = Task(model, loss)
     double = task.to("cpu", torch.float64)
     assert double.w0.dtype == torch.float64
-    double.check(X.double(), Y)
+    check_task(double, X.double(), Y)
     outputs = double.outputs(double.layout.views(double.w0), X.double())
     torch.testing.assert_close(double.sample_losses(outputs, Y).float(), losses_of(task, Y))
     assert model[0].weight.dtype == torch.float32
@@ -262,7 +263,7 @@ def test_binary_classification():
         model = models.linear((4,), 1)
     y = torch.tensor([[0.0], [1.0], [1.0], [0.0], [1.0]])
     task = Task(model, nn.BCEWithLogitsLoss(), binary_accuracy)
-    task.check(X, y)
+    check_task(task, X, y)
     with torch.no_grad():
         expected = functional.binary_cross_entropy_with_logits(model(X), y, reduction="none")[:, 0]
     torch.testing.assert_close(losses_of(task, y), expected)
@@ -271,7 +272,7 @@ def test_binary_classification():
 def test_images_before_a_linear_layer_name_the_remedy():
     task = drfl.Task(torch.nn.Linear(64, 10))
     with refused("model-data-mismatch", "model", "torch.nn.Flatten()"):
-        task.check(torch.zeros(2, 1, 8, 8), torch.zeros(2, dtype=torch.int64))
+        check_task(task, torch.zeros(2, 1, 8, 8), torch.zeros(2, dtype=torch.int64))
 
 
 @pytest.mark.parametrize(
@@ -329,9 +330,9 @@ def test_class_probabilities_need_their_own_score():
     soft = torch.tensor([[0.8, 0.1, 0.1], [0.0, 0.0, 1.0], [0.2, 0.5, 0.3], [0, 1, 0], [1, 0, 0]])
     for name in (None, "brier", "auc", "f1"):
         with refused("wrong-task", name or "accuracy", "argmax"):
-            Task(net(), score=name).check(X, soft)
+            check_task(Task(net(), score=name), X, soft)
     own = Task(net(), score=lambda outputs, y: (outputs.argmax(1) == y.argmax(1)).float())
-    own.check(X, soft)
+    check_task(own, X, soft)
     with torch.no_grad():
         expected = functional.cross_entropy(own.model(X), soft, reduction="none")
     assert torch.equal(losses_of(own, soft), expected)
@@ -343,9 +344,9 @@ def test_class_probabilities_need_their_own_score():
 def test_cross_entropy_with_one_output_is_refused(outputs, loss, score):
     """The probability of the only class is 1, so nothing can be learned, although a sign of the output has accuracy."""
     with refused("unsupported-loss", "loss", "loss=nn.BCEWithLogitsLoss()"):
-        Task(outputs, loss, score).check(X, torch.zeros(5, dtype=torch.int64))
-    Task(outputs, nn.BCEWithLogitsLoss()).check(X, torch.zeros(5, dtype=torch.int64))
-    Task(net(2)).check(X, torch.zeros(5, dtype=torch.int64))
+        check_task(Task(outputs, loss, score), X, torch.zeros(5, dtype=torch.int64))
+    check_task(Task(outputs, nn.BCEWithLogitsLoss()), X, torch.zeros(5, dtype=torch.int64))
+    check_task(Task(net(2)), X, torch.zeros(5, dtype=torch.int64))
 
 
 @pytest.mark.parametrize("classes", [1, 3])
@@ -353,7 +354,7 @@ def test_cross_entropy_with_one_output_is_refused(outputs, loss, score):
 @pytest.mark.parametrize("score", [None, "mae"])
 def test_numbers_for_a_loss_of_class_labels_are_refused_with_both_remedies(classes, shape, score):
     with refused("wrong-task", "loss", str(shape), "torch.float32", ".long()", "loss=nn.MSELoss()"):
-        Task(net(classes), score=score).check(X, torch.ones(shape))
+        check_task(Task(net(classes), score=score), X, torch.ones(shape))
 
 
 def test_loss_derived_from_torchs_may_take_numbers_and_one_output():
@@ -361,7 +362,7 @@ def test_loss_derived_from_torchs_may_take_numbers_and_one_output():
         def forward(self, outputs, y):
             return functional.binary_cross_entropy_with_logits(outputs[:, 0], y, reduction="none")
 
-    Task(net(1), Soft(reduction="none"), "mae").check(X, torch.full((5,), 0.3))
+    check_task(Task(net(1), Soft(reduction="none"), "mae"), X, torch.full((5,), 0.3))
 
 
 def test_score_of_a_row_without_finite_outputs_is_unknown():
@@ -430,10 +431,10 @@ PARITY = torch.arange(30) % 2
 )
 def test_outputs_that_are_no_logits_are_noticed(model, loss):
     task = Task(model, loss)
-    notice = task.output_notice(ROWS, PARITY)
+    notice = output_notice(task, ROWS, PARITY)
     assert notice is not None
     assert (notice.code, notice.field) == ("unexpected-outputs", "model")
-    assert task.output_notice(ROWS[:19], PARITY[:19]) is None
+    assert output_notice(task, ROWS[:19], PARITY[:19]) is None
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-3, 1.0])
@@ -441,12 +442,12 @@ def test_logits_are_never_noticed(scale):
     for seed in range(40):
         with Key(seed).torch_scope():
             models = [nn.Linear(4, 1), nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))]
-        assert [Task(model, nn.BCEWithLogitsLoss()).output_notice(scale * ROWS, PARITY) for model in models] == [
+        assert [output_notice(Task(model, nn.BCEWithLogitsLoss()), scale * ROWS, PARITY) for model in models] == [
             None
         ] * 2
-    assert Task(net(2)).output_notice(ROWS, PARITY) is None
-    assert Task(with_end(2, nn.LogSoftmax(1)), nn.NLLLoss()).output_notice(ROWS, PARITY) is None
-    assert Task(with_end(1, nn.Sigmoid()), nn.MSELoss()).output_notice(ROWS, PARITY.float()) is None
+    assert output_notice(Task(net(2)), ROWS, PARITY) is None
+    assert output_notice(Task(with_end(2, nn.LogSoftmax(1)), nn.NLLLoss()), ROWS, PARITY) is None
+    assert output_notice(Task(with_end(1, nn.Sigmoid()), nn.MSELoss()), ROWS, PARITY.float()) is None
 
 
 def test_notice_about_outputs_is_logged_once(caplog):

@@ -19,6 +19,7 @@ from drfl.engine.batches import ClientRows
 from drfl.engine.frozen_layers import features, is_narrower, split
 from drfl.task.losses import Loss
 from drfl.task.task import Task
+from drfl.task.task_checks import check_targets, check_task, output_notice
 
 SCANNED = 2**22
 """Numbers of a pool among which rows for the check of a model are selected."""
@@ -78,12 +79,12 @@ def prepare(data: ClientData, task: Task, place: torch.device) -> PreparedPools:
     for problem in (train,) if shared else (train, test):
         # The check must detect a model that branches on values or on its batch size. So its rows include those with
         # the largest and smallest values.
-        reads = task.check(*_trial_rows(problem, SCANNED))
+        reads = check_task(task, *_trial_rows(problem, SCANNED))
         if reads:  # the model reads values, so rare values matter
-            task.check(*_trial_rows(problem, problem.x.numel()))
-        task.check_targets(problem.x, problem.y)
+            check_task(task, *_trial_rows(problem, problem.x.numel()))
+        check_targets(task, problem.x, problem.y)
     few = slice(None, None, max(1, len(train.x) // TRIED))
-    notice = task.output_notice(train.x[few][:TRIED], train.y[few][:TRIED])
+    notice = output_notice(task, train.x[few][:TRIED], train.y[few][:TRIED])
     if notice is not None:
         _warn_once(notice)
     data, masses, test_masses = counted_rows(data, task.criterion)

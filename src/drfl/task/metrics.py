@@ -5,11 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -19,15 +17,24 @@ from drfl.core.ranks import average_ranks
 from drfl.task.losses import equals
 from drfl.task.measure import NAME, Measure, Rows
 from drfl.task.model_checks import place_of
+from drfl.task.outputs import (
+    are_classes,
+    flat_positions,
+    log_odds,
+    predicted_and_true,
+    probabilities_and_truth,
+    truth_columns,
+)
+from drfl.task.scikit_learn_metrics import (
+    SMALLER_IS_BETTER,
+    TRUE,
+    scikit_learn_function,
+    scikit_learn_value,
+    takes_outputs,
+)
 
 MetricFn = Callable[[Tensor, Tensor], Tensor | float]
 """Function of a client's outputs (n, …) and targets (n, …) that returns a number, or one value per sample."""
-
-SMALLER_IS_BETTER = ("_error", "_loss", "_deviance")
-"""Endings of the names of functions of :mod:`sklearn.metrics` for which smaller values are better."""
-
-TRUE = ("y_true", "y1", "labels_true")
-"""Names of the first parameter of those functions of :mod:`sklearn.metrics` that compare predictions with targets."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +46,7 @@ class Metric(Measure):
         function: Function of the client's outputs (n, …), float64 on the CPU, and targets (n, …) on the CPU. It returns
             a number, which is NaN if the metric is undefined on these rows, or one value per sample (n, …), which are
             averaged. It may also be a function of :mod:`sklearn.metrics`, or a :class:`functools.partial` of one; see
-            :func:`scikit_learn_value`.
+            :func:`drfl.task.scikit_learn_metrics.scikit_learn_value`.
         more_is_better: Whether larger values are better, so that the worst client has the smallest value. It is False
             for functions of :mod:`sklearn.metrics` whose names end in "_error", "_loss" or "_deviance".
         percent: Whether the metric is a fraction in [0, 1] to be displayed in percent.
@@ -138,8 +145,8 @@ class Metric(Measure):
         # Check finiteness per row, because a NaN in one row must not remove the scores of the others.
         finite = torch.isfinite(outputs if outputs.dim() > 1 else outputs[:, None]).flatten(1).all(1)
         if self.rows in (Rows.RANKS, Rows.RATE):
-            flat = _flat(outputs, targets)
-            score, truth = _scores(*flat), _truth(*flat)
+            flat = flat_positions(outputs, targets)
+            score, truth = log_odds(*flat), truth_columns(*flat)
             return torch.cat([score.where(finite[:, None], math.nan), truth.double()], 1)
         if not self.rows.mean:
             return torch.empty(len(outputs), 0, dtype=torch.float64)
@@ -196,8 +203,10 @@ class Metric(Measure):
             InputError: If the function fails, or returns neither a number nor one value per sample.
         """
         try:
-            is_known = scikit_learn_function(self.function) is not None
-            value = scikit_learn_value(self, outputs, targets) if is_known else self.function(outputs, targets)
+            if scikit_learn_function(self.function) is None:
+                value = self.function(outputs, targets)
+            else:
+                value = scikit_learn_value(self.function, self.name, outputs, targets)
             values = torch.as_tensor(value, dtype=torch.float64)
         except InputError:
             raise
@@ -216,18 +225,6 @@ class Metric(Measure):
                 field=self.name,
             )
         return values
-
-
-def are_classes(outputs: Tensor, targets: Tensor) -> bool:
-    """Return whether outputs (n, C, …) are logits of classes and targets (n, …) are class labels."""
-    return outputs.dim() == targets.dim() + 1 and outputs.shape[1] > 1 and not targets.is_floating_point()
-
-
-def _flat(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Flatten outputs (n, C, …) and class labels (n, …) over positions to (P, C) and (P,); leave others unchanged."""
-    if targets.dim() < 2 or not are_classes(outputs, targets):
-        return outputs, targets
-    return outputs.movedim(1, -1).reshape(-1, outputs.shape[1]), targets.reshape(-1)
 
 
 def argmax_accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -252,56 +249,17 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
     return argmax_accuracy(outputs, targets) if are_classes(outputs, targets) else binary_accuracy(outputs, targets)
 
 
-def _columns(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the probability and truth (n, K) of each class or label; for two classes, only of the second."""
-    if are_classes(outputs, targets):
-        return outputs.softmax(1)[:, _first(outputs) :], _truth(outputs, targets)
-    return outputs.reshape(len(outputs), -1).sigmoid(), _truth(outputs, targets)
-
-
-def _truth(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return whether each row is of each class or has each label, (n, K); for two classes, only for the second."""
-    if are_classes(outputs, targets):
-        return targets[:, None] == torch.arange(_first(outputs), outputs.shape[1])
-    return targets.reshape(len(outputs), -1) > 0.5
-
-
-def _first(outputs: Tensor) -> int:
-    """Return the first class that has a column. For two classes, the column of the second is enough."""
-    return 0 if outputs.shape[1] > 2 else 1
-
-
-def _scores(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Compute the log-odds (n, K) of each class or label. They order rows like probabilities but never saturate.
-
-    In float64, the sigmoid of every logit above 37 is 1, so all rows of a confident model would be tied.
-    """
-    if not are_classes(outputs, targets):
-        return outputs.reshape(len(outputs), -1)
-    if outputs.shape[1] == 2:
-        return outputs[:, 1:] - outputs[:, :1]
-    # log(p / (1 − p)) = z − log Σ_{others} exp(z). For the largest class, the sum is computed over the other classes,
-    # so that nothing cancels. For the rest, p ≤ 1/2, so log(1 − p) loses no accuracy. The sums are over sorted
-    # distances from the largest logit. Therefore, rows whose logits differ by a constant, or by a permutation of the
-    # other classes, tie exactly.
-    z, order = outputs.sort(1)
-    z = z - z[:, -1:]
-    log_p = z.log_softmax(1)
-    odds = torch.where(z == 0, -z[:, :-1].logsumexp(1, keepdim=True), log_p - torch.log1p(-log_p.exp()))
-    return torch.empty_like(odds).scatter(1, order, odds)
-
-
 def balanced_accuracy(outputs: Tensor, targets: Tensor) -> float:
     """Compute the mean recall over the classes that occur; for labels, the mean over labels."""
-    outputs, targets = _flat(outputs, targets)
+    outputs, targets = flat_positions(outputs, targets)
     if are_classes(outputs, targets):
         truth = targets[:, None] == torch.arange(outputs.shape[1])
         # Average the recalls of the classes; nanmean excludes classes without a row.
         correct = truth & (outputs.argmax(1) == targets)[:, None]
         return float((correct.sum(0) / truth.sum(0).double()).nanmean())
-    truth = _truth(outputs, targets)
+    truth = truth_columns(outputs, targets)
     both = torch.stack([truth, ~truth])
-    recalls = (both & ((_scores(outputs, targets) > 0) == truth)).sum(1) / both.sum(1).double()  # (2, K)
+    recalls = (both & ((log_odds(outputs, targets) > 0) == truth)).sum(1) / both.sum(1).double()  # (2, K)
     return float(recalls.nanmean(0).mean())
 
 
@@ -310,8 +268,8 @@ def auc(outputs: Tensor, targets: Tensor) -> float:
 
     Classes and labels that all rows or no rows have are excluded. The result is NaN if none remains.
     """
-    outputs, targets = _flat(outputs, targets)
-    scores, truth = _scores(outputs, targets), _truth(outputs, targets)
+    outputs, targets = flat_positions(outputs, targets)
+    scores, truth = log_odds(outputs, targets), truth_columns(outputs, targets)
     positive = truth.sum(0).double()
     # Use Mann and Whitney's count of the pairs in order, with half a pair for a tie, for all columns at once.
     # scikit-learn spends milliseconds per column on checking its input, which is more than a small client's training.
@@ -321,21 +279,12 @@ def auc(outputs: Tensor, targets: Tensor) -> float:
     return float((in_order / (positive * (len(scores) - positive))).nanmean())
 
 
-def _predicted_and_true(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return which classes or labels are predicted at probability 1/2, and which are true, both bool."""
-    outputs, targets = _flat(outputs, targets)
-    if are_classes(outputs, targets):
-        # Exactly one class is predicted, although several classes or none may have log-odds above 0.
-        return _truth(outputs, outputs.argmax(1)), _truth(outputs, targets)
-    return _scores(outputs, targets) > 0, _truth(outputs, targets)
-
-
 def f1(outputs: Tensor, targets: Tensor) -> float:
     """Compute F1 of the second of two classes.
 
     For more classes, and for labels, the result is the mean over those that occur or are predicted.
     """
-    predicted, truth = _predicted_and_true(outputs, targets)
+    predicted, truth = predicted_and_true(outputs, targets)
     return float((2 * (predicted & truth).sum(0) / (predicted.sum(0) + truth.sum(0)).double()).nanmean())
 
 
@@ -353,7 +302,7 @@ def brier(outputs: Tensor, targets: Tensor) -> Tensor:
     For more than two classes, it is the sum over classes. For two classes or one logit, it is the square for the second
     class. For L labels, it is the mean over labels. The shape is (n,), or (n, …) for class labels at several positions.
     """
-    p, truth = _columns(*_flat(outputs, targets))
+    p, truth = probabilities_and_truth(*flat_positions(outputs, targets))
     squares = (p - truth.to(p.dtype)).square()
     return squares.sum(1).view(targets.shape) if are_classes(outputs, targets) else squares.mean(1)
 
@@ -368,11 +317,11 @@ def calibration_error(outputs: Tensor, targets: Tensor) -> float:
     Bins are weighted by their number of rows. For labels, the result is the mean over labels. The error is biased
     upwards if there are few rows, so take the numbers of rows into account when you compare clients.
     """
-    outputs, targets = _flat(outputs, targets)
+    outputs, targets = flat_positions(outputs, targets)
     if are_classes(outputs, targets):
         confidence, predicted = outputs.softmax(1).max(1)
         return _calibration(confidence, predicted == targets)
-    columns = zip(*(matrix.T for matrix in _columns(outputs, targets)), strict=True)
+    columns = zip(*(matrix.T for matrix in probabilities_and_truth(outputs, targets)), strict=True)
     errors = [_calibration(torch.maximum(p, 1 - p), (p > 0.5) == truth) for p, truth in columns]
     return math.fsum(errors) / len(errors)
 
@@ -407,8 +356,8 @@ def r2(outputs: Tensor, targets: Tensor) -> float:
 
 def average_precision(outputs: Tensor, targets: Tensor) -> float:
     """Compute Σ (R_k − R_{k−1})·P_k over distinct scores; for more than two classes, the mean over those that occur."""
-    outputs, targets = _flat(outputs, targets)
-    scores, truth = _scores(outputs, targets), _truth(outputs, targets)
+    outputs, targets = flat_positions(outputs, targets)
+    scores, truth = log_odds(outputs, targets), truth_columns(outputs, targets)
     precisions = []
     for score, is_positive in zip(scores.T, truth.T, strict=True):
         order = score.argsort(descending=True)
@@ -427,7 +376,7 @@ Rate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 def _rate(outputs: Tensor, targets: Tensor, rate: Rate) -> float:
     """Compute a rate at probability 1/2; for more than two classes, use the largest output and average over classes."""
-    correct, among = rate(*_predicted_and_true(outputs, targets))
+    correct, among = rate(*predicted_and_true(outputs, targets))
     return float(((correct & among).sum(0) / among.sum(0).double()).nanmean())
 
 
@@ -452,80 +401,6 @@ RATES: Mapping[MetricFn, Rate] = {
     ppv: lambda predicted, truth: (truth, predicted),
 }
 """Rates among some of the rows. For these, a threshold is chosen on validation rows."""
-
-
-def scikit_learn_function(function: object) -> Callable[..., object] | None:
-    """Return the public function of :mod:`sklearn.metrics` that this is, or is a partial of; None if it is neither."""
-    function = function.func if isinstance(function, functools.partial) else function
-    # A user with such a function has imported the module.
-    known = getattr(sys.modules.get("sklearn.metrics"), str(getattr(function, "__name__", "")), None)
-    return known if known is function else None
-
-
-def _takes_outputs(known: Callable[..., object]) -> bool:
-    """Return whether a function of :mod:`sklearn.metrics` is for regression, or for graded relevances."""
-    return known.__module__ == "sklearn.metrics._regression" or known.__name__ in ("dcg_score", "ndcg_score")
-
-
-def scikit_learn_value(metric: Metric, outputs: Tensor, targets: Tensor) -> float:
-    """Call a function of :mod:`sklearn.metrics` as it expects, with the targets first.
-
-    Its second parameter determines how outputs are converted. Functions for regression receive them unchanged. For
-    classes and labels, ``y_pred`` receives the predicted ones, and ``y_proba`` the probabilities, which for two classes
-    are those of the second. ``y_score`` receives log-odds, or probabilities if there are more than two classes.
-
-    Raises:
-        InputError: If the function is not defined for several classes or labels.
-    """
-    known, parameters = scikit_learn_function(metric.function), inspect.signature(metric.function).parameters
-    assert known is not None
-    defaults, options = {name: parameter.default for name, parameter in parameters.items()}, dict[str, object]()
-    if _takes_outputs(known):
-        predicted = outputs
-    else:
-        outputs, targets = _flat(outputs, targets)
-        classes, role = are_classes(outputs, targets), list(parameters)[1]
-        several, many = not classes and outputs[:1].numel() > 1, classes and outputs.shape[1] > 2
-        is_proba = role in ("y_prob", "y_proba") or known.__name__ in ("log_loss", "d2_log_loss_score")
-        if (several and is_proba) or (many and defaults.get("average") == "binary"):
-            remedy = (
-                f"functools.partial({known.__name__}, average='macro')"
-                if many
-                else "the built-in 'log_loss' or 'brier'"
-            )
-            raise InputError(
-                f"metric '{metric.name}': sklearn.metrics.{known.__name__} is not defined for "
-                f"{outputs.shape[1]} {'classes' if many else 'labels per row'}. Use {remedy}.",
-                code="unsupported-metric",
-                field=metric.name,
-            )
-        is_negative = not several and not many and defaults.get("pos_label") == 0
-        if is_proba:
-            predicted = _columns(outputs, targets)[0]
-            predicted = 1 - predicted if is_negative else predicted
-        elif role == "y_score":
-            predicted = outputs.softmax(1) if many else _scores(outputs, targets)
-            predicted = -predicted if is_negative else predicted
-        elif role == "pred_decision":
-            predicted = outputs if many else _scores(outputs, targets)
-        else:
-            predicted = outputs.argmax(1) if classes else (outputs > 0).long()
-        # A client may lack classes, which scikit-learn would not know.
-        if predicted.is_floating_point() and not several and defaults.get("labels", 0) is None:
-            options["labels"] = list(range(outputs.shape[1] if many else 2))
-        elif many and role == "y_score" and "average" in defaults and "labels" not in defaults:
-            # A function without that option averages over the classes that occur.
-            occurring = targets.unique()
-            if len(occurring) < 2:
-                return math.nan
-            predicted, targets = predicted[:, occurring], (targets[:, None] == occurring).long()
-    columns = (values.reshape(len(values), -1) for values in (targets, predicted))
-    arrays = [(values[:, 0] if values.shape[1] == 1 else values).numpy() for values in columns]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # scikit-learn warns if a metric is undefined.
-        call = cast("Callable[..., float]", metric.function)
-        return float(call(*arrays, **options))
-
 
 ACCURACY = Metric("accuracy", accuracy, percent=True, per_sample=True, rows=Rows.BINARY)
 
@@ -572,7 +447,7 @@ not be hashable, is searched in it."""
 def is_of_classes(function: MetricFn) -> bool:
     """Return whether a metric's function treats targets as classes or as labels 0 or 1."""
     known = scikit_learn_function(function)
-    return function in OF_CLASSES or (known is not None and not _takes_outputs(known))
+    return function in OF_CLASSES or (known is not None and not takes_outputs(known))
 
 
 def metric_of(given: Metric | MetricFn | str, unnamed: str = "") -> Metric:

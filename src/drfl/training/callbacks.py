@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from drfl.core.errors import InputError, printable
-from drfl.task.metrics import ACCURACY, Measure
+from drfl.task.measure import Measure
+from drfl.task.metrics import ACCURACY
 from drfl.training.history import Metrics
 from drfl.training.run_state import RunState
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from drfl.core.byte_units import byte_unit
 from drfl.core.errors import InputError, unknown
-from drfl.task.metrics import Measure
+from drfl.task.measure import Measure
 from drfl.training import figure_style
 from drfl.training.history import History, columns_of, smaller_is_better
 

@@ -11,7 +11,8 @@ from drfl.core.errors import InputError
 from drfl.federation.algorithm import Algorithm, Info, Personal, S, State, core_of, mixture_of
 from drfl.federation.federation import Federation, WrappedFederation
 from drfl.federation.user_algorithm import begin
-from drfl.task.metrics import ACCURACY, Measure
+from drfl.task.measure import Measure
+from drfl.task.metrics import ACCURACY
 from drfl.training.averages import Average, DecayingAverage
 from drfl.training.history import Row
 from drfl.training.model_selection import Selected

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from drfl.core.errors import InputError, unknown
-from drfl.task.metrics import Measure
+from drfl.task.measure import Measure
 from drfl.training.history import CERTIFICATE_COLUMNS, Row
 from drfl.training.run_state import RunState
 

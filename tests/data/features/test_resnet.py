@@ -10,6 +10,7 @@ from drfl.core.key import Key
 from drfl.data.features.backbone import resnet18
 from drfl.task.layout import Layout
 from drfl.task.task import Task
+from drfl.task.task_checks import check_task
 
 from .conftest import pictures, small_resnet
 
@@ -73,4 +74,4 @@ def test_group_norm_variant_can_be_trained():
     assert not dict(model.named_buffers())
     assert Layout.of(model).d == sum(p.numel() for p in model.parameters())
     x = pictures(shape=(3, 8, 8)).inputs[:4]
-    Task(model).check(x, torch.tensor([0, 1, 2, 0]))
+    check_task(Task(model), x, torch.tensor([0, 1, 2, 0]))

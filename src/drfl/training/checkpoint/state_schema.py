@@ -18,7 +18,7 @@ from drfl.core.errors import DrflError, InputError
 from drfl.federation.algorithm import Consistent, flagged, lam_of, parts_of
 from drfl.federation.client_table import ClientTable
 from drfl.federation.federation import Ledger
-from drfl.task.metrics import Measure
+from drfl.task.measure import Measure
 from drfl.training.averages import Average, DecayingAverage
 from drfl.training.certificate import Certificate
 from drfl.training.history import Metrics, Row, other_columns
