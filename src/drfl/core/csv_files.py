@@ -50,9 +50,9 @@ def read_csv(
 
     Args:
         path: Path of the file.
-        limit: See :func:`open_file`.
-        follow: See :func:`open_file`.
-        remedy: See :func:`open_file`.
+        limit: See :func:`drfl.core.files.open_file`.
+        follow: See :func:`drfl.core.files.open_file`.
+        remedy: See :func:`drfl.core.files.open_file`.
         options: Options of :func:`pandas.read_csv`.
 
     Raises:

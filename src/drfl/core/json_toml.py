@@ -29,7 +29,7 @@ def read_json(
     problem: str = "is not valid JSON",
     remedy: str = "",
 ) -> object:
-    """Read a JSON file; see :func:`open_file` and :func:`reading` for the arguments."""
+    """Read a JSON file; see :func:`drfl.core.files.open_file` and :func:`drfl.core.files.reading` for the arguments."""
     data = read_bytes(path, limit=limit, follow=follow, remedy=remedy)
     return parse_json(data, path, problem, remedy)
 
@@ -40,8 +40,8 @@ def parse_json(data: bytes, path: Path, problem: str = "is not valid JSON", reme
     Args:
         data: The JSON text.
         path: Path of the file that the text comes from, for messages.
-        problem: See :func:`reading`.
-        remedy: See :func:`reading`.
+        problem: See :func:`drfl.core.files.reading`.
+        remedy: See :func:`drfl.core.files.reading`.
 
     Raises:
         InputError: If the text is not JSON, is nested too deeply, or would need far more memory than its size suggests.
@@ -61,7 +61,7 @@ def parse_json(data: bytes, path: Path, problem: str = "is not valid JSON", reme
 def read_toml(
     path: Path, *, follow: bool = True, problem: str = "is not valid TOML", remedy: str = ""
 ) -> dict[str, object]:
-    """Read a TOML file; see :func:`open_file` and :func:`reading` for the arguments."""
+    """Read a TOML file; see :func:`drfl.core.files.open_file` and :func:`drfl.core.files.reading` for the arguments."""
     data = read_bytes(path, limit=SETTINGS_LIMIT, follow=follow, remedy=remedy)
     with reading(path, problem, remedy):
         if _DOTTED.search(data):

@@ -23,7 +23,7 @@ def read_tensors(
     """Read a safetensors file: its tensors by name, mapped from the file if the system supports it, and its metadata.
 
     Raises:
-        InputError: If the file cannot be opened (see :func:`open_file`), or is not a safetensors file.
+        InputError: If the file cannot be opened (see :func:`drfl.core.files.open_file`), or is not a safetensors file.
     """
     from safetensors import safe_open
 
@@ -41,8 +41,8 @@ def read_pickled_tensors(path: Path) -> object:
     """Read tensors and plain values from a ``.pth`` file without executing code from it.
 
     Raises:
-        InputError: If the file cannot be opened (see :func:`open_file`), is not such a file, or unpacks to far more
-            than its size.
+        InputError: If the file cannot be opened (see :func:`drfl.core.files.open_file`), is not such a file, or unpacks
+            to far more than its size.
     """
     import torch
 
