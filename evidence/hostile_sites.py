@@ -191,7 +191,7 @@ def table(folder: Path) -> str:
 def main() -> int:
     """Test the selected behaviours."""
     parser = script.parser(__doc__, RESULTS)
-    parser.add_argument("--algorithms", default=script.sized("DRDM,ScaffPD", "FedAvg"))
+    parser.add_argument("--algorithms", default=script.sized("DRDM,ScaffPD", "DRDM"))
     parser.add_argument("--rounds", type=int, default=script.sized(2, 1))
     parser.add_argument("--only", default="", help="only behaviours whose names contain TEXT; stores nothing")
     parser.add_argument("--resume", action="store_true", help="skip stored results")
