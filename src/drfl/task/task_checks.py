@@ -39,7 +39,7 @@ def check_task(task: Task, x: Tensor, y: Tensor, alone: int | None = None) -> bo
 
     Raises:
         InputError: If the model and loss do not fit the data, the loss is not per sample, the samples of a batch
-            influence each other, the forward pass is random or has side effects, or there is no gradient.
+            influence each other, the forward pass is random or has side effects, or the loss has no gradient.
     """
     with torch.inference_mode(False), torch.no_grad(), torch.random.fork_rng([x.device] if x.is_cuda else []):
         # A model that works in place would change the clients' data, so it gets copies.

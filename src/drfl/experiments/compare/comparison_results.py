@@ -202,7 +202,7 @@ class Comparison:
         undefined = undefined_notices(self.measures, ended, self.clients)
         seen = {o.seed: o.start for o in self.outcomes if not has_unseen_tests(o.start)}
         # The notices are about one initial model: preferably one that may have seen test rows.
-        starts = [*seen.values(), *(o.start for o in self.outcomes)]
+        starts = [*seen.values(), *(o.start for o in self.outcomes if o.start is not None)]
         started = start_notices(next(iter(starts), None), list(seen))
         return [*started, *untrained_notices(self.untrained), *rollbacks, *undefined]
 
