@@ -20,12 +20,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Flushing files to the disk takes a tenth of the tests' time, and only a power failure would show that it is missing.
 # fstat still fails for a wrong descriptor.
 os.fsync = os.fstat
+# Ray runs its workers at a low priority (nice 15), so beside other tests they would wait for minutes.
+os.environ.setdefault("RAY_worker_niceness", "0")
 # Imported modules and collected tests live until the end, so the garbage collector need not search them.
 gc.disable()
 
 
 def pytest_collection_modifyitems(items):
-    # A long test that mostly waits should start first, so that it runs beside all others.
+    # Long tests that mostly wait start first. One process runs them in turn, and the others use the cores meanwhile.
     items.sort(key=lambda item: item.get_closest_marker("first") is None)
 
 

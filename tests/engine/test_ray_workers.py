@@ -195,6 +195,7 @@ def test_stacked_network_on_workers_equals_the_plain_one_up_to_rounding():
 
 
 @pytest.mark.long
+@pytest.mark.first
 @pytest.mark.usefixtures("real")
 def test_run_survives_a_killed_worker():
     options = {"dtype": torch.float32}

@@ -34,6 +34,15 @@ def scripts() -> list[str]:
     ]
 
 
+WAITING = (
+    "evidence/flower_backends.py",
+    "evidence/hostile_sites.py",
+    "evidence/signal_storm.py",
+    "benchmarks/ray_cluster.py",
+)
+"""Scripts that mostly wait for processes of Flower or Ray."""
+
+
 def job_files() -> list[str]:
     """Return the TOML files that `drfl compare` reads."""
     found = sorted((ROOT / "evidence").rglob("*.toml"))
@@ -74,7 +83,9 @@ def data(tmp_path_factory):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", scripts())
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.first if name in WAITING else ()) for name in scripts()]
+)
 def test_every_script_runs_and_writes_only_to_its_folder(name, data, tmp_path):
     before = written()
     code, log = smoke(ROOT / name, tmp_path, data)

@@ -29,7 +29,9 @@ def tagged(cell, tag):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", SHORT)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.first if name == "federation" else ()) for name in SHORT]
+)
 def test_shortened_tutorial_runs_and_shows_outputs_of_the_stored_kinds(name):
     stored, fresh = read(name), read(name)
     for cell in fresh.cells:

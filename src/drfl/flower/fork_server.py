@@ -30,7 +30,8 @@ from pathlib import Path
 from drfl.flower import fork_client
 from drfl.flower.fork_client import DONE, PROGRAM, SOCKET_NAME
 
-PRELOADED_MODULES = ("torch", "flwr.supernode.runtime.run_clientapp", "drfl.flower.client_app")
+PRELOADED_MODULES = ("torch", "flwr.supernode.runtime.run_clientapp", "drfl.flower.client_app", "httpcore")
+"""``httpcore`` because httpx imports it only for its first connection, which is in a child."""
 CHECK_INTERVAL = 0.5
 """Seconds between two checks whether the process that started this one still runs."""
 CALL_TIMEOUT = 5.0

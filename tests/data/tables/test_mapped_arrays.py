@@ -84,6 +84,7 @@ def idle(tmp_path_factory):
 
 
 @pytest.mark.long
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("command", "shape"),
     [(TRAIN, (250,)), (TRAIN, (1, 25, 10)), (TWO_PROCESSES, (250,)), (FIT, (250,))],

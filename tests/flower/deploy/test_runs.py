@@ -155,13 +155,13 @@ def test_command_waits_for_the_end_after_the_log_stops(flwr, copy, monkeypatch):
     naps = []
 
     def nap(seconds):
-        if seconds == runs.PAUSE:  # subprocess also calls sleep
+        if seconds in runs.PAUSES:  # subprocess also calls sleep
             naps.append(seconds)
-            flwr(list="nonsense" if len(naps) < 3 else ended("finished:completed"))
+            flwr(list="nonsense" if len(naps) < 4 else ended("finished:completed"))
 
     monkeypatch.setattr(runs.time, "sleep", nap)
     assert call(["deploy", "follow", str(copy), "7"]) == 0
-    assert len(naps) == 3
+    assert naps == [2, 4, 8, 8]
 
 
 def test_unreachable_superlink(flwr, copy, monkeypatch, capsys):

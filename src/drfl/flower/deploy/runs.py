@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain, repeat
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,8 +75,11 @@ def is_resumable(run: Path) -> bool:
 COMPLETED = "finished:completed"
 """Flower's status of a run that succeeded."""
 
-PAUSE, PATIENCE = 2.0, 60.0
-"""Seconds between two polls of the status, and seconds for which the SuperLink may be unreachable."""
+PAUSES = (2.0, 4.0, 8.0)
+"""Seconds between the polls of the status; the last value repeats. Each poll takes about a second of CPU time."""
+
+PATIENCE = 60.0
+"""Seconds for which the SuperLink may be unreachable."""
 
 
 class Status(NamedTuple):
@@ -197,6 +201,7 @@ def follow(folder: DeploymentFolder, number: str, show: Callable[[str], None]) -
             process.kill()
     # The log may stop before the run ends, for example if the connection breaks.
     limit = time.monotonic() + PATIENCE
+    pauses = chain(PAUSES, repeat(PAUSES[-1]))
     while True:
         try:
             current = status(folder, number)
@@ -209,7 +214,7 @@ def follow(folder: DeploymentFolder, number: str, show: Callable[[str], None]) -
             # A SuperLink may restart during a run, so only a long absence is an error.
             if time.monotonic() > limit:
                 raise
-        time.sleep(PAUSE)
+        time.sleep(next(pauses))
 
 
 def _checked_number(number: str) -> str:
