@@ -45,8 +45,8 @@ def main() -> int:
     """Run the tests, write the result, and return pytest's exit code."""
     began, outcomes = time.perf_counter(), Outcomes()
     commit = git("rev-parse", "HEAD") + (" and changes" if git("status", "--porcelain") else "")
-    # Three processes more than there are cores, because many long tests wait for other processes or for the disk.
-    workers = ["-n", str((os.cpu_count() or 1) + 3), "--dist", "worksteal"]
+    # Two processes more than there are cores, because some long tests mostly wait for other processes or for the disk.
+    workers = ["-n", str((os.cpu_count() or 1) + 2), "--dist", "worksteal"]
     code = int(pytest.main([*workers, "-m", "", *sys.argv[1:]], plugins=[outcomes]))
     content = {
         "command": "make test-all",

@@ -253,8 +253,9 @@ def _split(name: str, pictures: Tensor, labels: Tensor, test_fraction: float, wh
 @cache
 def _digit_rows() -> np.ndarray:
     """Return 64 pixels and the label of each digit, (n, 65)."""
-    with (resources.files("drfl.data.datasets") / "embedded" / "digits.csv.gz").open("rb") as file:
-        return np.loadtxt(gzip.open(file, "rt"), np.uint8, delimiter=",")
+    path = resources.files("drfl.data.datasets") / "embedded" / "digits.csv.gz"
+    with path.open("rb") as file, gzip.open(file, "rt") as lines:
+        return np.loadtxt(lines, np.uint8, delimiter=",")
 
 
 def _digits(_: Sequence[Path]) -> Pixels:
